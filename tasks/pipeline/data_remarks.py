@@ -47,9 +47,11 @@ def _on_units(remarks: Remarks, survey: Survey, params: Params) -> None:
     if params.privacy.unit != "record":
         return
     if survey.groups is not None and survey.groups[0] < records:
+        of_labels = params.transcription is not None and params.transcription.protect == "labels"
         remarks.notes.append(
             f"The data say whose the {records:,} records are: {survey.groups[0]:,} groups. With privacy.unit=record ε "
-            "protects one record, and says little of who has several. To protect people: privacy.unit=group."
+            f"protects {'the label of one record' if of_labels else 'one record'}, and says little of who has several. "
+            + ("No setting protects all labels of a person." if of_labels else "To protect people: privacy.unit=group.")
         )
     if survey.names < records and params.data.one_label_a_name:
         remarks.notes.append(

@@ -132,6 +132,9 @@ def test_the_end_of_a_session_is_told_in_sentences_with_what_follows(tmp_path, m
         "18 of 20 queries are answered for ε = 6 at δ = 1e-05; all releases of the account came to ε = 6 of 8.",
     ]
     assert done.stdout.splitlines()[3].startswith("Next: terrine party vote --config ")
+    record["reused"] = True
+    again = terrine("vote", "--config", tmp_path / "guardian" / "party.yaml").stdout
+    assert "of the account had come to ε = 6 of 8 by then. They were before, and nothing is charged now." in again
     monkeypatch.setattr("tasks.parties.process.run_party", lambda config, stay: {"party": "party-1"})
     assert terrine("vote", "--config", tmp_path / "party-1" / "party.yaml").stdout.startswith("The session is over.\nN")
 

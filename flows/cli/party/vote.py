@@ -64,7 +64,8 @@ def ended(outcome: dict[str, Any], terms: Terms) -> list[str]:
         limit = record["epsilon_account"]
         total = f"ε = {round_up(record['epsilon_total']):g}" + ("" if limit is None else f" of {limit:g}")
         again = " They were before, and nothing is charged now." if record["reused"] else ""
-        said.append(f"{made} for {cost}; all releases of the account came to {total}.{again}")
+        come = "had come to {} by then" if record["reused"] else "came to {}"
+        said.append(f"{made} for {cost}; all releases of the account {come.format(total)}.{again}")
     return said
 
 

@@ -99,6 +99,9 @@ def test_groups_that_protect_nobody_and_files_that_cannot_be_opened_are_told(pro
     _table_of_groups(project, groups=60)
     notes = look_at(project, derive(project, "own", ["data.path=images/table.csv"])).notes
     assert any(re.search(r"\d+ groups\..*To protect people: privacy.unit=group", note) for note in notes)
+    labels = ["transcription.protect=labels", "transcription.annotation={epsilon: 2, sigma: null}"]
+    notes = look_at(project, derive(project, "own", ["data.path=images/table.csv", *TRANSCRIBED[:1], *labels])).notes
+    assert any("protects the label of one record" in note and "privacy.unit=group" not in note for note in notes)
     (project / "images" / "boot" / "page.png").write_text("<html>")
     notes = look_at(project, "own").notes
     assert any(note.startswith("1 of 391 files that were looked at cannot be used") for note in notes)
