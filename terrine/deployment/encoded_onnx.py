@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from terrine.data.encoding import Encoding
-from terrine.deployment.export import TOLERANCE
+from terrine.deployment.export import TOLERANCE, onnx_session
 from terrine.deployment.rows import TableStudent
 from terrine.errors import ArtefactError
 
@@ -48,9 +48,7 @@ def check_against_student(path: Path, student: TableStudent, rows: pd.DataFrame)
 
     Raises ArtefactError, and removes the file, where it is more than rounding.
     """
-    import onnxruntime
-
-    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    session = onnx_session(path)
     difference = float(np.abs(session.run(None, onnx_inputs(student.encoding, rows))[0] - student.predict(rows)).max())
     if not difference <= TOLERANCE:
         path.unlink()

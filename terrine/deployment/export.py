@@ -101,7 +101,7 @@ def exported_program(model: StudentModel) -> torch.export.ExportedProgram:
     network = model.network if model.device.type == "cpu" else model.network.cpu()
     try:
         with _quiet():
-            return torch.export.export(
+            program = torch.export.export(
                 network, (example,), dynamic_shapes={"images": {0: torch.export.Dim("batch", min=least)}}
             )
     except Exception as error:  # torch.export raises errors of many kinds, most of them undocumented
@@ -109,6 +109,10 @@ def exported_program(model: StudentModel) -> torch.export.ExportedProgram:
         raise ArtefactError(f"This student's network cannot be exported: {reason}") from error
     finally:
         model.network.to(model.device)
+    graphs = [part.graph for part in program.graph_module.modules() if isinstance(part, torch.fx.GraphModule)]
+    for node in (node for graph in graphs for node in graph.nodes):
+        node.meta.pop("stack_trace", None)  # it names the folders of whoever exports
+    return program
 
 
 def _write_onnx(program: torch.export.ExportedProgram, path: Path, metadata: dict[str, str]) -> None:
@@ -132,8 +136,13 @@ def _write_onnx(program: torch.export.ExportedProgram, path: Path, metadata: dic
 
 
 def _described(proto: Any, metadata: Mapping[str, str]) -> Any:
-    """Return an ONNX model with metadata, whose batch axis has a name: torch calls it s0 or s34."""
+    """Return an ONNX model with metadata, whose batch axis has a name: torch calls it s0 or s34.
+
+    What torch notes beside every node names the folders of whoever exports, and is taken out.
+    """
     graph = proto.graph
+    for node in (*graph.node, *(node for function in proto.functions for node in function.node)):
+        del node.metadata_props[:]
     symbol = graph.input[0].type.tensor_type.shape.dim[0].dim_param
     for value in (*graph.input, *graph.output, *graph.value_info):
         for axis in value.type.tensor_type.shape.dim:
@@ -159,10 +168,17 @@ def _largest_difference(model: StudentModel, path: Path, images: np.ndarray) -> 
     return float(max(differences))
 
 
-def _onnx_session(path: Path) -> Callable[[np.ndarray], np.ndarray]:
+def onnx_session(path: Path) -> Any:
+    """Return an ONNX file read by onnxruntime, which keeps what it thinks of the graph to itself."""
     with from_extra("onnx", "ONNX files"):
         import onnxruntime
-    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3  # errors
+    return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+
+
+def _onnx_session(path: Path) -> Callable[[np.ndarray], np.ndarray]:
+    session = onnx_session(path)
     return lambda batch: session.run(None, {"images": batch})[0]
 
 

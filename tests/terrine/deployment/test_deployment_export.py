@@ -1,5 +1,8 @@
 """ONNX and .pt2 files answer like the student they were made of."""
 
+import zipfile
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -21,6 +24,11 @@ def students(tmp_path_factory):
     return {kind: make_student(folder / kind, kind, hidden=kind == "scattering") for kind in kinds}
 
 
+def contents(path):
+    with zipfile.ZipFile(path) as archive:
+        return b"".join(archive.read(name) for name in archive.namelist())
+
+
 EXPORTED = [("scattering", "current"), ("resnet10", "single"), ("timm", "frozen")]
 
 
@@ -40,6 +48,13 @@ def test_exports_equal_the_student_for_batches_of_any_size(students, kind, stati
         np.testing.assert_allclose(session.run(None, {"images": batch})[0], expected, atol=1e-4)
         np.testing.assert_allclose(program(torch.from_numpy(batch)).numpy(), expected, atol=1e-4)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["student.onnx", "student.pt2"]
+
+
+def test_nobody_learns_from_an_export_whose_machine_it_was_written_on(students, tmp_path):
+    onnx, pt2 = tmp_path / "student.onnx", tmp_path / "student.pt2"
+    export_student(StudentModel.load(students["small_cnn"], "frozen"), [onnx, pt2], images(20))
+    for package in (torch, export):
+        assert str(Path(package.__file__).parents[2]).encode() not in onnx.read_bytes() + contents(pt2)
 
 
 def test_a_file_that_answers_differently_is_not_left_behind(students, tmp_path, monkeypatch):
