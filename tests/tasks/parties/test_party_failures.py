@@ -527,7 +527,7 @@ def test_a_student_that_starts_again_while_the_guardian_is_about_to_speak_ends_t
         while "held" not in words(tmp_path, "guardian") and time.monotonic() < end:
             time.sleep(0.02)
         processes["student"].kill()
-        processes["student"].join(10)
+        processes["student"].join(60)
         processes["student"] = start(tmp_path, "student")
         for process in processes.values():
             process.join(60)

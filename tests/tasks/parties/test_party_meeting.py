@@ -38,16 +38,16 @@ def test_a_party_that_comes_when_all_is_over_is_told_that_it_was_late(tmp_path, 
     gone(tmp_path, "party-2")
     until(lambda: "It stays for" in words(tmp_path, "guardian"))
     for process in others:
-        process.join(20)
+        process.join(60)
     # What came out is written down before anybody is waited for.
     assert json_object(tmp_path / "guardian" / "state" / "outcome.json")["counted"] == ["party-1", "party-3"]
     late = started(tmp_path, "party-2")
-    late.join(30)
+    late.join(60)
     assert late.exitcode == 1
     assert "closed without party-2, which was late" in words(tmp_path, "party-2")
     states = {party["name"]: party["state"] for party in standing(tmp_path / "party-2" / "party.yaml")["parties"]}
     assert (states["party-2"], states["party-3"]) == ("late or left out", "counted")
-    guardian.join(20)
+    guardian.join(60)
     assert guardian.exitcode == 0
     assert "party-2 was late, and was told so" in words(tmp_path, "guardian")
     check_answered_once(tmp_path, terms, votes, absent=["party-2"])
@@ -111,7 +111,7 @@ def test_a_guardian_left_over_from_an_earlier_attempt_is_named_and_holds_nobody(
     told = words(tmp_path, "student")
     assert "Two guardians are running. Ours, at" in told
     assert f"of one at {elsewhere}, up since" in told
-    left_over.join(20)
+    left_over.join(60)
     assert left_over.exitcode == 1
     assert "Two guardians are running" in words(earlier, "guardian")
     # With the right address it is met by all that wait.
