@@ -25,28 +25,21 @@ import math
 import secrets
 import time
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal
+from functools import partial
+from typing import Any
 
 import numpy as np
 
-from tasks.parties.account import account_in_ledger
 from tasks.parties.config import PartyConfig
 from tasks.parties.host import CollaborationError, Host, log
+from tasks.parties.paid_release import PaidRelease
 from tasks.parties.state import OUTCOME, PartyState, keep_values
-from tasks.runtime.reservation import Reservation
-from terrine import npy
 from terrine.collaboration.protocol.guardian import Guardian
 from terrine.collaboration.protocol.party import Agreement, ProtocolError
 from terrine.collaboration.transport.link import Arrived, Asked, Connected
-from terrine.errors import LedgerError, SettingError, TerrineError
+from terrine.errors import TerrineError
 from terrine.files import json_object
-from terrine.privacy.accounting.events import to_json
-from terrine.privacy.accounting.gaussian import round_up
-from terrine.privacy.accounting.pricing import price
-from terrine.privacy.ledger.account import check_together
-from terrine.privacy.ledger.identity import canonical_json, keyed_digest, load_or_create_key
-from terrine.privacy.ledger.ledger import Ledger, StoredRelease
-from terrine.privacy.noise import NoiseSource, ReplayNoise, SecureNoise, check_slack
+from terrine.privacy.ledger.ledger import StoredRelease
 from terrine.spans import span
 
 _SUMS, _QUESTIONS = "sums", "questions"
@@ -59,28 +52,14 @@ class GuardianHost(Host):
 
     def __init__(self, config: PartyConfig) -> None:
         super().__init__(config)
-        assert config.ledger is not None
-        self._key = load_or_create_key(config.ledger.key)
-        self._noise = noise_of(config)
-        self._account = account_in_ledger(self._key, config.ledger)
-        self._release = release_of(self._key, config, self._account, self._noise)
+        self._paid = PaidRelease(config)
+        self._release = self._paid.identity
         self._state = PartyState(config.state, self._release)
-        self._reservation = Reservation(
-            self._ledger,
-            dataset=self._account,
-            release_id=self._release,
-            run=config.ledger.run or config.terms.called,
-            worst_case=config.terms.event(),
-            delta=config.terms.delta,
-            noise_kind=self._noise.kind,
-            data=None if config.ledger.sketch is None else npy.load(config.ledger.sketch),
-        )
         self._closing_at = math.inf
         self._refused: set[str] = set()
         self._told = self._announced = False
         self._kept = 0  # questions that are written down
         self._number = 0  # of the round
-        self._drawn_of: int | None = None  # the round that noise was drawn for last
         self._awaited = set(config.terms.teachers)
         self._absent: list[str] | None = None  # in the last round that was closed
         self._since = datetime.now(UTC).isoformat(timespec="seconds")
@@ -89,46 +68,19 @@ class GuardianHost(Host):
         self._knows: set[str] = set()  # teacher parties that have heard who was counted
         self._noted: str | None = None  # the session in which they were told by a note
 
-    def _ledger(self) -> Ledger:
-        settings = self.config.ledger
-        assert settings is not None
-        return Ledger(settings.url, settings.store, self._key, draw_patience=self.config.patience, site=settings.site)
-
-    def _committed(self, ledger: Ledger) -> bool:
-        return ledger.committed(self._release)
-
-    def _check_budget(self, ledger: Ledger) -> None:
-        """Refuse what could not be paid for, before anybody computes anything."""
-        assert self.config.ledger is not None
-        terms = self.config.terms
-        worst = terms.event()
-        if not price(worst, terms.delta) <= terms.epsilon * (1 + 1e-9):  # rounding aside
-            raise SettingError(
-                f"The terms ask {terms.asked} queries, which may cost ε={round_up(price(worst, terms.delta)):g} at "
-                f"δ={terms.delta:g}, more than the ε={terms.epsilon:g} agreed on. Ask fewer, or use more noise."
-            )
-        check_slack(terms.numbers, terms.epsilon, terms.delta)
-        own = self.config.ledger
-        # An account for public benchmark data takes secure noise as well.
-        public = self._account in ledger.datasets() and ledger.budget(self._account).mode == "replay"
-        mode: Literal["release", "replay"] = "replay" if public or self._noise.kind == "replay" else "release"
-        ledger.register(self._account, own.epsilon, terms.delta, mode, unit=terms.unit)
-        if not ledger.reserved([self._release]):
-            check_together(ledger.together(self._account), [worst], self._noise.kind)
-
     def begin(self) -> None:
-        ledger = self._ledger()
-        if self._committed(ledger) and not self._state.folder.exists():
+        committed = self._paid.committed()
+        if committed and not self._state.folder.exists():
             earlier = json_object(self.config.state / OUTCOME)
             if earlier is not None and earlier["release_id"] == self._release:
                 self._counted = earlier.get("counted")
-            self._made_before(self._reservation.open())
+            self._made_before(self._paid.open())
             if self.stays and self._late():
                 self._listen()
                 self.wire.begin(secrets.token_hex(16))
             return
-        if not self._committed(ledger):
-            self._check_budget(ledger)
+        if not committed:
+            self._paid.check_budget()
         self._listen()
         self._convene()
 
@@ -158,7 +110,7 @@ class GuardianHost(Host):
     def _made_before(self, release: StoredRelease | None) -> None:
         """The release is in the ledger already; what is left to do is to say so."""
         assert release is not None
-        self.outcome = self._record(release, reused=True)
+        self.outcome = self._paid.record(release, self._counted, reused=True)
         log.info("%s: release %s was made before, nothing is charged", self.name, self._release[:16])
 
     def _tell_when_asked(self, present: list[str]) -> None:
@@ -197,7 +149,7 @@ class GuardianHost(Host):
             state, about = stored
             self._number, self._awaited = about["round"], set(about["present"])
             # What is written down was paid for, and its row is there: this charges nothing.
-            if (release := self._reservation.open()) is not None:
+            if (release := self._paid.open()) is not None:
                 self._counted = about["present"]
                 self._made_before(release)
                 return self._tell_when_asked(about["present"])
@@ -212,7 +164,7 @@ class GuardianHost(Host):
 
     def _gather(self, session: str) -> None:
         """Begin a round: shares are taken."""
-        self.party = Guardian(self._agreement(session), self._draw)
+        self.party = Guardian(self._agreement(session), partial(self._paid.draw, self._number))
         self._closing_at = time.monotonic() + self._left()
         self._told, self._announced, self._refused = False, False, set()
         self._greet(resumed=None, present=None)
@@ -254,30 +206,6 @@ class GuardianHost(Host):
 
     def _agreement(self, session: str) -> Agreement:
         return self.config.terms.agreement(session, self._release, self._number)
-
-    def _draw(self, kind: str, shape: tuple[int, ...]) -> np.ndarray:
-        """Noise for the guardian's sums; the worst case is charged before the first of it is drawn."""
-        agreement = self._agreement("0" * 32)
-        if self._reservation.open() is not None:
-            raise LedgerError("This batch was answered before. Nothing was drawn.")
-        summed, source = self.config.terms.summed, self._source()
-        if summed is not None and self._number < summed.passes:
-            return summed.noise(source, self._number).reshape(shape)
-        sigma = agreement.sigma_threshold if kind == "threshold" else agreement.sigma
-        assert sigma is not None
-        return source.gaussian(shape, sigma)
-
-    def _source(self) -> NoiseSource:
-        """Where the noise of this round comes from. Of replayed noise there is one stream for all rounds, whoever was
-        started again between them."""
-        summed = self.config.terms.summed
-        if self._drawn_of != self._number:
-            self._drawn_of = self._number
-            if self.config.replay_seed is not None and summed is not None:
-                self._noise = ReplayNoise(self.config.replay_seed)
-                for earlier in range(self._number):
-                    summed.noise(self._noise, earlier)
-        return self._noise
 
     @property
     def _guardian(self) -> Guardian | None:
@@ -356,9 +284,9 @@ class GuardianHost(Host):
             self._next_round(party.present)
         elif party.finished:
             passed = np.ones(self.config.terms.asked, bool) if party.result is None else party.result
-            release = self._reservation.settle({"passed": passed}, self.config.terms.event(int(passed.sum())))
+            release = self._paid.settle(passed)
             self._counted = party.present
-            self.outcome = self._record(release, reused=False)
+            self.outcome = self._paid.record(release, self._counted, reused=False)
 
     def look_at_the_clock(self) -> None:
         party = self._guardian
@@ -374,7 +302,7 @@ class GuardianHost(Host):
         super().look_at_the_clock()
 
     def on_error(self, error: TerrineError) -> None:
-        self._reservation.abandon()
+        self._paid.abandon()
         self.last_word([name for name in self.config.terms.roles() if name != self.name], aborted=str(error))
 
     def end(self) -> None:
@@ -419,34 +347,3 @@ class GuardianHost(Host):
                 case Arrived(peer, _, {"heard": True}) if peer == self.config.terms.student:
                     self._state.clear()
         self.wire.flush(self.config.terms.student, 0.1)
-
-    def _record(self, release: StoredRelease, *, reused: bool) -> dict[str, Any]:
-        terms = self.config.terms
-        assert self.config.ledger is not None
-        passed = release.arrays["passed"]
-        return {
-            "release_id": release.release_id,
-            "event": to_json(release.event),
-            "digest": release.digest,
-            "account": self._account,
-            "epsilon_account": release.guarantee,
-            "epsilon": round_up(price(release.event, terms.delta)),
-            "delta": terms.delta,
-            "epsilon_total": release.epsilon_total,
-            "noise": self._noise.kind,
-            "asked": terms.asked,
-            "answered": int(passed.sum()),
-            "counted": self._counted,
-            "reused": reused,
-        }
-
-
-def noise_of(config: PartyConfig) -> NoiseSource:
-    """Where the guardian's noise comes from."""
-    return SecureNoise() if config.replay_seed is None else ReplayNoise(config.replay_seed)
-
-
-def release_of(key: bytes, config: PartyConfig, account: str, noise: NoiseSource) -> str:
-    """The identity of the release: what the parties agreed to release, whose data it is, and where noise comes from."""
-    content = {"terms": config.terms.identity(), "account": account, "noise": noise.describe()}
-    return keyed_digest(key, "terrine collaboration release", canonical_json(content))

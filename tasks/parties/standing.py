@@ -62,7 +62,7 @@ def account_standing(config: PartyConfig) -> dict[str, Any] | None:
             return standing_of(None, "", "", config)
         if config.role == "teacher":
             return OwnAccount(config, create=False).standing()
-        from tasks.parties.guardian import noise_of, release_of
+        from tasks.parties.paid_release import noise_of, release_of
 
         key, ledger = found
         account = account_in_ledger(key, config.ledger)

@@ -28,13 +28,13 @@ from tasks.runtime.releases import (
     worst_cases,
 )
 from tasks.runtime.run import Run
+from tasks.tools.duration import minutes_of
 from tasks.transcription.release import account_of_run, check_run, is_of_public, noise_kind, release_terms, unit_of
 from tasks.transcription.start import section
 from terrine.advice import RICH
 from terrine.aggregation.histogram import GaussianHistogram
 from terrine.data.survey import Survey
 from terrine.errors import LedgerError, SettingError, TerrineError
-from terrine.geometry import Size, largest, pixels, sides
 from terrine.planning import (
     ENOUGH,
     ENOUGH_OF_SUMS,
@@ -54,20 +54,10 @@ from terrine.privacy.noise import NoiseKind
 from terrine.privacy.statement import Unit
 from terrine.transcription.accounting import claimed, event_of
 
-START = 60.0
-"""Seconds of a run that hang on no image."""
-STATISTICS, PROJECTION, REFERENCE = 4_000, 8_000, 2_000
-"""Queries at most whose features are the backbone's statistics; whose deformed pairs are its projection, where that is
-learnt; and that reference images are chosen from."""
 FEW = 2
 """Records of a class for a teacher below which sums over small groups do better (docs/choosing-settings.md)."""
 MOST_CLASSES = 8
 """Of which it is said one by one that they vanish."""
-DENSE, LARGEST_DENSE = 1e-6, 32
-"""Processor seconds of the scattering transform for a pixel, and the longest side of images that are products of
-matrices; larger ones are transformed (`terrine.models.scattering`)."""
-LARGE, TRANSFORMED, BORDER = 2.6e-3, 4.4e-7, 28
-"""Processor seconds for a larger image, and for each of its pixels with the border that is mirrored outwards."""
 
 
 @dataclass(kw_only=True)
@@ -100,40 +90,17 @@ class Finding(Remarks):
 
     @property
     def minutes(self) -> float | None:
-        """About how long the run will take on two cores; None for backbones of which that was not measured."""
+        """About how long the run will take on two cores; None where that is not known (`tasks.tools.duration`)."""
         params = self.run.params
-        if params.data.name == "table":
-            return START / 60
-        if params.backbone.kind != "scattering" or params.teachers.inputs != "features":
-            return None
-        if self.plan is None and self.strength is None:
-            return None
-        queries = self.plan.queries if self.plan is not None else params.queries.count
-        seconds = START + self._passed(queries) * params.data.channels * image_seconds(params.data.size) / 2
-        return seconds / 60
-
-    def _passed(self, queries: int) -> int:
-        """Return how many images a run with so many queries computes features of, each as often as it does."""
-        params, (records, tested) = self.run.params, self.survey.records
-        of_records = records * (2 if params.privacy.moments else 1)
-        of_tests = tested * (2 if params.student.statistics == "current" else 1)
-        of_queries = queries + min(queries, STATISTICS) + min(queries, REFERENCE)
-        if getattr(params.backbone, "invariance", False):
-            of_queries += 2 * min(queries, PROJECTION)
-        return of_records + of_tests + of_queries
+        queries = (
+            self.plan.queries if self.plan is not None else None if self.strength is None else params.queries.count
+        )
+        return minutes_of(params, self.survey, queries)
 
     @property
     def stops(self) -> list[str]:
         """What a run is refused for."""
         return self.refusals + ([] if self.run.params.privacy.anyway else self.doubts)
-
-
-def image_seconds(size: Size) -> float:
-    """Return the processor seconds that the scattering transform takes for one channel of an image."""
-    if largest(size) <= LARGEST_DENSE:
-        return DENSE * pixels(size)
-    height, width = sides(size)
-    return LARGE + TRANSFORMED * (height + BORDER) * (width + BORDER)
 
 
 def look_at(root: Path, name: str) -> Finding:

@@ -15,7 +15,8 @@ from tasks.runtime.accounts import release_at_price
 from tasks.runtime.parameters import settled
 from tasks.runtime.releases import noise_of, releases_of
 from tasks.runtime.run import Run
-from tasks.tools.check import BORDER, LARGEST_DENSE, PROJECTION, image_seconds, look_at, vanishing_classes
+from tasks.tools.check import look_at, vanishing_classes
+from tasks.tools.duration import BORDER, LARGEST_DENSE, PROJECTION, image_seconds
 from tasks.transcription.release import open_account as open_transcribed
 from tasks.transcription.release import release_terms
 from tasks.transcription.start import section
