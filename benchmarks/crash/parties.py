@@ -9,25 +9,23 @@ from benchmarks.crash.tally import Tally
 
 def kill_parties(folder: Path, times: int, tally: Tally) -> None:
     """Kill so many times at each moment; count of whom, and what was wrong after."""
-    from tests.tasks.parties import test_party_failures as known
+    from tests.party_kills import OF_ONE_ROUND, OF_ROUNDS, check_killed
 
     busy = [get_context("fork").Process(target=_loop, daemon=True) for _ in range(2)]
     for process in busy:
         process.start()
     try:
         for number in range(times):
-            for place, (case, terms) in enumerate(known.MOMENTS):
+            for place, (case, terms, kill) in enumerate([*OF_ONE_ROUND, *OF_ROUNDS]):
 
                 def once(
-                    number: int = number, place: int = place, case: str = case, terms=terms
+                    number: int = number, place: int = place, case: str = case, terms=terms, kill=kill
                 ) -> tuple[str, set[str]]:
                     session = folder / f"session-{number}-{place}"
                     session.mkdir()
                     wrong = set()
                     try:
-                        known.test_a_party_killed_at_any_moment_comes_back_and_the_batch_is_answered_once(
-                            case, terms, session
-                        )
+                        check_killed(case, terms, kill, session)
                     except (Exception, AssertionError) as error:
                         wrong.add("not completed")
                         print(session, "".join(traceback.format_exception_only(error)).strip(), flush=True)

@@ -5,6 +5,8 @@ import yaml
 
 from tasks.parties.agreement.propose import Wish, propose
 
+pytest.register_assert_rewrite("tests.party_kills", "tests.party_releases")
+
 PRESET = {
     "data": {"name": "folder", "path": "nowhere", "size": 8, "channels": 1},
     "privacy": {"moments": 0.05},

@@ -19,8 +19,9 @@ from terrine.privacy.ledger.ledger import Ledger, load_or_create_key
 from terrine.privacy.noise import ReplayNoise
 from terrine.privacy.noised_accuracy import NoisedAccuracy
 from tests.collaboration_sessions import answered
+from tests.party_kills import SAVE, SETTLE
 from tests.party_processes import SEED, change, run, terms_of, terms_of_gradients, trial, words
-from tests.tasks.parties.test_party_failures import SAVE, SETTLE, names_of, rows_of
+from tests.party_releases import names_of, rows_of
 
 EPSILON, STUDENT = 1.0, "d" * 64
 KILLED = {

@@ -8,18 +8,15 @@ import time
 import numpy as np
 import pytest
 
-from tasks.parties.answers import read_arrays
 from tasks.parties.config import read_party
 from tasks.parties.state import PartyState
 from tasks.parties.votes import given_by
 from terrine.aggregation.votes import histograms_of
 from terrine.errors import InputError, LedgerError
-from terrine.privacy.accounting.events import from_json
 from terrine.privacy.accounting.gaussian import mu_squared
-from terrine.privacy.ledger.ledger import Ledger, load_or_create_key
+from tests.party_kills import GUARDIAN, SAVE, SEND, SETTLE
 from tests.party_processes import (
     change,
-    plain_answers,
     run,
     start,
     terms_of,
@@ -29,59 +26,7 @@ from tests.party_processes import (
     trial,
     words,
 )
-
-GUARDIAN = "terrine.collaboration.protocol.guardian"
-STUDENT = "terrine.collaboration.protocol.student"
-STORE = "terrine.privacy.ledger.release_store"
-SEND = ("terrine.collaboration.transport.wire", "Wire.send")
-SAVE = ("tasks.parties.state", "PartyState.save")
-SETTLE = ("tasks.runtime.reservation", "Reservation.settle")
-
-
-def ledger_of(folder):
-    place = folder / "guardian" / "ledger"
-    key = load_or_create_key(place / "key")
-    return Ledger(f"sqlite:///{place / 'ledger.db'}", place / "releases", key)
-
-
-def rows_of(folder, kind):
-    return [row for row in ledger_of(folder).rows() if row.kind == kind]
-
-
-def answers_of(folder):
-    arrays = read_arrays(read_party(folder / "student" / "party.yaml"))
-    return arrays["passed"], arrays["result"]
-
-
-def names_of(terms):
-    return ["guardian", "student", *terms.teachers]
-
-
-def check_answered_once(folder, terms, votes, absent=(), gone=None):
-    """The answers are the plaintext mechanism's, the ledger has one release, charged with what it cost."""
-    counted = {name: own for name, own in votes.items() if name not in absent}
-    passed, result = plain_answers(terms, counted, gone=gone)
-    got_passed, got_result = answers_of(folder)
-    np.testing.assert_array_equal(got_passed, passed)
-    np.testing.assert_array_equal(got_result, result)
-    (reserve,), (commit,) = rows_of(folder, "reserve"), rows_of(folder, "commit")
-    assert reserve.release_id == commit.release_id
-    queries = terms.asked
-    if terms.mechanism == "moments":
-        cost = most = 4.5 / terms.sigma**2
-    elif terms.mechanism == "gradients":
-        cost = most = 4.5 / terms.sigma**2 + terms.rounds * (2 * terms.clip / terms.sigma_gradients) ** 2
-    elif terms.mechanism == "confident":
-        cost, most = queries / terms.sigma1**2, 2 * queries / terms.sigma2**2 + queries / terms.sigma1**2
-        cost += 2 * passed.sum() / terms.sigma2**2
-    else:
-        cost = most = 2 * queries / terms.sigma**2
-    if terms.averages is not None:  # a centre, and an update and a control variate in each of two rounds
-        cost, most = (figure + 5 * (2 / terms.noise_multiplier) ** 2 for figure in (cost, most))
-    assert mu_squared(from_json(reserve.content["event"])) == pytest.approx(most)
-    assert mu_squared(from_json(commit.content["event"])) == pytest.approx(cost)
-    assert ledger_of(folder).verify() == 3
-
+from tests.party_releases import answers_of, check_answered_once, ledger_of, names_of, rows_of
 
 SUMS = {"moments": terms_of_sums, "gradients": terms_of_gradients}
 CONFIDENT = {"mechanism": "confident", "threshold": 3.0, "sigma1": 4.0, "sigma2": 3.0, "sigma": None}
@@ -108,169 +53,6 @@ def test_parties_answer_as_the_plaintext_mechanism_and_a_batch_is_answered_once(
     assert outcome["reused"]
     # What would help to find votes out is gone.
     assert not list(tmp_path.glob("*/state/*/*.npz"))
-
-
-KILLED = {
-    "guardian, with some shares": (
-        "guardian",
-        GUARDIAN,
-        "Guardian.receive",
-        "before",
-        2,
-    ),
-    "guardian, noise drawn and not written down": ("guardian", *SAVE, "before", 1),
-    "guardian, noise written down and nothing sent": ("guardian", *SAVE, "after", 1),
-    "guardian, with the test garbled": ("guardian", *SEND, "before", 4),
-    "guardian, a question not written down": ("guardian", *SAVE, "before", 3),
-    "guardian, a question written down and not answered": ("guardian", *SAVE, "after", 3),
-    "guardian, answered and not charged": ("guardian", *SETTLE, "before", 1),
-    "guardian, stored and not charged": (
-        "guardian",
-        STORE,
-        "ReleaseStore.write",
-        "after",
-        1,
-    ),
-    "guardian, charged and nobody told": ("guardian", *SETTLE, "after", 1),
-    "student, with some shares": (
-        "student",
-        STUDENT,
-        "StudentParty.receive",
-        "before",
-        2,
-    ),
-    "student, sums not written down": ("student", *SAVE, "before", 1),
-    "student, sums written down and nothing said": ("student", *SAVE, "after", 1),
-    "student, in the middle of the test": ("student", *SEND, "before", 3),
-    "student, in the middle of the argmax": ("student", *SEND, "before", 5),
-    "student, answers half written": ("student", "tasks.parties.student", "StudentHost._write_about", "before", 1),
-    "student, answers written and nothing said": (
-        "student",
-        "tasks.parties.student",
-        "StudentHost._write_about",
-        "after",
-        1,
-    ),
-    "student, not confirmed": ("student", "tasks.parties.student", "StudentHost._confirmed", "before", 1),
-    "teacher, shares not written down": ("party-2", *SAVE, "before", 1),
-    "teacher, shares written down and not sent": ("party-2", *SAVE, "after", 1),
-    "teacher, one share sent": ("party-2", *SEND, "before", 2),
-    "teacher, both shares sent": ("party-2", *SEND, "after", 2),
-}
-
-
-WITHOUT_CIRCUIT = [case for case in KILLED if not any(word in case for word in ("test", "argmax", "question"))]
-
-# Of three rounds, in the second or between two of them.
-KILLED_BETWEEN = {
-    "guardian, between rounds": ("guardian", "tasks.parties.guardian", "GuardianHost._next_round", "before", 1),
-    "guardian, with some shares": ("guardian", GUARDIAN, "Guardian.receive", "before", 7),
-    "guardian, noise drawn and not written down": ("guardian", *SAVE, "before", 2),
-    "guardian, noise written down and nothing sent": ("guardian", *SAVE, "after", 2),
-    "guardian, the last noise not written down": ("guardian", *SAVE, "before", 3),
-    "student, opened and not written down": ("student", *SAVE, "before", 2),
-    "student, opened and nothing said": ("student", *SAVE, "after", 2),
-    "student, sums not written down": ("student", *SAVE, "before", 3),
-    "student, sums written down and nothing said": ("student", *SAVE, "after", 3),
-    "student, the head told to some": ("student", *SEND, "before", 4),
-    "student, answers half written": ("student", "tasks.parties.student", "StudentHost._write_about", "before", 1),
-    "teacher, asked at a head": ("party-2", "terrine.collaboration.protocol.teacher", "Teacher.receive", "before", 1),
-    "teacher, shares not written down": ("party-2", *SAVE, "before", 2),
-    "teacher, shares written down and not sent": ("party-2", *SAVE, "after", 2),
-    "teacher, one share sent": ("party-2", *SEND, "before", 4),
-}
-
-
-# Of averages: in the first, between the last and the votes, and when the votes' own noise is drawn.
-KILLED_OF_AVERAGES = {
-    "guardian, noise of an average written down and nothing sent": ("guardian", *SAVE, "after", 2),
-    "guardian, between averages and votes": (
-        "guardian",
-        "tasks.parties.guardian",
-        "GuardianHost._next_round",
-        "before",
-        3,
-    ),
-    "guardian, noise of the votes not written down": ("guardian", *SAVE, "before", 4),
-    "student, the last average told to some": ("student", *SEND, "before", 10),
-    "teacher, asked to vote": ("party-2", "terrine.collaboration.protocol.teacher", "Teacher.receive", "before", 3),
-    "teacher, votes written down and not sent": ("party-2", *SAVE, "after", 4),
-}
-
-
-MOMENTS = [
-    *((case, terms_of()) for case in KILLED),
-    *((case, terms_of_sums()) for case in WITHOUT_CIRCUIT),
-    *((case, terms_of_gradients()) for case in KILLED_BETWEEN),
-    *((case, terms_of_averages()) for case in KILLED_OF_AVERAGES),
-]
-
-
-@pytest.mark.parametrize(
-    ("case", "terms"), MOMENTS, ids=lambda value: value if isinstance(value, str) else value.mechanism
-)
-def test_a_party_killed_at_any_moment_comes_back_and_the_batch_is_answered_once(case, terms, tmp_path):
-    # Where all is done but for a word, a party waits for it for as long as its patience lasts.
-    terms, votes = trial(tmp_path, terms, patience=8.0 if "not confirmed" in case else 40.0)
-    victim, *kill = (KILLED | KILLED_BETWEEN | KILLED_OF_AVERAGES if terms.last else KILLED)[case]
-    codes = run(tmp_path, names_of(terms), victim=victim, kill=kill)
-    # A process that was killed was started again, so nobody may have failed; but a teacher party that was killed when
-    # all was sent may find that everybody has gone home.
-    assert codes["guardian"] == codes["student"] == 0, words(tmp_path, "guardian") + words(tmp_path, "student")
-    if not victim.startswith("party"):
-        assert victim in words(tmp_path, victim)
-    check_answered_once(tmp_path, terms, votes)
-    outcome = json.loads((tmp_path / "student" / "answers" / "answers.json").read_text())
-    if outcome["guardian"] is None:  # confirmed when both are run again, at no cost
-        run(tmp_path, ["guardian", "student"])
-        check_answered_once(tmp_path, terms, votes)
-
-
-@pytest.mark.parametrize(
-    ("victim", "kill"),
-    [
-        ("student", (*SAVE, "after", 2)),  # it has opened the moments
-        ("guardian", (*SEND, "after", 2)),  # they are on their way
-        ("guardian", ("tasks.parties.guardian", "GuardianHost._next_round", "before", 2)),
-    ],
-)
-def test_what_a_round_released_is_released_again_whoever_was_killed(victim, kill, tmp_path):
-    # Noise that is no replay: drawn twice, it would be another one, and the student party would say so.
-    settings = {"ledger": {"account": "trial", "epsilon": 100.0}, "noise": "secure"}
-    terms, _ = trial(tmp_path, terms_of_gradients(), guardian=settings)
-    codes = run(tmp_path, names_of(terms), victim=victim, kill=kill)
-    assert codes["guardian"] == codes["student"] == 0, words(tmp_path, "guardian") + words(tmp_path, "student")
-    assert len(rows_of(tmp_path, "reserve")) == len(rows_of(tmp_path, "commit")) == 1
-
-
-def test_a_guardian_with_an_older_state_draws_no_round_a_second_time(tmp_path):
-    terms, votes = trial(tmp_path, terms_of_gradients())
-    names = names_of(terms)
-    run(tmp_path, names, victim="guardian", kill=(*SAVE, "after", 2), again="nobody")
-    (path,) = (tmp_path / "guardian" / "state").glob("*/sums.npz")
-    older = path.read_bytes()
-    run(tmp_path, names, victim="guardian", kill=(*SETTLE, "before", 1), again="nobody")
-    newer = path.read_bytes()
-    # The second round was drawn and opened, the third was opened: a third draw is one too many.
-    path.write_bytes(older)
-    codes = run(tmp_path, names)
-    assert codes["guardian"] == codes["student"] == 1
-    assert "the guardian knows of none: its ledger or its state was lost" in words(tmp_path, "student")
-    path.write_bytes(newer)
-    assert set(run(tmp_path, ["guardian", "student"]).values()) == {0}
-    check_answered_once(tmp_path, terms, votes)
-
-
-@pytest.mark.parametrize("terms", [terms_of_gradients(rounds=4), terms_of_averages()], ids=["gradients", "averages"])
-def test_a_party_that_goes_away_between_rounds_is_left_out_of_the_others_and_waited_for_once(terms, tmp_path):
-    terms, votes = trial(tmp_path, terms)
-    gone = ("terrine.collaboration.protocol.teacher", "Teacher.receive", "before", 2)
-    codes = run(tmp_path, names_of(terms), victim="party-2", kill=gone, again=False)
-    assert codes == {name: -signal.SIGKILL if name == "party-2" else 0 for name in names_of(terms)}
-    _, plain = plain_answers(terms, votes, gone={"party-2": 2})
-    np.testing.assert_array_equal(answers_of(tmp_path)[1], plain)
-    assert len(rows_of(tmp_path, "commit")) == 1
-    assert words(tmp_path, "guardian").count("the deadline is past, without party-2") == 1
 
 
 @pytest.mark.parametrize("between", [(), ("2",)], ids=["at once", "after another edition"])

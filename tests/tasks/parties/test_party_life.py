@@ -17,7 +17,7 @@ from tasks.parties.votes import given_by
 from tasks.reports.pages import render
 from terrine.errors import ArtefactError, BudgetError, InputError, SettingError
 from tests.party_processes import CONFIG, change, run, start, terms_of, terms_of_sums, trial, words
-from tests.tasks.parties.test_party_failures import names_of, rows_of
+from tests.party_releases import names_of, rows_of
 
 
 def with_own_data(folder, name="party-2", **values):

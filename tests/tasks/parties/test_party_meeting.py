@@ -11,8 +11,9 @@ from tasks.parties.guardian import GuardianHost
 from tasks.parties.standing import standing
 from tasks.parties.trial import free_endpoints
 from terrine.files import json_object
+from tests.party_kills import SEND, SETTLE
 from tests.party_processes import CONFIG, change, gone, run, start, terms_of, terms_of_sums, trial, until, words
-from tests.tasks.parties.test_party_failures import SEND, SETTLE, check_answered_once, names_of, rows_of
+from tests.party_releases import check_answered_once, names_of, rows_of
 
 
 @pytest.fixture
