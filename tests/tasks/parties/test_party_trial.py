@@ -44,7 +44,7 @@ def waiting(tmp_path):
 
 
 def test_each_process_speaks_for_one_party_and_one_that_fails_takes_no_other_with_it(tmp_path):
-    terms, votes = trial(tmp_path, terms_of_sums(), deadline=15.0)
+    terms, votes = trial(tmp_path, terms_of_sums(), deadline=30.0)
     there = {name: own for name, own in votes.items() if name != "party-2"}
     np.save(tmp_path / "party-2" / "votes.npy", votes["party-2"].astype(float))
     run_trial(tmp_path, limit=120.0)
