@@ -408,16 +408,14 @@ def run(folder, names, *, victim=None, kill=None, again=True, limit=120.0, epsil
     again: "nobody": it is not started again, and the others, who would wait for it, are ended as soon as each has
     noticed, or nobody else is left, with all that it said before.
 
-    Where teacher parties are among them, those that are not, and those that end and are not started again, are `gone`.
+    Where teacher parties are among them, those that do not run are `gone`.
     """
     before = {name: words(folder, name) for name in names}
     together, again = again == "nobody", again is True
     alone = len(names) == 1
-    teachers = [path.parent.name for path in folder.glob("party-*/party.yaml")]
+    teachers = {path.parent.name for path in folder.glob("party-*/party.yaml")}
     for name in teachers:
         (folder / f"{name}.gone").unlink(missing_ok=True)
-        if name not in names and set(teachers) & set(names):
-            gone(folder, name)
     processes = {name: start(folder, name, kill if name == victim else None, epsilon, alone) for name in names}
     try:
         end = time.monotonic() + limit
@@ -427,8 +425,9 @@ def run(folder, names, *, victim=None, kill=None, again=True, limit=120.0, epsil
                 processes[victim] = start(folder, victim, None, epsilon)
                 ended.remove(victim)
                 again = False
-            for name in ended.intersection(teachers):
-                gone(folder, name)
+            if teachers.intersection(names):
+                for name in teachers - (processes.keys() - ended):
+                    gone(folder, name)
             if together and victim in ended:
                 for name, process in processes.items():
                     noticed = f"{victim}: the connection ended" in words(folder, name).removeprefix(before[name])

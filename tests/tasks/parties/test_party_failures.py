@@ -14,7 +14,7 @@ from tasks.parties.votes import given_by
 from terrine.aggregation.votes import histograms_of
 from terrine.errors import InputError, LedgerError
 from terrine.privacy.accounting.gaussian import mu_squared
-from tests.party_kills import GUARDIAN, SAVE, SEND, SETTLE
+from tests.party_kills import RECEIVE, SAVE, SEND, SETTLE
 from tests.party_processes import (
     change,
     run,
@@ -74,10 +74,11 @@ def test_a_teacher_party_whose_votes_were_counted_does_not_share_them_once_more(
 
 
 def test_a_student_party_that_comes_back_with_other_sums_is_told_nothing(tmp_path):
-    terms, votes = trial(tmp_path)
+    terms, votes = trial(tmp_path, deadline=10.0, patience=8.0)
     names = names_of(terms)
     # It has evaluated the whole test, and has not said what it opened.
-    run(tmp_path, names, victim="student", kill=(*SEND, "before", 4), again="nobody")
+    codes = run(tmp_path, names, victim="student", kill=(*SEND, "before", 4), again=False)
+    assert (codes["guardian"], codes["student"]) == (1, -signal.SIGKILL)
     (path,) = (tmp_path / "student" / "state").glob("*/sums-0.npz")
     kept = path.read_bytes()
     with np.load(path, allow_pickle=False) as file:
@@ -111,7 +112,7 @@ def test_a_guardian_whose_questions_are_those_of_another_round_answers_nothing(t
 @pytest.mark.parametrize(
     ("kill", "charged"),
     [
-        ((GUARDIAN, "Guardian.receive", "before", 2), False),
+        ((*RECEIVE, "before", 2), False),
         ((*SAVE, "before", 1), True),
         ((*SETTLE, "before", 1), True),
     ],

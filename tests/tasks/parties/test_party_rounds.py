@@ -5,7 +5,7 @@ import signal
 import numpy as np
 import pytest
 
-from tests.party_kills import OF_ROUNDS, SAVE, SEND, SETTLE, check_killed
+from tests.party_kills import NEXT_ROUND, OF_ROUNDS, RECEIVE_OF_TEACHER, SAVE, SEND, SETTLE, check_killed
 from tests.party_processes import plain_answers, run, terms_of_averages, terms_of_gradients, trial, words
 from tests.party_releases import answers_of, check_answered_once, names_of, rows_of
 
@@ -22,7 +22,7 @@ def test_a_party_killed_in_or_between_rounds_comes_back_and_the_batch_is_answere
     [
         ("student", (*SAVE, "after", 2)),  # it has opened the moments
         ("guardian", (*SEND, "after", 2)),  # they are on their way
-        ("guardian", ("tasks.parties.guardian", "GuardianHost._next_round", "before", 2)),
+        ("guardian", (*NEXT_ROUND, "before", 2)),
     ],
 )
 def test_what_a_round_released_is_released_again_whoever_was_killed(victim, kill, tmp_path):
@@ -55,7 +55,7 @@ def test_a_guardian_with_an_older_state_draws_no_round_a_second_time(tmp_path):
 @pytest.mark.parametrize("terms", [terms_of_gradients(rounds=4), terms_of_averages()], ids=["gradients", "averages"])
 def test_a_party_that_goes_away_between_rounds_is_left_out_of_the_others_and_waited_for_once(terms, tmp_path):
     terms, votes = trial(tmp_path, terms)
-    gone = ("terrine.collaboration.protocol.teacher", "Teacher.receive", "before", 2)
+    gone = (*RECEIVE_OF_TEACHER, "before", 2)
     codes = run(tmp_path, names_of(terms), victim="party-2", kill=gone, again=False)
     assert codes == {name: -signal.SIGKILL if name == "party-2" else 0 for name in names_of(terms)}
     _, plain = plain_answers(terms, votes, gone={"party-2": 2})
