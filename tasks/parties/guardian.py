@@ -69,8 +69,7 @@ class GuardianHost(Host):
         self._noted: str | None = None  # the session in which they were told by a note
 
     def begin(self) -> None:
-        committed = self._paid.committed()
-        if committed and not self._state.folder.exists():
+        if self._paid.was_made() and not self._state.folder.exists():
             earlier = json_object(self.config.state / OUTCOME)
             if earlier is not None and earlier["release_id"] == self._release:
                 self._counted = earlier.get("counted")
@@ -79,8 +78,6 @@ class GuardianHost(Host):
                 self._listen()
                 self.wire.begin(secrets.token_hex(16))
             return
-        if not committed:
-            self._paid.check_budget()
         self._listen()
         self._convene()
 

@@ -53,13 +53,13 @@ class PaidRelease:
         settings = self._settings
         return Ledger(settings.url, settings.store, self._key, draw_patience=self._config.patience, site=settings.site)
 
-    def committed(self) -> bool:
-        """Whether it was made before."""
-        return self._ledger().committed(self.identity)
-
-    def check_budget(self) -> None:
-        """Refuse what could not be paid for, before anybody computes anything."""
-        terms, ledger = self._terms, self._ledger()
+    def was_made(self) -> bool:
+        """Whether it was made before; what was not and could not be paid for is refused, before anybody computes
+        anything."""
+        ledger = self._ledger()
+        if ledger.committed(self.identity):
+            return True
+        terms = self._terms
         worst = terms.event()
         if not price(worst, terms.delta) <= terms.epsilon * (1 + 1e-9):  # rounding aside
             raise SettingError(
@@ -73,6 +73,7 @@ class PaidRelease:
         ledger.register(self._account, self._settings.epsilon, terms.delta, mode, unit=terms.unit)
         if not ledger.reserved([self.identity]):
             check_together(ledger.together(self._account), [worst], self._noise.kind)
+        return False
 
     def open(self) -> StoredRelease | None:
         """Reserve the worst case; return the release where it was made before: `Reservation.open`."""

@@ -91,11 +91,9 @@ class Finding(Remarks):
     @property
     def minutes(self) -> float | None:
         """About how long the run will take on two cores; None where that is not known (`tasks.tools.duration`)."""
-        params = self.run.params
-        queries = (
-            self.plan.queries if self.plan is not None else None if self.strength is None else params.queries.count
-        )
-        return minutes_of(params, self.survey, queries)
+        params, known = self.run.params, self.plan is not None or self.strength is not None
+        queries = params.queries.count if self.plan is None else self.plan.queries
+        return minutes_of(params, self.survey, queries if known else None)
 
     @property
     def stops(self) -> list[str]:
@@ -279,12 +277,10 @@ def _look_at_account(found: Finding, automatic: list[tuple[str, str]]) -> None:
     _hold_against_account(
         found,
         run,
-        Charge(
-            lambda: ledger_account(run),
-            params.privacy.unit,
-            worst_cases(params),
-            lambda: releases_of(run),
-        ),
+        account=lambda: ledger_account(run),
+        unit=params.privacy.unit,
+        costs=worst_cases(params),
+        releases=lambda: releases_of(run),
     )
 
 
@@ -304,53 +300,49 @@ def _look_at_transcription(found: Finding) -> None:
     _hold_against_account(
         found,
         run,
-        Charge(
-            lambda: account_of_run(run),
-            unit_of(run),
-            {kind: cost},
-            lambda: [Release(kind, release_terms(run, classes)["release_id"], cost)],
-            noise_kind(settings),
-        ),
+        account=lambda: account_of_run(run),
+        unit=unit_of(run),
+        costs={kind: cost},
+        releases=lambda: [Release(kind, release_terms(run, classes)["release_id"], cost)],
+        noise=noise_kind(settings),
     )
 
 
-@dataclass(frozen=True)
-class Charge:
-    """What a run draws on its account, as its stages say.
+def _hold_against_account(
+    found: Finding,
+    run: Run,
+    *,
+    account: Callable[[], str],
+    unit: Unit,
+    costs: dict[Kind, Event],
+    releases: Callable[[], list[Release]],
+    noise: NoiseKind | None = None,
+) -> None:
+    """Price what the run has yet to release, and compare it with what its account has left: no ledger is begun.
 
     account: what the ledger calls it, asked only where there is a ledger; so are `releases`, by which what was paid for
     before is known. costs: the most that each release may cost. noise: their kind, where it is not that of votes.
     """
-
-    account: Callable[[], str]
-    unit: Unit
-    costs: dict[Kind, Event]
-    releases: Callable[[], list[Release]]
-    noise: NoiseKind | None = None
-
-
-def _hold_against_account(found: Finding, run: Run, charge: Charge) -> None:
-    """Price what the run has yet to release, and compare it with what its account has left: no ledger is begun."""
     params, ledger = run.params, ledger_before(run)
-    name, delta = "" if ledger is None else charge.account(), (params.transcription or params.aggregation).delta
+    name, delta = "" if ledger is None else account(), (params.transcription or params.aggregation).delta
     budget = Budget(name, params.ledger.epsilon, delta, "replay" if is_of_public(run) else "release")
     accounts = [] if ledger is None else ledger.together(name)
     if ledger is None or not accounts:
         accounts = [Account(budget, {}, {})]
-        ahead = [Release(kind, "", cost) for kind, cost in charge.costs.items()]
+        ahead = [Release(kind, "", cost) for kind, cost in costs.items()]
     else:
-        ahead = unpaid(ledger, charge.releases())
-    costs = [release.worst_case for release in ahead]
-    found.spent, found.total = accounts[0].total(), accounts[0].total(*costs)
-    found.cost = price(compose(*costs), delta) if costs else 0.0
+        ahead = unpaid(ledger, releases())
+    events = [release.worst_case for release in ahead]
+    found.spent, found.total = accounts[0].total(), accounts[0].total(*events)
+    found.cost = price(compose(*events), delta) if events else 0.0
     if found.survey.sketch is None and not found.spent and run.site.is_dir() and not params.data.public_benchmark:
         found.notes.append(
             f"Account {params.ledger.account} has released nothing, and another here has: whether these images are its "
             "own is known as soon as `terrine run` has read them, before anything is charged."
         )
     try:
-        accounts[0].check_same(budget, charge.unit)
+        accounts[0].check_same(budget, unit)
         check_data(run, found.survey.sketch)
-        check_fit(run, accounts, ahead, charge.noise)
+        check_fit(run, accounts, ahead, noise)
     except TerrineError as error:
         found.refusals.append(str(error))

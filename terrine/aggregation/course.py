@@ -184,8 +184,8 @@ class Descent:
             if self._findings:
                 self._rate *= math.sqrt(labels.shape[1])  # the gradient is that of a loss 1/√K as large
             classes = 2 if self._findings else labels.shape[1]
-            several = ridge(inverse, levelled(labels, shares(second, labels, self._sigma))) if classes > 2 else plain
-            self._ridge = sharpness(classes) * several
+            level = ridge(inverse, levelled(labels, shares(second, labels, self._sigma))) if classes > 2 else plain
+            self._ridge = sharpness(classes) * level
             # Where noise left no eigenvalue above 0, λ is all there is.
             square = float(np.average(1 / (values + penalty), weights=values + 1e-9 * penalty))
             root = np.sqrt((values + penalty) * square)

@@ -157,7 +157,7 @@ def _largest_difference(model: StudentModel, path: Path, images: np.ndarray) -> 
     sizes = _CHECKED if model.statistics == "current" else (1, *_CHECKED)
     if len(images) < max(sizes):
         raise ValueError(f"{len(images)} images to compare on; at least {max(sizes)} are needed")
-    answer = _onnx_session(path) if path.suffix == ".onnx" else _pt2_module(path)
+    answer = _onnx_module(path) if path.suffix == ".onnx" else _pt2_module(path)
     network = model.network
     differences = []
     for size in sizes:
@@ -177,7 +177,7 @@ def onnx_session(path: Path) -> Any:
     return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
 
 
-def _onnx_session(path: Path) -> Callable[[np.ndarray], np.ndarray]:
+def _onnx_module(path: Path) -> Callable[[np.ndarray], np.ndarray]:
     session = onnx_session(path)
     return lambda batch: session.run(None, {"images": batch})[0]
 
