@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Literal, get_args, get_origin
 
 from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
 
@@ -89,7 +89,7 @@ class Params(Settings):
 
     @model_validator(mode="after")
     def _sections_agree(self) -> Params:
-        current = "current" in (self.teachers.statistics, self.student.statistics)
+        current = {self.teachers.statistics, self.student.statistics} != {"original"}
         if current and self.queries.batch < 2:
             raise ValueError(
                 f"queries.batch={self.queries.batch} is too small: current statistics need at least 2 images in a "
@@ -135,24 +135,35 @@ def lay_over(base: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any]:
     """Return `base` with `overrides` laid over it.
 
     Where they choose another kind of a section, what that kind does not have goes: a preset's penalty of linear
-    teachers says nothing about forests. So does a null for what only other kinds have, and so do moments (`privacy`)
-    where a backbone is chosen that has none.
+    teachers says nothing about forests. So does a null for what only other kinds have, a choice that only they offer,
+    and so do moments (`privacy`) where a backbone is chosen that has none.
     """
     merged = merge(base, overrides)
     for name, kinds in FAMILIES.items():
         section = merged.get(name)
         if not isinstance(section, dict) or section.get(kinds.key, kinds.default) not in kinds.names():
             continue
-        known = set(kinds.of(section.get(kinds.key, kinds.default)).model_fields)
-        foreign = kinds.settings() - known
+        chosen = kinds.of(section.get(kinds.key, kinds.default))
+        foreign = kinds.settings() - set(chosen.model_fields)
         given = overrides.get(name) or {}
         unsaid = {key for key in foreign & section.keys() if section[key] is None or key not in given}
+        others = [kinds.of(other) for other in kinds.names()]
+        for key in section.keys() & chosen.model_fields.keys() - given.keys():
+            own = _choices(chosen, key)
+            if own and section[key] not in own and any(section[key] in _choices(other, key) for other in others):
+                unsaid.add(key)
         merged[name] = {key: value for key, value in section.items() if key not in unsaid}
     privacy, backbone = merged.get("privacy"), merged.get("backbone")
     another = isinstance(backbone, dict) and backbone.get("kind", ARCHITECTURES.default) != WITH_MOMENTS
     if another and isinstance(privacy, dict) and "moments" not in (overrides.get("privacy") or {}):
         merged["privacy"] = {key: value for key, value in privacy.items() if key != "moments"}
     return merged
+
+
+def _choices(settings: type[Settings], key: str) -> tuple[object, ...]:
+    """Return what a setting is chosen from; nothing where it is no choice, or not known."""
+    field = settings.model_fields.get(key)
+    return get_args(field.annotation) if field is not None and get_origin(field.annotation) is Literal else ()
 
 
 def _sentence(error: ValidationError) -> str:

@@ -90,7 +90,7 @@ class Backbone(nn.Module):
         batch must hold at least two images. Raises InputError for another shape or type, or for a batch too small.
         """
         self._check(images)
-        if statistics == "current" and len(images) < 2:
+        if statistics != "original" and len(images) < 2:
             raise InputError(
                 f"A batch of {len(images)} image(s) has no statistics of its own. Under current statistics a batch "
                 "needs at least 2 (16 or more work well): fill it up with public images, or use original statistics."

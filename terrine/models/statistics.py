@@ -1,4 +1,4 @@
-"""Which statistics a model's batch normalisation uses when it is queried: its own, or the current batch's.
+"""Which statistics a model's batch normalisation uses when it is queried: its own, the current batch's, or between.
 
 A network that was trained on one kind of image and is queried with another is off by the difference of their
 statistics. Normalising with the *current* batch's mean and variance removes it (Anonymous 2025, section 3; Raikwar and
@@ -22,7 +22,7 @@ the call. Calling `.train()` instead would change the very model that is being q
 import logging
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -32,7 +32,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from terrine.errors import InputError, SettingError
 from terrine.models.batch_norm import BatchNormMode, Call
 
-Statistics = Literal["current", "original"]
+Statistics = Literal["current", "original", "halfway"]
 
 _logger = logging.getLogger(__name__)
 _said: set[tuple[type[nn.Module], ...]] = set()
@@ -62,23 +62,25 @@ def batch_statistics(module: nn.Module, statistics: Statistics) -> Iterator[None
     """Run the block with `module` in evaluation mode and its batch normalisation on the statistics named.
 
     `current`: each batch is normalised with its own mean and (biased) variance, and must hold at least two images.
-    `original`: the running statistics stored in the model. A module that is in training mode is switched to evaluation
-    for the block and back afterwards; one that is in evaluation mode already is not touched at all.
+    `original`: the running statistics stored in the model. `halfway`: the batch's mean, and the geometric mean of both
+    deviations, so that what hardly varies among these images is not blown up to the full. A module that is in training
+    mode is switched to evaluation for the block and back afterwards; one that is in evaluation mode already is not
+    touched at all.
 
-    Raises SettingError for another name, and InputError when a batch of fewer than two meets `current` statistics.
+    Raises SettingError for another name, and InputError when a batch of fewer than two meets its own statistics.
     """
-    if statistics not in ("current", "original"):
-        raise SettingError(f"statistics: '{statistics}' is unknown. Use 'current' or 'original'.")
+    if statistics not in get_args(Statistics):
+        raise SettingError(f"statistics: '{statistics}' is unknown. Use 'current', 'original' or 'halfway'.")
     training = [layer for layer in module.modules() if layer.training]
     for layer in training:
         layer.training = False
     try:
-        if statistics == "current":
-            _say_without_batch_norm(module)
-            with _CurrentStatistics():
-                yield
-        else:
+        if statistics == "original":
             yield
+        else:
+            _say_without_batch_norm(module)
+            with _CurrentStatistics() if statistics == "current" else _HalfwayStatistics():
+                yield
     finally:
         for layer in training:
             layer.training = True
@@ -132,6 +134,19 @@ class _CurrentStatistics(BatchNormMode):
     def normalise(self, call: Call) -> Tensor:
         _check_batch(call.input)
         return F.batch_norm(call.input, None, None, call.weight, call.bias, training=True, eps=call.eps)
+
+
+class _HalfwayStatistics(BatchNormMode):
+    """Let every batch normalisation in the block centre its input, and go half of the way to the input's deviations."""
+
+    def normalise(self, call: Call) -> Tensor:
+        _check_batch(call.input)
+        if call.running_var is None:
+            return F.batch_norm(call.input, None, None, call.weight, call.bias, training=True, eps=call.eps)
+        others = [axis for axis in range(call.input.dim()) if axis != 1]
+        variance, mean = torch.var_mean(call.input, others, correction=0)
+        product = (variance + call.eps) * (call.running_var + call.eps)
+        return F.batch_norm(call.input, mean, product.sqrt(), call.weight, call.bias, eps=0)
 
 
 def _check_batch(batch: Tensor) -> None:

@@ -111,7 +111,7 @@ def guide(
     Raises:
         InputError: numbers that are not in the pool, or images or a head that do not fit the backbone.
     """
-    groups = deal(unasked, pool, count, most=most, fewest=2 if statistics == "current" else 1)
+    groups = deal(unasked, pool, count, most=most, fewest=1 if statistics == "original" else 2)
     if not groups:
         return none_yet(pool)
     starts = np.concatenate(groups)

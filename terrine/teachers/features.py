@@ -40,7 +40,7 @@ class PrivateFeatures:
 
     rows       float32 [records, features], an array or a memory map
     partition  digest of the assignment they were computed under; None: row by row, so they go with any
-    least      records that a part needs to have features: two under current statistics, where one image has none.
+    least      records that a part needs to have features: two where statistics are the batch's, or partly.
                The rows of a smaller part are zeros, and its teacher is not trained
     """
 
@@ -101,7 +101,7 @@ def private_features(
             f"{len(images)} images and an assignment of shape {assignment.shape} do not fit together. Give one teacher "
             "per image."
         )
-    least = 2 if statistics == "current" else 1
+    least = 1 if statistics == "original" else 2
     rows = np.zeros((len(images), backbone.feature_dim), np.float32)
     batches = record_batches(assignment, most, least=least, shuffle=shuffle)
     with fixed_kernels(device):

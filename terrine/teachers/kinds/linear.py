@@ -33,6 +33,9 @@ class LinearTeachers(FeatureTeachers, GradientTeachers):
     """
 
     kind: Literal["linear"] = "linear"
+    statistics: Literal["current", "original", "halfway"] = "current"
+    """Batch normalisation by the batch at hand, by statistics that were stored before, or by the batch's mean and the
+    geometric mean of both deviations."""
     optimiser: Literal["adam", "ridge"] = "ridge"
     """`ridge`: least squares on one-hot labels, solved exactly. `adam`: cross-entropy (Kingma and Ba 2015)."""
     ridge: float = Field(0.1, ge=1e-6)

@@ -131,3 +131,14 @@ def test_moments_of_a_preset_fall_away_with_its_backbone_and_are_refused_where_t
     assert with_assignments(root, chosen, ["backbone.projection=50"])[1].privacy.moments > 0
     with pytest.raises(SettingError, match=r"Set privacy\.moments=0"):
         with_assignments(root, chosen, [*another, "privacy.moments=0.1"])
+
+
+def test_a_choice_of_a_preset_falls_away_with_the_kind_that_offers_it_and_is_refused_where_asked_for(pytestconfig):
+    root, chosen = pytestconfig.rootpath, read_preset(pytestconfig.rootpath, "terrine-mnist")
+    assert with_assignments(root, chosen, [])[1].teachers.statistics == "halfway"
+    assert with_assignments(root, chosen, ["teachers.kind=scratch"])[1].teachers.statistics == "current"
+    assert with_assignments(root, chosen, ["teachers.statistics=original"])[1].teachers.statistics == "original"
+    with pytest.raises(SettingError, match=r"teachers\.statistics='halfway'"):
+        with_assignments(root, chosen, ["teachers.kind=scratch", "teachers.statistics=halfway"])
+    with pytest.raises(SettingError, match=r"teachers\.statistics='running'"):
+        with_assignments(root, chosen, ["teachers.statistics=running"])

@@ -31,7 +31,7 @@ def images(count: int = 6) -> torch.Tensor:
     return torch.rand(count, 2, 8, 8, generator=torch.Generator().manual_seed(1))
 
 
-def normalised_plainly(network: nn.Module, batch: torch.Tensor) -> torch.Tensor:
+def normalised_plainly(network: nn.Module, batch: torch.Tensor, halfway: bool = False) -> torch.Tensor:
     """The network layer by layer, batch normalisation written out, one channel at a time."""
     for layer in network:
         if not isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d):
@@ -41,6 +41,8 @@ def normalised_plainly(network: nn.Module, batch: torch.Tensor) -> torch.Tensor:
         for channel in range(batch.shape[1]):
             values = batch[:, channel]
             deviation = ((values - values.mean()).square().mean() + layer.eps).sqrt()
+            if halfway:
+                deviation = (deviation * (layer.running_var[channel] + layer.eps).sqrt()).sqrt()
             result[:, channel] = (values - values.mean()) / deviation * layer.weight[channel] + layer.bias[channel]
         batch = result
     return batch
@@ -52,6 +54,26 @@ def test_current_statistics_are_those_of_the_batch():
     with batch_statistics(network, "current"):
         result = network(batch)
     torch.testing.assert_close(result, normalised_plainly(network, batch))
+
+
+@torch.no_grad()
+def test_halfway_is_the_batchs_mean_and_the_geometric_mean_of_its_deviations_and_the_stored_ones():
+    network, batch = small_network(), images()
+    before = {name: value.clone() for name, value in network.state_dict().items()}
+    with batch_statistics(network, "halfway"):
+        result = network(batch)
+        assert torch.equal(result, network(batch))
+    torch.testing.assert_close(result, normalised_plainly(network, batch, halfway=True))
+    assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
+
+
+@torch.no_grad()
+def test_halfway_to_no_stored_deviations_is_the_batchs_own():
+    network, batch = nn.BatchNorm2d(2, track_running_stats=False).eval(), images()
+    with batch_statistics(network, "halfway"):
+        halfway = network(batch)
+    with batch_statistics(network, "current"):
+        assert torch.equal(halfway, network(batch))
 
 
 @torch.no_grad()
@@ -144,10 +166,11 @@ def test_a_network_in_training_is_evaluated_and_goes_back_to_training():
     assert network[0][5].num_batches_tracked == 0
 
 
+@pytest.mark.parametrize("statistics", ["current", "halfway"])
 @pytest.mark.parametrize("count", [0, 1])
-def test_a_batch_without_statistics_is_refused(count):
+def test_a_batch_without_statistics_is_refused(count, statistics):
     network = small_network()
-    with batch_statistics(network, "current"), pytest.raises(InputError, match="at least 2 images"):
+    with batch_statistics(network, statistics), pytest.raises(InputError, match="at least 2 images"):
         network(images(count))
     with batch_statistics(network, "original"):
         assert network(images(count)).shape == (count, 5)

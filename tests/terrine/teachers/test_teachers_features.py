@@ -43,9 +43,10 @@ def test_parts_are_cut_into_near_equal_batches_so_that_none_is_left_with_one_rec
 def test_parts_without_enough_records_are_left_out_and_have_features_of_zeros(records):
     assignment = np.where(np.arange(90) == 4, 1, np.where(np.arange(90) < 50, 0, 3))
     assert {len(batch) for batch in record_batches(assignment, 100, least=2)} == {49, 40}
-    current = private_features(BACKBONE, records.inputs, assignment, "current", most=100)
-    assert current.least == 2
-    assert np.flatnonzero(~current.rows.any(axis=1)).tolist() == [4]
+    for statistics in ("current", "halfway"):
+        features = private_features(BACKBONE, records.inputs, assignment, statistics, most=100)
+        assert features.least == 2
+        assert np.flatnonzero(~features.rows.any(axis=1)).tolist() == [4]
     original = private_features(BACKBONE, records.inputs, assignment, "original", most=100)
     assert original.least == 1
     assert original.rows.any(axis=1).all()

@@ -39,6 +39,7 @@ ROUNDS = {"rounds": 2, "steps": 2, "learning_rate": 0.05}
 KINDS = {
     "linear ridge": {"kind": "linear", "optimiser": "ridge"},
     "linear ridge, deformed copies": {"kind": "linear", "copies": 2},
+    "linear ridge, halfway": {"kind": "linear", "statistics": "halfway"},
     "linear adam": {"kind": "linear", "optimiser": "adam", "epochs": 2, "batch": 4},
     "linear adam, all records in a step": {"kind": "linear", "optimiser": "adam", "epochs": 2, "batch": None},
     "estimator": {"kind": "estimator", "estimator": {"options": {"n_estimators": 3}}},
@@ -145,7 +146,7 @@ def test_what_becomes_of_one_part_moves_no_other_teacher_by_a_bit(name, device):
 def test_a_teacher_is_trained_from_least_records_on_and_not_before(name):
     settings = settings_of(name)
     kind = settings.build(AROUND)
-    features_need = 2 if settings.inputs == "features" and settings.statistics == "current" else 1
+    features_need = 2 if settings.inputs == "features" and settings.statistics != "original" else 1
     least = max(kind.least, features_need) if not settings.averages else 0
     if "copies" in name:
         least = 1  # which has company in its copies
