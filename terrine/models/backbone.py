@@ -86,8 +86,9 @@ class Backbone(nn.Module):
     def features(self, images: Tensor, statistics: Statistics) -> Tensor:
         """Return float32 features [B, feature_dim] of one batch, without gradients and without a trace in the model.
 
-        images: [B, C, H, W], float32 in [0, 1] or uint8, on the backbone's device. Under `current` statistics the
-        batch must hold at least two images. Raises InputError for another shape or type, or for a batch too small.
+        images: [B, C, H, W], float32 in [0, 1] or uint8, on the backbone's device. Under other than `original`
+        statistics the batch must hold at least two images. Raises InputError for another shape or type, or for a batch
+        too small.
         """
         self._check(images)
         if statistics != "original" and len(images) < 2:
