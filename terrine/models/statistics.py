@@ -39,6 +39,11 @@ _said: set[tuple[type[nn.Module], ...]] = set()
 """Architectures of which the log has said that they have no batch normalisation."""
 
 
+def fewest(statistics: Statistics) -> int:
+    """Return how many images a batch must hold: two where its own statistics have a part, for one image has none."""
+    return 1 if statistics == "original" else 2
+
+
 def has_batch_norm(module: nn.Module) -> bool:
     """Say whether `module` holds a batch normalisation, so whether the choice of statistics makes a difference."""
     return any(isinstance(layer, _BatchNorm) for layer in module.modules())
@@ -136,13 +141,13 @@ class _CurrentStatistics(BatchNormMode):
         return F.batch_norm(call.input, None, None, call.weight, call.bias, training=True, eps=call.eps)
 
 
-class _HalfwayStatistics(BatchNormMode):
+class _HalfwayStatistics(_CurrentStatistics):
     """Let every batch normalisation in the block centre its input, and go half of the way to the input's deviations."""
 
     def normalise(self, call: Call) -> Tensor:
-        _check_batch(call.input)
         if call.running_var is None:
-            return F.batch_norm(call.input, None, None, call.weight, call.bias, training=True, eps=call.eps)
+            return super().normalise(call)
+        _check_batch(call.input)
         others = [axis for axis in range(call.input.dim()) if axis != 1]
         variance, mean = torch.var_mean(call.input, others, correction=0)
         product = (variance + call.eps) * (call.running_var + call.eps)

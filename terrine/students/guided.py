@@ -24,7 +24,7 @@ from terrine.classifiers import Head
 from terrine.determinism.parallel import side_by_side
 from terrine.errors import InputError
 from terrine.models.backbone import Backbone
-from terrine.models.statistics import Statistics, batch_statistics
+from terrine.models.statistics import Statistics, batch_statistics, fewest
 from terrine.queries import Queries
 
 RADIUS = 0.1
@@ -111,7 +111,7 @@ def guide(
     Raises:
         InputError: numbers that are not in the pool, or images or a head that do not fit the backbone.
     """
-    groups = deal(unasked, pool, count, most=most, fewest=1 if statistics == "original" else 2)
+    groups = deal(unasked, pool, count, most=most, fewest=fewest(statistics))
     if not groups:
         return none_yet(pool)
     starts = np.concatenate(groups)

@@ -31,7 +31,7 @@ from terrine.device import fixed_kernels
 from terrine.errors import InputError
 from terrine.mapped import Rows
 from terrine.models.backbone import Backbone, features_in_batches
-from terrine.models.statistics import Statistics
+from terrine.models.statistics import Statistics, fewest
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ def private_features(
             f"{len(images)} images and an assignment of shape {assignment.shape} do not fit together. Give one teacher "
             "per image."
         )
-    least = 1 if statistics == "original" else 2
+    least = fewest(statistics)
     rows = np.zeros((len(images), backbone.feature_dim), np.float32)
     batches = record_batches(assignment, most, least=least, shuffle=shuffle)
     with fixed_kernels(device):

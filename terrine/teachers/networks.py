@@ -28,7 +28,7 @@ from terrine.determinism.randomness import torch_generator
 from terrine.device import fixed_kernels, mixed_precision
 from terrine.errors import ArtefactError, InputError
 from terrine.models.backbone import as_float
-from terrine.models.statistics import Statistics, batch_statistics, has_batch_norm
+from terrine.models.statistics import Statistics, batch_statistics, fewest, has_batch_norm
 from terrine.queries import Queries
 from terrine.teachers.kind import Arrays, Records, rows_of, start_seed, vote_type
 
@@ -126,7 +126,7 @@ class NetworkKind:
 
 def least_records(network: nn.Module, statistics: Statistics) -> int:
     """Return how many records a network needs to learn: two where it normalises a batch by itself, else one."""
-    return 2 if statistics == "current" and has_batch_norm(network) else 1
+    return fewest(statistics) if has_batch_norm(network) else 1
 
 
 def epoch_batches(

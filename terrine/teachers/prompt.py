@@ -41,7 +41,7 @@ from terrine.errors import ArtefactError, InputError, SettingError
 from terrine.geometry import in_words
 from terrine.models.backbone import Backbone, as_float
 from terrine.models.grouped_statistics import grouped_statistics
-from terrine.models.statistics import batch_statistics
+from terrine.models.statistics import batch_statistics, fewest
 from terrine.queries import Queries
 from terrine.teachers.kind import Arrays, Records, rows_of, start_seed, vote_type
 from terrine.teachers.networks import epoch_batches
@@ -100,7 +100,7 @@ class PromptKind:
     @property
     def least(self) -> int:
         """See `TeacherKind`."""
-        return 2 if self.settings.statistics == "current" else 1
+        return fewest(self.settings.statistics)
 
     @property
     def places(self) -> int:

@@ -38,7 +38,12 @@ def test_the_projects_own_parameters_are_valid(pytestconfig):
         ({"data": {"size": 4}}, "data.size", "4", "greater than or equal to 8"),
         ({"data": {"channels": 4}}, "data.channels", "4", "1 or 3"),
         ({"backbone": {"kind": "resnet18"}}, "pretraining.images", "", "Set pretraining.images.count"),
-        ({"teachers": {"statistics": "running"}}, "teachers.statistics", "running", "'original' or 'halfway'"),
+        (
+            {"teachers": {"statistics": "running"}},
+            "teachers.statistics",
+            "running",
+            "'current', 'original' or 'halfway'",
+        ),
         ({"runner": {"address": "tcp://x:1"}}, "runner.address", "tcp://x:1", "runner.kind=dask"),
         ({"data": {"public_benchmark": False}}, "ledger.epsilon", "", "Set ledger.epsilon"),
         ({"data": {"public_benchmark": False}, "ledger": {"epsilon": 1}}, "ledger.account", "", "Set ledger.account"),
