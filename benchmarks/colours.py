@@ -1,4 +1,4 @@
-"""What it is worth that local means of each channel stay apart before a projection is learned (`backbone.colours`).
+"""What it is worth that local means of each channel are surely looked at by a projection (`backbone.colours`).
 
     python benchmarks/colours.py [--root FOLDER]
 
@@ -94,7 +94,7 @@ def accuracy(split: Split, colours: bool) -> float:
 def main() -> None:
     root = common_options(__doc__, root=datasets()).parse_args().root
     torch.set_num_threads(1)
-    heading("images", "mixed", "colours=true")
+    heading("images", "colours=false", "colours=true")
     for name, split in sets(root):
         row(name, *(f"{accuracy(split, colours):.1f}" for colours in (False, True)))
 

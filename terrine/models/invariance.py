@@ -32,7 +32,8 @@ from terrine.models.projected import ProjectedNetwork
 from terrine.models.statistics import batch_statistics
 
 _LARGEST = 2000
-"""Features above this number are first reduced to it at random: the eigenproblem costs the cube of their number."""
+"""Directions among which the best are looked for: the eigenproblem costs the cube of their number. Where there are more
+features, it is the span of as many images' (Nyström; Williams & Seeger 2001), in which nearly all lies that varies."""
 
 
 def deform(images: Tensor, deformations: Deformations, generator: torch.Generator) -> Tensor:
@@ -77,7 +78,7 @@ def invariant_projection(
 
     features: float images [B, C, H, W] on `device` to features [B, D] standardised over the batch; called from several
     threads. images: uint8 [N, C, H, W], public; batches: index arrays of images of one source each. shrinkage: γ above.
-    apart: int64, numbers of features that stay as they are where the others are first reduced at random.
+    apart: int64, numbers of features that are looked at for sure where not all directions are.
     On a CPU the result does not depend on the number of threads.
 
     Raises SettingError when `dimension` or `shrinkage` is impossible, and InputError when there are too few images.
@@ -95,19 +96,27 @@ def invariant_projection(
         raise SettingError(
             f"projection: {dimension} directions were asked for; there are {scattered} features, so 1 to {kept}."
         )
-    reduce = None
+
+    def standardised(number: int) -> Tensor:
+        return features(as_float(torch.from_numpy(images[np.asarray(batches[number])]).to(device)))
+
+    basis = None
     if kept < scattered:
-        reduce = torch.randn(scattered, kept, generator=torch_generator(seed, "random reduction")) / math.sqrt(kept)
-        if apart is not None:  # of the size that sums at random have
-            reduce[:, : len(apart)] = 0
-            reduce[apart, torch.arange(len(apart))] = math.sqrt(scattered / kept)
-        reduce = reduce.to(device)
+        enough = 1 + int(np.searchsorted(np.cumsum([len(batch) for batch in batches]), kept))
+        spanning = [rows.cpu() for rows in side_by_side(standardised, range(min(enough, len(batches))), device)]
+        if apart is not None:
+            spanning.insert(0, torch.eye(scattered)[apart])
+        missing = max(0, kept - sum(map(len, spanning)))
+        spanning.append(torch.randn(missing, scattered, generator=torch_generator(seed, "directions")))
+        rows = torch.cat(spanning)[:kept]
+        (basis,) = side_by_side(lambda _: torch.linalg.qr(rows.T).Q, [0])
+        basis = basis.to(device)
 
     def moments(number: int) -> tuple[Tensor, Tensor]:
         batch = as_float(torch.from_numpy(images[np.asarray(batches[number])]).to(device))
         generator = torch_generator(seed, "deformations", number)
         pair = [features(deform(batch, deformations, generator)) for _ in range(2)]
-        first, second = pair if reduce is None else [z @ reduce for z in pair]
+        first, second = pair if basis is None else [z @ basis for z in pair]
         difference = (first - second) * math.sqrt(0.5)
         return difference.T @ difference, (first.T @ first + second.T @ second) / 2
 
@@ -117,14 +126,15 @@ def invariant_projection(
         within += own_within.cpu()
         total += own_total.cpu()
     count = sum(len(batch) for batch in batches)
-    ((projection),) = side_by_side(lambda _: _discriminant(within / count, total / count, dimension, shrinkage), [0])
+    penalty = shrinkage * within.trace() / count / scattered
+    (projection,) = side_by_side(lambda _: _discriminant(within / count, total / count, dimension, penalty), [0])
     projection = projection.float()
-    return projection if reduce is None else reduce.cpu() @ projection
+    return projection if basis is None else basis.cpu() @ projection
 
 
-def _discriminant(within: Tensor, total: Tensor, dimension: int, shrinkage: float) -> Tensor:
-    """Return the generalised eigenvectors [D, dimension] of (total, within + shrinkage), largest first, signs fixed."""
-    within = within + shrinkage * within.trace() / len(within) * torch.eye(len(within), dtype=within.dtype)
+def _discriminant(within: Tensor, total: Tensor, dimension: int, penalty: Tensor) -> Tensor:
+    """Return the generalised eigenvectors [D, dimension] of (total, within + penalty I), largest first, signs fixed."""
+    within = within + penalty * torch.eye(len(within), dtype=within.dtype)
     factor = torch.linalg.cholesky(within)
     half = torch.linalg.solve_triangular(factor, total, upper=False)
     whitened = torch.linalg.solve_triangular(factor, half.T, upper=False)

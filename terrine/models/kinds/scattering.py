@@ -45,8 +45,8 @@ class Scattering(Projected, Architecture):
     deformations: Deformations | None = None
     """With invariance: what is done to an image that leaves it the same; null is what leaves a digit one."""
     colours: bool = False
-    """With invariance: local means of each channel stay apart where coefficients are so many (above 2,000) that they
-    are mixed at random before anything is learned. What tells by its colour or shade alone is hardly seen otherwise."""
+    """With invariance: local means of each channel are looked at for sure where coefficients are so many (above 2,000)
+    that not all of their directions are."""
     fitted_to: Literal["queries", "pretraining"] = "queries"
     """The images that the projection and the original statistics are fitted to. `pretraining` where the queries are
     real ones that it is not to know."""

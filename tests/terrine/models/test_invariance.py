@@ -78,12 +78,32 @@ def test_the_projection_is_the_same_bytes_on_one_thread_and_on_two(images):
     assert results[0] == results[1]
 
 
-def test_many_features_are_reduced_at_random_first(images, monkeypatch):
+def test_of_many_features_the_span_of_images_is_looked_at(images, monkeypatch):
     monkeypatch.setattr(invariance, "_LARGEST", 30)
     projection = invariant_projection(pixels, images, BATCHES, 5, seed=0)
     assert projection.shape == (64, 5)
     with pytest.raises(SettingError, match="1 to 30"):
         invariant_projection(pixels, images, BATCHES, 31, seed=0)
+
+
+def test_nothing_is_lost_where_features_have_fewer_dimensions_than_are_looked_at(images, monkeypatch):
+    mixed = torch.randn(20, 64, generator=torch_generator(0, "test")) / math.sqrt(20)
+
+    def features(batch: torch.Tensor) -> torch.Tensor:
+        return pixels(batch)[:, :20] @ mixed
+
+    whole = invariant_projection(features, images, BATCHES, 5, seed=0)
+    monkeypatch.setattr(invariance, "_LARGEST", 30)
+    spanned = invariant_projection(features, images, BATCHES, 5, seed=0)
+    seen = [features(as_float(torch.from_numpy(images))) @ projection for projection in (whole, spanned)]
+    sign = (seen[0] * seen[1]).sum(0).sign()
+    torch.testing.assert_close(seen[1] * sign, seen[0], atol=1e-2, rtol=1e-2)
+
+
+def test_fewer_images_than_directions_are_made_up_at_random(images, monkeypatch):
+    monkeypatch.setattr(invariance, "_LARGEST", 60)
+    few = [np.arange(10), np.arange(10, 20)]
+    assert invariant_projection(pixels, images, few, 40, seed=0).isfinite().all()
 
 
 def test_features_that_stay_apart_are_not_drowned_by_the_others(monkeypatch):
