@@ -33,7 +33,7 @@ from terrine.models.statistics import batch_statistics
 
 _LARGEST = 2000
 """Directions among which the best are looked for: the eigenproblem costs the cube of their number. Where there are more
-features, it is the span of as many images' (Nyström; Williams & Seeger 2001), in which nearly all lies that varies."""
+features, it is the span of as many images' (Nyström; Williams and Seeger 2001), where nearly all lies that varies."""
 
 
 def deform(images: Tensor, deformations: Deformations, generator: torch.Generator) -> Tensor:
