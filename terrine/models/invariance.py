@@ -89,21 +89,22 @@ def invariant_projection(
         raise SettingError(f"projection: shrinkage is {shrinkage}, and must be positive.")
     if not batches or min(len(batch) for batch in batches) < 2:
         raise InputError("The projection is learned from batches of at least two images, and needs at least one batch.")
-    probe = features(as_float(torch.from_numpy(images[np.asarray(batches[0])[:2]]).to(device)))
-    scattered = probe.shape[1]
+
+    def loaded(rows: np.ndarray) -> Tensor:
+        return as_float(torch.from_numpy(images[np.asarray(rows)]).to(device))
+
+    scattered = features(loaded(batches[0][:2])).shape[1]
     kept = min(scattered, _LARGEST)
     if not 1 <= dimension <= kept:
         raise SettingError(
             f"projection: {dimension} directions were asked for; there are {scattered} features, so 1 to {kept}."
         )
 
-    def standardised(number: int) -> Tensor:
-        return features(as_float(torch.from_numpy(images[np.asarray(batches[number])]).to(device)))
-
     basis = None
     if kept < scattered:
         enough = 1 + int(np.searchsorted(np.cumsum([len(batch) for batch in batches]), kept))
-        spanning = [rows.cpu() for rows in side_by_side(standardised, range(min(enough, len(batches))), device)]
+        seen = side_by_side(lambda batch: features(loaded(batch)), batches[:enough], device)
+        spanning = [rows.cpu() for rows in seen]
         if apart is not None:
             spanning.insert(0, torch.eye(scattered)[apart])
         missing = max(0, kept - sum(map(len, spanning)))
@@ -113,7 +114,7 @@ def invariant_projection(
         basis = basis.to(device)
 
     def moments(number: int) -> tuple[Tensor, Tensor]:
-        batch = as_float(torch.from_numpy(images[np.asarray(batches[number])]).to(device))
+        batch = loaded(batches[number])
         generator = torch_generator(seed, "deformations", number)
         pair = [features(deform(batch, deformations, generator)) for _ in range(2)]
         first, second = pair if basis is None else [z @ basis for z in pair]

@@ -107,7 +107,7 @@ def test_fewer_images_than_directions_are_made_up_at_random(images, monkeypatch)
 
 
 def test_features_that_stay_apart_are_not_drowned_by_the_others(monkeypatch):
-    """Tints that sums at random hide among hundreds of textures; a projection of few directions has to see them."""
+    """Tints are few among hundreds of textures; a projection of few directions has to see them."""
     monkeypatch.setattr(invariance, "_LARGEST", 60)
     queries = draw("dead_leaves", seed=0, first=0, count=64, size=16, channels=3).numpy()
     rng = np.random.default_rng(0)
