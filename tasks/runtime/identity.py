@@ -24,6 +24,7 @@ from tasks.runtime.run import Run
 from tasks.runtime.store import read_json, write_text
 from terrine.aggregation.release import changed_inputs, committed, partition_commitment
 from terrine.errors import ArtefactError, TerrineError
+from terrine.models.architecture import FORM_OF_PROJECTION
 from terrine.privacy.ledger.identity import release_identity
 from terrine.settings import Settings
 
@@ -39,6 +40,8 @@ FORM = 1
 _LATER_FORMS = {"gradients": 3, "copies": 2}
 """The same of one mechanism, whose releases alone become other ones, or of teachers with deformed copies. Gradients
 were asked at another head in the first form, through another lens in the second; copies had other deformations."""
+
+_PROJECTED = {"form_of_projection": FORM_OF_PROJECTION}
 
 _CHANGED = "data_changed_"
 
@@ -102,8 +105,10 @@ def upstream(params: Params, kind: Kind) -> dict[str, Any]:
             values = {key: value for key, value in values.items() if key != "moments"}
         if name == "teachers" and "copies" in values:
             values = {**values, "form_of_copies": _LATER_FORMS["copies"]}
+        if name == "backbone" and params.backbone.learns_projection:
+            values = {**values, **_PROJECTED}
         if name == "transcription":
-            values = _of_transcription(values, kind)
+            values = _of_transcription(values, kind, section.student.learns_projection)
         if name == "data" and kind == "labels":
             values = {key: value for key, value in values.items() if key not in ("size", "channels", "fit")}
         if values:
@@ -126,12 +131,15 @@ def _as_first_said(name: str, section: Settings, values: dict[str, Any]) -> dict
     return values
 
 
-def _of_transcription(values: dict[str, Any], kind: Kind) -> dict[str, Any]:
-    """Leave out what is done with annotations in the end, and of labels all that comes after them."""
+def _of_transcription(values: dict[str, Any], kind: Kind, projected: bool) -> dict[str, Any]:
+    """Leave out what is done with annotations in the end, and of labels all that comes after them.
+
+    projected: whether the student's features are learned from public images.
+    """
     if kind == "labels":
         return {"epsilon": values["annotation"]["epsilon"]}
     student = {key: value for key, value in values.get("student", {}).items() if key != "final_steps"}
-    return {**values, "student": student}
+    return {**values, "student": {**student, **(_PROJECTED if projected else {})}}
 
 
 def release_digest(params: Params, kind: Kind = "answers") -> str:

@@ -88,7 +88,7 @@ def _backbone(run: Run, generator: Generator) -> Backbone:
     backbone = build_backbone("scattering", **common, projection=settings.projection)
     device = resolve_device(run.params.device)
     images, batches = _untrained_images(generator, seed)
-    if settings.invariance:
+    if settings.learns_projection:
         learn_projection(backbone, images, batches, seed=seed, device=device)
     fit_reference(backbone, images, batches, device)
     return backbone.cpu()

@@ -33,6 +33,10 @@ REFERENCE_BATCHES = 8
 """Batches from which a backbone without weights gets its original statistics; sources take turns in them."""
 
 
+FORM_OF_PROJECTION = 2
+"""Raised when the same settings would learn another projection from the same images. Where features are many, they were
+mixed at random first in the first form."""
+
 Built = tuple[Any, int]
 """A network of torch and the number of its features."""
 
@@ -53,6 +57,11 @@ class Architecture(Settings):
     def pretrained_here(self) -> bool:
         """Whether it is trained by this project, on synthetic images."""
         return self.has_weights
+
+    @property
+    def learns_projection(self) -> bool:
+        """Whether its features are projected as public images say (`terrine.models.invariance`)."""
+        return False
 
     @property
     def reference(self) -> Literal["queries", "pretraining"] | None:
@@ -129,7 +138,8 @@ class Architecture(Settings):
         """
         own = self.model_dump(mode="json", exclude={"weights"}, exclude_none=True)
         said = {"projection": 1000, "stem": "standard"} | ({} if self.has_weights else {"invariance": False})
-        return said | own
+        form = {"form_of_projection": FORM_OF_PROJECTION} if self.learns_projection else {}
+        return said | own | form
 
     def check(self, run: Any) -> None:
         """Raise ValueError where it is not for such data, or lacks the images that it learns from."""

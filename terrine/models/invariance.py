@@ -72,13 +72,11 @@ def invariant_projection(
     device: torch.device | str = "cpu",
     deformations: Deformations | None = None,
     shrinkage: float = 0.3,
-    apart: Tensor | None = None,
 ) -> Tensor:
     """Return the projection, float32 [D, dimension] on the CPU, for a backbone's features.
 
     features: float images [B, C, H, W] on `device` to features [B, D] standardised over the batch; called from several
     threads. images: uint8 [N, C, H, W], public; batches: index arrays of images of one source each. shrinkage: γ above.
-    apart: int64, numbers of features that are looked at for sure where not all directions are.
     On a CPU the result does not depend on the number of threads.
 
     Raises SettingError when `dimension` or `shrinkage` is impossible, and InputError when there are too few images.
@@ -105,8 +103,6 @@ def invariant_projection(
         enough = 1 + int(np.searchsorted(np.cumsum([len(batch) for batch in batches]), kept))
         seen = side_by_side(lambda batch: features(loaded(batch)), batches[:enough], device)
         spanning = [rows.cpu() for rows in seen]
-        if apart is not None:
-            spanning.insert(0, torch.eye(scattered)[apart])
         missing = max(0, kept - sum(map(len, spanning)))
         spanning.append(torch.randn(missing, scattered, generator=torch_generator(seed, "directions")))
         rows = torch.cat(spanning)[:kept]
@@ -154,7 +150,6 @@ def learn_projection(
     seed: int,
     device: torch.device | str = "cpu",
     deformations: Deformations | None = None,
-    apart: Tensor | None = None,
 ) -> None:
     """Replace the random projection of a backbone that has one by `invariant_projection` of public `images`, in place.
 
@@ -178,6 +173,5 @@ def learn_projection(
         seed=seed,
         device=device,
         deformations=deformations,
-        apart=apart,
     )
     network.projection.copy_(projection)

@@ -277,20 +277,13 @@ class ScatteringNetwork(ProjectedNetwork):
         super().__init__(
             "scattering", channels * (1 + SCALES * orientations + orientations**2) * math.prod(grid), projection, seed
         )
-        self.grid, self.channels = grid, channels
+        self.grid = grid
         self.margins = [
             ((new - old) // 2, new - old - (new - old) // 2) for old, new in zip(shape, padded, strict=True)
         ]
         dense = max(padded) <= _LARGEST_DENSE_SIDE
         self.transform = _Quadrants(padded, orientations) if dense else _Convolutions(orientations)
         self.spectra = None if dense else _spectra(padded, grid, orientations)
-
-    @property
-    def means(self) -> Tensor:
-        """Which coefficients are local means of a channel, int64."""
-        cells = math.prod(self.grid)
-        each = len(self.standardise.running_mean) // self.channels
-        return (torch.arange(self.channels)[:, None] * each + torch.arange(cells)).flatten()
 
     def described(self, images: Tensor) -> Tensor:
         """See `ProjectedNetwork.described`: logarithms. A prompt's frame may be darker than black."""

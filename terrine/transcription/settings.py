@@ -124,6 +124,11 @@ class TranscriptionStudent(Settings):
     memory: Annotated[int, Unit("batches")] = Field(1000, ge=1)
     """Annotated batches that are kept for them."""
 
+    @property
+    def learns_projection(self) -> bool:
+        """Whether its features are projected as public images say (`terrine.models.invariance`)."""
+        return self.architecture == "scattering" and self.invariance
+
 
 class TranscriptionGenerator(Settings):
     """The player that poses the questions."""

@@ -36,6 +36,10 @@ class Patches(Projected, Architecture):
     """What is done to an image that leaves it the same."""
 
     @property
+    def learns_projection(self) -> bool:
+        return True
+
+    @property
     def reference(self) -> Literal["queries"]:
         return "queries"
 

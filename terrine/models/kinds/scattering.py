@@ -44,9 +44,6 @@ class Scattering(Projected, Architecture):
     """Learn the projection on deformed query images, in closed form, instead of drawing it at random."""
     deformations: Deformations | None = None
     """With invariance: what is done to an image that leaves it the same; null is what leaves a digit one."""
-    colours: bool = False
-    """With invariance: local means of each channel are looked at for sure where coefficients are so many (above 2,000)
-    that not all of their directions are."""
     fitted_to: Literal["queries", "pretraining"] = "queries"
     """The images that the projection and the original statistics are fitted to. `pretraining` where the queries are
     real ones that it is not to know."""
@@ -61,6 +58,10 @@ class Scattering(Projected, Architecture):
         return self
 
     @property
+    def learns_projection(self) -> bool:
+        return self.invariance
+
+    @property
     def reference(self) -> Literal["queries", "pretraining"]:
         return self.fitted_to
 
@@ -71,10 +72,7 @@ class Scattering(Projected, Architecture):
             from terrine.models.invariance import learn_projection
 
             own = batches[:PROJECTION_BATCHES]
-            apart = backbone.network.means if self.colours else None
-            learn_projection(
-                backbone, images, own, seed=seed, device=device, deformations=self.deformations, apart=apart
-            )
+            learn_projection(backbone, images, own, seed=seed, device=device, deformations=self.deformations)
         super().adapt(backbone, images, batches, seed=seed, device=device)
 
     def options(self, channels: int, size: Size) -> dict[str, Any]:
@@ -90,5 +88,4 @@ class Scattering(Projected, Architecture):
         return network, network.feature_dim
 
     def identity(self) -> dict[str, Any]:
-        usual = {"fitted_to": "queries", "colours": False}
-        return {key: value for key, value in super().identity().items() if usual.get(key, ...) != value}
+        return {key: value for key, value in super().identity().items() if (key, value) != ("fitted_to", "queries")}

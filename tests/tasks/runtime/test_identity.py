@@ -57,6 +57,27 @@ def test_what_copies_were_once_is_another_release_than_what_they_are(tmp_path):
     assert "form_of_copies" not in json.dumps(upstream(run_with(tmp_path, OWN).params, "answers"))
 
 
+def test_what_projections_were_once_is_another_release_than_what_they_are(tmp_path):
+    """Sums over features of one projection, stored under what another's are asked for, would give a worthless head."""
+    learned = merge(OWN, {"backbone": {"kind": "scattering", "invariance": True}})
+    patches = merge(OWN, {"backbone": {"kind": "patches"}})
+    for values in (learned, patches):
+        params = run_with(tmp_path, values).params
+        for said in (upstream(params, "answers")["backbone"], params.backbone.identity()):
+            assert said["form_of_projection"] == 2
+    drawn = run_with(tmp_path, OWN).params
+    assert "form_of_projection" not in json.dumps([upstream(drawn, "answers"), drawn.backbone.identity()])
+
+
+@pytest.mark.parametrize(("student", "learns"), [("scattering", True), ("small_cnn", False)])
+def test_annotations_are_about_images_that_a_projection_decides(tmp_path, student, learns):
+    for invariance in (True, False):
+        own = {"architecture": student, "invariance": invariance}
+        run = run_with(tmp_path, TRANSCRIBED, {"transcription": {"student": own}})
+        said = upstream(run.params, "annotations")["transcription"]["student"]
+        assert ("form_of_projection" in said) == (learns and invariance)
+
+
 def test_where_the_files_of_a_benchmark_lie_changes_nothing(tmp_path):
     named = [{"name": "mnist"}, {"name": "mnist", "root": "elsewhere", "download": False}]
     first, second = (identity(tmp_path, {"data": data, "aggregation": OWN["aggregation"]}) for data in named)

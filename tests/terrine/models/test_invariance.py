@@ -11,9 +11,8 @@ from terrine.models import invariance
 from terrine.models.backbone import as_float
 from terrine.models.files import load_backbone, save_backbone
 from terrine.models.invariance import deform, invariant_projection, learn_projection
-from terrine.models.kinds.scattering import Deformations, Scattering
+from terrine.models.kinds.scattering import Deformations
 from terrine.models.registry import build_backbone
-from terrine.models.statistics import batch_statistics
 from terrine.synthetic.registry import draw
 
 STILL = Deformations(rotation=0, scale=0, shear=0, shift=0)
@@ -106,24 +105,30 @@ def test_fewer_images_than_directions_are_made_up_at_random(images, monkeypatch)
     assert invariant_projection(pixels, images, few, 40, seed=0).isfinite().all()
 
 
-def test_features_that_stay_apart_are_not_drowned_by_the_others(monkeypatch):
-    """Tints are few among hundreds of textures; a projection of few directions has to see them."""
+def test_images_span_directions_that_sums_at_random_do_not(images, monkeypatch):
+    """Fisher's criterion of five directions, of 256 features looked at through 60."""
+
+    def features(batch: torch.Tensor) -> torch.Tensor:
+        flat = batch.flatten(1)
+        return (flat - flat.mean(0)) / flat.std(0)
+
+    def criterion(projection: torch.Tensor) -> float:
+        within, total = np.zeros((256, 256)), np.zeros((256, 256))
+        for number, batch in enumerate(BATCHES):
+            generator = torch_generator(0, "deformations", number)
+            loaded = as_float(torch.from_numpy(images[batch]))
+            first, second = (features(deform(loaded, Deformations(), generator)).double().numpy() for _ in range(2))
+            within += (first - second).T @ (first - second) / 240
+            total += (first.T @ first + second.T @ second) / 240
+        within += 0.3 * np.trace(within) / 256 * np.eye(256)
+        kept = projection.double().numpy()
+        return float(np.trace(np.linalg.solve(kept.T @ within @ kept, kept.T @ total @ kept)))
+
     monkeypatch.setattr(invariance, "_LARGEST", 60)
-    queries = draw("dead_leaves", seed=0, first=0, count=64, size=16, channels=3).numpy()
-    rng = np.random.default_rng(0)
-    grain = rng.integers(60, 180, (60, 3, 16, 16))
-    tinted = np.clip(grain + np.where(np.arange(60) % 2, 12, -12)[:, None, None, None] * [[[1]], [[0]], [[-1]]], 0, 255)
-    found = {}
-    for colours in (False, True):
-        settings = Scattering(projection=12, invariance=True, colours=colours)
-        backbone = settings.build(3, 16, seed=0)
-        settings.adapt(backbone, queries, [np.arange(64)], seed=0, device="cpu")
-        with torch.no_grad(), batch_statistics(backbone, "current"):
-            features = backbone.network(as_float(torch.from_numpy(tinted.astype(np.uint8)))).numpy()
-        one, other = features[::2], features[1::2]
-        apart = np.linalg.norm(one.mean(0) - other.mean(0)) / np.sqrt((one.var(0) + other.var(0)).sum() / 2)
-        found[colours] = apart
-    assert found[True] > 1.5 * found[False]
+    spanned = criterion(invariant_projection(features, images, BATCHES, 5, seed=0))
+    sums = torch.linalg.qr(torch.randn(256, 60, generator=torch_generator(0, "test"))).Q
+    mixed = criterion(sums @ invariant_projection(lambda batch: features(batch) @ sums, images, BATCHES, 5, seed=0))
+    assert spanned > 1.5 * mixed
 
 
 def test_no_deformation_leaves_images_as_they_are(images):

@@ -204,15 +204,3 @@ def test_recorded_statistics_make_features_independent_of_the_batch():
     torch.testing.assert_close(features[:5], network(images[:5]))
     assert features.mean().abs() < 0.05
     assert 0.9 < features.std() < 1.1
-
-
-@pytest.mark.parametrize("size", [28, 40])
-def test_the_coefficients_that_are_called_means_are_the_local_means_of_each_channel(size: int) -> None:
-    network = ScatteringNetwork(3, size, seed=0, orientations=4, projection=None)
-    shades = torch.tensor([0.2, 0.5, 0.9])
-    found = network.described(shades[None, :, None, None].expand(1, 3, size, size))[0]
-    cells = len(network.means) // 3
-    assert cells == math.prod(network.grid)
-    torch.testing.assert_close(found[network.means].view(3, cells).exp(), shades[:, None].expand(3, cells) + 1e-3)
-    others = np.setdiff1d(np.arange(len(found)), network.means.numpy())
-    assert float(found[others].exp().max()) < 0.01
