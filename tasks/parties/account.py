@@ -81,20 +81,24 @@ def account_in_ledger(key: bytes, settings: GuardianLedger) -> str:
 def standing_of(ledger: Ledger | None, name: str, release: str, config: PartyConfig) -> dict[str, Any]:
     """Return an account's budget, what was spent and is left, and what the release of the terms would cost or has.
 
-    `state` of the release is `charged`, `reserved` or `not charged`. An account that was never opened has spent 0, and
-    so has one whose ledger was not begun (None).
+    `state` of the release is `charged`, `reserved` or `not charged`. `beside`: how many accounts its ledger has that do
+    not add up with this one, of other people by what was said. An account that was never opened has spent 0, and so
+    has one whose ledger was not begun (None).
     """
-    terms, account, state = config.terms, None, "not charged"
+    terms, together, state, beside = config.terms, [], "not charged", 0
     if ledger is not None:
         state = "charged" if ledger.committed(release) else "reserved" if ledger.reserved([release]) else state
-        account = ledger.account(name)
+        together = ledger.together(name)
+        beside = len(ledger.datasets()) - len(together)
+    account, *linked = together or [None]
     budget = config.ledger.epsilon if config.ledger is not None else None
     return {
         "budget": budget if account is None else account.budget.epsilon,
         "spent": 0.0 if account is None else round_up(price(account.used(), terms.delta)),
-        "left": budget if account is None else account.left(),
+        "left": budget if account is None else account.left(*linked),
         "price": round_up(price(terms.event(), terms.delta)),
         "delta": terms.delta,
         "unit": terms.unit,
         "state": state,
+        "beside": beside,
     }

@@ -79,6 +79,7 @@ def account_standing(config: PartyConfig) -> dict[str, Any] | None:
         "delta": record["delta"],
         "unit": config.terms.unit,
         "state": "charged",
+        "beside": 0,
     }
 
 

@@ -87,6 +87,12 @@ def _charged(ledger: GuardianLedger, standing: dict[str, Any] | None) -> str:
     assert standing is not None
     limit = "no budget" if ledger.epsilon is None else f"ε = {ledger.epsilon:g} over all releases"
     said = f"Charged to account {ledger.account!r} in {ledger.url}: {limit}, of which {standing['spent']:g} is spent."
+    if beside := standing["beside"]:
+        others = "another account" if beside == 1 else f"{beside} other accounts"
+        said += (
+            f" Its ledger has {others}, whose releases are not added to this one's: right for data of other people "
+            "alone. Accounts of the same people are made to add up by `terrine ledger link`."
+        )
     if standing["left"] is None or standing["price"] <= standing["left"] * (1 + 1e-9):
         return said
     return f"{said} These terms may cost ε = {standing['price']:g}, for which there is no room: the release is refused."

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from flows.cli import app
 from tasks.config.params import validate
-from tasks.parties.account import OwnAccount
+from tasks.parties.account import OwnAccount, begun
 from tasks.parties.agreement import editions
 from tasks.parties.agreement.accept import accept, candidate
 from tasks.parties.agreement.acceptance import accepted_by
@@ -350,6 +350,30 @@ def test_the_account_of_a_party_goes_on_in_the_folder_of_another_proposal(
     assert moved.ledger.key == tmp_path / "moved" / name / "ledger" / "key"
 
 
+def test_who_names_another_account_is_told_that_two_do_not_add_up(proposal, other, enrolled, tmp_path):
+    """A guardian has no records by which it would know that both are of the same people."""
+
+    def accepted(folder, account, budget, read):
+        accept(candidate(read, "trust", folder=folder, charged=Charged(account, budget)))
+        config = read_party(folder / "party.yaml")
+        OwnAccount(config).check()
+        return config
+
+    folder = enrolled("trust", "guardian")
+    first = accepted(folder, "h-2026", 8.0, proposal)
+    OwnAccount(first).charge()
+    assert account_standing(first)["beside"] == 0
+    shutil.copytree(folder / "credentials", tmp_path / "second" / "credentials")
+    second = accepted(tmp_path / "second", "new", 20.0, other(minimum=3))
+    standing = account_standing(second)
+    assert (standing["beside"], standing["spent"], standing["left"]) == (1, 0, 20)
+    _, ledger = begun(second.ledger)
+    ledger.link(*ledger.datasets())
+    linked = account_standing(second)
+    assert (linked["beside"], linked["spent"]) == (0, pytest.approx(6))
+    assert linked["left"] == account_standing(first)["left"] < 8
+
+
 def test_a_party_with_two_ledgers_or_two_accounts_says_which_goes_on(guardian, other, enrolled, tmp_path):
     read, places = other(minimum=3), {place: tmp_path / place for place in ("second", "third", "fourth")}
     for place in places.values():
@@ -415,9 +439,13 @@ def test_a_guardian_is_told_which_account_it_charges_and_where_there_is_no_room(
     own.charge()
     second = folder.parent / "second"
     shutil.copytree(folder / "credentials", second / "credentials")
-    told = ["party", "accept", other(minimum=3).folder, "--as", "trust", "--folder", second, "--yes"]
-    done = CliRunner().invoke(app, list(map(str, told)))
+    told = ["party", "accept", other(minimum=3).folder, "--as", "trust", "--yes", "--folder"]
+    done = CliRunner().invoke(app, list(map(str, [*told, second])))
     assert re.search(r"is spent\. These terms may cost ε = \S+, for which there is no room", done.output)
+    third = folder.parent / "third"
+    shutil.copytree(folder / "credentials", third / "credentials")
+    done = CliRunner().invoke(app, list(map(str, [*told, third, "--account", "new", "--ledger", folder])))
+    assert "0 is spent. Its ledger has another account, whose releases are not added to this one's" in done.output
 
 
 def test_sums_allow_a_party_no_more_records_than_the_public_bound(proposed, tmp_path):
