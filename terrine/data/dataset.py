@@ -31,7 +31,7 @@ class Labelled(NamedTuple):
     labels: np.ndarray
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Dataset:
     """Labelled images in a training split, which teachers see, and a test split, which only evaluation sees.
 
@@ -84,6 +84,12 @@ class Dataset:
     remarks: tuple[str, ...] = ()
     declared: bool = False
     settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        shape = " x ".join(map(str, self.train_images.shape[1:]))
+        tested = f"{len(self.test_images):,} to test by"
+        whose = "public" if self.public else "private"
+        return f"Dataset({self.name}: {self.records:,} records of {shape}, {tested}, {self.classes} classes: {whose})"
 
     @property
     def records(self) -> int:

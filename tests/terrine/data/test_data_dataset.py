@@ -30,6 +30,10 @@ def test_a_sound_dataset_passes() -> None:
     replace(small_dataset(), train_groups=None).validate()
 
 
+def test_its_representation_tells_of_no_record() -> None:
+    assert repr(small_dataset()) == "Dataset(small: 12 records of 1 x 4 x 4, 5 to test by, 3 classes: private)"
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
