@@ -24,7 +24,7 @@ from tasks.runtime.run import Run
 from tasks.runtime.store import read_json, write_text
 from terrine.aggregation.release import changed_inputs, committed, partition_commitment
 from terrine.errors import ArtefactError, TerrineError
-from terrine.models.architecture import FORM_OF_PROJECTION
+from terrine.models.architecture import LEARNED_PROJECTION
 from terrine.privacy.ledger.identity import release_identity
 from terrine.settings import Settings
 
@@ -40,8 +40,6 @@ FORM = 1
 _LATER_FORMS = {"gradients": 3, "copies": 2}
 """The same of one mechanism, whose releases alone become other ones, or of teachers with deformed copies. Gradients
 were asked at another head in the first form, through another lens in the second; copies had other deformations."""
-
-_PROJECTED = {"form_of_projection": FORM_OF_PROJECTION}
 
 _CHANGED = "data_changed_"
 
@@ -105,8 +103,8 @@ def upstream(params: Params, kind: Kind) -> dict[str, Any]:
             values = {key: value for key, value in values.items() if key != "moments"}
         if name == "teachers" and "copies" in values:
             values = {**values, "form_of_copies": _LATER_FORMS["copies"]}
-        if name == "backbone" and params.backbone.learns_projection:
-            values = {**values, **_PROJECTED}
+        if name == "backbone" and section.learns_projection:
+            values = {**values, **LEARNED_PROJECTION}
         if name == "transcription":
             values = _of_transcription(values, kind, section.student.learns_projection)
         if name == "data" and kind == "labels":
@@ -139,7 +137,7 @@ def _of_transcription(values: dict[str, Any], kind: Kind, projected: bool) -> di
     if kind == "labels":
         return {"epsilon": values["annotation"]["epsilon"]}
     student = {key: value for key, value in values.get("student", {}).items() if key != "final_steps"}
-    return {**values, "student": {**student, **(_PROJECTED if projected else {})}}
+    return {**values, "student": {**student, **(LEARNED_PROJECTION if projected else {})}}
 
 
 def release_digest(params: Params, kind: Kind = "answers") -> str:

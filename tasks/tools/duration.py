@@ -36,7 +36,7 @@ def _passed(params: Params, survey: Survey, queries: int) -> int:
     of_records = records * (2 if params.privacy.moments else 1)
     of_tests = tested * (2 if params.student.statistics == "current" else 1)
     of_queries = queries + min(queries, STATISTICS) + min(queries, REFERENCE)
-    if getattr(params.backbone, "invariance", False):
+    if params.backbone.learns_projection:
         of_queries += 2 * min(queries, PROJECTION)
     return of_records + of_tests + of_queries
 

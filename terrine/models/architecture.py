@@ -32,10 +32,9 @@ if TYPE_CHECKING:
 REFERENCE_BATCHES = 8
 """Batches from which a backbone without weights gets its original statistics; sources take turns in them."""
 
-
-FORM_OF_PROJECTION = 2
-"""Raised when the same settings would learn another projection from the same images. Where features are many, they were
-mixed at random first in the first form."""
+LEARNED_PROJECTION = {"form_of_projection": 2}
+"""What identities say of a projection that is learned. Raised when the same settings would learn another from the same
+images; in the first form many features were mixed at random first."""
 
 Built = tuple[Any, int]
 """A network of torch and the number of its features."""
@@ -138,8 +137,7 @@ class Architecture(Settings):
         """
         own = self.model_dump(mode="json", exclude={"weights"}, exclude_none=True)
         said = {"projection": 1000, "stem": "standard"} | ({} if self.has_weights else {"invariance": False})
-        form = {"form_of_projection": FORM_OF_PROJECTION} if self.learns_projection else {}
-        return said | own | form
+        return said | own | (LEARNED_PROJECTION if self.learns_projection else {})
 
     def check(self, run: Any) -> None:
         """Raise ValueError where it is not for such data, or lacks the images that it learns from."""

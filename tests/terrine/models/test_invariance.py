@@ -33,16 +33,22 @@ def pixels(batch: torch.Tensor) -> torch.Tensor:
     return (flat - flat.mean(0)) / flat.std(0)
 
 
+def written_out(features, images, seed, shrinkage):
+    """How features vary within an image, with the penalty, and in all, summed up plainly over BATCHES."""
+    within, total = 0, 0
+    for number, batch in enumerate(BATCHES):
+        generator = torch_generator(seed, "deformations", number)
+        loaded = as_float(torch.from_numpy(images[batch]))
+        views = [features(deform(loaded, Deformations(), generator)).double().numpy() for _ in range(2)]
+        for first, second in zip(*views, strict=True):
+            within = within + np.outer(first - second, first - second) / 2 / 120
+            total = total + (np.outer(first, first) + np.outer(second, second)) / 2 / 120
+    return within + shrinkage * np.trace(within) / len(within) * np.eye(len(within)), total
+
+
 def test_the_projection_solves_fishers_problem_as_written_out_plainly(images):
     projection = invariant_projection(pixels, images, BATCHES, 5, seed=1, shrinkage=0.2)
-    within, total = np.zeros((64, 64)), np.zeros((64, 64))
-    for number, batch in enumerate(BATCHES):
-        generator = torch_generator(1, "deformations", number)
-        views = [pixels(deform(as_float(torch.from_numpy(images[batch])), Deformations(), generator)) for _ in range(2)]
-        for first, second in zip(*(view.double().numpy() for view in views), strict=True):
-            within += np.outer(first - second, first - second) / 2 / 120
-            total += (np.outer(first, first) + np.outer(second, second)) / 2 / 120
-    within += 0.2 * np.trace(within) / 64 * np.eye(64)
+    within, total = written_out(pixels, images, seed=1, shrinkage=0.2)
     ratios, directions = eigh(total, within)
     best = directions[:, ::-1][:, :5]
     best = best * np.sign((best * projection.numpy()).sum(0))
@@ -113,14 +119,7 @@ def test_images_span_directions_that_sums_at_random_do_not(images, monkeypatch):
         return (flat - flat.mean(0)) / flat.std(0)
 
     def criterion(projection: torch.Tensor) -> float:
-        within, total = np.zeros((256, 256)), np.zeros((256, 256))
-        for number, batch in enumerate(BATCHES):
-            generator = torch_generator(0, "deformations", number)
-            loaded = as_float(torch.from_numpy(images[batch]))
-            first, second = (features(deform(loaded, Deformations(), generator)).double().numpy() for _ in range(2))
-            within += (first - second).T @ (first - second) / 240
-            total += (first.T @ first + second.T @ second) / 240
-        within += 0.3 * np.trace(within) / 256 * np.eye(256)
+        within, total = written_out(features, images, seed=0, shrinkage=0.3)
         kept = projection.double().numpy()
         return float(np.trace(np.linalg.solve(kept.T @ within @ kept, kept.T @ total @ kept)))
 
