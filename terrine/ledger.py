@@ -8,6 +8,7 @@ It is a thin one. `terrine.privacy.ledger.ledger` has the site's ledger itself, 
 """
 
 import os
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from types import TracebackType
@@ -154,7 +155,7 @@ class Ledger:
             delta=self.delta,
             noise=noise,
             inputs=inputs,
-            data=votes.sketch,
+            data=None if votes.people is None else replace(votes.people, edition=edition),
         )
         changed = changed_inputs(stored, inputs)
         if "queries" in changed:

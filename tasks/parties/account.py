@@ -3,7 +3,7 @@
 The guardian keeps account of one collaboration; an institution may take part in several with the same patients. So a
 teacher party may keep a ledger of its own (`ledger` in its party.yaml), in which each release is charged, once, before
 the first share of it leaves: at its worst case, since what it cost in the end the guardian knows alone. Records are
-known again (`terrine.privacy.ledger.data`), so that another account's name is no second budget.
+known again (`terrine.privacy.ledger.people`), so that another account's name is no second budget.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from __future__ import annotations
 from typing import Any
 
 from tasks.parties.config import GuardianLedger, PartyConfig
-from tasks.runtime.accounts import SKETCH
+from tasks.runtime.accounts import PEOPLE
 from tasks.runtime.store import Folders
-from terrine import npy
 from terrine.privacy.accounting.gaussian import round_up
 from terrine.privacy.accounting.pricing import price
 from terrine.privacy.ledger.account import check_together
 from terrine.privacy.ledger.identity import account_of, canonical_json, keyed_digest, load_or_create_key
 from terrine.privacy.ledger.ledger import Ledger
+from terrine.privacy.ledger.people import People
 
 
 class OwnAccount:
@@ -46,9 +46,9 @@ class OwnAccount:
         """Charge the worst case, once. Raises BudgetError, and LedgerError for records of another account."""
         assert self._config.ledger is not None
         event = self._config.terms.event()
-        sketch = self._config.ledger.sketch
-        if sketch is None and self._config.own is not None:
-            sketch = Folders(self._config.own.work, "own").dataset / SKETCH
+        people = self._config.ledger.people
+        if people is None and self._config.own is not None:
+            people = Folders(self._config.own.work, "own").dataset / PEOPLE
         self._ledger.release(
             dataset=self._name,
             release_id=self._release,
@@ -57,7 +57,7 @@ class OwnAccount:
             delta=self._config.terms.delta,
             noise_kind="secure",
             draw=lambda: ({}, event),
-            data=npy.load(sketch) if sketch is not None and sketch.is_file() else None,
+            data=People.load(people) if people is not None and people.is_file() else None,
         )
 
     def standing(self) -> dict[str, Any]:

@@ -82,8 +82,8 @@ class GuardianLedger(Settings):
     """What the ledger says a release was for; null: what its terms are called. No release is known by it."""
     site: Path | None = None
     """Folder in which the site remembers which ledger data were released through."""
-    sketch: Path | None = None
-    """Of a trial, in which one site has the records of all: the sketch by which the ledger knows them again."""
+    people: Path | None = None
+    """Of a trial, in which one site has the records of all: the digests by which the ledger recognises them."""
 
 
 class PartyConfig(Settings):

@@ -13,7 +13,6 @@ import numpy as np
 from tasks.parties.account import account_in_ledger
 from tasks.parties.config import PartyConfig
 from tasks.runtime.reservation import Reservation
-from terrine import npy
 from terrine.errors import LedgerError, SettingError
 from terrine.privacy.accounting.events import to_json
 from terrine.privacy.accounting.gaussian import round_up
@@ -21,6 +20,7 @@ from terrine.privacy.accounting.pricing import price
 from terrine.privacy.ledger.account import check_together
 from terrine.privacy.ledger.identity import canonical_json, keyed_digest, load_or_create_key
 from terrine.privacy.ledger.ledger import Ledger, StoredRelease
+from terrine.privacy.ledger.people import People
 from terrine.privacy.noise import NoiseSource, ReplayNoise, SecureNoise, check_slack
 
 
@@ -46,7 +46,7 @@ class PaidRelease:
             worst_case=config.terms.event(),
             delta=config.terms.delta,
             noise_kind=self._noise.kind,
-            data=None if config.ledger.sketch is None else npy.load(config.ledger.sketch),
+            data=None if config.ledger.people is None else People.load(config.ledger.people),
         )
 
     def _ledger(self) -> Ledger:

@@ -23,7 +23,7 @@ from tasks.parties.agreement.terms import Terms
 from tasks.parties.answers import read_arrays, stored_answers
 from tasks.parties.config import read_party
 from tasks.parties.trial import CONFIG, Endpoints, free_endpoints, lay_out, run_trial, teachers_of_parties
-from tasks.runtime.accounts import SKETCH, data_of
+from tasks.runtime.accounts import PEOPLE, stored_people
 from tasks.runtime.identity import Inputs
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_json, write_array, write_json
@@ -132,7 +132,7 @@ def _lay_out(run: Run, folder: Path, terms: Terms, held: Mapping[str, np.ndarray
             "epsilon": ledger.epsilon,
             "run": run.name,
             "site": str(run.site.resolve()),
-            "sketch": None if data_of(run) is None else str((run.folders.dataset / SKETCH).resolve()),
+            "people": None if stored_people(run) is None else str((run.folders.dataset / PEOPLE).resolve()),
         },
         "noise": settings.noise,
     }

@@ -27,7 +27,7 @@ from tasks.pipeline.teach import made_from as teachers_made_from
 from tasks.pipeline.vote import made_from as votes_made_from
 from tasks.pipeline.vote import read_votes
 from tasks.reports.statement_page import write_statement
-from tasks.runtime.accounts import data_of, ledger_account, noise_source, open_account
+from tasks.runtime.accounts import ledger_account, noise_source, open_account, stored_people
 from tasks.runtime.assurance import assurance
 from tasks.runtime.identity import Inputs, about_release, check_queries, made_by, remembered, tell_change
 from tasks.runtime.keys import site_key
@@ -148,7 +148,7 @@ def release_once(run: Run, histograms: np.ndarray, inputs: Inputs) -> StoredRele
         # Answers say nothing without what they are about: whatever happens next, both can be written from these.
         also=dict if guide is None else lambda: guide.made.to_arrays(),
         made_by=made_by(run, "answers"),
-        data=data_of(run),
+        data=stored_people(run),
         **_before(run),
     )
 

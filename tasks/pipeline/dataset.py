@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from tasks.runtime.accounts import SKETCH, check_data, data_of
+from tasks.runtime.accounts import PEOPLE, check_people, people_in
 from tasks.runtime.keys import site_key
 from tasks.runtime.origin import laid_down_by
 from tasks.runtime.run import SPLIT_SEED, Run
@@ -18,6 +17,7 @@ from terrine.data.large import on_disk
 from terrine.data.ordered import Scale
 from terrine.data.pool import check_disjoint
 from terrine.errors import SettingError
+from terrine.privacy.ledger.people import People
 
 _ARRAYS = ("train_images", "train_labels", "train_names", "test_images", "test_labels")
 _OPTIONAL = ("train_groups", "train_parties", "test_names", "test_groups", "test_numbers")
@@ -28,18 +28,17 @@ def prepare_dataset(run: Run) -> None:
     """Read the dataset that the parameters name and write its arrays and manifest.
 
     Everything is checked before the first byte is written; a bad file leaves what was there as it was. Records that
-    were released about under another account are refused here, before anything is made of them.
+    another account released about, or that would be published although a release protects them, are refused here.
     """
     with on_disk(run.folders.work):
-        write_prepared(run, load_dataset(run))
-    check_data(run, data_of(run))
+        dataset = load_dataset(run)
+        check_people(run, people_in(run, dataset))
+        write_prepared(run, dataset)
 
 
 def write_prepared(run: Run, dataset: Dataset) -> None:
     """Check a dataset, and write its arrays and manifest."""
     dataset.validate()
-    if not run.params.data.public_benchmark:
-        dataset = replace(dataset, sketch=dataset.sketched())
     manifest = {
         **dataset.describe(),
         "class_names": list(dataset.class_names),
@@ -48,18 +47,18 @@ def write_prepared(run: Run, dataset: Dataset) -> None:
         **({"party_names": list(dataset.party_names)} if dataset.train_parties is not None else {}),
         **({"parts": check_disjoint(dataset)} if dataset.pool_images is not None else {}),
     }
-    write_dataset(run.folders, dataset, manifest)
+    write_dataset(run.folders, dataset, manifest, people_in(run, dataset))
 
 
-def write_dataset(folders: Folders, dataset: Dataset, manifest: dict[str, Any]) -> None:
+def write_dataset(folders: Folders, dataset: Dataset, manifest: dict[str, Any], people: People | None = None) -> None:
     """Write the arrays of a dataset and what is said about it where stages look for them."""
     arrays = {name: getattr(dataset, name) for name in (*_ARRAYS, *_OPTIONAL, "pool_labels")}
     with atomic_folder(folders.dataset) as folder:
         for name, array in (arrays | {"train_names": dataset.record_names}).items():
             if array is not None:
                 write_array(folder / f"{name}.npy", array)
-        if dataset.sketch is not None:
-            write_array(folder / SKETCH, dataset.sketch)
+        if people is not None:
+            people.save(folder / PEOPLE)
         write_json(folder / "manifest.json", manifest)
 
 

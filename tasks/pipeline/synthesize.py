@@ -21,6 +21,7 @@ import numpy as np
 from tasks.config.queries import Images
 from tasks.config.values import digest
 from tasks.pipeline.dataset import load_dataset
+from tasks.runtime.accounts import people_in, publish
 from tasks.runtime.locks import locked
 from tasks.runtime.progress import progress_reporter
 from tasks.runtime.run import SPLIT_SEED, Run
@@ -201,9 +202,11 @@ def pool_order(seed: int, images: int) -> np.ndarray:
 def _pool_images(run: Run, count: int) -> np.ndarray:
     """Return the public pool in the order in which it is asked about, at least `count` images.
 
-    It is read from the data's own source and not from the private zone.
+    It is read from the data's own source and not from the private zone. Raises LedgerError, before anything is
+    written, if a release of the account protects one of the images.
     """
-    images = load_dataset(run).pool_images
+    dataset = load_dataset(run)
+    images = dataset.pool_images
     if images is None:
         raise SettingError("queries.sources has the source `pool`, but data.pool is null. Set data.pool.")
     if count > len(images):
@@ -211,6 +214,7 @@ def _pool_images(run: Run, count: int) -> np.ndarray:
             f"queries: {count:,} images of the source `pool` are asked for, and data.pool={run.params.data.pool} holds "
             f"{len(images):,}. Lower queries.count, or the source's weight."
         )
+    publish(run, people_in(run, dataset))
     return images[pool_order(run.params.seed, len(images))]
 
 
@@ -225,6 +229,7 @@ def _write_public_rows(run: Run) -> None:
     they show themselves.
     """
     data, queries = run.params.data, run.params.queries
+    publish(run, people_in(run, load_dataset(run)))
     rows, encoding = data.public_rows(run.root, seed=SPLIT_SEED)
     # Files are often sorted; a budget that ends early should have asked about all sorts of rows.
     rows = rows[numpy_generator(run.params.seed, "queries.order").permutation(len(rows))[: queries.count]]

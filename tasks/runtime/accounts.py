@@ -7,14 +7,13 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from tasks.config.automatic import take_out
 from tasks.config.presets import values_of
 from tasks.runtime.keys import site_key
 from tasks.runtime.run import Run
-from tasks.runtime.store import read_array
+from terrine.data.dataset import Dataset
 from terrine.determinism.randomness import derive_seed
 from terrine.errors import BudgetError, SettingError, TerrineError, typed
 from terrine.privacy.accounting.calibrate import calibrate
@@ -22,11 +21,15 @@ from terrine.privacy.accounting.events import Event
 from terrine.privacy.accounting.gaussian import round_up
 from terrine.privacy.ledger.identity import account_of, keyed_digest
 from terrine.privacy.ledger.ledger import Ledger, StoredRelease
+from terrine.privacy.ledger.people import PUBLIC, People
 from terrine.privacy.ledger.site import SiteMemory
 from terrine.privacy.noise import NoiseSource, ReplayNoise, SecureNoise
 
-SKETCH = "sketch.npy"
-"""Beside a run's records: digests of some of them (`terrine.data.sketch`)."""
+PEOPLE = "people.npz"
+"""Beside a run's records: the digests by which a ledger recognises them."""
+
+_DECIDES_WHO_IS_PUBLIC = ("public_fraction", "test_fraction", "pool", "pool_fraction", "validation", "id", "group")
+"""Settings of the data that decide which records are public."""
 
 
 def open_ledger(run: Run) -> Ledger:
@@ -35,24 +38,59 @@ def open_ledger(run: Run) -> Ledger:
     return Ledger(run.database(settings.url), run.path(settings.store), site_key(run), site=run.site)
 
 
-def data_of(run: Run) -> NDArray[np.uint64] | None:
-    """Return the sketch of the run's records, by which a ledger knows them again; None of public ones."""
-    path = run.folders.dataset / SKETCH
-    return read_array(path) if path.is_file() and not run.params.data.public_benchmark else None
+def people_in(run: Run, dataset: Dataset) -> People | None:
+    """Return the digests by which a ledger recognises the records of a run, or None for a public benchmark."""
+    data = run.params.data
+    if data.public_benchmark:
+        return None
+    return dataset.people(run.params.privacy.unit, edition=data.edition, **_declared(run))
 
 
-def check_data(run: Run, sketch: NDArray[np.uint64] | None) -> None:
-    """Refuse a run, as soon as its records are known, of records that belong to another account or ledger.
+def _declared(run: Run) -> dict[str, Any]:
+    data = run.params.data
+    return {f"data.{name}": getattr(data, name) for name in _DECIDES_WHO_IS_PUBLIC if hasattr(data, name)}
 
-    sketch: of them; None says nothing. Raises LedgerError; nothing is begun or charged.
+
+def stored_people(run: Run) -> People | None:
+    """Return the digests that the stage `dataset` stored with the run's records, or None for a public benchmark."""
+    path = run.folders.dataset / PEOPLE
+    return People.load(path) if path.is_file() and not run.params.data.public_benchmark else None
+
+
+def check_people(run: Run, people: People | None) -> None:
+    """Refuse a run, as soon as its records are known, if its account may not release about them or publish them.
+
+    Args:
+        people: Digests of the records; None for public ones.
+
+    Raises:
+        LedgerError: see `Ledger.check_people`. Nothing is opened, written or charged.
     """
-    if sketch is None or run.params.data.public_benchmark:
+    if people is None:
         return
     ledger = ledger_before(run)
     if ledger is None:
-        SiteMemory(run.site).check("", sketch)
+        SiteMemory(run.site).check("", people)
     else:
-        ledger.check_data(ledger_account(run), sketch)
+        ledger.check_people(ledger_account(run), people)
+
+
+def changed_settings(run: Run, ledger: Ledger) -> dict[str, Any]:
+    """Return earlier values of the settings that decide which records are public, if they differ from the run's."""
+    before = ledger.settings_before(ledger_account(run))
+    now = _declared(run)
+    return {name: value for name, value in before.items() if name in now and now[name] != value}
+
+
+def publish(run: Run, people: People | None) -> None:
+    """Record in the account that the public ones among a run's records are published, before they are written.
+
+    Raises:
+        LedgerError: a release of the account protects one of them, or another account does. Nothing may be written.
+    """
+    if people is not None and (people.sides == PUBLIC).any():
+        ledger, account = open_account(run)
+        ledger.publish(account, people)
 
 
 def account_of_benchmark(key: bytes, name: str) -> str:
@@ -170,12 +208,14 @@ def release_at_price(
     noise: NoiseSource,
     draw: Callable[[], dict[str, NDArray[Any]]],
     inputs: Mapping[str, str] | None = None,
-    data: NDArray[np.uint64] | None = None,
+    data: People | None = None,
+    tests: bool = False,
     made_by: Callable[[str], bool] | None = None,
 ) -> StoredRelease:
     """Release through the ledger what costs exactly `event`, or return what was released before: `Ledger.release`.
 
-    data: a sketch of the records, where the stage `dataset` has not laid them down yet.
+    data: digests of the records, if the stage `dataset` has not stored them yet. tests: whether the release is about
+    the held-out records, too.
     """
     ledger, account = open_account(run)
     return ledger.release(
@@ -188,7 +228,8 @@ def release_at_price(
         draw=lambda: (draw(), event),
         inputs=inputs,
         made_by=made_by,
-        data=data_of(run) if data is None else data,
+        data=stored_people(run) if data is None else data,
+        tests=tests,
     )
 
 

@@ -19,7 +19,7 @@ from tasks.config.automatic import take_out
 from tasks.config.params import Params, public_parameters, validate
 from tasks.config.presets import values_of
 from tasks.config.values import as_yaml, digest
-from tasks.runtime.accounts import ledger_before, release_at_price
+from tasks.runtime.accounts import ledger_before, people_in, release_at_price
 from tasks.runtime.identity import PLACES
 from tasks.runtime.releases import check_releases, identity_in_ledger, noise_of, noise_on_count
 from tasks.runtime.run import SPLIT_SEED, Run
@@ -293,7 +293,7 @@ def _count(run: Run, units: int, *, counted: bool = False) -> int:
         return {"units": units + noise.gaussian(1, sigma)}
 
     # Before the stage `dataset`: whose records these are must be known before they are counted, too.
-    data = None if counted else run.params.data.load(run.root, seed=SPLIT_SEED).sketched()
+    data = None if counted else people_in(run, run.params.data.load(run.root, seed=SPLIT_SEED))
     release = release_at_price(run, identity_in_ledger(run, "units"), count_of_units(sigma), noise, draw, data=data)
     return max(1, round(float(release.arrays["units"][0])))
 

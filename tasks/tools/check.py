@@ -1,6 +1,6 @@
 """What can be known of a run before any work: its data, its settings, its price, and what speaks against it.
 
-Counts of private records are for the operator's terminal. Nothing is decoded, drawn, charged or written.
+Counts of private records are for the operator's terminal. Nothing is drawn, charged or written.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from tasks.config.automatic import AUTO, may_be_summed, take_out
 from tasks.config.params import lay_over
 from tasks.config.presets import resolve, values_of
 from tasks.pipeline.data_remarks import RARE, Remarks, listed, remarks_on
+from tasks.pipeline.dataset import load_dataset
 from tasks.pipeline.figures.released_accuracy import check_use
-from tasks.runtime.accounts import check_data, ledger_account, ledger_before
+from tasks.runtime.accounts import changed_settings, check_people, ledger_account, ledger_before, people_in
 from tasks.runtime.identity import Kind
 from tasks.runtime.parameters import as_planned, hopeless, hopeless_sums, planned, settled_before, surveyed
 from tasks.runtime.releases import (
@@ -33,6 +34,7 @@ from tasks.transcription.release import account_of_run, check_run, is_of_public,
 from tasks.transcription.start import section
 from terrine.advice import RICH
 from terrine.aggregation.histogram import GaussianHistogram
+from terrine.data.large import on_disk
 from terrine.data.survey import Survey
 from terrine.errors import LedgerError, SettingError, TerrineError
 from terrine.planning import (
@@ -50,6 +52,7 @@ from terrine.privacy.accounting.events import Event, compose
 from terrine.privacy.accounting.gaussian import mu_of, mu_squared
 from terrine.privacy.accounting.pricing import price
 from terrine.privacy.ledger.account import Account, Budget
+from terrine.privacy.ledger.people import People
 from terrine.privacy.noise import NoiseKind
 from terrine.privacy.statement import Unit
 from terrine.transcription.accounting import claimed, event_of
@@ -335,14 +338,28 @@ def _hold_against_account(
     events = [release.worst_case for release in ahead]
     found.spent, found.total = accounts[0].total(), accounts[0].total(*events)
     found.cost = price(compose(*events), delta) if events else 0.0
-    if found.survey.sketch is None and not found.spent and run.site.is_dir() and not params.data.public_benchmark:
-        found.notes.append(
-            f"Account {params.ledger.account} has released nothing, and another here has: whether these images are its "
-            "own is known as soon as `terrine run` has read them, before anything is charged."
-        )
+    if ledger is not None:
+        for setting, value in changed_settings(run, ledger).items():
+            found.notes.append(
+                f"{setting} was {value} in an earlier run of account {params.ledger.account}, so other records are "
+                "public now."
+            )
     try:
         accounts[0].check_same(budget, unit)
-        check_data(run, found.survey.sketch)
+        check_people(run, _people(run, found.survey))
         check_fit(run, accounts, ahead, noise)
     except TerrineError as error:
         found.refusals.append(str(error))
+
+
+def _people(run: Run, survey: Survey) -> People | None:
+    """Return the digests of a run's records; images are decoded only if a ledger or the site knows any records."""
+    if run.params.data.public_benchmark:
+        return None
+    dataset = survey.dataset
+    if dataset is None:
+        if ledger_before(run) is None and not run.site.is_dir():
+            return None
+        with on_disk(run.folders.work):
+            return people_in(run, load_dataset(run))
+    return people_in(run, dataset)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from tasks.pipeline.dataset import read_dataset
-from tasks.runtime.accounts import data_of, ledger_account, open_registered
+from tasks.runtime.accounts import ledger_account, open_registered, stored_people
 from tasks.runtime.identity import Kind, about_release, identity_of, made_by
 from tasks.runtime.keys import site_key
 from tasks.runtime.run import Run
@@ -91,7 +91,7 @@ def release_terms(run: Run, classes: int) -> dict[str, Any]:
         "delta": settings.delta,
         "noise_kind": noise_kind(settings),
         "made_by": made_by(run, kind),
-        "data": data_of(run),
+        "data": stored_people(run),
     }
 
 

@@ -19,6 +19,7 @@ from terrine.aggregation.rounds import NEVER, Adviser, LaterVotes, answer_in_rou
 from terrine.aggregation.votes import HistogramArray, IntegerArray
 from terrine.privacy.accounting.events import Event, NonPrivateEvent, compose
 from terrine.privacy.ledger.identity import keyed_digest
+from terrine.privacy.ledger.people import People
 from terrine.privacy.noise import NoiseSource, check_slack, delta_slack
 from terrine.privacy.statement import PrivacyStatement, PublicInput, released_per_class
 
@@ -41,8 +42,7 @@ class Votes:
         disjoint: Whether every unit was found in exactly one part.
         made_from: The settings that decide what the votes are, as JSON values: public, and never a function of records.
         public_inputs: The public material that went in.
-        sketch: Digests of some of the records, uint64, by which a ledger knows them again (`terrine.data.sketch`); None
-            where they are not known, or public.
+        people: Digests by which a ledger recognises the records; None if they are not known, or public.
     """
 
     values: IntegerArray
@@ -54,7 +54,7 @@ class Votes:
     disjoint: bool = True
     made_from: Mapping[str, Any] = field(default_factory=dict)
     public_inputs: tuple[PublicInput, ...] = ()
-    sketch: NDArray[np.uint64] | None = None
+    people: People | None = None
 
     def __repr__(self) -> str:
         queries, teachers = self.values.shape
@@ -118,7 +118,7 @@ def release_histograms(
     drawn_before: int = 0,
     unprotected: bool = False,
     made_by: Callable[[str], bool] | None = None,
-    data: NDArray[np.uint64] | None = None,
+    data: People | None = None,
 ) -> StoredRelease:
     """Release answers through the ledger, or return those that were released before under this identity.
 

@@ -5,7 +5,7 @@ description belongs into data/private/; the fingerprint is keyed, so that whoeve
 whether a known set of images is behind it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -18,10 +18,10 @@ from terrine.data.images import refuse_not_finite
 from terrine.data.labels import class_places
 from terrine.data.ordered import Scale
 from terrine.data.public import PUBLIC_BENCHMARKS
-from terrine.data.sketch import digests_of_arrays, sketch
 from terrine.data.splits import split_units
 from terrine.data.units import count_units, place_codes
 from terrine.errors import InputError
+from terrine.privacy.ledger.people import HELD_OUT, NO_NAME, PUBLIC, TAUGHT, People
 
 
 class Labelled(NamedTuple):
@@ -53,8 +53,12 @@ class Dataset:
                     test_images then hold its rows, float32 [N, F] and [M, F]
     pool_images     uint8 [P, C, H, W] or None: images that their owner declares public (`terrine.data.pool`)
     pool_labels     int64 [P] or None: their labels, for evaluation alone
-    sketch          uint64 [S] or None: digests of some of its records, by which a ledger knows the data again
-                    (`terrine.data.sketch`); None of public data, which have no budget
+    train_contents  uint64 [N, 2], digests of each record's contents (`terrine.data.content_digest`), by which a ledger
+                    recognises it; None for public data, which have no budget. Likewise test_contents and pool_contents
+    pool_names      int64 [P], the code of each public record's name, or None; likewise pool_groups
+    named           whether names of records are their own and not their places
+    content_columns of a table: the columns that the first digest covers
+    content_on      of a table: returns that digest of all rows (training, test, public) over other columns
     scale           the order of its classes, all of which were named beforehand (`terrine.data.ordered`), or None
     test_numbers    float64 [M] or None: where classes are bins, the numbers that test_labels are the bins of
     settings        what its source was told that decides what is in it, JSON values: public
@@ -78,7 +82,14 @@ class Dataset:
     train_names: np.ndarray | None = None
     test_names: np.ndarray | None = None
     test_groups: np.ndarray | None = None
-    sketch: np.ndarray | None = None
+    train_contents: np.ndarray | None = None
+    test_contents: np.ndarray | None = None
+    pool_contents: np.ndarray | None = None
+    pool_names: np.ndarray | None = None
+    pool_groups: np.ndarray | None = None
+    named: bool = False
+    content_columns: tuple[str, ...] = ()
+    content_on: Callable[[tuple[str, ...]], np.ndarray | None] | None = None
     scale: Scale | None = None
     test_numbers: np.ndarray | None = None
     remarks: tuple[str, ...] = ()
@@ -123,11 +134,36 @@ class Dataset:
         """The test split: private, and for evaluation alone."""
         return Labelled(self.test_images, self.test_labels)
 
-    def sketched(self) -> np.ndarray:
-        """Return the sketch of its private records: the one that it has, or one of its arrays."""
-        if self.sketch is not None:
-            return self.sketch
-        return sketch(*(digests_of_arrays(records, "fitted") for records in (self.train_images, self.test_images)))
+    def people(self, unit: str = "group", *, edition: str = "1", **settings: Any) -> People | None:
+        """Return the digests by which a ledger recognises these records, or None for public data.
+
+        Args:
+            unit: What is protected; groups are recognised only if it is `group`.
+            edition: The operator's name of this version of the data.
+            **settings: Those that decide which records are public.
+        """
+        if self.train_contents is None or self.test_contents is None:
+            return None
+        none = np.empty((0, self.train_contents.shape[1]), np.uint64)
+        contents = [self.train_contents, self.test_contents, none if self.pool_contents is None else self.pool_contents]
+        counts = [len(part) for part in contents]
+
+        def joined(parts: Sequence[np.ndarray | None], wanted: bool) -> np.ndarray:
+            blank = [np.full(count, NO_NAME, np.int64) for count in counts]
+            return np.concatenate(
+                [own if part is None or not wanted else part for part, own in zip(parts, blank, strict=True)]
+            )
+
+        return People(
+            np.concatenate(contents),
+            np.repeat(np.array([TAUGHT, HELD_OUT, PUBLIC], np.uint8), counts),
+            joined([self.train_names, self.test_names, self.pool_names], self.named),
+            joined([self.train_groups, self.test_groups, self.pool_groups], unit == "group"),
+            self.content_columns,
+            settings,
+            edition,
+            self.content_on,
+        )
 
     @property
     def record_names(self) -> np.ndarray:
@@ -284,6 +320,7 @@ def from_one_set(
     scale: Scale | None = None,
     numbers: np.ndarray | None = None,
     remarks: tuple[str, ...] = (),
+    named: bool = False,
 ) -> Dataset:
     """Return the dataset of one set of records, uint8 [N, C, H, W] and int64 [N], split by `splits.split_units`.
 
@@ -310,6 +347,7 @@ def from_one_set(
         scale=scale,
         test_numbers=None if numbers is None else numbers[test],
         remarks=remarks,
+        named=named,
     )
 
 

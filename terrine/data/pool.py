@@ -29,11 +29,14 @@ def take_pool(dataset: Dataset, source: Literal["validation", "test"], fraction:
     """
     test = np.arange(len(dataset.test_images))
     images, labels = dataset.pool_images, dataset.pool_labels
+    known = {"contents": dataset.pool_contents, "names": dataset.pool_names, "groups": dataset.pool_groups}
     if source == "test":
         units = place_codes(len(test)) if dataset.test_units is None else dataset.test_units
         public = shares(units, seed, "public pool") < fraction
         chosen, test = np.flatnonzero(public), np.flatnonzero(~public)
         images, labels = dataset.test_images[chosen], dataset.test_labels[chosen]
+        held_out = {"contents": dataset.test_contents, "names": dataset.test_names, "groups": dataset.test_groups}
+        known = {name: None if values is None else values[chosen] for name, values in held_out.items()}
     if images is None or labels is None:
         raise InputError(
             f"{dataset.name} has no validation split to be the public pool. Use data.pool=test, which takes a part of "
@@ -56,8 +59,12 @@ def take_pool(dataset: Dataset, source: Literal["validation", "test"], fraction:
         test_names=kept(dataset.test_names),
         test_groups=kept(dataset.test_groups),
         test_numbers=kept(dataset.test_numbers),
+        test_contents=kept(dataset.test_contents),
         pool_images=images,
         pool_labels=labels,
+        pool_contents=known["contents"],
+        pool_names=known["names"],
+        pool_groups=known["groups"],
     )
 
 

@@ -21,11 +21,11 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, fie
 from pydantic_core import PydanticCustomError
 
 from terrine.data import public
+from terrine.data.content_digest import digests_of_images
 from terrine.data.dataset import Dataset
 from terrine.data.images import Fit, resize, to_channels
 from terrine.data.ordered import Scale
 from terrine.data.pool import take_pool
-from terrine.data.sketch import digests_of_arrays, sketch
 from terrine.data.survey import Survey, survey_of
 from terrine.geometry import Size, as_size
 from terrine.settings import AtHome, Kinds, Settings, Unit
@@ -182,28 +182,26 @@ class ImageSource(Source):
             return to_channels(resize(images, self.size, self.fit), self.channels)
 
         dataset = self.read(at, seed, progress)
-        known = None if self.public_benchmark else _as_read(dataset)
-        dataset = replace(
-            dataset,
-            train_images=fitted(dataset.train_images),
-            test_images=fitted(dataset.test_images),
-            pool_images=None if dataset.pool_images is None else fitted(dataset.pool_images),
-            sketch=None,
-        )
-        if known is not None:
-            # Other settings of size find the one, copies in another format the other.
-            dataset = replace(dataset, sketch=np.concatenate([known, dataset.sketched()]))
+        pool = None if dataset.pool_images is None else fitted(dataset.pool_images)
+        train, test = fitted(dataset.train_images), fitted(dataset.test_images)
+        if not self.public_benchmark:
+            dataset = replace(
+                dataset,
+                train_contents=_contents(dataset.train_contents, dataset.train_images, train),
+                test_contents=_contents(dataset.test_contents, dataset.test_images, test),
+                pool_contents=None if pool is None else _contents(None, dataset.pool_images, pool),
+            )
+        dataset = replace(dataset, train_images=train, test_images=test, pool_images=pool)
         if self.pool is not None:
             dataset = take_pool(dataset, self.pool, self.pool_fraction, seed=seed)
         dataset.validate()
         return dataset
 
 
-def _as_read(dataset: Dataset) -> np.ndarray:
-    """Return the sketch of records as their source has them: its own, or that of its arrays."""
-    if dataset.sketch is not None:
-        return dataset.sketch
-    return sketch(*(digests_of_arrays(images, "read") for images in (dataset.train_images, dataset.test_images)))
+def _contents(known: np.ndarray | None, stored: np.ndarray, fitted: np.ndarray) -> np.ndarray:
+    """Return the digests of images as they are stored and at the run's size, uint64 [N, 2]. known: of stored ones."""
+    native = digests_of_images(stored) if known is None else known[:, 0]
+    return np.stack([native, digests_of_images(fitted)], axis=1)
 
 
 class ThreeSplits(ImageSource):

@@ -23,7 +23,7 @@ class Survey:
     groups       distinct groups of training records, and of test records; None where records have none
     public       records that their owner declares public, and asks about
     skipped      files that are no images, by suffix or name
-    sketch       digests of some records, where they were read (`terrine.data.sketch`)
+    dataset      the data themselves, if they were read
     several      training and test records, where one may have several findings, or none; None where each has a class
     geometry     images by width, height and mode, of `looked_at` files whose headers were read
     firsts       the first of these files of each mode
@@ -48,7 +48,7 @@ class Survey:
     declared: bool = False
     doubts: tuple[str, ...] = ()
     several: tuple[int, int] | None = None
-    sketch: np.ndarray | None = None
+    dataset: Dataset | None = None
 
     @property
     def records(self) -> tuple[int, int]:
@@ -80,5 +80,5 @@ def survey_of(dataset: Dataset) -> Survey:
         several=(len(dataset.train_labels), len(dataset.test_labels)) if dataset.several else None,
         remarks=dataset.remarks,
         declared=dataset.declared,
-        sketch=dataset.sketch,
+        dataset=dataset,
     )

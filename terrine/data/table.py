@@ -17,7 +17,7 @@ How columns become numbers is learned from the public rows alone (`terrine.data.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from terrine.data.columns import kinds_of_columns, named_by_a_record, on_values
+from terrine.data.content_digest import digests_of_cells
 from terrine.data.csv_file import NO_HEADER, read_csv_file
 from terrine.data.dataset import Dataset
 from terrine.data.encoding import Column, Encoding, identifying, learn
@@ -40,7 +41,6 @@ from terrine.data.labels import (
 )
 from terrine.data.ordered import numbers_of, on_clipped
 from terrine.data.parties import encode_parties
-from terrine.data.sketch import digests_of, sketch
 from terrine.data.sources.table import Table as Source
 from terrine.data.survey import Survey, survey_of
 from terrine.data.units import place_codes, shares
@@ -66,6 +66,16 @@ def load(source: Source, at: Path = Path(), *, seed: int = 0) -> tuple[Dataset, 
     train = ~(query | test)
     encoding = learn(_features(frame, source)[query], str(path), source.categorical)
     features = encoding.apply(_features(frame, source), str(path))
+    columns = tuple(sorted(set(frame) - set(source.roles)))
+    cells = digests_of_cells([frame[column].tolist() for column in frame], ordered=False)
+    contents = np.stack([_contents(frame, columns), cells], axis=1)
+
+    def on_columns(wanted: tuple[str, ...]) -> np.ndarray | None:
+        if not set(wanted) <= set(frame):
+            return None
+        own = _contents(frame, wanted)
+        return np.concatenate([own[train], own[test], own[query]])
+
     target = frame[source.target]
     _refuse_missing(target, path)
     numbers, remarks = None, ()
@@ -101,7 +111,14 @@ def load(source: Source, at: Path = Path(), *, seed: int = 0) -> tuple[Dataset, 
         train_names=names[train],
         test_names=names[test],
         test_groups=None if groups is None else groups[test],
-        sketch=_sketch(frame[~query], source),
+        train_contents=contents[train],
+        test_contents=contents[test],
+        pool_contents=contents[query],
+        pool_names=names[query],
+        pool_groups=None if groups is None else groups[query],
+        named=source.id is not None,
+        content_columns=columns,
+        content_on=on_columns,
         scale=source.scale,
         test_numbers=None if numbers is None else numbers[test],
         remarks=remarks,
@@ -143,15 +160,9 @@ def _on_words(column: Column, rows: int) -> str:
     )
 
 
-def _sketch(frame: pd.DataFrame, source: Source) -> np.ndarray:
-    """Return the sketch of private rows as they are written: whole, whatever each column is taken for, and without
-    their target, id, group and party."""
-
-    def of(cells: pd.DataFrame, kind: str) -> np.ndarray:
-        texts = cells[sorted(cells)].agg("\x1f".join, axis=1) if len(cells.columns) else []
-        return sketch(digests_of((text.encode("utf-8", "surrogatepass") for text in texts), kind))
-
-    return np.concatenate([of(frame, "row"), of(_features(frame, source), "features")])
+def _contents(frame: pd.DataFrame, columns: Sequence[str]) -> np.ndarray:
+    """Return the digest of each row over some columns, uint64 [N]."""
+    return digests_of_cells([frame[column].tolist() for column in sorted(columns)], ordered=True)
 
 
 def public_rows(source: Source, at: Path = Path(), *, seed: int = 0) -> tuple[np.ndarray, Encoding]:

@@ -102,7 +102,7 @@ class FittedTeachers:
             disjoint=bool(self.parts.proof["every_record_in_exactly_one_part"]),
             made_from=self._made_from(queries),
             public_inputs=self._public_inputs(queries),
-            sketch=None if self.data.public else self.data.sketched(),
+            people=None if self.data.public else self.data.people(self.parts.unit),
         )
 
     def _states(self, teachers: Sequence[int]) -> Iterable[Arrays]:

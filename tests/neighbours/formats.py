@@ -171,7 +171,7 @@ def _medmnist(root: Path, world: World) -> None:
     np.savez(root / "source" / "pneumoniamnist.npz", **arrays)
 
 
-_TABLE = {"name": "table", "path": "rows.csv", "target": "kind"}
+_TABLE = {"name": "table", "path": "rows.csv", "target": "kind", "public_fraction": 0.2}
 _ROWS = {"backbone": {"kind": "columns"}, "teachers": {"statistics": "original"}}
 _OFFICIAL = {"root": "source", "download": False, "public_benchmark": False}
 

@@ -129,7 +129,9 @@ def release_accuracy(run: Run, dataset: Dataset) -> None:
     def draw() -> dict[str, np.ndarray]:
         return {"sums": mechanism.release(shares, noise, places)}
 
-    release = release_at_price(run, identity_in_ledger(run, "accuracy"), mechanism.event, noise, draw, inputs)
+    release = release_at_price(
+        run, identity_in_ledger(run, "accuracy"), mechanism.event, noise, draw, inputs, tests=True
+    )
     tell_change(run, "accuracy", release, inputs)
     write_json(run.folders.accuracy, about_accuracy(run, mechanism, release))
 

@@ -33,7 +33,7 @@ _TAGS = (0x00200020, 0x00200037, 0x52009229, 0x52009230)  # orientations, and fu
 Window = tuple[float, float] | None
 
 
-def picture_at(path: Path, frame: int | None, window: Window) -> tuple[Image.Image, bytes]:
+def picture_at(path: Path, frame: int | None, window: Window) -> tuple[Image.Image, np.ndarray]:
     """Return a frame of the file at `path`, the middle one for None, as `picture_of` does. Raises what that raises."""
     header = read_header(path)
     if header is None:
@@ -41,8 +41,8 @@ def picture_at(path: Path, frame: int | None, window: Window) -> tuple[Image.Ima
     return picture_of(header, header.frames // 2 if frame is None else frame, window)
 
 
-def picture_of(header: Header, frame: int, window: Window) -> tuple[Image.Image, bytes]:
-    """Return a frame, numbered from 0, as a picture of mode L or RGB, and the bytes of its stored values.
+def picture_of(header: Header, frame: int, window: Window) -> tuple[Image.Image, np.ndarray]:
+    """Return a frame, numbered from 0, as a picture of mode L or RGB, and its stored values.
 
     window: the modality values that become black and white; None: as the file says, and where it says nothing, from
     the least to the greatest value of the frame. Raises InputError without the path and any value of the header.
@@ -65,7 +65,7 @@ def picture_of(header: Header, frame: int, window: Window) -> tuple[Image.Image,
         raise InputError("has pixels of another size than its header says")
     try:
         shown = _shown(stored, about, window)
-        return Image.fromarray(_upright(shown, about)), stored.tobytes()
+        return Image.fromarray(_upright(shown, about)), stored
     except InputError:
         raise
     except Exception:

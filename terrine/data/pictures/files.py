@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from terrine.data.content_digest import digest_of_image
 from terrine.data.images import Files, Fit, middle, scanners_end, windowed
 from terrine.data.large import empty
 from terrine.data.pictures.listed import Record
-from terrine.data.sketch import digest_of
 from terrine.data.source import Progress
 from terrine.errors import InputError
 from terrine.extras import from_extra
@@ -76,7 +76,7 @@ def read_images(
     cannot be decoded.
     """
 
-    def picture(record: Record) -> tuple[Image.Image, bytes]:
+    def picture(record: Record) -> tuple[Image.Image, np.ndarray]:
         if files == "dicom":
             from terrine.data.pictures.dicom_pixels import picture_at
 
@@ -85,7 +85,7 @@ def read_images(
             return volumes.picture(record)
         if (end := scanners_end(record.path.name)) is not None:
             raise InputError(f"is no picture, but {end} of a scanner: {_OF_PICTURES}")
-        return open_picture(record.path.read_bytes(), size, channels, window, _OF_STUDENT), b""
+        return open_picture(record.path.read_bytes(), window, _OF_STUDENT)
 
     records = [Record(path, "", "") for path in paths]
     return read_pictures(records, picture, size=size, channels=channels, fit=fit, progress=progress)[0]
@@ -93,7 +93,7 @@ def read_images(
 
 def read_pictures(
     records: Sequence[Record],
-    picture: Callable[[Record], tuple[Image.Image, bytes]],
+    picture: Callable[[Record], tuple[Image.Image, np.ndarray]],
     *,
     size: Size,
     channels: int,
@@ -105,13 +105,13 @@ def read_pictures(
     """Return what `picture` shows of the records, uint8 [N, C, *size], and their numbers, int64 [N].
 
     Pictures are resized bilinearly, antialiased. `progress` is called with (files done, files in all). `digests`,
-    uint64 [N], gets the digest of each picture's contents (`terrine.data.sketch`). With `skip`, records that cannot be
+    uint64 [N], gets the digest of each picture's contents. With `skip`, records that cannot be
     shown are left out. Otherwise raises InputError that names their files; always where none is left.
     """
 
     def read(record: Record) -> tuple[np.ndarray, int]:
         image, contents = picture(record)
-        return fitted(image, size, channels, fit), 0 if digests is None else digest_of(contents, "file")
+        return fitted(image, size, channels, fit), 0 if digests is None else digest_of_image(contents)
 
     images = empty((len(records), channels, *sides(size)))
     kept: list[int] = []
@@ -167,7 +167,7 @@ def decode_image(
             width, height = image.size
         if width * height > most_pixels:
             raise InputError(f"has {width} x {height} pixels, more than {most_pixels:,}: send a smaller one")
-        return fitted(open_picture(encoded, size, channels, window, _OF_STUDENT), size, channels, fit)
+        return fitted(open_picture(encoded, window, _OF_STUDENT)[0], size, channels, fit)
 
     pixels, failure = _attempt(decode, data)
     if failure is not None:
@@ -176,32 +176,31 @@ def decode_image(
 
 
 def open_picture(
-    contents: bytes,
-    size: Size,
-    channels: int,
-    window: tuple[float, float] | None = None,
-    remedy: str = _WITHOUT_WINDOW,
-) -> Image.Image:
-    """Return an encoded image, upright and of 8 bits, in twice `size` or more where it has as many pixels.
+    contents: bytes, window: tuple[float, float] | None = None, remedy: str = _WITHOUT_WINDOW
+) -> tuple[Image.Image, np.ndarray]:
+    """Return an encoded image, upright and of 8 bits, and its decoded values, [H, W] or [H, W, 3].
 
-    window: the values that become black and white in an image of more than 8 bits per pixel, which is refused without,
-    with a remedy.
+    Args:
+        contents: The file.
+        window: Values that become black and white in an image of more than 8 bits per pixel.
+        remedy: What to do about such an image if there is no window.
+
+    Raises:
+        InputError: more than 8 bits per pixel without a window, or several pictures in one file.
     """
-    mode, (height, width) = "L" if channels == 1 else "RGB", sides(size)
-    ImageFile.LOAD_TRUNCATED_IMAGES = (
-        False  # a library in this process may have set it (WeasyPrint does): no half image
-    )
+    # A library in this process may have set it (WeasyPrint does): no half image.
+    ImageFile.LOAD_TRUNCATED_IMAGES = False
     with Image.open(BytesIO(contents)) as image:
         _refuse_pages(image)
         deep = image.mode.startswith(_DEEP_MODES)
         if deep and window is None:
             raise InputError(f"has more than 8 bits per pixel (mode {image.mode}): {remedy}")
-        # Lets the JPEG decoder skip detail that the small copy cannot show; other formats ignore it.
-        image.draft(mode, (2 * width, 2 * height))
         upright = ImageOps.exif_transpose(image)
         if deep and window is not None:
-            return Image.fromarray(windowed(np.asarray(upright), *window))
-        return upright.convert(mode)
+            values = np.asarray(upright)
+            return Image.fromarray(windowed(values, *window)), values
+        shown = upright.convert("L" if upright.mode in ("1", "L", "LA") else "RGB")
+        return shown, np.asarray(shown)
 
 
 def _refuse_pages(image: Image.Image) -> None:

@@ -18,7 +18,6 @@ from terrine.data.findings import counts_by_class, on_combinations
 from terrine.data.labels import encode_groups, encode_labels, on_alike, on_alike_groups
 from terrine.data.ordered import OrderedLabels, grades_of, numbers_of, on_clipped
 from terrine.data.parties import encode_parties
-from terrine.data.sketch import sketch
 from terrine.data.source import ImageSource, Own, Progress
 from terrine.data.splits import split_units
 from terrine.data.survey import Survey
@@ -96,8 +95,8 @@ class Listed(OrderedLabels, Own, ImageSource):
         """List the records; `at` is where relative paths start. Raises InputError for files that cannot be used."""
 
     @abstractmethod
-    def picture(self, record: Record) -> tuple[Image.Image, bytes]:
-        """Return a record as an upright picture of 8 bits, and its contents, by which it is known again.
+    def picture(self, record: Record) -> tuple[Image.Image, np.ndarray]:
+        """Return a record as an upright picture of 8 bits, and the values that are stored, by which it is recognised.
 
         Raises InputError that says, without the path, what is wrong with the file.
         """
@@ -141,7 +140,9 @@ class Listed(OrderedLabels, Own, ImageSource):
             train_names=there.names[train],
             test_names=there.names[test],
             test_groups=None if there.groups is None else there.groups[test],
-            sketch=sketch(digests[: len(kept)]),
+            train_contents=digests[:count, None],
+            test_contents=digests[count : len(kept), None],
+            named=True,
             scale=self.scale,
             test_numbers=None if there.numbers is None else there.numbers[test],
         )
@@ -225,15 +226,17 @@ def _settle_namesakes(
     """Put records of one name, which lie side by side, in the order of their contents; return their numbers so.
 
     Until then they lie in the order of their classes. Where labels alone are protected a record that has another label
-    has to keep its place: batches are cut by places. `images` change in place; the first `train` of `names` teach.
+    has to keep its place: batches are cut by places. `images` and `digests` change in place; the first `train` of
+    `names` teach.
     """
     own, teaching = names[kept], kept < train
     first = np.append(True, (own[1:] != own[:-1]) | (teaching[1:] != teaching[:-1]))
     run, ends = np.cumsum(first) - 1, np.append(np.flatnonzero(first), len(kept))
-    place = np.lexsort((digests, run))
+    # Images of one value have no digest; their value tells them apart.
+    place = np.lexsort((images[: len(kept)].reshape(len(kept), -1)[:, 0], digests, run))
     for moved in np.unique(run[place != np.arange(len(kept))]):
         rows = slice(ends[moved], ends[moved + 1])
-        images[rows] = images[place[rows]]
+        images[rows], digests[rows] = images[place[rows]], digests[place[rows]]
     return kept[place]
 
 

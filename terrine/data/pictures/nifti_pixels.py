@@ -57,8 +57,11 @@ def picture_of(
     view: Literal["middle", "max", "mean"] | int,
     window: tuple[float, float] | None,
     percentiles: tuple[float, float],
-) -> tuple[Image.Image, bytes]:
-    """Return a picture of mode L as it is usually seen, the patient's right or front on the left, and its values.
+) -> tuple[Image.Image, np.ndarray]:
+    """Return a picture of mode L as it is usually seen, the patient's right or front on the left, and stored values.
+
+    The values are those of the slice in the middle of the array, whichever slice is shown, so that a volume is
+    recognised under other settings.
 
     view: the slice of the plane that is shown, counted from the left, the back or the feet, or what is made of all.
     window: the values that become black and white; None: the picture's own `percentiles`. What is no number is black.
@@ -74,6 +77,7 @@ def picture_of(
             place = depth - 1 - place
         try:
             values = _flat(volume, across, place)
+            stored = _flat(volume, 2, volume.shape[2] // 2)
         except Exception as error:  # gzip and nibabel raise errors of many kinds
             raise InputError("is damaged: its voxels cannot be read") from error
     finite = values[np.isfinite(values)]
@@ -84,7 +88,7 @@ def picture_of(
     values = values[:: -1 if rising[first] else 1, :: -1 if rising[second] else 1]
     if axes.index(first) < axes.index(second):
         values = values.T
-    return Image.fromarray(windowed(np.ascontiguousarray(values), low, high)), values.tobytes()
+    return Image.fromarray(windowed(np.ascontiguousarray(values), low, high)), stored
 
 
 def _flat(volume: Any, across: int, place: int | str) -> np.ndarray:

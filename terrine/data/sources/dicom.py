@@ -28,6 +28,7 @@ from terrine.errors import InputError
 from terrine.settings import AtHome
 
 if TYPE_CHECKING:
+    import numpy as np
     from PIL import Image
 
     from terrine.data.pictures.dicom_header import Header
@@ -127,7 +128,7 @@ class Dicom(Listed):
             tuple(_on_text(labelled)),
         )
 
-    def picture(self, record: Record) -> tuple[Image.Image, bytes]:
+    def picture(self, record: Record) -> tuple[Image.Image, np.ndarray]:
         from terrine.data.pictures.dicom_pixels import picture_at
 
         return picture_at(record.path, record.frame, self.limits)

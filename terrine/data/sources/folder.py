@@ -32,6 +32,7 @@ from terrine.data.source import Window
 from terrine.errors import InputError, some
 
 if TYPE_CHECKING:
+    import numpy as np
     from PIL import Image
 
 
@@ -77,11 +78,10 @@ class Folder(Listed):
         records, skipped = _walk(path)
         return Found(records, skipped, remarks=_on_folders_below(records))
 
-    def picture(self, record: Record) -> tuple[Image.Image, bytes]:
+    def picture(self, record: Record) -> tuple[Image.Image, np.ndarray]:
         from terrine.data.pictures.files import open_picture
 
-        contents = record.path.read_bytes()
-        return open_picture(contents, self.size, self.channels, self.window), contents
+        return open_picture(record.path.read_bytes(), self.window)
 
 
 def _walk(folder: Path) -> tuple[list[Record], Counter[str]]:

@@ -18,6 +18,7 @@ from terrine.data.source import Window
 from terrine.errors import InputError
 
 if TYPE_CHECKING:
+    import numpy as np
     from PIL import Image
 
 
@@ -57,7 +58,7 @@ class Nifti(Listed):
             sizes[width, height, "L"] += 1
         return Found(records, Counter(), sizes, on_columns(at / self.path, self.findings))
 
-    def picture(self, record: Record) -> tuple[Image.Image, bytes]:
+    def picture(self, record: Record) -> tuple[Image.Image, np.ndarray]:
         from terrine.data.pictures.nifti_pixels import picture_of
 
         return picture_of(record.path, self.plane, self.view, self.window, self.percentiles)

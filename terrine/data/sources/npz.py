@@ -150,6 +150,9 @@ def from_arrays(
                 f"{list(images[prefix].shape)}. Give one value per image."
             )
     codes, order = encode_names(ids, where) if ids else (_places(train, images), None)
+    pool_names = None
+    if pool is not None and ids and f"{pool}ids" in arrays:
+        pool_names = encode_names({f"{pool}ids": arrays[f"{pool}ids"]}, where)[0]
 
     def ordered(values: Mapping[str, np.ndarray], array: str) -> np.ndarray:
         """Join the training splits; records with ids in the order of these."""
@@ -176,6 +179,7 @@ def from_arrays(
             scale=kind.scale,
             numbers=ordered(numbers, "labels") if numbers else None,
             remarks=remarks,
+            named=bool(ids),
         )
     _refuse_shared_groups(groups, train, where)
     return Dataset(
@@ -191,6 +195,10 @@ def from_arrays(
         party_names=party_names,
         pool_images=None if pool is None else images[pool],
         pool_labels=None if pool is None else labels[f"{pool}labels"],
+        pool_names=pool_names,
+        pool_groups=None if pool is None else groups.get(f"{pool}groups"),
+        named=bool(ids),
+        test_groups=groups.get("test_groups"),
         train_names=names_of_records,
         scale=kind.scale,
         test_numbers=numbers.get("test_labels"),

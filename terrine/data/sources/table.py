@@ -34,14 +34,25 @@ class Table(InOrder, Own, Source):
     """The column that says whose record a row is."""
     party: str | None = Field(None, min_length=1)
     """The column that says who holds a row."""
-    public_fraction: float = Field(0.2, gt=0, lt=1)
-    """The share of rows, drawn by name, that you declare public: they are the queries."""
+    public_fraction: float = Field(gt=0, lt=1)
+    """Share of rows, drawn by name, that you declare public: they are the queries. They are published, and nothing
+    protects them. There is no default."""
     categorical: tuple[str, ...] = ()
     """Columns that hold words even where these look like numbers: postal codes, numbers of wards. Any other column that
     holds numbers holds nothing else."""
     classes: tuple[str, ...] | None = Field(None, min_length=2)
     """The classes, in the order they are numbered in. Labels that differ from one of them in case, spaces or a full
     stop at the end count as it; so it is with `grades`. null: the labels that there are, none of them like another."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _declares_what_is_public(cls, values: Any) -> Any:
+        if isinstance(values, dict) and values.get("public_fraction") is None:
+            raise ValueError(
+                "public_fraction is missing: the share of rows that may be published. Nothing protects these rows, and "
+                "the student learns from them. Set data.public_fraction, for example to 0.2"
+            )
+        return values
 
     @model_validator(mode="after")
     def _some_records_are_left_to_teach(self) -> Table:

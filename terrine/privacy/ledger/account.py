@@ -29,6 +29,7 @@ from terrine.privacy.accounting.events import (
 from terrine.privacy.accounting.filters import Filter, RenyiSum, filter_for
 from terrine.privacy.accounting.gaussian import epsilon_of, mu_of, mu_squared, round_up
 from terrine.privacy.accounting.pricing import price
+from terrine.privacy.ledger.people import Mention
 
 
 @dataclass(frozen=True)
@@ -152,7 +153,7 @@ class Account:
             filter's order for ever.
         first: The worst case of the first release that costs anything, where that may be among `past`.
         past: Finished releases, added up.
-        data: Fingerprints of the data that it released about (`terrine.privacy.ledger.data`).
+        people: Digests of the records that its releases protect, and of those it published.
         linked: Accounts about the same people: what one releases counts in all.
         promised: The largest ε, by δ, of the budgets that were in force when anything was reserved; None where there
             was no limit.
@@ -165,7 +166,7 @@ class Account:
     opened: Budget | None = None
     first: Event | None = None
     past: Past = Past()
-    data: list[str] = field(default_factory=list)
+    people: list[Mention] = field(default_factory=list)
     linked: list[str] = field(default_factory=list)
     promised: dict[float, float | None] = field(default_factory=dict)
 
@@ -318,7 +319,7 @@ class Account:
             "opened": budget(self.opened),
             "first": None if self.first is None else to_json(self.first),
             "past": self.past.to_json(),
-            "data": self.data,
+            "people": [list(mention) for mention in self.people],
             "linked": self.linked,
             "promised": list(self.promised.items()),
         }
@@ -334,7 +335,7 @@ class Account:
             None if tree["opened"] is None else Budget(*tree["opened"]),
             None if tree["first"] is None else from_json(tree["first"]),
             Past.from_json(tree["past"]),
-            list(tree["data"]),
+            [Mention(*mention) for mention in tree["people"]],
             list(tree["linked"]),
             dict(tree["promised"]),
         )

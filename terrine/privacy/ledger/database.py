@@ -10,7 +10,6 @@ import hashlib
 import os
 import sqlite3
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -23,7 +22,6 @@ from sqlalchemy.pool import NullPool
 from terrine.errors import LedgerError
 from terrine.files import close_to_others, private_folder
 from terrine.privacy.ledger.chain import Row
-from terrine.privacy.ledger.data import Fingerprint
 
 Result = TypeVar("Result")
 
@@ -41,13 +39,6 @@ _ROWS = sql.Table(
     sql.Column("mac", sql.String(64), nullable=False),
     # The last line of defence: a second reservation or commit of a release fails in the database itself.
     sql.UniqueConstraint("kind", "release_id"),
-)
-# Keyed digests of records that were released about, by the fingerprint of the data that they are in.
-_RECORDS = sql.Table(
-    "terrine_ledger_records",
-    _METADATA,
-    sql.Column("data", sql.String(64), primary_key=True),
-    sql.Column("record", sql.String(16), primary_key=True, index=True),
 )
 _CREATION_LOCK = 0x7E221E
 _SERIALIZATION_FAILURE, _DEADLOCK = "40001", "40P01"
@@ -78,29 +69,6 @@ class Transaction:
     def append(self, row: Row) -> None:
         """Add one row; it is durable when the transaction ends."""
         self._connection.execute(sql.insert(_ROWS).values(**asdict(row)))
-
-    def remember(self, data: Fingerprint) -> None:
-        """Keep which records were released about, unless they are kept."""
-        if not self.records(data.name):
-            rows = [{"data": data.name, "record": record} for record in data.records]
-            self._connection.execute(sql.insert(_RECORDS), rows)
-
-    def records(self, data: str) -> list[str]:
-        """The records of a fingerprint, in order."""
-        wanted = sql.select(_RECORDS.c.record).where(_RECORDS.c.data == data)
-        return sorted(record for (record,) in self._connection.execute(wanted))
-
-    def shared(self, data: Fingerprint) -> dict[str, int]:
-        """How many records other fingerprints share with this one, by their names; those that share none left out."""
-        found = Counter[str]()
-        for records in data.in_parts():
-            wanted = (
-                sql.select(_RECORDS.c.data, sql.func.count())
-                .where(_RECORDS.c.record.in_(records))
-                .group_by(_RECORDS.c.data)
-            )
-            found.update({str(name): int(count) for name, count in self._connection.execute(wanted)})
-        return found
 
 
 class Database:

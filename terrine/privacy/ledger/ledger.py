@@ -35,11 +35,11 @@ from terrine.privacy.accounting.events import Event
 from terrine.privacy.accounting.pricing import price
 from terrine.privacy.ledger.account import Account, Budget
 from terrine.privacy.ledger.chain import Row, Tip
-from terrine.privacy.ledger.data import Fingerprint
 from terrine.privacy.ledger.database import Database
 from terrine.privacy.ledger.earlier_versions import known_as
 from terrine.privacy.ledger.identity import account_of, load_or_create_key, release_identity
 from terrine.privacy.ledger.locks import locked
+from terrine.privacy.ledger.people import PUBLIC, Mention, People, PeopleStore, mentioned
 from terrine.privacy.ledger.release_store import ReleaseStore
 from terrine.privacy.ledger.site import SiteMemory
 from terrine.privacy.ledger.steps import Asked, Steps, costs_of
@@ -121,7 +121,8 @@ class Ledger:
         self._database = Database(url, patience=patience, create=create)
         self._transactions = Transactions(self._database, Tip(self._store / "head.json", key), key)
         address = f"{self._database.name} with {self._store}"
-        self._steps = Steps(self._transactions, self._releases, self._memory, address, key)
+        self._people = PeopleStore(self._store / "people", key)
+        self._steps = Steps(self._transactions, self._releases, self._people, self._memory, address)
 
     def register(
         self,
@@ -203,27 +204,64 @@ class Ledger:
 
         self._transactions.transact(work)
 
-    def check_data(self, dataset: str, sketch: NDArray[np.uint64]) -> None:
-        """Refuse data of another account or ledger as `release` would, before any work; nothing is kept or charged.
+    def check_people(self, dataset: str, people: People) -> None:
+        """Refuse records as `release` and `publish` would, before any work; nothing is stored or charged.
 
         Args:
             dataset: The account, registered or not.
-            sketch: Of its records (`terrine.data.sketch`).
+            people: Digests of its records, and of those that are to be published.
 
         Raises:
-            LedgerError: they were released about under another account, or through another ledger of the site.
+            LedgerError: another account, or another ledger of the site, released about some of the records; a later
+                edition has no ids; or records would be published that a release of the account protects.
         """
-        if not len(sketch):
+        if not len(people):
             return
+        keyed = people.keyed(self._key)
 
         def work(transaction: LedgerTransaction) -> str:
-            transaction.refuse_others(dataset, Fingerprint.of(sketch, self._key))
+            transaction.check_people(dataset, keyed, self._people)
+            transaction.check_publication(dataset, keyed, self._people)
             first = transaction.row(1)
             return "" if first is None else first.mac
 
         identity = self._transactions.transact(work)
         if self._memory is not None:
-            self._memory.check(identity, sketch)
+            self._memory.check(identity, people)
+
+    def publish(self, dataset: str, people: People) -> None:
+        """Record, before they are written, that records are published; refuse those that a release protects.
+
+        What was published stays public. The same again changes nothing.
+
+        Raises:
+            LedgerError: see `check_people`. Nothing may be written then.
+        """
+        file, keyed = self._people.write(people)
+        if self._memory is not None:
+            self.check_people(dataset, people)
+
+        def work(transaction: LedgerTransaction) -> None:
+            mention = Mention(file, "published")
+            if mention not in transaction.require(dataset).people:
+                transaction.check_people(dataset, keyed, self._people)
+                transaction.check_publication(dataset, keyed, self._people)
+                transaction.append("publish", dataset, None, {"people": list(mention)})
+
+        self._transactions.transact(work)
+
+    def settings_before(self, dataset: str) -> dict[str, Any]:
+        """Return the settings that decided which records are public in the account's last run, by name."""
+        account = self.account(dataset)
+        if account is None or not account.people:
+            return {}
+        return dict(self._people.read(account.people[-1].file).settings)
+
+    def published(self, dataset: str) -> int:
+        """Return how many records the account has published, over all runs."""
+        found = [people for people, _ in mentioned(self._people, self._required(dataset).people, "published")]
+        contents = [people.contents[people.sides == PUBLIC, 0] for people in found]
+        return len(np.unique(np.concatenate(contents))) if contents else 0
 
     def budget(self, dataset: str) -> Budget:
         """The dataset's budget over all runs."""
@@ -262,7 +300,8 @@ class Ledger:
         draw: Callable[[], tuple[dict[str, NDArray[Any]], Event]],
         inputs: Mapping[str, str] | None = None,
         made_by: Callable[[str], bool] | None = None,
-        data: NDArray[np.uint64] | None = None,
+        data: People | None = None,
+        tests: bool = False,
     ) -> StoredRelease:
         """Release once: reserve, draw, store, commit; or return what was released before under this identity.
 
@@ -279,8 +318,9 @@ class Ledger:
             made_by: Whether a run, by its name, makes this very release, from its parameters alone. Identities of
                 earlier versions were functions of the votes; a release that such a run made is this one, and is not
                 drawn again.
-            data: A sketch of the records that are released about (`terrine.data.sketch`), where they are known: other
-                accounts and ledgers of the site are refused them from then on.
+            data: Digests of the records that are released about, if they are known. From then on other accounts and
+                ledgers of the site are refused them, and this account never publishes those that are private.
+            tests: Whether the release is about the held-out records, too.
 
         Raises:
             BudgetError: the dataset's budget does not allow the worst case; nothing was drawn or charged.
@@ -292,7 +332,7 @@ class Ledger:
             raise SettingError(f"Noise is 'secure' or 'replay', got {noise_kind!r}.")
         if made_by is not None:
             release_id = known_as(self._transactions, dataset, release_id, worst_case, noise_kind, made_by)
-        asked = Asked(dataset, release_id, run, worst_case, delta, noise_kind)
+        asked = Asked(dataset, release_id, run, worst_case, delta, noise_kind, tests)
         path = self._releases.path(release_id)
         with self._exclusive(path, release_id):
             is_new, recorded = self._steps.reserve(asked, data)
@@ -319,7 +359,7 @@ class Ledger:
 
     def verify(self, witness: str = "") -> int:
         """Check all there is, see `verification.verify`; return how many rows there are."""
-        return verify(self._transactions, self._releases, witness)
+        return verify(self._transactions, self._releases, self._people, witness)
 
     def account(self, dataset: str) -> Account | None:
         """What a dataset may spend and has spent; None where it is not registered."""

@@ -1,4 +1,4 @@
-"""What a site remembers beside its ledgers: through which of them data were released about.
+"""A site's memory of which ledger data were released through.
 
 A ledger refuses data under a second account of its own. Another ledger, by another address, key or folder, knows
 nothing of the first; so a small database that no setting of a run names keeps who claimed which data, and how far each
@@ -8,6 +8,7 @@ settings, not against the site itself.
 """
 
 import contextlib
+import hashlib
 import sqlite3
 from collections import Counter
 from collections.abc import Iterator
@@ -15,12 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from terrine.errors import LedgerError
 from terrine.files import private_folder
-from terrine.privacy.ledger.data import Fingerprint, same_people
-from terrine.privacy.ledger.identity import load_or_create_key
+from terrine.privacy.ledger.identity import keyed_digest, load_or_create_key
+from terrine.privacy.ledger.people import People, is_shared
 
 _TABLES = (
     "CREATE TABLE IF NOT EXISTS claims (ledger TEXT, address TEXT, data TEXT, record TEXT, "
@@ -28,6 +28,28 @@ _TABLES = (
     "CREATE INDEX IF NOT EXISTS records ON claims (record)",
     "CREATE TABLE IF NOT EXISTS ends (ledger TEXT PRIMARY KEY, position INTEGER, mac TEXT)",
 )
+
+
+_NAMED = 2_000
+"""Digests in one query: databases limit its parameters."""
+
+
+class _Claim:
+    """Keyed digests of a sketch of people, in hexadecimal, and a digest of all of them as its name."""
+
+    def __init__(self, people: People, key: bytes) -> None:
+        self.records = sorted(_keyed(digest, key) for digest in people.sketch())
+        self.name = keyed_digest(key, "terrine data", "".join(self.records).encode())
+        self.distinct = people.distinct
+
+    def in_parts(self) -> Iterator[list[str]]:
+        """Yield the records, a few at a time."""
+        return (self.records[start : start + _NAMED] for start in range(0, len(self.records), _NAMED))
+
+
+def _keyed(digest: np.uint64, key: bytes) -> str:
+    text = int(digest).to_bytes(8, "big")
+    return hashlib.blake2b(text, digest_size=8, key=key, person=b"terrine record").hexdigest()
 
 
 @dataclass(frozen=True)
@@ -40,13 +62,13 @@ class SiteMemory:
 
     folder: Path
 
-    def claim(self, ledger: str, address: str, sketch: NDArray[np.uint64]) -> tuple[int, str] | None:
+    def claim(self, ledger: str, address: str, people: People) -> tuple[int, str] | None:
         """Claim data for a ledger, unless they are claimed for it.
 
         Args:
             ledger: Which one, wherever it lies by now.
             address: Where it lies, for the error.
-            sketch: Of the data (`terrine.data.sketch`).
+            people: Digests of the records.
 
         Returns:
             Position and HMAC of the row that the ledger was last seen to end with; None where it was not seen.
@@ -55,7 +77,7 @@ class SiteMemory:
             LedgerError: they were released about through another ledger, or the claims cannot be read.
         """
         private_folder(self.folder)
-        data = Fingerprint.of(sketch, load_or_create_key(self.folder / "key"))
+        data = _Claim(people, load_or_create_key(self.folder / "key"))
         with self._open() as claims:
             if not self._is_claimed(claims, ledger, data):
                 self._refuse_others(claims, ledger, data)
@@ -64,11 +86,11 @@ class SiteMemory:
             seen = claims.execute("SELECT position, mac FROM ends WHERE ledger = ?", (ledger,)).fetchone()
         return None if seen is None else (int(seen[0]), str(seen[1]))
 
-    def check(self, ledger: str, sketch: NDArray[np.uint64]) -> None:
+    def check(self, ledger: str, people: People) -> None:
         """Refuse data as `claim` does; nothing is claimed, and no memory begun. ledger: "" for one not begun yet."""
         if not (self.folder / "site.db").is_file():
             return
-        data = Fingerprint.of(sketch, load_or_create_key(self.folder / "key"))
+        data = _Claim(people, load_or_create_key(self.folder / "key"))
         with self._open() as claims:
             if not self._is_claimed(claims, ledger, data):
                 self._refuse_others(claims, ledger, data)
@@ -82,11 +104,11 @@ class SiteMemory:
                 (ledger, position, mac),
             )
 
-    def _is_claimed(self, claims: sqlite3.Connection, ledger: str, data: Fingerprint) -> bool:
+    def _is_claimed(self, claims: sqlite3.Connection, ledger: str, data: _Claim) -> bool:
         known = "SELECT 1 FROM claims WHERE ledger = ? AND data = ?"
         return claims.execute(known, (ledger, data.name)).fetchone() is not None
 
-    def _refuse_others(self, claims: sqlite3.Connection, ledger: str, data: Fingerprint) -> None:
+    def _refuse_others(self, claims: sqlite3.Connection, ledger: str, data: _Claim) -> None:
         shared = Counter[tuple[str, str, str]]()
         for records in data.in_parts():
             found = claims.execute(
@@ -99,7 +121,7 @@ class SiteMemory:
             (size,) = claims.execute(
                 "SELECT count(*) FROM claims WHERE ledger = ? AND data = ?", (other, name)
             ).fetchone()
-            if same_people(common, size, len(data.records)):
+            if is_shared(common, size, len(data.records), data.distinct):
                 raise LedgerError(
                     f"Some of these records were released about through another ledger of this site, {address}. Nobody "
                     "would know the ε of both together: use that one (ledger.url, ledger.key, ledger.store). Nothing "

@@ -17,6 +17,7 @@ from terrine.privacy.accounting.events import from_json
 from terrine.privacy.ledger.account import Account, Budget
 from terrine.privacy.ledger.chain import Row
 from terrine.privacy.ledger.identity import canonical_json
+from terrine.privacy.ledger.people import Mention
 
 
 @dataclass
@@ -54,11 +55,11 @@ class Standing:
             case "reserve" if release is not None:
                 for account in self.together(row.dataset):
                     account.reserve(release, from_json(content["event"]))
-                own = self.accounts[row.dataset].data
-                if (data := content.get("data")) is not None and data not in own:
-                    own.append(data)
+                self._mention(row.dataset, content.get("people"))
                 if "identity" not in content:
                     self.earlier = row.position
+            case "publish":
+                self._mention(row.dataset, content["people"])
             case "commit" if release is not None:
                 self.stored += 1
                 for account in self.together(row.dataset):
@@ -71,6 +72,11 @@ class Standing:
                     account.finish(content["of"], from_json(content["event"]))
             case "link":
                 self._link(row.dataset, content["with"])
+
+    def _mention(self, dataset: str, people: list[str] | None) -> None:
+        known = self.accounts[dataset].people
+        if people is not None and (mention := Mention(*people)) not in known:
+            known.append(mention)
 
     def together(self, dataset: str) -> list[Account]:
         """The account of a dataset, and those that add up with it."""

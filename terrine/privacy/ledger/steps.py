@@ -16,8 +16,8 @@ from terrine.privacy.accounting.gaussian import round_up
 from terrine.privacy.accounting.pricing import covers, price
 from terrine.privacy.ledger.account import Account, check_together
 from terrine.privacy.ledger.chain import Row
-from terrine.privacy.ledger.data import Fingerprint
 from terrine.privacy.ledger.earlier_versions import is_adopted
+from terrine.privacy.ledger.people import People, PeopleStore
 from terrine.privacy.ledger.release_store import ReleaseStore, StoredArrays
 from terrine.privacy.ledger.site import SiteMemory
 from terrine.privacy.ledger.transaction import LedgerTransaction, Transactions
@@ -40,41 +40,47 @@ class Asked:
     worst_case: Event
     delta: float
     noise_kind: str
+    tests: bool = False
 
 
 class Steps:
     """The steps of one ledger.
 
     Args:
-        memory: Which data the site's ledgers released about; None where there is no such memory.
+        people: Whose records these are, and were.
+        memory: Which data the site's ledgers released about; None if there is no such memory.
         address: Where the ledger lies, for errors of others.
     """
 
     def __init__(
-        self, transactions: Transactions, releases: ReleaseStore, memory: SiteMemory | None, address: str, key: bytes
+        self,
+        transactions: Transactions,
+        releases: ReleaseStore,
+        people: PeopleStore,
+        memory: SiteMemory | None,
+        address: str,
     ) -> None:
         self._transactions, self._releases, self._memory = transactions, releases, memory
-        self._address, self._key = address, key
+        self._people, self._address = people, address
 
-    def reserve(self, asked: Asked, sketch: NDArray[np.uint64] | None) -> Reserved:
-        """Charge the worst case unless the release is reserved. sketch: of the data, where they are known."""
-        # An empty sketch says nothing.
-        data = None if sketch is None or not len(sketch) else Fingerprint.of(sketch, self._key)
+    def reserve(self, asked: Asked, people: People | None) -> Reserved:
+        """Charge the worst case unless the release is reserved. people: digests of the records, if they are known."""
         there = self._releases.files()  # before the transaction: each of them was reserved by then
+        stored = self._people.write(people) if people is not None and len(people) else None
 
         def work(transaction: LedgerTransaction) -> Reserved:
-            return self._charge(transaction, asked, data, there)
+            return self._charge(transaction, asked, stored, there)
 
         def watched(transaction: LedgerTransaction) -> tuple[Reserved, str, tuple[int, str]]:
             outcome = work(transaction)
             first = transaction.row(1)  # by which a ledger is known, wherever it is moved to
             assert first is not None
-            if outcome[0] and sketch is not None:
+            if outcome[0] and people is not None:
                 # The last that can refuse, so that nothing is claimed for a release that is not made.
-                self._claim(transaction, first.mac, sketch)
+                self._claim(transaction, first.mac, people)
             return outcome, first.mac, transaction.end()
 
-        if data is None or self._memory is None:
+        if stored is None or self._memory is None:
             return self._transactions.transact(work)
         outcome, identity, end = self._transactions.transact(watched)
         if outcome[0]:
@@ -82,7 +88,7 @@ class Steps:
         return outcome
 
     def _charge(
-        self, transaction: LedgerTransaction, asked: Asked, data: Fingerprint | None, there: list[str]
+        self, transaction: LedgerTransaction, asked: Asked, stored: tuple[str, People] | None, there: list[str]
     ) -> Reserved:
         """Reserve within a transaction. there: the files of releases before it began."""
         dataset, release_id = asked.dataset, asked.release_id
@@ -99,9 +105,11 @@ class Steps:
             check_together(standing.together(dataset), [asked.worst_case], asked.noise_kind)
             worst = to_json(asked.worst_case)
             body = {"event": worst, "noise": asked.noise_kind, "run": asked.run, "identity": IDENTITY}
-            if data is not None:
-                transaction.claim(dataset, data)
-                body["data"] = data.name
+            if stored is not None:
+                file, people = stored
+                if all(mention.file != file for mention in account.people):
+                    transaction.check_people(dataset, people, self._people)
+                body["people"] = [file, "tested" if asked.tests else "taught"]
             transaction.append("reserve", dataset, release_id, body)
             return True, None
         if (
@@ -118,10 +126,10 @@ class Steps:
             )
         return False, None if commit is None else str(commit.content["digest"])
 
-    def _claim(self, transaction: LedgerTransaction, identity: str, sketch: NDArray[np.uint64]) -> None:
+    def _claim(self, transaction: LedgerTransaction, identity: str, people: People) -> None:
         """Have the site remember that the data are this ledger's, which is the latest copy of it."""
         assert self._memory is not None
-        seen = self._memory.claim(identity, self._address, sketch)
+        seen = self._memory.claim(identity, self._address, people)
         row = None if seen is None else transaction.row(seen[0])
         if seen is not None and (row is None or row.mac != seen[1]):
             raise LedgerError(

@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 from terrine.errors import LedgerError
 from terrine.privacy.ledger.account import Account
 from terrine.privacy.ledger.chain import Head, Row, Tip, check_chain, check_row, row_after
-from terrine.privacy.ledger.data import Fingerprint, name_of, same_people
 from terrine.privacy.ledger.database import Database, Transaction
+from terrine.privacy.ledger.people import PUBLIC, People, PeopleStore, mentioned, private_before, shared_people
 from terrine.privacy.ledger.standing import Standing
 
 Result = TypeVar("Result")
@@ -99,53 +99,64 @@ class LedgerTransaction:
         """The rows of this kind, each verified by itself, up to a position."""
         return self._verified(kind=kind, last=until)
 
-    def claim(self, dataset: str, data: Fingerprint) -> None:
-        """Keep which records an account releases about.
+    def check_people(self, dataset: str, people: People, store: PeopleStore) -> None:
+        """Refuse records that belong to another account, or that nothing tells from those of an earlier edition.
+
+        Args:
+            dataset: The account, which may not be registered yet.
+            people: Digests under the ledger's key.
 
         Raises:
-            LedgerError: see `refuse_others`.
-        """
-        if data.name not in self.require(dataset).data:
-            self.refuse_others(dataset, data)
-            self._transaction.remember(data)
-
-    def refuse_others(self, dataset: str, data: Fingerprint) -> None:
-        """Refuse records of another account than this one, which may not be registered yet, unless they are linked.
-
-        Raises:
-            LedgerError: see above; the message says which.
+            LedgerError: the message says which account, how many records, and what to do.
         """
         own = self.account(dataset)
-        if own is not None and data.name in own.data:
-            return
-        linked = () if own is None else own.linked
-        shared = self._transaction.shared(data)
+        names = {dataset} if own is None else {dataset, *own.linked}
         for name, other in self.standing.accounts.items():
-            if name == dataset or name in linked:
+            if name in names:
                 continue
-            for known in other.data:
-                size = len(self._transaction.records(known)) if known in shared else 0
-                if known == data.name or (size and same_people(shared[known], size, len(data.records))):
+            for file in dict.fromkeys(mention.file for mention in other.people):
+                if common := shared_people(people, store.read(file)):
                     raise LedgerError(
-                        f"Some of these records were released about under another account, {name[:16]} (`terrine "
-                        "ledger show` has its name): a second account would be a second budget for the same people. "
+                        f"{common:,} of these records were released about under another account, {name[:16]} (`terrine "
+                        "ledger show` prints its name): a second account would be a second budget for the same people. "
                         "Use that account (ledger.account), or add the two up: `terrine ledger link`. Nothing was "
                         "released."
                     )
+        if own is None or people.named:
+            return
+        for before, _ in mentioned(store, own.people, "taught", "tested"):
+            if before.edition != people.edition:
+                raise LedgerError(
+                    f"This is edition {people.edition} of the data, and the account released about edition "
+                    f"{before.edition}. Records without ids cannot be told apart between editions. Set data.id or "
+                    "data.group (of a table), or add arrays of ids or groups (to an .npz file). Nothing was released."
+                )
 
-    def check_records(self) -> None:
-        """Check that the records of all accounts' data are as they were written.
+    def check_publication(self, dataset: str, people: People, store: PeopleStore) -> None:
+        """Refuse to publish records that the account, or one that is linked with it, protects.
 
         Raises:
-            LedgerError: records were changed or deleted.
+            LedgerError: the message says how many, and which settings changed.
         """
-        for account in self.standing.accounts.values():
-            for data in account.data:
-                if name_of(self._transaction.records(data), self._key) != data:
-                    raise LedgerError(
-                        f"The fingerprints of records of account {account.budget.dataset[:16]} were changed by hand. "
-                        "Nothing was released; restore the ledger from a backup."
-                    )
+        if self.account(dataset) is None:
+            return
+        known = [mention for account in self.standing.together(dataset) for mention in account.people]
+        refused, settings = private_before(people, store, known)
+        if count := int(refused.sum()):
+            total = int((people.sides == PUBLIC).sum())
+            changed = ", ".join(sorted(settings))
+            why = (
+                f"These settings had other values in that run: {changed}. Set them back"
+                if settings
+                else "The settings are the same, so the data changed: records were renamed or moved to other places"
+                + (" (they have no ids)" if not people.named else "")
+                + ". Put the data back as they were"
+            )
+            raise LedgerError(
+                f"{count:,} of the {total:,} records that this run would publish were private in a release of this "
+                f"account, which promises them privacy. {why}, or publish no records. Nothing was written, released or "
+                "charged."
+            )
 
     def account(self, dataset: str) -> Account | None:
         """The dataset's account, if it is registered."""

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 
 from terrine.errors import LedgerError, SettingError
 from terrine.privacy.ledger.chain import Row
+from terrine.privacy.ledger.people import PeopleStore
 from terrine.privacy.ledger.release_store import ReleaseStore
 from terrine.privacy.ledger.standing import Standing
 from terrine.privacy.ledger.transaction import LedgerTransaction, Transactions
@@ -23,7 +24,7 @@ def witness(transactions: Transactions) -> str:
     return f"Terrine ledger, {datetime.now(UTC):%Y-%m-%d}: {head.count} rows, head {head.mac}"
 
 
-def verify(transactions: Transactions, releases: ReleaseStore, witness: str = "") -> int:
+def verify(transactions: Transactions, releases: ReleaseStore, people: PeopleStore, witness: str = "") -> int:
     """Check every row, the head, what it says that the rows add up to, and every release; return how many rows
     there are.
 
@@ -47,7 +48,9 @@ def verify(transactions: Transactions, releases: ReleaseStore, witness: str = ""
                     f"written then, and {len(rows)} are there, of which none has that end. Nothing was released; "
                     "restore the latest copy."
                 )
-        transaction.check_records()
+        for account in transaction.standing.accounts.values():
+            for mention in account.people:
+                people.read(mention.file)
         if Standing.of(rows) != transaction.standing:
             raise LedgerError(
                 "What the ledger's head says that accounts have spent is not what its rows add up to. Nothing was "

@@ -19,7 +19,17 @@ from tasks.config.presets import read_preset, with_assignments
         (["student.kind=finetune", "student.trainable=0"], "histogram", "finetune"),
         (["student.statistics=current"], "histogram", "linear"),
         (["teachers.kind=scratch"], "histogram", "linear"),
-        (["backbone.kind=columns", "data.name=table", "data.path=t.csv", "data.target=y"], "histogram", "linear"),
+        (
+            [
+                "backbone.kind=columns",
+                "data.name=table",
+                "data.path=t.csv",
+                "data.target=y",
+                "data.public_fraction=0.2",
+            ],
+            "histogram",
+            "linear",
+        ),
     ],
 )
 def test_records_are_summed_where_one_is_protected_and_nothing_asks_for_votes(

@@ -244,7 +244,7 @@ def test_parameters_written_by_a_version_that_gave_every_kind_all_settings_are_r
 
 def test_rows_alone_are_not_protected_where_whose_they_are_decides_what_is_public():
     """A row that is exchanged for another person's would be among the queries, in the clear."""
-    table = {"name": "table", "path": "rows.csv", "target": "ill", "group": "person"}
+    table = {"name": "table", "path": "rows.csv", "target": "ill", "public_fraction": 0.2, "group": "person"}
     of_people = with_(data=table, backbone={"kind": "columns"}, ledger={"account": "rows", "epsilon": 8})
     with pytest.raises(SettingError, match=r"could be published. Set privacy\.unit=group"):
         validate(of_people)

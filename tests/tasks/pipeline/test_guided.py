@@ -312,7 +312,7 @@ def test_teachers_that_look_at_images_vote_on_guided_ones(tmp_path, no_noise):
 def test_guided_queries_need_images_and_a_second_round(tmp_path):
     with pytest.raises(SettingError, match=r"queries\.rounds"):
         run_with(tmp_path, queries={"rounds": 1})
-    own_table = {"name": "table", "path": "x.csv", "target": "y", "public_benchmark": False}
+    own_table = {"name": "table", "path": "x.csv", "target": "y", "public_fraction": 0.2, "public_benchmark": False}
     with pytest.raises(SettingError, match="moves the pixels of images"):
         run_with(tmp_path, data=own_table, backbone={"kind": "columns"}, teachers={"statistics": "original"})
 

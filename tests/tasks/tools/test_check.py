@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from flows.cli import app
 from tasks.config.presets import derive, resolve
-from tasks.runtime.accounts import release_at_price
+from tasks.runtime.accounts import people_in, release_at_price
 from tasks.runtime.parameters import settled
 from tasks.runtime.releases import noise_of, releases_of
 from tasks.runtime.run import Run
@@ -52,10 +52,10 @@ def project(tmp_path, monkeypatch):
 
 def _images(folder, count, mode="L"):
     folder.mkdir(parents=True, exist_ok=True)
-    for number in range(count):
-        Image.new(mode, (12, 10)).save(
-            folder / f"{folder.name}{mode[0]}{number:03}.{'tif' if mode == 'CMYK' else 'png'}"
-        )
+    drawn = np.random.default_rng(len(folder.name)).integers(0, 256, (count, 10, 12), dtype=np.uint8)
+    for number, pixels in enumerate(drawn):
+        suffix = "tif" if mode == "CMYK" else "png"
+        Image.fromarray(pixels).convert(mode).save(folder / f"{folder.name}{mode[0]}{number:03}.{suffix}")
 
 
 def _table_of_groups(project, groups):
@@ -119,7 +119,7 @@ def test_columns_of_a_table_that_tell_rows_apart_are_refused(project):
     lines = [f"{n % 50},w{n % 7},2026-01-{n % 28 + 1:02},p{n},{'yes' if n % 2 else 'no'}" for n in range(2000)]
     (project / "rows.csv").write_text("\n".join(["age,ward,day,mrn,died", *lines]))
     preset = {
-        "data": {"name": "table", "path": "rows.csv", "target": "died"},
+        "data": {"name": "table", "path": "rows.csv", "target": "died", "public_fraction": 0.2},
         "backbone": {"kind": "columns"},
         "ledger": {"account": "clinic", "epsilon": 8},
     }
@@ -141,14 +141,14 @@ def test_what_columns_are_taken_for_is_told_with_values_of_public_rows_alone(pro
         for n in range(2000)
     ]
     header = "pressure,weight,smokes,site,note,ward,change,mrn,died"
-    source = Table(path="rows.csv", target="died", id="mrn")
+    source = Table(path="rows.csv", target="died", id="mrn", public_fraction=0.2)
     (project / "rows.csv").write_text("\n".join([header, *lines]))
     public = _public_rows(source, project)
     for n in [n for n in range(2000) if n not in public][:9]:
         lines[n] = f"77777,1 stone,1,one,,w1,1,m{n},1"
     (project / "rows.csv").write_text("\n".join([header, *lines]))
     preset = {
-        "data": {"name": "table", "path": "rows.csv", "target": "died", "id": "mrn"},
+        "data": {"name": "table", "path": "rows.csv", "target": "died", "public_fraction": 0.2, "id": "mrn"},
         "backbone": {"kind": "columns"},
         "ledger": {"account": "clinic", "epsilon": 8},
     }
@@ -196,7 +196,7 @@ def test_numbers_that_name_records_people_or_places_are_told_and_measured_ones_a
         said,
     ), said
     settings = {"id": "mrn", "group": "person", "categorical": ("postal",)}
-    others = Table(path="rows.csv", target="died", **settings).survey(project).remarks
+    others = Table(path="rows.csv", target="died", public_fraction=0.2, **settings).survey(project).remarks
     assert not any(remark.startswith("Taken as numbers, though") for remark in others)
 
 
@@ -204,7 +204,13 @@ def test_a_table_that_was_released_about_under_another_account_is_refused_at_fir
     lines = [f"{n % 50},w{n % 7},{'yes' if n % 2 else 'no'}" for n in range(2000)]
     (project / "rows.csv").write_text("\n".join(["age,ward,died", *lines]))
     preset = {
-        "data": {"name": "table", "path": "rows.csv", "target": "died", "classes": ["no", "yes"]},
+        "data": {
+            "name": "table",
+            "path": "rows.csv",
+            "target": "died",
+            "public_fraction": 0.2,
+            "classes": ["no", "yes"],
+        },
         "privacy": {"units": 1000},
         "backbone": {"kind": "columns"},
         "ledger": {"account": "clinic", "epsilon": 8},
@@ -212,11 +218,11 @@ def test_a_table_that_was_released_about_under_another_account_is_refused_at_fir
     (project / "experiments" / "rows.yaml").write_text(yaml.safe_dump(preset))
     run = Run(project, "rows", settled(project, "rows"))
     (release,) = releases_of(run)
-    sketch = look_at(project, "rows").survey.sketch
-    release_at_price(run, release.identity, release.worst_case, noise_of(run, release.kind), lambda: {}, data=sketch)
+    people = people_in(run, look_at(project, "rows").survey.dataset)
+    release_at_price(run, release.identity, release.worst_case, noise_of(run, release.kind), lambda: {}, data=people)
     another = derive(project, "rows", ["ledger.account=second", "teachers.ridge=0.2"])
     (said,) = look_at(project, another).stops
-    assert said.startswith("Some of these records were released about under another account")
+    assert "of these records were released about under another account" in said
     assert not any("another account" in said for said in look_at(project, "rows").stops)
 
 
@@ -233,12 +239,22 @@ def test_an_account_of_another_unit_or_budget_is_refused_in_the_words_of_the_led
     assert not look_at(project, derive(project, "own", settings)).stops
 
 
-def test_of_images_under_a_new_account_it_is_said_that_only_reading_them_tells_whose_they_are(project):
+def test_images_that_another_account_released_about_are_refused_at_first_look(project):
     settled(project, "own")
     second = derive(project, "own", ["ledger.account=second"])
     for name, count in ((second, 1), ("own", 0)):
-        said = [note for note in look_at(project, name).notes if " has released nothing, and another here has" in note]
+        said = [stop for stop in look_at(project, name).stops if "under another account" in stop]
         assert len(said) == count, said
+
+
+def test_settings_that_make_other_records_public_than_before_are_named_and_private_records_refused(project):
+    settled(project, "own")
+    assert look_at(project, "own").notes == look_at(project, "own").notes
+    changed = derive(project, "own", ["data.pool=test", "data.test_fraction=0.5", "queries.sources={pool: 1}"])
+    found = look_at(project, changed)
+    assert [note for note in found.notes if note.startswith("data.test_fraction was 0.2 in an earlier run")]
+    assert [note for note in found.notes if note.startswith("data.pool was None in an earlier run")]
+    assert [stop for stop in found.stops if "records that this run would publish were private in a release" in stop]
 
 
 def test_what_another_run_of_the_account_released_is_not_priced_again(project):

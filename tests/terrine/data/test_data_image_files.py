@@ -90,7 +90,7 @@ def test_sixteen_bits_per_pixel_are_refused_with_the_reason(tmp_path: Path) -> N
     with pytest.raises(InputError, match=r"deep\.png \(has more than 8 bits per pixel \(mode I;16\): the student was"):
         read_images([path], size=8, channels=1)
     with pytest.raises(InputError, match=r"has more than 8 bits .* choose the range .* data\.window=\[low, high\]"):
-        open_picture(path.read_bytes(), 8, 1)
+        open_picture(path.read_bytes())
 
 
 def test_a_window_says_what_is_black_and_white_in_images_of_more_bits(tmp_path: Path) -> None:

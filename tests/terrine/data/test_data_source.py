@@ -22,7 +22,7 @@ def arrays(tmp_path: Path) -> Path:
 def test_own_data_need_a_path() -> None:
     for name in ("npz", "folder", "table"):
         with pytest.raises(ValidationError, match="path\n  Field required"):
-            load_dataset(name, **({"target": "y"} if name == "table" else {}))
+            load_dataset(name, **({"target": "y", "public_fraction": 0.2} if name == "table" else {}))
 
 
 def test_a_table_is_a_dataset_of_its_private_rows(tmp_path: Path) -> None:

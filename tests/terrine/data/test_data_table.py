@@ -31,7 +31,7 @@ class Splits:
 
 
 def load(path: Path, **settings: object) -> Splits:
-    source = Table(path=path, **settings)
+    source = Table(path=path, **{"public_fraction": 0.2, **settings})
     return Splits(source.load(), *source.public_rows())
 
 
@@ -90,7 +90,7 @@ def test_grades_keep_their_order_and_are_named_all(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"'colour' is 'blue', which is none of data\.grades=\[\"green\", \"red\"\]"):
         load(path, target="colour", grades=("green", "red"))
     with pytest.raises(ValidationError, match="classes and grades do not go together: labels are classes, or grades"):
-        Table(path=path, target="colour", grades=("a", "b"), classes=("a", "b"))
+        Table(public_fraction=0.2, path=path, target="colour", grades=("a", "b"), classes=("a", "b"))
 
 
 def test_the_three_splits_are_disjoint_cover_the_rows_and_have_about_their_sizes(adult: Path) -> None:
@@ -146,7 +146,9 @@ def test_public_rows_are_the_queries_and_need_no_private_value(tmp_path: Path, g
         if index not in public:
             rows[index][0:3] = ["not a number", "neither", "infra-red"]
             rows[index][4] = "?"
-    features, encoding = Table(path=write(tmp_path / "t.csv", rows), target="income", group=group).public_rows()
+    features, encoding = Table(
+        public_fraction=0.2, path=write(tmp_path / "t.csv", rows), target="income", group=group
+    ).public_rows()
     assert np.array_equal(features, data.query_features)
     assert encoding == data.encoding
 
@@ -158,7 +160,9 @@ def test_rows_with_ids_are_where_they_are_in_whatever_order_they_come(tmp_path: 
     for field in ("train_features", "train_labels", "train_names", "train_groups", "query_features", "test_features"):
         assert np.array_equal(getattr(data, field), getattr(before, field))
     assert not any(name.startswith("number") for name in data.column_names)
-    features, encoding = Table(path=tmp_path / "t.csv", target="income", id="number", group="person").public_rows()
+    features, encoding = Table(
+        public_fraction=0.2, path=tmp_path / "t.csv", target="income", id="number", group="person"
+    ).public_rows()
     assert np.array_equal(features, data.query_features)
     assert encoding == data.encoding
     assert np.array_equal(data.record_names, data.train_names)
@@ -387,7 +391,7 @@ def test_fractions_that_leave_nothing_are_refused(adult: Path, query: float, tes
 
 
 def test_a_survey_counts_what_there_is_and_reads_the_file_once(adult: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source, read = Table(path=adult, target="income"), []
+    source, read = Table(public_fraction=0.2, path=adult, target="income"), []
     monkeypatch.setattr(table, "read_csv_file", lambda path: read.append(path) or read_csv_file(path))
     survey = source.survey()
     assert read == [adult]
@@ -413,6 +417,6 @@ def test_persons_whose_numbers_lost_their_zeros_are_told_of(tmp_path: Path) -> N
 
 def test_a_first_line_that_is_a_record_is_doubted_before_it_is_published(tmp_path: Path, adult: Path) -> None:
     bare = write(tmp_path / "bare.csv", [row(index) for index in range(1, 400)], ", ".join(row(0)))
-    (doubt,) = Table(path=bare, target=">50K", id="0", group="p0").survey().doubts
+    (doubt,) = Table(public_fraction=0.2, path=bare, target=">50K", id="0", group="p0").survey().doubts
     assert "Most columns are called by a value that they could hold: '?', 'red'." in doubt
-    assert Table(path=adult, target="income", id="number", group="person").survey().doubts == ()
+    assert Table(public_fraction=0.2, path=adult, target="income", id="number", group="person").survey().doubts == ()

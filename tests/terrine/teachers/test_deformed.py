@@ -103,7 +103,10 @@ def test_rows_of_a_table_have_no_copies():
 
 
 def test_a_run_on_a_table_is_refused_before_anything_is_read():
-    table = {"data": {"name": "table", "path": "a.csv", "target": "y"}, "ledger": {"account": "a", "epsilon": 8}}
+    table = {
+        "data": {"name": "table", "path": "a.csv", "target": "y", "public_fraction": 0.2},
+        "ledger": {"account": "a", "epsilon": 8},
+    }
     table["backbone"] = {"kind": "columns"}
     with pytest.raises(SettingError, match="copies=2 are deformed images, and data"):
         validate(table | {"teachers": {"kind": "linear", "copies": 2}})

@@ -1,0 +1,335 @@
+"""Whose records an account released about, and which of them it published.
+
+A budget belongs to people, and an account is a name. So the ledger stores, beside its releases, a keyed digest of every
+record that a release protects and of every record that was declared public, by its contents, its name and its group.
+From these it decides three things:
+
+- A record that was private in a release of an account is never published in that account, or in one linked with it.
+  A record that was published stays public.
+- Records that another account released about are refused: a second account would be a second budget.
+- From the second edition of the data on, records have names of their own, so that a record that left can be told from
+  one that moved.
+
+Digests of contents are those of `terrine.data.content_digest`. A file of them says nothing without the ledger's key.
+Rows of the ledger refer to a file by a digest of all that is in it, so a file that was changed or deleted is detected.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import zipfile
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from numpy.typing import NDArray
+
+from terrine.errors import LedgerError
+from terrine.files import atomic_file, private_folder
+from terrine.privacy.ledger.identity import canonical_json, keyed_digest
+
+Digests = NDArray[np.uint64]
+OnColumns = Callable[[tuple[str, ...]], Digests | None]
+
+TAUGHT, HELD_OUT, PUBLIC = 0, 1, 2
+"""What a run does with a record: it is private and the release is about it; it serves evaluation; it is published."""
+
+NO_NAME = -1
+"""The code of a record without a name, or without a group."""
+
+SKETCHED = 2**14
+"""Length of a sketch (`People.sketch`)."""
+
+SHARED = 1 / 200
+"""Share of records, of the smaller of two datasets, that may be equal by chance in tables that hold equal rows."""
+
+
+@dataclass(frozen=True, eq=False)
+class People:
+    """Digests of the records of one dataset.
+
+    Attributes:
+        contents: uint64 [N, K], 0 for none: of an image as it is stored and at the run's size; of a table's row its
+            features, and all of its cells.
+        sides: uint8 [N]: TAUGHT, HELD_OUT or PUBLIC.
+        names: int64 [N], the code of each record's name (`terrine.data.units`); NO_NAME if its place is its name.
+        groups: int64 [N], the code of the group if groups are protected; otherwise NO_NAME.
+        columns: Of a table: the columns that the first digest covers. Empty for images.
+        settings: What decides which records are public, by the name of the setting.
+        edition: The operator's name of this version of the data.
+        on: Returns the first digest of each record over other columns, or None if some are missing. Not stored.
+    """
+
+    contents: Digests
+    sides: NDArray[np.uint8]
+    names: NDArray[np.int64]
+    groups: NDArray[np.int64]
+    columns: tuple[str, ...] = ()
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    edition: str = "1"
+    on: OnColumns | None = None
+
+    @classmethod
+    def of(cls, contents: Digests, **known: Any) -> Self:
+        """Return the digests of records that are all private and of which nothing else is known."""
+        contents = contents.reshape(len(contents), -1)
+        blank = np.full(len(contents), NO_NAME, np.int64)
+        return cls(contents, np.full(len(contents), TAUGHT, np.uint8), blank, blank, **known)
+
+    def __len__(self) -> int:
+        return len(self.contents)
+
+    @property
+    def named(self) -> bool:
+        """Whether every record that is not a benchmark's has a name or a group of its own."""
+        return bool(((self.names != NO_NAME) | (self.groups != NO_NAME))[self.sides != HELD_OUT].all())
+
+    @property
+    def distinct(self) -> bool:
+        """Whether equal contents are the same record: always for images, for tables if no two rows are equal."""
+        if not self.columns:
+            return True
+        first = self.contents[:, 0]
+        return len(np.unique(first)) == len(first)
+
+    def sketch(self) -> Digests:
+        """Return the smallest distinct digests of each kind of the private records, uint64 [at most K · SKETCHED].
+
+        A bottom-k sketch (Cohen and Kaplan 2007): it contains every record of a dataset of up to SKETCHED, and of n
+        records that two larger datasets of N share it shows about n · SKETCHED / N.
+        """
+        private = self.contents[self.sides != PUBLIC]
+        return np.unique(np.concatenate([np.unique(column[column != 0])[:SKETCHED] for column in private.T]))
+
+    def save(self, path: Path) -> None:
+        """Write the digests to `path`, readable only by its owner."""
+        described = self._described()
+        with atomic_file(path, owner_only=True) as file:
+            np.savez(
+                file,
+                contents=self.contents,
+                sides=self.sides,
+                names=self.names,
+                groups=self.groups,
+                described=np.frombuffer(described, np.uint8),
+            )
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Read what `save` wrote. Raises OSError, ValueError, KeyError or BadZipFile for another file."""
+        with np.load(path, allow_pickle=False) as file:
+            described = json.loads(file["described"].tobytes())
+            arrays = {name: file[name] for name in ("contents", "sides", "names", "groups")}
+        return cls(**arrays, **(described | {"columns": tuple(described["columns"])}))
+
+    def _described(self) -> bytes:
+        return canonical_json({"columns": list(self.columns), "settings": dict(self.settings), "edition": self.edition})
+
+    def keyed(self, key: bytes) -> Self:
+        """Return the same digests under a key, without which they say nothing: AES-256 as a pseudorandom function."""
+        cipher = Cipher(algorithms.AES256(bytes.fromhex(keyed_digest(key, "terrine people"))), modes.ECB())
+
+        def encrypted(values: NDArray[Any], kind: int, nothing: int) -> NDArray[Any]:
+            blocks = np.zeros((values.size, 2), "<u8")
+            blocks[:, 0], blocks[:, 1] = values.reshape(-1).view(np.uint64), kind
+            digests = np.frombuffer(cipher.encryptor().update(blocks.tobytes()), "<u8")[::2].reshape(values.shape)
+            return np.where(values == nothing, np.array(nothing, values.dtype), digests.view(values.dtype))
+
+        contents, on = np.ascontiguousarray(self.contents), self.on
+        return replace(
+            self,
+            contents=encrypted(contents, 1, 0),
+            names=encrypted(np.ascontiguousarray(self.names), 2, NO_NAME),
+            groups=encrypted(np.ascontiguousarray(self.groups), 3, NO_NAME),
+            on=None if on is None else lambda columns: _none_or(on(columns), lambda own: encrypted(own, 1, 0)),
+        )
+
+
+def _none_or(value: Digests | None, function: Callable[[Digests], Digests]) -> Digests | None:
+    return None if value is None else function(value)
+
+
+class Mention(NamedTuple):
+    """A row's reference to digests of people.
+
+    Attributes:
+        file: Name of the stored digests.
+        role: `taught`: a release protects the training records; `tested`: the held-out records, too; `published`: the
+            public records were published.
+    """
+
+    file: str
+    role: str
+
+
+class PeopleStore:
+    """Keyed digests of people in a folder, one file for each dataset and set of settings.
+
+    Args:
+        folder: Where; made when it is first written to.
+        key: The ledger's key.
+    """
+
+    def __init__(self, folder: Path, key: bytes) -> None:
+        self._folder, self._key = folder, key
+        self.read = lru_cache(maxsize=8)(self._read)
+
+    def write(self, people: People) -> tuple[str, People]:
+        """Store the digests of people unless they are stored; return their name, and the digests under the key."""
+        keyed = people.keyed(self._key)
+        name = self._name(keyed)
+        path = self._folder / f"{name}.npz"
+        if not path.is_file():
+            private_folder(self._folder)
+            try:
+                keyed.save(path)
+            except OSError as error:
+                raise LedgerError(
+                    f"{path}, in which the ledger keeps whose records these are, cannot be written: {error.strerror}. "
+                    "Nothing was released."
+                ) from error
+        return name, keyed
+
+    def _read(self, name: str) -> People:
+        path = self._folder / f"{name}.npz"
+        try:
+            found = People.load(path)
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+            raise self._damaged(path) from error
+        if self._name(found) != name:
+            raise self._damaged(path)
+        return found
+
+    def _name(self, keyed: People) -> str:
+        arrays = (keyed.contents, keyed.sides, keyed.names, keyed.groups)
+        parts = [
+            part for array in arrays for part in (str(array.shape).encode(), np.ascontiguousarray(array).tobytes())
+        ]
+        return keyed_digest(self._key, "terrine people file", keyed._described(), *parts)
+
+    def _damaged(self, path: Path) -> LedgerError:
+        return LedgerError(
+            f"The digests of records in {path} are missing or were changed by hand. Nothing was released; restore the "
+            "file from a backup."
+        )
+
+
+def mentioned(store: PeopleStore, mentions: Sequence[Mention], *roles: str) -> Iterator[tuple[People, Mention]]:
+    """Yield the digests that are mentioned in one of these roles, each file once for each role."""
+    for mention in dict.fromkeys(mention for mention in mentions if mention.role in roles):
+        yield store.read(mention.file), mention
+
+
+def shared_people(now: People, before: People) -> int:
+    """Return how many records of a dataset are private records of another one, 0 if no more than chance explains.
+
+    Equal rows of tables in which rows repeat may belong to different people; any other equal record is shared.
+    """
+    common, private = 0, before.contents[before.sides != PUBLIC]
+    for kind in range(min(now.contents.shape[1], before.contents.shape[1])):
+        own: Digests | None = now.contents[:, kind]
+        if kind == 0 and now.columns != before.columns:
+            own = None if now.on is None else now.on(before.columns)
+        common = max(common, 0 if own is None else _common(own, private[:, kind]))
+    return common if is_shared(common, len(now), len(before), now.distinct and before.distinct) else 0
+
+
+def is_shared(common: int, one: int, other: int, distinct: bool) -> bool:
+    """Return whether so many equal records, of datasets of these sizes, are more than chance."""
+    return common >= (1 if distinct else max(1, math.ceil(SHARED * min(one, other))))
+
+
+def _common(one: Digests, other: Digests) -> int:
+    return len(np.intersect1d(one[one != 0], other[other != 0]))
+
+
+def private_before(now: People, store: PeopleStore, mentions: Sequence[Mention]) -> tuple[NDArray[np.bool_], set[str]]:
+    """Return which records may not be published since earlier releases protect them, and the settings that changed.
+
+    Args:
+        now: The records of the run that publishes, under the key.
+        mentions: Those of the account, and of accounts linked with it.
+
+    Returns:
+        bool [N], true only for PUBLIC records; and names of settings that had other values when they were private.
+
+    Raises:
+        LedgerError: a table lacks columns by which its rows could be recognised, and its records have no names.
+    """
+    published = np.zeros(len(now), bool)
+    counts: Counter[tuple[tuple[str, ...], int]] = Counter()
+    for before, _ in mentioned(store, mentions, "published"):
+        public = before.sides == PUBLIC
+        own = _recognisable(now, before)
+        published |= _among(own, before.contents[public][:, : own.shape[1]])
+        if not before.distinct:
+            repeated = Counter(before.contents[public, 0].tolist())
+            for content, count in repeated.items():
+                key = (before.columns, content)
+                counts[key] = max(counts[key], count)
+    refused, settings = np.zeros(len(now), bool), set[str]()
+    for before, mention in mentioned(store, mentions, "taught", "tested"):
+        private = before.sides != PUBLIC if mention.role == "tested" else before.sides == TAUGHT
+        own = _recognisable(now, before)
+        found: NDArray[np.bool_] = np.zeros(len(now), bool)
+        for codes, known in ((now.names, before.names), (now.groups, before.groups)):
+            found |= np.isin(codes, known[private & (known != NO_NAME)])
+        if before.distinct:
+            found |= _among(own, before.contents[private][:, : own.shape[1]])
+        found &= ~published
+        if not before.distinct:
+            found |= _moved(own[:, 0], now.sides, before.contents[private, 0], before.columns, counts)
+        found &= now.sides == PUBLIC
+        if found.any():
+            settings |= {
+                name
+                for name in (*before.settings, *now.settings)
+                if before.settings.get(name) != now.settings.get(name)
+            }
+        refused |= found
+    return refused, settings
+
+
+def _recognisable(now: People, before: People) -> Digests:
+    """Return digests of the current records that are comparable with earlier ones, uint64 [N, 1 or more]."""
+    if not before.columns:
+        return now.contents
+    if now.columns == before.columns:
+        return now.contents[:, :1]
+    own = None if now.on is None else now.on(before.columns)
+    if own is None and not (now.named and before.named):
+        missing = ", ".join(sorted(set(before.columns) - set(now.columns))) or "some"
+        raise LedgerError(
+            f"Rows of this table cannot be recognised: columns that it had in an earlier run of the account are "
+            f"missing ({missing}), and its rows have no ids. Rows that were private then might be published. Put the "
+            "columns back, or publish no rows. Nothing was written."
+        )
+    return np.zeros((len(now), 1), np.uint64) if own is None else own.reshape(-1, 1)
+
+
+def _among(own: Digests, known: Digests) -> NDArray[np.bool_]:
+    return np.asarray(np.isin(own, known[known != 0]).any(axis=1))
+
+
+def _moved(
+    own: Digests, sides: NDArray[np.uint8], private: Digests, columns: tuple[str, ...], published: Mapping[Any, int]
+) -> NDArray[np.bool_]:
+    """Return which rows have contents of which fewer are private than before and more are public than ever.
+
+    In a table with equal rows a public row may equal a private one by chance. It is a private row that moved only if
+    one of these is missing where it was.
+    """
+    before = Counter(private.tolist())
+    still, public = (Counter(own[sides == side].tolist()) for side in (TAUGHT, PUBLIC))
+    moved = [
+        content
+        for content, count in public.items()
+        if still[content] < before.get(content, 0) and count > published.get((columns, content), 0)
+    ]
+    return np.isin(own, np.array(moved, np.uint64))
