@@ -39,7 +39,7 @@ from terrine.privacy.ledger.database import Database
 from terrine.privacy.ledger.earlier_versions import known_as
 from terrine.privacy.ledger.identity import account_of, load_or_create_key, release_identity
 from terrine.privacy.ledger.locks import locked
-from terrine.privacy.ledger.people import PUBLIC, Mention, People, PeopleStore, mentioned
+from terrine.privacy.ledger.people import PUBLIC, Mention, People, PeopleStore, distinct_values, mentioned
 from terrine.privacy.ledger.release_store import ReleaseStore
 from terrine.privacy.ledger.site import SiteMemory
 from terrine.privacy.ledger.steps import Asked, Steps, costs_of
@@ -246,7 +246,7 @@ class Ledger:
             if mention not in transaction.require(dataset).people:
                 transaction.check_people(dataset, keyed, self._people)
                 transaction.check_publication(dataset, keyed, self._people)
-                transaction.append("publish", dataset, None, {"people": list(mention)})
+                transaction.append("people", dataset, None, {"people": list(mention)})
 
         self._transactions.transact(work)
 
@@ -261,7 +261,7 @@ class Ledger:
         """Return how many records the account has published, over all runs."""
         found = [people for people, _ in mentioned(self._people, self._required(dataset).people, "published")]
         contents = [people.contents[people.sides == PUBLIC, 0] for people in found]
-        return len(np.unique(np.concatenate(contents))) if contents else 0
+        return len(distinct_values(np.concatenate(contents))) if contents else 0
 
     def budget(self, dataset: str) -> Budget:
         """The dataset's budget over all runs."""

@@ -58,7 +58,7 @@ class Standing:
                 self._mention(row.dataset, content.get("people"))
                 if "identity" not in content:
                     self.earlier = row.position
-            case "publish":
+            case "people":
                 self._mention(row.dataset, content["people"])
             case "commit" if release is not None:
                 self.stored += 1

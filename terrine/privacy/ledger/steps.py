@@ -17,7 +17,7 @@ from terrine.privacy.accounting.pricing import covers, price
 from terrine.privacy.ledger.account import Account, check_together
 from terrine.privacy.ledger.chain import Row
 from terrine.privacy.ledger.earlier_versions import is_adopted
-from terrine.privacy.ledger.people import People, PeopleStore
+from terrine.privacy.ledger.people import Mention, People, PeopleStore
 from terrine.privacy.ledger.release_store import ReleaseStore, StoredArrays
 from terrine.privacy.ledger.site import SiteMemory
 from terrine.privacy.ledger.transaction import LedgerTransaction, Transactions
@@ -75,7 +75,7 @@ class Steps:
             outcome = work(transaction)
             first = transaction.row(1)  # by which a ledger is known, wherever it is moved to
             assert first is not None
-            if outcome[0] and people is not None:
+            if outcome[1] is None and people is not None:
                 # The last that can refuse, so that nothing is claimed for a release that is not made.
                 self._claim(transaction, first.mac, people)
             return outcome, first.mac, transaction.end()
@@ -83,7 +83,7 @@ class Steps:
         if stored is None or self._memory is None:
             return self._transactions.transact(work)
         outcome, identity, end = self._transactions.transact(watched)
-        if outcome[0]:
+        if outcome[1] is None:
             self._memory.saw(identity, *end)
         return outcome
 
@@ -100,16 +100,17 @@ class Steps:
                 f"Rows about the release {release_id} are missing: they were changed by hand. Nothing was "
                 "released; restore the ledger from a backup."
             )
+        mention = None if stored is None else Mention(stored[0], "tested" if asked.tests else "taught")
+        is_news = stored is not None and mention not in account.people and commit is None
+        if stored is not None and is_news:
+            transaction.check_people(dataset, stored[1], self._people)
         if known is None:
             refuse_older(transaction, self._releases, there)
             check_together(standing.together(dataset), [asked.worst_case], asked.noise_kind)
             worst = to_json(asked.worst_case)
             body = {"event": worst, "noise": asked.noise_kind, "run": asked.run, "identity": IDENTITY}
-            if stored is not None:
-                file, people = stored
-                if all(mention.file != file for mention in account.people):
-                    transaction.check_people(dataset, people, self._people)
-                body["people"] = [file, "tested" if asked.tests else "taught"]
+            if mention is not None:
+                body["people"] = list(mention)
             transaction.append("reserve", dataset, release_id, body)
             return True, None
         if (
@@ -124,6 +125,9 @@ class Steps:
                 f"{known.position}): an identity must cover everything that decides what is released. Nothing was "
                 "released."
             )
+        if is_news and mention is not None:
+            # It was reserved and never drawn, and the data changed since: it is drawn from these.
+            transaction.append("people", dataset, None, {"people": list(mention)})
         return False, None if commit is None else str(commit.content["digest"])
 
     def _claim(self, transaction: LedgerTransaction, identity: str, people: People) -> None:
