@@ -1,0 +1,282 @@
+"""Random histories of accounts, compared after every step with what each person was promised and what was published.
+
+A world of twenty people is written as files, arrays or tables; runs read it through the real stages and release through
+the real ledger. People leave and come back, are renamed and saved in other formats; runs choose other accounts,
+editions, splits, pools, sizes and tasks. Some of these are refused. What the test knows of people does not come from
+Terrine: it wrote the data itself and finds people again by their pixels or by a column that numbers them.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import hypothesis
+import numpy as np
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+from PIL import Image
+
+from tasks.config.params import validate
+from tasks.pipeline.dataset import prepare_dataset
+from tasks.pipeline.public_inputs import public_inputs
+from tasks.pipeline.synthesize import assemble_images, plan
+from tasks.runtime.accounts import noise_source, open_account, release_at_price
+from tasks.runtime.releases import identity_in_ledger
+from tasks.runtime.run import Run
+from tasks.runtime.store import read_array, read_json
+from terrine.data.images import resize
+from terrine.data.units import name_codes
+from terrine.errors import TerrineError
+from terrine.privacy.accounting.events import Event, GaussianEvent, compose
+from terrine.privacy.accounting.pricing import price
+
+PEOPLE, SIDE, DELTA = 20, 8, 1e-5
+PIXELS = np.random.default_rng(7).integers(0, 256, (PEOPLE, 1, SIDE, SIDE), dtype=np.uint8)
+NUMBERS = np.random.default_rng(8).normal(size=(PEOPLE, 2))
+EVENT = GaussianEvent(1.0, 8.0)
+STEPS = int(os.environ.get("TERRINE_HISTORY_STEPS", "1000"))
+A_HISTORY = 25
+"""Steps in a history."""
+
+FORMS = ("folder", "npz", "npz with ids", "table", "table with ids", "table with groups")
+TASKS = {
+    "shoe": ("no", "shoe"),
+    "sleeves": ("with", "without"),
+    "three": ("a", "b", "c"),
+}
+
+
+class Histories(RuleBasedStateMachine):
+    """A site whose ground truth is kept beside it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        shared = Path("/dev/shm")  # noqa: S108
+        self.root = Path(tempfile.mkdtemp(prefix="terrine", dir=shared if shared.is_dir() else None))
+        self.present = set(range(PEOPLE))
+        self.names = [f"p{person:02}" for person in range(PEOPLE)]
+        self.suffix, self.runs, self.together = "png", 0, {name: {name} for name in ("one", "two")}
+        self.form = "folder"
+        # Ground truth, by account: what was drawn about whom, who was protected, who was published.
+        self.drawn: dict[str, list[tuple[Event, frozenset[int]]]] = defaultdict(list)
+        self.protected: dict[str, set[int]] = defaultdict(set)
+        self.published: dict[str, set[int]] = defaultdict(set)
+
+    def teardown(self) -> None:
+        shutil.rmtree(self.root, ignore_errors=True)
+
+    # What happens to people and their files.
+
+    @initialize(form=st.sampled_from(FORMS))
+    def begin(self, form: str) -> None:
+        self.form = form
+
+    @rule(person=st.integers(0, PEOPLE - 1))
+    def leave_or_come_back(self, person: int) -> None:
+        if self.present != {person}:
+            self.present ^= {person}
+
+    @rule(person=st.integers(0, PEOPLE - 1), number=st.integers(0, 9))
+    def rename(self, person: int, number: int) -> None:
+        self.names[person] = f"r{number}p{person:02}"
+
+    @rule(suffix=st.sampled_from(["png", "bmp", "tiff"]))
+    def save_in_another_format(self, suffix: str) -> None:
+        self.suffix = suffix
+
+    @rule(form=st.sampled_from(FORMS))
+    def keep_the_data_in_another_form(self, form: str) -> None:
+        self.form = form
+
+    @rule()
+    def link_the_accounts(self) -> None:
+        ledger, one = open_account(self._run("one"))
+        other = open_account(self._run("two"))[1]
+        try:
+            ledger.link(one, other)
+        except TerrineError:
+            return
+        self.together = dict.fromkeys(("one", "two"), {"one", "two"})
+
+    # What the operator runs.
+
+    @rule(
+        account=st.sampled_from(["one", "one", "two"]),
+        edition=st.sampled_from(["1", "1", "2"]),
+        test_fraction=st.sampled_from([0.2, 0.5]),
+        fraction=st.sampled_from([0.2, 0.4, 0.6]),
+        pool=st.booleans(),
+        size=st.sampled_from([8, 12]),
+        task=st.sampled_from(list(TASKS)),
+        sigma=st.sampled_from([5.0, 6.0]),
+        images_first=st.booleans(),
+    )
+    def run(self, account: str, task: str, images_first: bool, **chosen: Any) -> None:
+        run = self._run(account, **chosen)
+        self._write(run.params.data.path, task)
+        stages = [lambda: prepare_dataset.fn(run), lambda: assemble_images.fn(run, plan(run))]
+        try:
+            for stage in reversed(stages) if images_first else stages:
+                stage()
+        except TerrineError:
+            self._note_publications(run)
+            return
+        self._note_publications(run)
+        taught = self._taught(run)
+        try:
+            released = self._release(run, task, taught)
+        except TerrineError:
+            return
+        assert released == task, "a release about one task is not given to another"
+        self._statement_discloses(run)
+
+    def _run(self, account: str, **chosen: Any) -> Run:
+        """Return a run about the data in their present form."""
+        self.runs += 1
+        table, groups = self.form.startswith("table"), self.form == "table with groups"
+        data: dict[str, Any] = {"path": self.root / "data" / "private" / "source" / self.form.replace(" ", "-")}
+        data |= {"edition": chosen.get("edition", "1"), "test_fraction": chosen.get("test_fraction", 0.2)}
+        values: dict[str, Any] = {"privacy": {"unit": "group" if groups else "record"}}
+        if table:
+            data |= {"name": "table", "target": "label", "public_fraction": min(chosen.get("fraction", 0.2), 0.4)}
+            data |= {"id": "name"} if self.form == "table with ids" else {}
+            data |= {"group": "person"} if groups else {}
+            data["path"] = data["path"].with_suffix(".csv")
+            values |= {"backbone": {"kind": "columns"}}
+        else:
+            data |= {"name": self.form.split()[0], "size": chosen.get("size", 8)}
+            if chosen.get("pool"):
+                data |= {"pool": "test", "pool_fraction": chosen["fraction"]}
+                values |= {"queries": {"sources": {"pool": 1}, "count": 1}}
+            else:
+                values |= {"queries": {"sources": {"gaussian": 1}, "count": 2, "batch": 2}}
+            data["path"] = data["path"].with_suffix(".npz") if self.form.startswith("npz") else data["path"]
+        values |= {
+            "data": data,
+            "partition": {"teachers": 2},
+            "aggregation": {"mechanism": "histogram", "sigma": chosen.get("sigma", 5.0), "epsilon": 40},
+            "ledger": {"account": account, "epsilon": 100},
+        }
+        return Run(self.root, f"run-{self.runs}", validate(values))
+
+    def _write(self, path: Path, task: str) -> None:
+        """Write the data of everybody who is there, in the present form, labelled for a task."""
+        people, classes = sorted(self.present), TASKS[task]
+        labels = [classes[(person + person // 7) % len(classes)] for person in people]
+        shutil.rmtree(path, ignore_errors=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if self.form == "folder":
+            for name in classes:
+                (path / name).mkdir(parents=True)
+            for person, label in zip(people, labels, strict=True):
+                Image.fromarray(PIXELS[person, 0]).save(path / label / f"{self.names[person]}.{self.suffix}")
+        elif self.form.startswith("npz"):
+            ids = {"ids": [self.names[person] for person in people]} if self.form.endswith("ids") else {}
+            np.savez(path, images=PIXELS[people, 0], labels=np.array(labels), **ids)
+        else:
+            rows = ["number,x,y,name,person,label"]
+            for person, label in zip(people, labels, strict=True):
+                for row in range(2 if self.form.endswith("groups") else 1):
+                    x, y = NUMBERS[person] + row
+                    name = f"{self.names[person]}-{row}"
+                    rows.append(f"{person + row / 2},{x!r},{y!r},{name},person {person},{label}")
+            columns = {"table": "name person", "table with ids": "person", "table with groups": "name"}[self.form]
+            kept = [place for place, name in enumerate(rows[0].split(",")) if name not in columns.split()]
+            path.write_text("\n".join(",".join(row.split(",")[place] for place in kept) for row in rows))
+
+    def _taught(self, run: Run) -> frozenset[int]:
+        """Return who is in the training records that a run's stages stored, by their pixels or names."""
+        if run.params.data.of_images:
+            shown = read_array(run.folders.dataset / "train_images.npy")
+            return frozenset(self._by_pixels(shown))
+        people = sorted(self.present)
+        rows = [(person, row) for person in people for row in range(2 if self.form.endswith("groups") else 1)]
+        texts = [f"{self.names[person]}-{row}" for person, row in rows]
+        if self.form != "table with ids":
+            texts = [str(place) for place in range(len(rows))]
+        known = dict(zip(name_codes(texts).tolist(), rows, strict=True))
+        codes = read_array(run.folders.dataset / "train_names.npy")
+        return frozenset(known[code][0] for code in codes.tolist())
+
+    def _by_pixels(self, shown: np.ndarray) -> set[int]:
+        side = shown.shape[-1]
+        files = [np.asarray(Image.fromarray(one[0]).resize((side, side), Image.Resampling.BILINEAR)) for one in PIXELS]
+        known = [*zip(range(PEOPLE), resize(PIXELS, side, "stretch")[:, 0], strict=True), *enumerate(files)]
+        return {person for image in shown for person, pixels in known if np.array_equal(image[0], pixels)}
+
+    def _release(self, run: Run, task: str, taught: frozenset[int]) -> str:
+        """Release about a run's records through the ledger; return the task that the release says it is about."""
+        account = str(run.params.ledger.account)
+        names = read_json(run.folders.dataset / "manifest.json")["class_names"]
+        assert set(names) == set(TASKS[task])
+
+        def draw() -> dict[str, np.ndarray]:
+            self.drawn[account].append((EVENT, taught))
+            return {"task": np.frombuffer(task.encode(), np.uint8)}
+
+        identity = identity_in_ledger(run, "answers")
+        release = release_at_price(run, identity, EVENT, noise_source(run), draw)
+        if not release.reused:  # whoever was published before is not protected by it
+            self.protected[account] |= taught - self._publications(account)
+        return release.arrays["task"].tobytes().decode()
+
+    def _publications(self, account: str) -> set[int]:
+        return set().union(*(self.published[name] for name in self.together[account]))
+
+    def _note_publications(self, run: Run) -> None:
+        """Assert that whoever is public by now was not protected before, or was public then."""
+        account, people = str(run.params.ledger.account), self._published_now(run)
+        protected = set().union(*(self.protected[name] for name in self.together[account]))
+        exposed = people & protected - self._publications(account)
+        assert not exposed, f"{exposed} are protected by a release and lie in data/public/{run.name}"
+        self.published[account] |= people
+
+    def _published_now(self, run: Run) -> set[int]:
+        """Return whose records lie in data/public of a run."""
+        folder = run.folders.images
+        if not (folder / "manifest.json").is_file():
+            return set()
+        if run.params.data.of_images:
+            return set().union(*(self._by_pixels(np.load(path)) for path in folder.glob("*-pool.npy")))
+        (column,) = [one for one in read_json(folder / "manifest.json")["columns"] if one["name"] == "number"]
+        values = np.load(folder / "queries-00000.npy")[:, 0] * column["deviation"] + column["mean"]
+        return set(np.floor(values + 0.01).astype(int).tolist())
+
+    def _statement_discloses(self, run: Run) -> None:
+        """Assert that what is said of a run's public inputs is true of them."""
+        people = self._published_now(run)
+        said = " ".join(str(one) for one in public_inputs(run))
+        assert ("declared public" in said) == bool(people), said
+
+    @invariant()
+    def everybodys_total_is_known(self) -> None:
+        totals: dict[int, dict[frozenset[str], list[Event]]] = defaultdict(lambda: defaultdict(list))
+        for account, releases in self.drawn.items():
+            for event, people in releases:
+                for person in people:
+                    totals[person][frozenset(self.together[account])].append(event)
+        for person, accounts in totals.items():
+            assert len(accounts) == 1, f"{person} is in {len(accounts)} accounts that do not add up"
+            ((names, events),) = accounts.items()
+            ledger = open_account(self._run(min(names)))[0]
+            spent = min(ledger.spent(ledger.named(name), DELTA) for name in names)
+            assert price(compose(*events), DELTA) <= spent * (1 + 1e-9)
+
+
+def test_histories_of_accounts_protect_everybody_whom_a_release_protected() -> None:
+    run_state_machine_as_test(
+        Histories,
+        settings=hypothesis.settings(
+            max_examples=max(1, STEPS // A_HISTORY),
+            stateful_step_count=A_HISTORY,
+            deadline=None,
+            derandomize=STEPS == 1000,
+            suppress_health_check=list(hypothesis.HealthCheck),
+            database=None,
+        ),
+    )
