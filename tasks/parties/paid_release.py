@@ -21,6 +21,7 @@ from terrine.privacy.accounting.pricing import price
 from terrine.privacy.ledger.account import check_together
 from terrine.privacy.ledger.identity import canonical_json, keyed_digest, load_or_create_key
 from terrine.privacy.ledger.ledger import Ledger, StoredRelease
+from terrine.privacy.ledger.task import Task
 from terrine.privacy.noise import NoiseSource, ReplayNoise, SecureNoise, check_slack
 
 
@@ -47,6 +48,7 @@ class PaidRelease:
             delta=config.terms.delta,
             noise_kind=self._noise.kind,
             data=None if config.ledger.sketch is None else npy.load(config.ledger.sketch),
+            task=_task_of(config),
         )
 
     def _ledger(self) -> Ledger:
@@ -134,7 +136,17 @@ class PaidRelease:
             "answered": int(passed.sum()),
             "counted": counted,
             "reused": reused,
+            "edition": None if release.task is None else release.task.edition,
+            "task": None if release.task is None else release.task.to_json(),
         }
+
+
+def _task_of(config: PartyConfig) -> Task:
+    """What the release is about: a trial's run says it, else the terms."""
+    assert config.ledger is not None
+    if (said := config.ledger.task) is not None:
+        return Task.from_json(said["edition"], said)
+    return Task(config.terms.edition, "classes", tuple(config.terms.class_names))
 
 
 def noise_of(config: PartyConfig) -> NoiseSource:

@@ -13,6 +13,7 @@ from tasks.runtime.origin import laid_down_by
 from tasks.runtime.run import SPLIT_SEED, Run
 from tasks.runtime.step import step
 from tasks.runtime.store import Folders, atomic_folder, read_array, write_array, write_json
+from tasks.runtime.task import source_of
 from terrine.data.dataset import Dataset, fingerprint
 from terrine.data.large import on_disk
 from terrine.data.ordered import Scale
@@ -43,6 +44,7 @@ def write_prepared(run: Run, dataset: Dataset) -> None:
     manifest = {
         **dataset.describe(),
         "class_names": list(dataset.class_names),
+        "declared": dataset.declared,
         "fingerprint": fingerprint(dataset, site_key(run)),
         "laid_down_by": laid_down_by(run.params),
         **({"party_names": list(dataset.party_names)} if dataset.train_parties is not None else {}),
@@ -64,12 +66,13 @@ def write_dataset(folders: Folders, dataset: Dataset, manifest: dict[str, Any]) 
 
 
 def load_dataset(run: Run) -> Dataset:
-    """Read the dataset that the parameters name from its own source.
+    """Read the dataset that the parameters name from its own source, with the classes of its account and edition.
 
     Raises SettingError where the source does not say, as the parameters do, that anyone may read it.
     """
     settings = run.params.data
-    dataset = settings.load(run.root, seed=SPLIT_SEED)
+    with source_of(run) as source:
+        dataset = source.load(run.root, seed=SPLIT_SEED)
     if settings.public_benchmark and not dataset.public_benchmark:
         raise SettingError(
             f"data.public_benchmark is true, but the source of data.name={settings.name} does not say that anyone may "
@@ -100,6 +103,7 @@ def read_dataset(folders: Folders) -> Dataset:
     return Dataset(
         name=manifest["name"],
         class_names=tuple(manifest["class_names"]),
+        declared=manifest["declared"],
         public_benchmark=manifest["public_benchmark"],
         party_names=tuple(manifest.get("party_names", ())),
         column_names=None if manifest.get("columns") is None else tuple(manifest["columns"]),

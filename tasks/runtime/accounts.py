@@ -23,6 +23,7 @@ from terrine.privacy.accounting.gaussian import round_up
 from terrine.privacy.ledger.identity import account_of, keyed_digest
 from terrine.privacy.ledger.ledger import Ledger, StoredRelease
 from terrine.privacy.ledger.site import SiteMemory
+from terrine.privacy.ledger.task import Task
 from terrine.privacy.noise import NoiseSource, ReplayNoise, SecureNoise
 
 SKETCH = "sketch.npy"
@@ -171,11 +172,11 @@ def release_at_price(
     draw: Callable[[], dict[str, NDArray[Any]]],
     inputs: Mapping[str, str] | None = None,
     data: NDArray[np.uint64] | None = None,
-    made_by: Callable[[str], bool] | None = None,
+    task: Task | None = None,
 ) -> StoredRelease:
     """Release through the ledger what costs exactly `event`, or return what was released before: `Ledger.release`.
 
-    data: a sketch of the records, where the stage `dataset` has not laid them down yet.
+    data: a sketch of the records, where the stage `dataset` has not laid them down yet. task: see `Ledger.release`.
     """
     ledger, account = open_account(run)
     return ledger.release(
@@ -187,8 +188,8 @@ def release_at_price(
         noise_kind=noise.kind,
         draw=lambda: (draw(), event),
         inputs=inputs,
-        made_by=made_by,
         data=data_of(run) if data is None else data,
+        task=task,
     )
 
 

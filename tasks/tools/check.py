@@ -17,7 +17,15 @@ from tasks.pipeline.data_remarks import RARE, Remarks, listed, remarks_on
 from tasks.pipeline.figures.released_accuracy import check_use
 from tasks.runtime.accounts import check_data, ledger_account, ledger_before
 from tasks.runtime.identity import Kind
-from tasks.runtime.parameters import as_planned, hopeless, hopeless_sums, planned, settled_before, surveyed
+from tasks.runtime.parameters import (
+    as_planned,
+    hopeless,
+    hopeless_sums,
+    planned,
+    settled_before,
+    surveyed,
+    surveyed_task,
+)
 from tasks.runtime.releases import (
     Release,
     accuracy_of,
@@ -280,7 +288,7 @@ def _look_at_account(found: Finding, automatic: list[tuple[str, str]]) -> None:
         account=lambda: ledger_account(run),
         unit=params.privacy.unit,
         costs=worst_cases(params),
-        releases=lambda: releases_of(run),
+        releases=lambda: releases_of(run, task=surveyed_task(run, found.survey)),
     )
 
 
@@ -303,7 +311,9 @@ def _look_at_transcription(found: Finding) -> None:
         account=lambda: account_of_run(run),
         unit=unit_of(run),
         costs={kind: cost},
-        releases=lambda: [Release(kind, release_terms(run, classes)["release_id"], cost)],
+        releases=lambda: [
+            Release(kind, release_terms(run, classes, surveyed_task(run, found.survey))["release_id"], cost)
+        ],
         noise=noise_kind(settings),
     )
 

@@ -20,16 +20,18 @@ from tasks.config.presets import derive, resolve
 from tasks.reports.accuracy import released_accuracy
 from tasks.runtime.accounts import noise_source, open_account
 from tasks.runtime.identity import release_digest
-from tasks.runtime.parameters import foreseen, settled, settled_before, surveyed
+from tasks.runtime.parameters import foreseen, settled, settled_before, surveyed, surveyed_task
 from tasks.runtime.releases import Release, releases_of, said_of, unpaid
 from tasks.runtime.run import Run, open_run, refuse_transcription
 from tasks.runtime.store import Folders, read_json
+from tasks.runtime.task import task_of
 from terrine.data.survey import Survey
 from terrine.errors import BudgetError, SettingError
 from terrine.privacy.accounting.events import Event, compose
 from terrine.privacy.accounting.gaussian import round_up
 from terrine.privacy.accounting.tuning import GEOMETRIC, composed_epsilon, repeat_and_select_epsilon
 from terrine.privacy.ledger.account import check_together
+from terrine.privacy.ledger.task import Task
 
 Selection = Literal["none", "evaluation", "released"]
 
@@ -195,7 +197,8 @@ def outcome(
     answers = {row["release_id"] for row in rows} - {None}
     if not answers:
         raise SettingError(f"No candidate came to its release: {next(iter(failures.values()), 'nothing was run')}")
-    made = [releases_of(Run(root, each.run, each.params)) for each in candidates]
+    task = _task(root, candidates)
+    made = [releases_of(Run(root, each.run, each.params), task=task) for each in candidates]
     # Students of one answer are one candidate, unless each has an accuracy of its own released.
     searched = {tuple(one.identity for one in own): compose(*(one.worst_case for one in own)) for own in made}
     finished = [row for row in rows if row["failed"] is None]
@@ -224,7 +227,17 @@ def worst_case_price(root: Path, candidates: list[Candidate]) -> float:
 
 def _releases(root: Path, candidates: list[Candidate]) -> list[Release]:
     """Return what candidates release, as the ledger knows it, with the most that each may cost."""
-    return [one for each in candidates for one in releases_of(Run(root, each.run, each.params))]
+    task = _task(root, candidates)
+    return [one for each in candidates for one in releases_of(Run(root, each.run, each.params), task=task)]
+
+
+def _task(root: Path, candidates: list[Candidate]) -> Task:
+    """Return the task of a search, which is about one dataset: as a candidate read it, or as its source is surveyed."""
+    runs = [Run(root, each.run, each.params) for each in candidates]
+    for run in runs:
+        if (run.folders.dataset / "manifest.json").is_file():
+            return task_of(run)
+    return surveyed_task(runs[0], surveyed(runs[0]))
 
 
 def _charged(root: Path, candidates: list[Candidate]) -> dict[str, Event]:

@@ -133,6 +133,8 @@ class PrivacyStatement:
         event_added: The same as `event`, as it is among data of which one has a unit more than the other, and none is
             exchanged: other papers' relation, beside whose figures `epsilon_added` is to be read. None where nothing
             less than `event` is known of it.
+        task: The classes that the release is about, `ledger.task.Task.to_json`, as the ledger recorded them. All of it
+            is public: names that were `found` in the data are no less so, and no ε covers them.
     """
 
     run: str
@@ -163,6 +165,7 @@ class PrivacyStatement:
     epsilon_claimed: float | None = None
     epsilon_account: float | None = None
     event_added: Event | None = None
+    task: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         for name, value, allowed in (

@@ -29,6 +29,7 @@ from terrine.privacy.accounting.events import (
 from terrine.privacy.accounting.filters import Filter, RenyiSum, filter_for
 from terrine.privacy.accounting.gaussian import epsilon_of, mu_of, mu_squared, round_up
 from terrine.privacy.accounting.pricing import price
+from terrine.privacy.ledger.task import Task
 
 
 @dataclass(frozen=True)
@@ -154,6 +155,7 @@ class Account:
         past: Finished releases, added up.
         data: Fingerprints of the data that it released about (`terrine.privacy.ledger.data`).
         linked: Accounts about the same people: what one releases counts in all.
+        tasks: What its releases are about, each once, in the order of reservation.
         promised: The largest ε, by δ, of the budgets that were in force when anything was reserved; None where there
             was no limit.
     """
@@ -168,6 +170,7 @@ class Account:
     data: list[str] = field(default_factory=list)
     linked: list[str] = field(default_factory=list)
     promised: dict[float, float | None] = field(default_factory=dict)
+    tasks: list[Task] = field(default_factory=list)
 
     def reserve(self, release_id: str, worst_case: Event) -> None:
         """Take up a release at its worst case."""
@@ -321,6 +324,7 @@ class Account:
             "data": self.data,
             "linked": self.linked,
             "promised": list(self.promised.items()),
+            "tasks": [[task.edition, task.to_json()] for task in self.tasks],
         }
 
     @classmethod
@@ -337,6 +341,7 @@ class Account:
             list(tree["data"]),
             list(tree["linked"]),
             dict(tree["promised"]),
+            [Task.from_json(edition, task) for edition, task in tree["tasks"]],
         )
 
     def _open(self) -> list[Event]:
