@@ -345,6 +345,12 @@ def _hold_against_account(
     events = [release.worst_case for release in ahead]
     found.spent, found.total = accounts[0].total(), accounts[0].total(*events)
     found.cost = price(compose(*events), delta) if events else 0.0
+    task = surveyed_task(run, found.survey)
+    if not events and not params.data.public_benchmark and task.target is None:
+        found.notes.append(
+            f"Edition {task.edition} holds this release for the {task}. If these data are about another question with "
+            "the same names, set data.edition=<name> (charged separately)."
+        )
     if found.survey.sketch is None and not found.spent and run.site.is_dir() and not params.data.public_benchmark:
         found.notes.append(
             f"Account {params.ledger.account} has released nothing, and another here has: whether these images are its "

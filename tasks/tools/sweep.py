@@ -24,7 +24,6 @@ from tasks.runtime.parameters import foreseen, settled, settled_before, surveyed
 from tasks.runtime.releases import Release, releases_of, said_of, unpaid
 from tasks.runtime.run import Run, open_run, refuse_transcription
 from tasks.runtime.store import Folders, read_json
-from tasks.runtime.task import task_of
 from terrine.data.survey import Survey
 from terrine.errors import BudgetError, SettingError
 from terrine.privacy.accounting.events import Event, compose
@@ -51,11 +50,15 @@ NOTES = {
 
 @dataclass(frozen=True)
 class Candidate:
-    """One combination of the values that are varied (`settings`, as text), and the run that is made with it."""
+    """One combination of the values that are varied (`settings`, as text), and the run that is made with it.
+
+    task: of the one dataset that all candidates have.
+    """
 
     run: str
     settings: Mapping[str, str]
     params: Params
+    task: Task
 
     @property
     def release(self) -> str:
@@ -100,8 +103,9 @@ def candidates_of(
     if not axes:
         raise SettingError("A sweep varies at least one parameter: give --vary section.key=value,value.")
     _check_keys([key for key, _ in axes], assignments)
-    candidates: dict[str, Candidate] = {}
-    survey: Survey | None = None  # of the one dataset that all candidates have, where it decides something
+    found: dict[str, tuple[dict[str, str], Params]] = {}
+    survey: Survey | None = None  # of the one dataset that all candidates have
+    automatic = False
     for values in itertools.product(*(values for _, values in axes)):
         settings = dict(zip((key for key, _ in axes), values, strict=True))
         chosen = [f"{key}={value}" for key, value in settings.items()]
@@ -111,13 +115,16 @@ def candidates_of(
             raise SettingError(f"The candidate {', '.join(chosen)} is impossible:\n{error}") from error
         params = settled_before(root, run)
         if params is None:
-            survey = survey or surveyed(Run(root, run, resolve(root, run)))
+            automatic, survey = True, survey or surveyed(Run(root, run, resolve(root, run)))
             params = foreseen(root, run, survey)
         refuse_transcription(run, params)
-        candidates.setdefault(run, Candidate(run, settings, params))
-    ahead = list(candidates.values())
+        found.setdefault(run, (settings, params))
+    one, (_, params) = next(iter(found.items()))
+    survey = survey or surveyed(Run(root, one, params))
+    task = surveyed_task(Run(root, one, params), survey)
+    ahead = [Candidate(run, settings, params, task) for run, (settings, params) in found.items()]
     check_selection(ahead, selection)
-    if survey is not None:
+    if automatic:
         check_budget(root, ahead)
     return [replace(each, params=settled(root, each.run, survey)) for each in ahead]
 
@@ -197,8 +204,7 @@ def outcome(
     answers = {row["release_id"] for row in rows} - {None}
     if not answers:
         raise SettingError(f"No candidate came to its release: {next(iter(failures.values()), 'nothing was run')}")
-    task = _task(root, candidates)
-    made = [releases_of(Run(root, each.run, each.params), task=task) for each in candidates]
+    made = [_releases(root, [each]) for each in candidates]
     # Students of one answer are one candidate, unless each has an accuracy of its own released.
     searched = {tuple(one.identity for one in own): compose(*(one.worst_case for one in own)) for own in made}
     finished = [row for row in rows if row["failed"] is None]
@@ -227,17 +233,7 @@ def worst_case_price(root: Path, candidates: list[Candidate]) -> float:
 
 def _releases(root: Path, candidates: list[Candidate]) -> list[Release]:
     """Return what candidates release, as the ledger knows it, with the most that each may cost."""
-    task = _task(root, candidates)
-    return [one for each in candidates for one in releases_of(Run(root, each.run, each.params), task=task)]
-
-
-def _task(root: Path, candidates: list[Candidate]) -> Task:
-    """Return the task of a search, which is about one dataset: as a candidate read it, or as its source is surveyed."""
-    runs = [Run(root, each.run, each.params) for each in candidates]
-    for run in runs:
-        if (run.folders.dataset / "manifest.json").is_file():
-            return task_of(run)
-    return surveyed_task(runs[0], surveyed(runs[0]))
+    return [one for each in candidates for one in releases_of(Run(root, each.run, each.params), task=each.task)]
 
 
 def _charged(root: Path, candidates: list[Candidate]) -> dict[str, Event]:

@@ -65,6 +65,8 @@ MECHANISM_FIELDS = (
     | {"discriminator", "counted", "moments", "numbers", "learning_rate", "share", "overlap"}
     | {"findings", "findings_bound", "bins", "grades", "parties", "opened"}
 )
+FOUND = " The class names are the labels that occurred in the data. They are published, and ε does not cover them."
+"""What the summary says of class names that nobody declared."""
 BESIDES = {"counted": "the noisy number of {unit}s", "moments": "the noisy moments of private images"}
 """What the event of a release covers besides its answers, by the field of the mechanism that says so."""
 
@@ -331,6 +333,7 @@ def summary_sentence(statement: PrivacyStatement) -> str:
             if statement.trust_model == "central"
             else "anyone outside the parties, as long as the privacy guardian colludes with none of them."
         )
+        + (FOUND if statement.task is not None and statement.task["found"] else "")
     )
 
 

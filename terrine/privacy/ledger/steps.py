@@ -108,6 +108,7 @@ class Steps:
                 f"Rows about the release {release_id} are missing: they were changed by hand. Nothing was "
                 "released; restore the ledger from a backup."
             )
+        task = asked.task and as_recorded(account.tasks, asked.task)
         if known is None:
             refuse_older(transaction, self._releases, there)
             check_together(standing.together(dataset), [asked.worst_case], asked.noise_kind)
@@ -116,7 +117,6 @@ class Steps:
             if data is not None:
                 transaction.claim(dataset, data)
                 body["data"] = data.name
-            task = asked.task and as_recorded(account.tasks, asked.task)
             if task is not None:
                 body |= {"edition": task.edition, "task": task.to_json()}
             transaction.append("reserve", dataset, release_id, body)

@@ -76,7 +76,7 @@ def as_recorded(tasks: Sequence[Task], asked: Task) -> Task:
 def on_other_task(first: Task, names: Sequence[str], account: str = "The account") -> str:
     """Return what to say of undeclared labels that are not the recorded classes."""
     return (
-        f"{account}, edition {first.edition}, holds releases for {first}; these data have {', '.join(names)}. If "
+        f"{account}, edition {first.edition}, holds releases for the {first}; these data have {', '.join(names)}. If "
         "this is another task, set data.edition=<name> (charged separately), or declare its classes in order with "
         "data.classes."
     )

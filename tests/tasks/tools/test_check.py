@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from flows.cli import app
 from tasks.config.presets import derive, resolve
 from tasks.runtime.accounts import release_at_price
-from tasks.runtime.parameters import settled
+from tasks.runtime.parameters import settled, surveyed_task
 from tasks.runtime.releases import noise_of, releases_of
 from tasks.runtime.run import Run
 from tasks.tools.check import look_at, vanishing_classes
@@ -211,8 +211,9 @@ def test_a_table_that_was_released_about_under_another_account_is_refused_at_fir
     }
     (project / "experiments" / "rows.yaml").write_text(yaml.safe_dump(preset))
     run = Run(project, "rows", settled(project, "rows"))
-    (release,) = releases_of(run)
-    sketch = look_at(project, "rows").survey.sketch
+    survey = look_at(project, "rows").survey
+    (release,) = releases_of(run, task=surveyed_task(run, survey))
+    sketch = survey.sketch
     release_at_price(run, release.identity, release.worst_case, noise_of(run, release.kind), lambda: {}, data=sketch)
     another = derive(project, "rows", ["ledger.account=second", "teachers.ridge=0.2"])
     (said,) = look_at(project, another).stops
@@ -247,13 +248,17 @@ def test_what_another_run_of_the_account_released_is_not_priced_again(project):
     first = derive(project, "own", settings)
     asked = look_at(project, first)
     run = Run(project, first, settled(project, first))
-    for release in releases_of(run):
+    releases = releases_of(run, task=surveyed_task(run, asked.survey))
+    for release in releases:
         release_at_price(run, release.identity, release.worst_case, noise_of(run, release.kind), lambda: {})
     other_student = look_at(project, derive(project, "own", [*settings, "student.l2=0.1"]))
+    (note,) = [note for note in other_student.notes if "another question with the same names" in note]
+    assert note.startswith("Edition 1 holds this release for the classes boot, shirt.")
+    assert not any("another question" in note for note in asked.notes)
     assert (asked.cost, other_student.cost) == (pytest.approx(4, abs=1e-3), 0)
     assert other_student.spent == other_student.total == pytest.approx(4, abs=1e-3)
     other_teachers = look_at(project, derive(project, "own", [*settings, "teachers.ridge=0.2"]))
-    assert other_teachers.cost == price(releases_of(run)[-1].worst_case, 1e-5) < 3.9
+    assert other_teachers.cost == price(releases[-1].worst_case, 1e-5) < 3.9
     assert not list(project.glob(f"data/private/{other_teachers.run.name}"))
 
 
@@ -509,6 +514,9 @@ def test_a_transcription_is_priced_exactly_and_held_against_its_account_and_the_
     (own,) = looked_at("transcription.epsilon=10", "ledger.epsilon=30")[1].refusals
     assert "annotation.sigma to 226.23 or more" in own
     ledger = open_transcribed(run)
-    ledger.release(**release_terms(run, 2), draw=lambda: ({"x": np.zeros(1)}, event_of(section(run.params), 2)))
+    ledger.release(
+        **release_terms(run, 2, surveyed_task(run, found.survey)),
+        draw=lambda: ({"x": np.zeros(1)}, event_of(section(run.params), 2)),
+    )
     _, again = looked_at("ledger.epsilon=30")
     assert (again.cost, again.spent, again.exact, again.stops) == (0, found.total, exact, [])
