@@ -262,6 +262,35 @@ def test_what_another_run_of_the_account_released_is_not_priced_again(project):
     assert not list(project.glob(f"data/private/{other_teachers.run.name}"))
 
 
+def test_undeclared_classes_of_another_task_are_refused_and_declared_ones_are_priced(project):
+    settings = ["data.path=images/one.csv", "privacy.moments=0.05"]
+    files = [f"{kind}/{kind}L{number:03}.png" for kind in ("boot", "shirt") for number in range(190)]
+    for name, labels in (("one", ("a", "b")), ("two", ("c", "d"))):
+        rows = [f"{file},{labels[number % 2]}" for number, file in enumerate(files)]
+        (project / "images" / f"{name}.csv").write_text("\n".join(["path,label", *rows]))
+    first = derive(project, "own", settings)
+    survey = look_at(project, first).survey
+    run = Run(project, first, settled(project, first))
+    task = surveyed_task(run, survey)
+    for release in releases_of(run, task=task):
+        about = task if release.kind == "answers" else None
+        noise = noise_of(run, release.kind)
+        release_at_price(run, release.identity, release.worst_case, noise, lambda: {}, task=about)
+    other = [*settings, "data.path=images/two.csv"]
+    refused = _check("--preset", "own", *(word for one in other for word in ("--set", one)))
+    assert refused.exit_code == 1
+    assert isinstance(refused.exception, InputError)
+    said = str(refused.exception)
+    assert "Account clinic, edition 1, holds releases for the classes a, b. Correct the label; or, if this is" in said
+    assert not list(project.glob("data/p*/*/images"))
+    declared = look_at(project, derive(project, "own", [*other, "data.classes=[c, d]"]))
+    answers = next(each.worst_case for each in releases_of(run, task=task) if each.kind == "answers")
+    assert declared.cost == price(answers, 1e-5) < 4
+    edition = look_at(project, derive(project, "own", [*other, "data.edition=second"]))
+    assert edition.cost == pytest.approx(4, abs=1e-3)
+    assert edition.survey.class_names == ("c", "d")
+
+
 def test_sums_are_held_against_their_noise_and_large_groups_are_told_of_votes(project):
     found = look_at(project, derive(project, "own", SUMMED))
     assert found.strength > 1
