@@ -266,7 +266,7 @@ def _student(folder: Path, signature: Signature | None, checks: list[Check]) -> 
 def _classes(statement: Mapping[str, Any], classes: list[str]) -> Check:
     """Compare the student's class names with those that the release was made for."""
     if (task := statement["task"]) is None:
-        return Check("classes", None, "The statement does not name the classes of the release.")
+        return Check("classes", False, "The statement does not name the classes of the release.")
     if list(task["names"]) != classes:
         released, named = ", ".join(task["names"]), ", ".join(classes)
         return Check("classes", False, f"The student is for {named}, and the release is for {released}.")

@@ -20,6 +20,7 @@ from terrine.errors import SettingError
 from terrine.privacy.accounting.events import Event, NonPrivateEvent, from_json, to_json
 from terrine.privacy.accounting.gaussian import round_up
 from terrine.privacy.accounting.pricing import price
+from terrine.privacy.ledger.task import Task
 from terrine.privacy.noise import NoiseKind
 from terrine.privacy.statement_1 import ADDED, as_version_1
 
@@ -199,6 +200,7 @@ class PrivacyStatement:
             self.epsilon_added is None or (self.unit != "label" and self.epsilon_added <= self.epsilon),
             "what adding or removing a unit costs is part of what exchanging it does, and no label is added alone",
         )
+        _require(self.task is None or Task.describes(self.task), f"{self.task} describes no classes")
         strange = set(self.mechanism) - MECHANISM_FIELDS
         _require(not strange, f"a mechanism is described by public parameters, not by {', '.join(sorted(strange))}")
         exact = self.epsilon * (1 - _ROUNDING)

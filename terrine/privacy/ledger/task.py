@@ -7,7 +7,7 @@ list of a later release, and with it whether that release is the stored one.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, get_args
 
 from terrine.errors import LedgerError
 
@@ -45,11 +45,28 @@ class Task:
     @classmethod
     def from_json(cls, edition: str, tree: Mapping[str, Any]) -> Self:
         """Return the task that `to_json` described."""
+        names, target, found = tuple(map(_text, tree["names"])), tree["target"], tree["found"]
+        if not isinstance(found, bool):
+            raise TypeError(f"found={found!r} is neither true nor false")
         edges = tuple(map(float, tree["edges"]))
-        return cls(edition, tree["kind"], tuple(tree["names"]), edges, tree["target"], tree["found"])
+        return cls(edition, tree["kind"], names, edges, None if target is None else _text(target), found)
+
+    @classmethod
+    def describes(cls, tree: Mapping[str, Any]) -> bool:
+        """Tell whether these are the JSON values of a task: all of them, and nothing else."""
+        try:
+            return cls.from_json("", tree).to_json() == tree and tree["kind"] in get_args(TaskKind)
+        except (KeyError, TypeError, ValueError):
+            return False
 
     def __str__(self) -> str:
         return f"{self.kind} {', '.join(self.names)}"
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is no text")
+    return value
 
 
 def recorded(tasks: Sequence[Task], edition: str, target: str | None) -> Task | None:
