@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from tasks.parties.account import account_in_ledger
+from tasks.parties.account import account_in_ledger, task_agreed
 from tasks.parties.config import PartyConfig
 from tasks.runtime.reservation import Reservation
 from terrine import npy
@@ -21,7 +21,6 @@ from terrine.privacy.accounting.pricing import price
 from terrine.privacy.ledger.account import check_together
 from terrine.privacy.ledger.identity import canonical_json, keyed_digest, load_or_create_key
 from terrine.privacy.ledger.ledger import Ledger, StoredRelease
-from terrine.privacy.ledger.task import Task
 from terrine.privacy.noise import NoiseSource, ReplayNoise, SecureNoise, check_slack
 
 
@@ -48,7 +47,7 @@ class PaidRelease:
             delta=config.terms.delta,
             noise_kind=self._noise.kind,
             data=None if config.ledger.sketch is None else npy.load(config.ledger.sketch),
-            task=_task_of(config),
+            task=task_agreed(config),
         )
 
     def _ledger(self) -> Ledger:
@@ -139,14 +138,6 @@ class PaidRelease:
             "edition": None if release.task is None else release.task.edition,
             "task": None if release.task is None else release.task.to_json(),
         }
-
-
-def _task_of(config: PartyConfig) -> Task:
-    """What the release is about: a trial's run says it, else the terms."""
-    assert config.ledger is not None
-    if (said := config.ledger.task) is not None:
-        return Task.from_json(said["edition"], said)
-    return Task(config.terms.edition, "classes", tuple(config.terms.class_names))
 
 
 def noise_of(config: PartyConfig) -> NoiseSource:

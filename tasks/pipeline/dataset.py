@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +14,7 @@ from tasks.runtime.origin import laid_down_by
 from tasks.runtime.run import SPLIT_SEED, Run
 from tasks.runtime.step import step
 from tasks.runtime.store import Folders, atomic_folder, read_array, write_array, write_json
-from tasks.runtime.task import source_of
+from tasks.runtime.task import recorded_task, source_of, task_from
 from terrine.data.dataset import Dataset, fingerprint
 from terrine.data.large import on_disk
 from terrine.data.ordered import Scale
@@ -78,6 +79,7 @@ def load_dataset(run: Run) -> Dataset:
             f"data.public_benchmark is true, but the source of data.name={settings.name} does not say that anyone may "
             "read it. Set data.public_benchmark=false, ledger.account and ledger.epsilon; nothing was written."
         )
+    dataset = _with_classes(run, getattr(source, "classes", None), dataset)
     drawn_by_group = dataset.test_groups is not None and getattr(settings, "pool", None) == "test"
     if drawn_by_group and run.params.privacy.unit == "record" and not settings.public_benchmark:
         raise SettingError(
@@ -86,6 +88,14 @@ def load_dataset(run: Run) -> Dataset:
             "Set privacy.unit=group; nothing was written."
         )
     return dataset
+
+
+def _with_classes(run: Run, declared: Sequence[str] | None, dataset: Dataset) -> Dataset:
+    """Return a dataset with the declared or recorded classes, also from a plugin's source that knows labels alone."""
+    if declared is None and task_from(run.params.data, dataset.class_names, declared=dataset.declared).found:
+        first = recorded_task(run)
+        declared = None if first is None else first.names
+    return dataset if declared in (None, dataset.class_names) else dataset.with_classes(declared)
 
 
 def read_pool_labels(folders: Folders) -> np.ndarray | None:

@@ -111,7 +111,10 @@ class Source(Settings):
         return False
 
     def finds_classes(self, at: Path = Path()) -> bool:
-        """Tell whether the class names are the labels that occur, because neither settings nor files declare them."""
+        """Tell whether the class names are the labels that occur, because neither settings nor files declare them.
+
+        Then the source has a setting `classes`, as those below `Own` have.
+        """
         return False
 
     def load(self, at: Path = Path(), *, seed: int = 0, progress: Progress | None = None) -> Dataset:
