@@ -71,6 +71,7 @@ PRIVACY_TESTS = (
             "released_accuracy",
             "report",
             "sums",
+            "two_tasks",
         )
     ),
     "tests/tasks/parties/test_accept.py",

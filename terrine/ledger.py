@@ -28,6 +28,7 @@ from terrine.aggregation.votes import histograms_of
 from terrine.errors import ArtefactError, SettingError
 from terrine.privacy.ledger.identity import account_of, keyed_digest, load_or_create_key, release_identity
 from terrine.privacy.ledger.ledger import Ledger as SiteLedger
+from terrine.privacy.ledger.task import Task
 from terrine.privacy.noise import SecureNoise
 from terrine.privacy.statement import PrivacyStatement
 
@@ -37,8 +38,8 @@ class Ledger:
 
     Formal guarantees, whatever processes crash or race: everything that this account ever released is, together,
     within its budget; nothing is drawn before its worst case is reserved; the same release, asked for again, is the
-    stored one and costs nothing. What is the same is decided by public things alone: account, edition, mechanism,
-    the settings of what voted, never the votes.
+    stored one and costs nothing. What is the same is decided by public things alone: account, edition, classes,
+    mechanism, the settings of what voted, never the votes.
 
     Args:
         folder: Holds key, database and releases; made where there is none. Private; keep and back up all of it.
@@ -127,6 +128,8 @@ class Ledger:
             "queries": votes.queries,
             **committed(keyed_digest(self._key, "terrine partition", votes.assignment.astype("<i8").tobytes())),
         }
+        names = votes.class_names or tuple(map(str, range(votes.classes)))
+        task = Task(edition, "classes", names, found=not votes.declared)
         parameters = {
             **votes.made_from,
             **mechanism.describe(),
@@ -134,7 +137,7 @@ class Ledger:
             "delta": self.delta,
             "asked": len(histograms),
             "voters": teachers,
-            "classes": votes.classes,
+            "task": task.identity(),
         }
         self._register(votes.unit)
         stored = release_histograms(
@@ -156,6 +159,7 @@ class Ledger:
             noise=noise,
             inputs=inputs,
             data=None if votes.people is None else replace(votes.people, edition=edition),
+            task=task,
         )
         changed = changed_inputs(stored, inputs)
         if "queries" in changed:
@@ -172,6 +176,7 @@ class Ledger:
             trust_model="central",
             epsilon_dataset=stored.epsilon_total,
             epsilon_account=stored.guarantee,
+            task=None if stored.task is None else stored.task.to_json(),
             noise=noise.kind,
             mechanism=mechanism.describe(),
             partition_digest=partition_commitment(stored, self._key),

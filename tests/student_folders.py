@@ -119,12 +119,14 @@ def make_table_student(folder: Path, *, forest: bool = False) -> Path:
 
 def make_statement(folder: Path, **changes: Any) -> dict:
     """Write the privacy statement of a student in `folder` where it belongs, beside it; return what it says."""
+    names = json.loads((folder / "manifest.json").read_text())["class_names"]
     values: dict[str, Any] = {
         "run": "clinic", "release_id": "01", "dataset": "23", "unit": "record", "trust_model": "central",
         "event": RepeatedEvent(vote_answer(40.0), 100), "delta": 1e-5, "delta_slack": 0.0, "epsilon_budget": 3.0,
         "epsilon_dataset": 3.0, "noise": "secure", "mechanism": {"mechanism": "gnmax", "sigma": 40.0}, "teachers": 50,
         "queries": 100, "asked": 100, "answered": 100, "answered_per_class": (100, 0, 0, 0), "partition_digest": "45",
         "partition_disjoint": True, "public_inputs": (), "code_version": "1",
+        "task": {"kind": "classes", "names": names, "edges": [], "target": None, "found": False},
     }  # fmt: skip
     content = PrivacyStatement(**(values | changes)).to_dict()
     (folder.parent / "privacy.json").write_text(json.dumps(content))

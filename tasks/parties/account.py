@@ -19,6 +19,7 @@ from terrine.privacy.ledger.account import check_together
 from terrine.privacy.ledger.identity import account_of, canonical_json, keyed_digest, load_or_create_key
 from terrine.privacy.ledger.ledger import Ledger
 from terrine.privacy.ledger.people import People
+from terrine.privacy.ledger.task import Task
 
 
 class OwnAccount:
@@ -58,6 +59,7 @@ class OwnAccount:
             noise_kind="secure",
             draw=lambda: ({}, event),
             data=People.load(people) if people is not None and people.is_file() else None,
+            task=task_agreed(self._config),
         )
 
     def standing(self) -> dict[str, Any]:
@@ -76,6 +78,14 @@ def begun(settings: GuardianLedger) -> tuple[bytes, Ledger] | None:
 def account_in_ledger(key: bytes, settings: GuardianLedger) -> str:
     """Return what a party's ledger knows its account as."""
     return account_of(key, settings.account) if settings.named else settings.account
+
+
+def task_agreed(config: PartyConfig) -> Task:
+    """Return what a party's release is about: a trial's run says it, else the terms."""
+    assert config.ledger is not None
+    if (said := config.ledger.task) is not None:
+        return Task.from_json(said["edition"], said)
+    return Task(config.terms.edition, "classes", tuple(config.terms.class_names))
 
 
 def standing_of(ledger: Ledger | None, name: str, release: str, config: PartyConfig) -> dict[str, Any]:

@@ -84,6 +84,8 @@ class GuardianLedger(Settings):
     """Folder in which the site remembers which ledger data were released through."""
     people: Path | None = None
     """Of a trial, in which one site has the records of all: the digests by which the ledger recognises them."""
+    task: dict[str, Any] | None = None
+    """Of a trial: the run's task and edition (`terrine.privacy.ledger.task`); null: the classes of the terms."""
 
 
 class PartyConfig(Settings):

@@ -164,6 +164,7 @@ def _statement(run: Run, terms: Terms, about: dict[str, Any], release: StoredRel
         dataset=guardian["account"],
         epsilon_dataset=release.epsilon_total,
         epsilon_account=guardian["epsilon_account"],
+        task=guardian["task"],
         # Who holds what stands in the terms; which record is whose, each party knows for itself.
         partition_digest=terms.digest,
         partition_disjoint=True,

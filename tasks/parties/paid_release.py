@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from tasks.parties.account import account_in_ledger
+from tasks.parties.account import account_in_ledger, task_agreed
 from tasks.parties.config import PartyConfig
 from tasks.runtime.reservation import Reservation
 from terrine.errors import LedgerError, SettingError
@@ -47,6 +47,7 @@ class PaidRelease:
             delta=config.terms.delta,
             noise_kind=self._noise.kind,
             data=None if config.ledger.people is None else People.load(config.ledger.people),
+            task=task_agreed(config),
         )
 
     def _ledger(self) -> Ledger:
@@ -134,6 +135,8 @@ class PaidRelease:
             "answered": int(passed.sum()),
             "counted": counted,
             "reused": reused,
+            "edition": None if release.task is None else release.task.edition,
+            "task": None if release.task is None else release.task.to_json(),
         }
 
 

@@ -27,11 +27,13 @@ from tasks.runtime.accounts import PEOPLE, stored_people
 from tasks.runtime.identity import Inputs
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_json, write_array, write_json
+from tasks.runtime.task import task_of
 from terrine.aggregation.mechanism import UNANSWERED
 from terrine.aggregation.rounds import NEVER
 from terrine.determinism.randomness import derive_seed
 from terrine.privacy.accounting.events import from_json
 from terrine.privacy.ledger.ledger import StoredRelease
+from terrine.privacy.ledger.task import Task
 
 VOTES, INPUTS = "votes.npy", "inputs.json"
 
@@ -95,6 +97,7 @@ def stored_release(about: dict[str, Any], terms: Terms, arrays: Mapping[str, np.
         reused=record["reused"],
         epsilon_total=record["epsilon_total"],
         guarantee=record["epsilon_account"],
+        task=None if record["task"] is None else Task.from_json(record["edition"], record["task"]),
     )
 
 
@@ -120,7 +123,7 @@ def released_arrays(terms: Terms, passed: np.ndarray, result: np.ndarray) -> dic
 
 
 def _lay_out(run: Run, folder: Path, terms: Terms, held: Mapping[str, np.ndarray], account: str) -> None:
-    settings, own, ledger = run.params.aggregation, run.params.collaboration, run.params.ledger
+    settings, own, ledger, task = run.params.aggregation, run.params.collaboration, run.params.ledger, task_of(run)
     free = free_endpoints()
     guardian: dict[str, Any] = {
         "ledger": {
@@ -133,6 +136,7 @@ def _lay_out(run: Run, folder: Path, terms: Terms, held: Mapping[str, np.ndarray
             "run": run.name,
             "site": str(run.site.resolve()),
             "people": None if stored_people(run) is None else str((run.folders.dataset / PEOPLE).resolve()),
+            "task": {"edition": task.edition, **task.to_json()},
         },
         "noise": settings.noise,
     }

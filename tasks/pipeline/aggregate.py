@@ -29,7 +29,7 @@ from tasks.pipeline.vote import read_votes
 from tasks.reports.statement_page import write_statement
 from tasks.runtime.accounts import ledger_account, noise_source, open_account, stored_people
 from tasks.runtime.assurance import assurance
-from tasks.runtime.identity import Inputs, about_release, check_queries, made_by, remembered, tell_change
+from tasks.runtime.identity import Inputs, about_release, check_queries, remembered, tell_change
 from tasks.runtime.keys import site_key
 from tasks.runtime.origin import check_made
 from tasks.runtime.releases import (
@@ -42,6 +42,7 @@ from tasks.runtime.releases import (
 from tasks.runtime.run import Run
 from tasks.runtime.step import step
 from tasks.runtime.store import atomic_folder, read_json, write_array, write_json, write_table
+from tasks.runtime.task import check_task, task_of
 from terrine.aggregation.findings import answer_names, histograms_of_findings
 from terrine.aggregation.release import about_answers, asked, release_histograms
 from terrine.aggregation.rounds import LaterVotes
@@ -147,8 +148,8 @@ def release_once(run: Run, histograms: np.ndarray, inputs: Inputs) -> StoredRele
         later_votes=None if guide is None else _votes_on_what_it_makes(run, guide, classes),
         # Answers say nothing without what they are about: whatever happens next, both can be written from these.
         also=dict if guide is None else lambda: guide.made.to_arrays(),
-        made_by=made_by(run, "answers"),
         data=stored_people(run),
+        task=task_of(run),
         **_before(run),
     )
 
@@ -195,7 +196,11 @@ def _guided(run: Run, release: StoredRelease) -> Guided | None:
 def write_answers(
     run: Run, votes_manifest: dict[str, Any], release: StoredRelease, moments: StoredRelease | None
 ) -> None:
-    """Write released answers, with what is said of them: `teachers`, `classes` and `class_names` of the votes."""
+    """Write released answers, with what is said of them: `teachers`, `classes` and `class_names` of the votes.
+
+    Raises ArtefactError for a release that is about other classes.
+    """
+    check_task(release, votes_manifest["class_names"])
     arrays, guided = release.arrays, _guided(run, release)
     numbers, findings = np.arange(len(arrays["labels"])), run.params.aggregation.findings
     table = {

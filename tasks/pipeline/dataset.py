@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from tasks.runtime.origin import laid_down_by
 from tasks.runtime.run import SPLIT_SEED, Run
 from tasks.runtime.step import step
 from tasks.runtime.store import Folders, atomic_folder, read_array, write_array, write_json
+from tasks.runtime.task import recorded_task, source_of, task_from
 from terrine.data.dataset import Dataset, fingerprint
 from terrine.data.large import on_disk
 from terrine.data.ordered import Scale
@@ -42,6 +44,7 @@ def write_prepared(run: Run, dataset: Dataset) -> None:
     manifest = {
         **dataset.describe(),
         "class_names": list(dataset.class_names),
+        "declared": dataset.declared,
         "fingerprint": fingerprint(dataset, site_key(run)),
         "laid_down_by": laid_down_by(run.params),
         **({"party_names": list(dataset.party_names)} if dataset.train_parties is not None else {}),
@@ -63,17 +66,19 @@ def write_dataset(folders: Folders, dataset: Dataset, manifest: dict[str, Any], 
 
 
 def load_dataset(run: Run) -> Dataset:
-    """Read the dataset that the parameters name from its own source.
+    """Read the dataset that the parameters name from its own source, with the classes of its account and edition.
 
     Raises SettingError where the source does not say, as the parameters do, that anyone may read it.
     """
     settings = run.params.data
-    dataset = settings.load(run.root, seed=SPLIT_SEED)
+    with source_of(run) as source:
+        dataset = source.load(run.root, seed=SPLIT_SEED)
     if settings.public_benchmark and not dataset.public_benchmark:
         raise SettingError(
             f"data.public_benchmark is true, but the source of data.name={settings.name} does not say that anyone may "
             "read it. Set data.public_benchmark=false, ledger.account and ledger.epsilon; nothing was written."
         )
+    dataset = _with_classes(run, getattr(source, "classes", None), dataset)
     drawn_by_group = dataset.test_groups is not None and getattr(settings, "pool", None) == "test"
     if drawn_by_group and run.params.privacy.unit == "record" and not settings.public_benchmark:
         raise SettingError(
@@ -82,6 +87,14 @@ def load_dataset(run: Run) -> Dataset:
             "Set privacy.unit=group; nothing was written."
         )
     return dataset
+
+
+def _with_classes(run: Run, declared: Sequence[str] | None, dataset: Dataset) -> Dataset:
+    """Return a dataset with the declared or recorded classes, also from a plugin's source that knows labels alone."""
+    if declared is None and task_from(run.params.data, dataset.class_names, declared=dataset.declared).found:
+        first = recorded_task(run)
+        declared = None if first is None else first.names
+    return dataset if declared in (None, dataset.class_names) else dataset.with_classes(declared)
 
 
 def read_pool_labels(folders: Folders) -> np.ndarray | None:
@@ -99,6 +112,7 @@ def read_dataset(folders: Folders) -> Dataset:
     return Dataset(
         name=manifest["name"],
         class_names=tuple(manifest["class_names"]),
+        declared=manifest["declared"],
         public_benchmark=manifest["public_benchmark"],
         party_names=tuple(manifest.get("party_names", ())),
         column_names=None if manifest.get("columns") is None else tuple(manifest["columns"]),

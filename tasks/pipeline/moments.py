@@ -17,9 +17,11 @@ from tasks.pipeline.dataset import protected_units, read_dataset
 from tasks.pipeline.pretrain import read_backbone
 from tasks.runtime.accounts import release_at_price
 from tasks.runtime.identity import remembered, tell_change
+from tasks.runtime.keys import site_key
 from tasks.runtime.releases import identity_in_ledger, moments_of, noise_of
 from tasks.runtime.run import Run
 from tasks.runtime.store import write_tensors
+from terrine.data.digest import digest_of_arrays
 from terrine.deployment.model import MOMENTS
 from terrine.models.backbone import Backbone
 from terrine.models.moments import bound_for, statistics_from, unit_vectors
@@ -37,7 +39,9 @@ def release_moments(run: Run) -> StoredRelease | None:
     units = protected_units(run, dataset)
     backbone, noise = read_backbone(run.folders), noise_of(run, "moments")
     bound = _bound(run, backbone, mechanism)
-    inputs = remembered(run, records=run.folders.dataset_manifest()["fingerprint"])
+    # Of images alone: tasks with other labels share the release.
+    seen = {"images": (dataset.train_images, "|u1"), "units": (units, "<i8")}
+    inputs = remembered(run, images=digest_of_arrays("terrine moments 1", seen, site_key(run)))
 
     def draw() -> dict[str, np.ndarray]:
         return {"sums": mechanism.release(unit_vectors(backbone, dataset.train_images, units, bound), noise)}

@@ -47,6 +47,7 @@ from tasks.runtime.store import (
     write_json,
     write_tensors,
 )
+from tasks.runtime.task import check_task, task_of
 from terrine.aggregation.course import Course, moments_in_steps
 from terrine.aggregation.findings import answer_names
 from terrine.aggregation.records import Records, Whitening, row_type
@@ -102,7 +103,7 @@ def release_sums(run: Run, release_id: str) -> None:
             run, terms, lambda: held_by_parties(run, terms.teachers), account=account, inputs=inputs
         )
     else:
-        release = release_at_price(run, release_id, course.event, noise, draw, inputs)
+        release = release_at_price(run, release_id, course.event, noise, draw, inputs, task=task_of(run))
     check_queries(run, release, inputs)
     about = {"teachers": run.params.partition.teachers, "class_names": names, "classes": len(names)}
     write_sums(run, release, course, whitening, about, moments)
@@ -122,7 +123,11 @@ def write_sums(
     about: dict[str, Any],
     moments: StoredRelease | None,
 ) -> None:
-    """Write released sums, with what is said of them: `teachers`, `classes` and `class_names` of the records."""
+    """Write released sums, with what is said of them: `teachers`, `classes` and `class_names` of the records.
+
+    Raises ArtefactError for a release that is about other classes.
+    """
+    check_task(release, about["class_names"])
     settings: Any = run.params.aggregation
     with atomic_folder(run.folders.answers) as folder:
         write_tensors(folder / SUMS, whitening.arrays | release.arrays)

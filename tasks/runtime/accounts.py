@@ -23,6 +23,7 @@ from terrine.privacy.ledger.identity import account_of, keyed_digest
 from terrine.privacy.ledger.ledger import Ledger, StoredRelease
 from terrine.privacy.ledger.people import PUBLIC, People
 from terrine.privacy.ledger.site import SiteMemory
+from terrine.privacy.ledger.task import Task
 from terrine.privacy.noise import NoiseSource, ReplayNoise, SecureNoise
 
 PEOPLE = "people.npz"
@@ -210,12 +211,12 @@ def release_at_price(
     inputs: Mapping[str, str] | None = None,
     data: People | None = None,
     tests: bool = False,
-    made_by: Callable[[str], bool] | None = None,
+    task: Task | None = None,
 ) -> StoredRelease:
     """Release through the ledger what costs exactly `event`, or return what was released before: `Ledger.release`.
 
     data: digests of the records, if the stage `dataset` has not stored them yet. tests: whether the release is about
-    the held-out records, too.
+    the held-out records, too. task: see `Ledger.release`.
     """
     ledger, account = open_account(run)
     return ledger.release(
@@ -227,9 +228,9 @@ def release_at_price(
         noise_kind=noise.kind,
         draw=lambda: (draw(), event),
         inputs=inputs,
-        made_by=made_by,
         data=stored_people(run) if data is None else data,
         tests=tests,
+        task=task,
     )
 
 

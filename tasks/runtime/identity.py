@@ -1,8 +1,10 @@
 """Under which identity the ledger knows a run's releases: one rule for answers, averages, moments, annotations,
 labels and a noised accuracy.
 
-A release is identified by the account, the edition of the data that the operator names, and the settings upstream of it
-that differ from their defaults: by public things alone. So a run that changes its student shares the release, one that
+A release is identified by the account, the edition of the data that the operator names, its task (kind, names and order
+of classes, edges of bins, the column of labels) and the settings upstream of it that differ from their defaults: by
+public things alone. A count of units and moments of images depend on no label: tasks about the same people share them.
+So a run that changes its student shares the release, one that
 changes a teacher's penalty makes a release of its own and pays for it, whether its votes are equal or not, and whether
 a release is made again never says anything about the data (docs/exactly-once.md).
 
@@ -12,20 +14,19 @@ edition, the stored release is what comes back, and the operator is told.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
-from tasks.config.params import FAMILIES, Params, read_parameters
-from tasks.config.presets import resolve
+from tasks.config.params import FAMILIES, Params
 from tasks.config.values import digest
 from tasks.runtime.keys import site_key
 from tasks.runtime.provenance import code_version
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_json, write_text
 from terrine.aggregation.release import changed_inputs, committed, partition_commitment
-from terrine.errors import ArtefactError, TerrineError
-from terrine.models.architecture import LEARNED_PROJECTION
+from terrine.errors import ArtefactError
 from terrine.privacy.ledger.identity import release_identity
+from terrine.privacy.ledger.task import Task
 from terrine.settings import Settings
 
 if TYPE_CHECKING:
@@ -36,10 +37,6 @@ Inputs = dict[str, str]
 
 FORM = 1
 """Raised when the same settings would release something else, or when a default upstream of a release changes."""
-
-_LATER_FORMS = {"gradients": 3, "copies": 2}
-"""The same of one mechanism, whose releases alone become other ones, or of teachers with deformed copies. Gradients
-were asked at another head in the first form, through another lens in the second; copies had other deformations."""
 
 _CHANGED = "data_changed_"
 
@@ -58,6 +55,12 @@ _UPSTREAM: dict[Kind, tuple[str, ...]] = {
 PLACES = {"root", "path", "labels", "download"}
 """Settings of the data that say where they lie."""
 
+OF_TASK: frozenset[Kind] = frozenset({"answers", "averages", "annotations", "labels", "accuracy"})
+"""The kinds of releases that depend on labels, and so on the task."""
+
+_TASK = {"findings", "grades", "bins", "classes", "target"}
+"""Settings of the data that declare the task, which has a place of its own in an identity."""
+
 _ELSEWHERE: dict[str, set[str]] = {
     # Where files lie, not what is in them; the edition has a place of its own.
     "data": PLACES | {"public_benchmark", "edition"},
@@ -69,16 +72,6 @@ _ELSEWHERE: dict[str, set[str]] = {
 }
 """Settings of these sections that decide nothing about it."""
 
-_FIRST_DEFAULTS: dict[str, dict[str, Any]] = {
-    "partition": {"teachers": 50},
-    "queries": {"count": 4000},
-    "teachers": {"ridge": 0.3, "prior": 1.0},
-}
-"""What these settings are when an identity does not say: their defaults when identities were first made."""
-
-_GIVEN_TO_ALL = {("teachers", "ridge"): 0.1}
-"""What identities say of kinds that have no such setting: every run had it then."""
-
 _OF_SUMS = {"epsilon", "delta", "noise"}
 """Settings of the aggregation that the noise on averages and moments is made for."""
 
@@ -87,8 +80,6 @@ def upstream(params: Params, kind: Kind) -> dict[str, Any]:
     """Return the settings that decide what a release of this kind is, as JSON values: those that are not defaults."""
     chosen: dict[str, Any] = {"seed": params.seed} if params.seed and kind != "labels" else {}
     nobody_votes = kind == "answers" and params.aggregation.reveals == "sums"
-    if kind == "answers" and (form := _LATER_FORMS.get(params.aggregation.mechanism)):
-        chosen["form"] = form
     for name in _UPSTREAM[kind]:
         if nobody_votes and name in ("partition", "teachers"):
             continue
@@ -96,91 +87,64 @@ def upstream(params: Params, kind: Kind) -> dict[str, Any]:
         if section is None or (name == "collaboration" and params.aggregation.where != "parties"):
             continue
         values = section.model_dump(mode="json", exclude=_ELSEWHERE.get(name), exclude_defaults=True)
-        values = _as_first_said(name, section, values)
+        values = _with_kind(name, section, values)
         if kind in ("averages", "moments") and name == "aggregation":
             values = {key: value for key, value in values.items() if key in _OF_SUMS}
         if kind == "units" and name == "privacy":
             values = {key: value for key, value in values.items() if key != "moments"}
-        if name == "teachers" and "copies" in values:
-            values = {**values, "form_of_copies": _LATER_FORMS["copies"]}
-        if name == "backbone" and section.learns_projection:
-            values = {**values, **LEARNED_PROJECTION}
         if name == "transcription":
-            values = _of_transcription(values, kind, section.student.learns_projection)
-        if name == "data" and kind == "labels":
-            values = {key: value for key, value in values.items() if key not in ("size", "channels", "fit")}
+            values = _of_transcription(values, kind)
+        if name == "data":
+            left_out = {*_TASK, *(("size", "channels", "fit") if kind == "labels" else ())}
+            values = {key: value for key, value in values.items() if key not in left_out}
         if values:
             chosen[name] = values
     return chosen
 
 
-def _as_first_said(name: str, section: Settings, values: dict[str, Any]) -> dict[str, Any]:
-    """Return settings of a section as identities hold them, whatever has become a default since.
-
-    values: those that differ from their defaults of today.
-    """
+def _with_kind(name: str, section: Settings, values: dict[str, Any]) -> dict[str, Any]:
+    """Return settings of a section with its kind, which is no default of the kind's own class."""
     family = FAMILIES.get(name)
     if family is not None and (kind := getattr(section, family.key)) != family.default:
-        values = {**values, family.key: kind}  # each kind's class has its own name for a default
-    for key, default in _FIRST_DEFAULTS.get(name, {}).items():
-        value = getattr(section, key, _GIVEN_TO_ALL.get((name, key)))
-        values = {other: values[other] for other in values if other != key}
-        values |= {key: value} if value is not None and value != default else {}
+        values = {**values, family.key: kind}
     return values
 
 
-def _of_transcription(values: dict[str, Any], kind: Kind, projected: bool) -> dict[str, Any]:
-    """Leave out what is done with annotations in the end, and of labels all that comes after them.
-
-    projected: whether the student's features are learned from public images.
-    """
+def _of_transcription(values: dict[str, Any], kind: Kind) -> dict[str, Any]:
+    """Leave out what is done with annotations in the end, and of labels all that comes after them."""
     if kind == "labels":
         return {"epsilon": values["annotation"]["epsilon"]}
     student = {key: value for key, value in values.get("student", {}).items() if key != "final_steps"}
-    return {**values, "student": {**student, **(LEARNED_PROJECTION if projected else {})}}
+    return {**values, "student": student}
 
 
 def release_digest(params: Params, kind: Kind = "answers") -> str:
-    """Return a digest of all that decides a release but the account: equal for runs of one account that share it."""
-    return digest({"edition": params.data.edition, "form": FORM, **upstream(params, kind)}, 64)
+    """Return a digest of all settings that decide a release but the account: equal for runs of one account and the
+    same data that share it."""
+    task = params.data.model_dump(mode="json", include=_TASK, exclude_defaults=True)
+    return digest({"edition": params.data.edition, "form": FORM, "task": task, **upstream(params, kind)}, 64)
 
 
-def identity_of(run: Run, account: str, noise: Mapping[str, Any], kind: Kind, *index: int) -> str:
-    """Return the identity under which the ledger knows a release of the run; its parameters and the site's key alone
-    are looked at.
+def identity_of(
+    run: Run, account: str, noise: Mapping[str, Any], kind: Kind, *index: int, task: Task | None = None
+) -> str:
+    """Return the identity under which the ledger knows a release of the run, from public facts alone.
 
     account: whose budget the release draws on. noise: the description of its noise. index: which one, where there are
-    several: the round of an average.
+    several: the round of an average. task: what the release is about; kinds in `OF_TASK` need it, others ignore it.
     """
+    parameters = {"form": FORM, **upstream(run.params, kind)}
+    if kind in OF_TASK:
+        assert task is not None, f"{kind} depend on the task"
+        parameters["task"] = task.identity()
     return release_identity(
         site_key(run),
         account=account,
         edition=run.params.data.edition,
         release=" ".join([kind, *map(str, index)]),
-        parameters={"form": FORM, **upstream(run.params, kind)},
+        parameters=parameters,
         noise=noise,
     )
-
-
-def made_by(run: Run, kind: Kind) -> Callable[[str], bool]:
-    """Return whether another run, by its name, makes the same release: `Ledger.release` asks it of earlier versions'.
-
-    Its parameters are those it was last made with, where they are on disk, else those of its preset.
-    """
-    own = release_digest(run.params, kind)
-
-    def same(name: str) -> bool:
-        other = Run(run.root, name, run.params)
-        if name == run.name:
-            return True
-        try:
-            paths = [path for path in (other.folders.parameters, other.folders.public_parameters) if path.is_file()]
-            params = read_parameters(paths[0]) if paths else resolve(run.root, name)
-        except TerrineError:
-            return False  # a run that this version cannot make, or that is gone
-        return params.ledger.account == run.params.ledger.account and release_digest(params, kind) == own
-
-    return same
 
 
 def remembered(run: Run, **digests: str) -> Inputs:
@@ -200,6 +164,7 @@ def about_release(run: Run, account: str, release: StoredRelease) -> dict[str, A
         "dataset": account,
         "epsilon_dataset": release.epsilon_total,
         "epsilon_account": release.guarantee,
+        "task": None if release.task is None else release.task.to_json(),
         "partition_digest": partition_commitment(release, site_key(run)),
         "partition_disjoint": read_json(run.folders.partition / "manifest.json")["every_record_in_exactly_one_part"],
         "code_version": " ".join(f"{name} {value}" for name, value in code_version(run.root).items()),

@@ -24,6 +24,7 @@ from tasks.runtime.identity import PLACES
 from tasks.runtime.releases import check_releases, identity_in_ledger, noise_of, noise_on_count
 from tasks.runtime.run import SPLIT_SEED, Run
 from tasks.runtime.store import Folders, read_json, write_json, write_text
+from tasks.runtime.task import source_of, task_from
 from terrine.data.partitions import refuse_no_groups
 from terrine.data.survey import Survey
 from terrine.errors import SettingError
@@ -41,6 +42,7 @@ from terrine.planning import (
 )
 from terrine.privacy.accounting.events import count_of_units
 from terrine.privacy.accounting.gaussian import mu_of
+from terrine.privacy.ledger.task import Task
 
 FILE = "settled.json"
 """In the run's private folder: what was chosen, and from which parameters. Chosen again only where these change."""
@@ -114,9 +116,15 @@ def _with(values: dict[str, Any], chosen: dict[str, dict[str, Any]]) -> Params:
 
 def surveyed(run: Run) -> Survey:
     """Return what a run's data are. Raises SettingError where groups are to be protected and the data have none."""
-    survey = run.params.data.survey(run.root, seed=SPLIT_SEED)
+    with source_of(run) as source:
+        survey = source.survey(run.root, seed=SPLIT_SEED)
     refuse_no_groups(run.params.privacy.unit, survey.groups)
     return survey
+
+
+def surveyed_task(run: Run, survey: Survey) -> Task:
+    """Return the task of a run before its records are read."""
+    return task_from(run.params.data, survey.class_names, declared=survey.declared)
 
 
 def foreseen(root: Path, name: str, survey: Survey) -> Params:
@@ -143,7 +151,7 @@ def _choose(run: Run, automatic: list[tuple[str, str]], survey: Survey) -> dict[
     if not counts_units(run):
         return _chosen(automatic, plan)
     if counted_before(run) is None:
-        check_releases(as_planned(run, automatic, survey))
+        check_releases(as_planned(run, automatic, survey), task=surveyed_task(run, survey))
     units, sigma = _count(run, survey.units(run.params.privacy.unit)), noise_on_count(run.params)
     return _chosen(automatic, planned(run, automatic, survey, units=units), units=units, counted=sigma)
 
@@ -293,7 +301,10 @@ def _count(run: Run, units: int, *, counted: bool = False) -> int:
         return {"units": units + noise.gaussian(1, sigma)}
 
     # Before the stage `dataset`: whose records these are must be known before they are counted, too.
-    data = None if counted else people_in(run, run.params.data.load(run.root, seed=SPLIT_SEED))
+    data = None
+    if not counted:
+        with source_of(run) as source:
+            data = people_in(run, source.load(run.root, seed=SPLIT_SEED))
     release = release_at_price(run, identity_in_ledger(run, "units"), count_of_units(sigma), noise, draw, data=data)
     return max(1, round(float(release.arrays["units"][0])))
 

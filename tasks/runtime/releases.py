@@ -13,13 +13,15 @@ from typing import Any
 
 from tasks.config.params import Params
 from tasks.runtime.accounts import budget_explained, ledger_account, noise_source, open_account
-from tasks.runtime.identity import Kind, identity_of
+from tasks.runtime.identity import OF_TASK, Kind, identity_of
 from tasks.runtime.run import Run
+from tasks.runtime.task import task_of
 from terrine.planning import noise_of_count
 from terrine.privacy.accounting.events import Event, NonPrivateEvent, compose, count_of_units
 from terrine.privacy.clipped_mean import ClippedMean
 from terrine.privacy.ledger.account import Account, check_together
 from terrine.privacy.ledger.ledger import Ledger
+from terrine.privacy.ledger.task import Task
 from terrine.privacy.noise import NoiseKind, NoiseSource
 from terrine.privacy.noised_accuracy import NoisedAccuracy
 from terrine.teachers.averaging.private import PrivateAveraging, calibrated
@@ -53,9 +55,10 @@ def noise_of(run: Run, kind: Kind, *index: int) -> NoiseSource:
     return noise_source(run, f"replayed noise{_PURPOSES.get(kind, '')}", *index)
 
 
-def identity_in_ledger(run: Run, kind: Kind, *index: int) -> str:
+def identity_in_ledger(run: Run, kind: Kind, *index: int, task: Task | None = None) -> str:
     """Return the identity under which the ledger knows a release of the run; index: which one, where there are several.
 
+    task: what the run is about, needed before its records were read (`tasks.runtime.task.task_of`).
     That of a count of units is the same before and after they were counted.
     """
     noise = noise_of(run, kind, *index).describe()
@@ -63,7 +66,8 @@ def identity_in_ledger(run: Run, kind: Kind, *index: int) -> str:
         noise = {**noise, "sigma": noise_on_count(run.params)}
         privacy = run.params.privacy.model_copy(update={"units": None, "counted": 0.0})
         run = Run(run.root, run.name, run.params.model_copy(update={"privacy": privacy}))
-    return identity_of(run, ledger_account(run), noise, kind, *index)
+    task = (task or task_of(run)) if kind in OF_TASK else None
+    return identity_of(run, ledger_account(run), noise, kind, *index, task=task)
 
 
 def worst_cases(params: Params, queries: int | None = None) -> dict[Kind, Event]:
@@ -88,12 +92,15 @@ def worst_cases(params: Params, queries: int | None = None) -> dict[Kind, Event]
     return found | ({"accuracy": accuracy.event} if accuracy is not None else {})
 
 
-def releases_of(run: Run, queries: int | None = None) -> list[Release]:
-    """Return what a run releases, in its order. queries: see `worst_cases`."""
+def releases_of(run: Run, queries: int | None = None, task: Task | None = None) -> list[Release]:
+    """Return what a run releases, in its order. queries: see `worst_cases`. task: see `identity_in_ledger`."""
     averages = averaging_of(run.params)
     first = {"averages": (CENTRE if averages is not None and averages.centred else 0,)}
     costs = worst_cases(run.params, queries)
-    return [Release(kind, identity_in_ledger(run, kind, *first.get(kind, ())), cost) for kind, cost in costs.items()]
+    return [
+        Release(kind, identity_in_ledger(run, kind, *first.get(kind, ()), task=task), cost)
+        for kind, cost in costs.items()
+    ]
 
 
 def unpaid(ledger: Ledger, releases: Sequence[Release]) -> list[Release]:
@@ -122,12 +129,12 @@ def check_fit(
             check_together(accounts, costs, noise or noise_source(run).kind, said_of(releases))
 
 
-def check_releases(run: Run, queries: int | None = None) -> None:
+def check_releases(run: Run, queries: int | None = None, task: Task | None = None) -> None:
     """Refuse a run, before its first release is charged, whose account does not pay for all that it has yet to release.
 
-    queries: see `worst_cases`. Raises BudgetError.
+    queries, task: see `releases_of`. Raises BudgetError.
     """
-    releases = releases_of(run, queries)
+    releases = releases_of(run, queries, task)
     if len(releases) > 1:  # a single one is held against the account as the ledger reserves it
         ledger, name = open_account(run)
         check_fit(run, ledger.together(name), unpaid(ledger, releases))

@@ -93,6 +93,8 @@ def verify_statement(path: Path, trusted: Ed25519PublicKey | None = None) -> lis
     else:
         checks.append(Check("signature", None, "There is none: whole at most, and nobody answers for it."))
     classes = _student(folder, signature, checks)
+    if statement is not None and classes is not None:
+        checks.append(_classes(statement, classes))
     _files(statement_file, statement, signature, classes, checks)
     return checks
 
@@ -259,6 +261,16 @@ def _student(folder: Path, signature: Signature | None, checks: list[Check]) -> 
         whom = "of the statement's release" + (", and the one that was signed" if signature is not None else "")
         checks.append(Check("student", True, f"Every file is as its manifest says; it is {whom}."))
     return classes
+
+
+def _classes(statement: Mapping[str, Any], classes: list[str]) -> Check:
+    """Compare the student's class names with those that the release was made for."""
+    if (task := statement["task"]) is None:
+        return Check("classes", False, "The statement does not name the classes of the release.")
+    if list(task["names"]) != classes:
+        released, named = ", ".join(task["names"]), ", ".join(classes)
+        return Check("classes", False, f"The student is for {named}, and the release is for {released}.")
+    return Check("classes", True, f"The student and the release are for {', '.join(classes)}.")
 
 
 def _files(

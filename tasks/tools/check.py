@@ -18,7 +18,15 @@ from tasks.pipeline.dataset import load_dataset
 from tasks.pipeline.figures.released_accuracy import check_use
 from tasks.runtime.accounts import changed_settings, check_people, ledger_account, ledger_before, people_in
 from tasks.runtime.identity import Kind
-from tasks.runtime.parameters import as_planned, hopeless, hopeless_sums, planned, settled_before, surveyed
+from tasks.runtime.parameters import (
+    as_planned,
+    hopeless,
+    hopeless_sums,
+    planned,
+    settled_before,
+    surveyed,
+    surveyed_task,
+)
 from tasks.runtime.releases import (
     Release,
     accuracy_of,
@@ -283,7 +291,7 @@ def _look_at_account(found: Finding, automatic: list[tuple[str, str]]) -> None:
         account=lambda: ledger_account(run),
         unit=params.privacy.unit,
         costs=worst_cases(params),
-        releases=lambda: releases_of(run),
+        releases=lambda: releases_of(run, task=surveyed_task(run, found.survey)),
     )
 
 
@@ -306,7 +314,9 @@ def _look_at_transcription(found: Finding) -> None:
         account=lambda: account_of_run(run),
         unit=unit_of(run),
         costs={kind: cost},
-        releases=lambda: [Release(kind, release_terms(run, classes)["release_id"], cost)],
+        releases=lambda: [
+            Release(kind, release_terms(run, classes, surveyed_task(run, found.survey))["release_id"], cost)
+        ],
         noise=noise_kind(settings),
     )
 
@@ -344,6 +354,12 @@ def _hold_against_account(
                 f"{setting} was {value} in an earlier run of account {params.ledger.account}, so other records are "
                 "public now."
             )
+    task = surveyed_task(run, found.survey)
+    if not events and not params.data.public_benchmark and task.target is None:
+        found.notes.append(
+            f"Edition {task.edition} holds this release for the {task}. If these data are about another question with "
+            "the same names, set data.edition=<name> (charged separately)."
+        )
     try:
         accounts[0].check_same(budget, unit)
         check_people(run, _people(run, found.survey))

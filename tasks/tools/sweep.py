@@ -20,7 +20,7 @@ from tasks.config.presets import derive, resolve
 from tasks.reports.accuracy import released_accuracy
 from tasks.runtime.accounts import noise_source, open_account
 from tasks.runtime.identity import release_digest
-from tasks.runtime.parameters import foreseen, settled, settled_before, surveyed
+from tasks.runtime.parameters import foreseen, settled, settled_before, surveyed, surveyed_task
 from tasks.runtime.releases import Release, releases_of, said_of, unpaid
 from tasks.runtime.run import Run, open_run, refuse_transcription
 from tasks.runtime.store import Folders, read_json
@@ -30,6 +30,7 @@ from terrine.privacy.accounting.events import Event, compose
 from terrine.privacy.accounting.gaussian import round_up
 from terrine.privacy.accounting.tuning import GEOMETRIC, composed_epsilon, repeat_and_select_epsilon
 from terrine.privacy.ledger.account import check_together
+from terrine.privacy.ledger.task import Task
 
 Selection = Literal["none", "evaluation", "released"]
 
@@ -49,11 +50,15 @@ NOTES = {
 
 @dataclass(frozen=True)
 class Candidate:
-    """One combination of the values that are varied (`settings`, as text), and the run that is made with it."""
+    """One combination of the values that are varied (`settings`, as text), and the run that is made with it.
+
+    task: of the one dataset that all candidates have.
+    """
 
     run: str
     settings: Mapping[str, str]
     params: Params
+    task: Task
 
     @property
     def release(self) -> str:
@@ -98,8 +103,9 @@ def candidates_of(
     if not axes:
         raise SettingError("A sweep varies at least one parameter: give --vary section.key=value,value.")
     _check_keys([key for key, _ in axes], assignments)
-    candidates: dict[str, Candidate] = {}
-    survey: Survey | None = None  # of the one dataset that all candidates have, where it decides something
+    found: dict[str, tuple[dict[str, str], Params]] = {}
+    survey: Survey | None = None  # of the one dataset that all candidates have
+    automatic = False
     for values in itertools.product(*(values for _, values in axes)):
         settings = dict(zip((key for key, _ in axes), values, strict=True))
         chosen = [f"{key}={value}" for key, value in settings.items()]
@@ -109,13 +115,16 @@ def candidates_of(
             raise SettingError(f"The candidate {', '.join(chosen)} is impossible:\n{error}") from error
         params = settled_before(root, run)
         if params is None:
-            survey = survey or surveyed(Run(root, run, resolve(root, run)))
+            automatic, survey = True, survey or surveyed(Run(root, run, resolve(root, run)))
             params = foreseen(root, run, survey)
         refuse_transcription(run, params)
-        candidates.setdefault(run, Candidate(run, settings, params))
-    ahead = list(candidates.values())
+        found.setdefault(run, (settings, params))
+    one, (_, params) = next(iter(found.items()))
+    survey = survey or surveyed(Run(root, one, params))
+    task = surveyed_task(Run(root, one, params), survey)
+    ahead = [Candidate(run, settings, params, task) for run, (settings, params) in found.items()]
     check_selection(ahead, selection)
-    if survey is not None:
+    if automatic:
         check_budget(root, ahead)
     return [replace(each, params=settled(root, each.run, survey)) for each in ahead]
 
@@ -195,7 +204,7 @@ def outcome(
     answers = {row["release_id"] for row in rows} - {None}
     if not answers:
         raise SettingError(f"No candidate came to its release: {next(iter(failures.values()), 'nothing was run')}")
-    made = [releases_of(Run(root, each.run, each.params)) for each in candidates]
+    made = [_releases(root, [each]) for each in candidates]
     # Students of one answer are one candidate, unless each has an accuracy of its own released.
     searched = {tuple(one.identity for one in own): compose(*(one.worst_case for one in own)) for own in made}
     finished = [row for row in rows if row["failed"] is None]
@@ -224,7 +233,7 @@ def worst_case_price(root: Path, candidates: list[Candidate]) -> float:
 
 def _releases(root: Path, candidates: list[Candidate]) -> list[Release]:
     """Return what candidates release, as the ledger knows it, with the most that each may cost."""
-    return [one for each in candidates for one in releases_of(Run(root, each.run, each.params))]
+    return [one for each in candidates for one in releases_of(Run(root, each.run, each.params), task=each.task)]
 
 
 def _charged(root: Path, candidates: list[Candidate]) -> dict[str, Event]:

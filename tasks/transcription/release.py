@@ -13,9 +13,10 @@ import numpy as np
 
 from tasks.pipeline.dataset import read_dataset
 from tasks.runtime.accounts import ledger_account, open_registered, stored_people
-from tasks.runtime.identity import Kind, about_release, identity_of, made_by
+from tasks.runtime.identity import Kind, about_release, identity_of
 from tasks.runtime.keys import site_key
 from tasks.runtime.run import Run
+from tasks.runtime.task import task_of
 from tasks.transcription.clients import number_of_clients
 from tasks.transcription.start import GENERATOR, STUDENT, section
 from terrine.determinism.randomness import derive_seed
@@ -24,6 +25,7 @@ from terrine.files import file_digest
 from terrine.privacy.accounting.events import Event, NonPrivateEvent
 from terrine.privacy.ledger.identity import keyed_digest
 from terrine.privacy.ledger.ledger import Ledger, StoredRelease
+from terrine.privacy.ledger.task import Task
 from terrine.privacy.noise import NoiseKind, NoiseSource, ReplayNoise, SecureNoise, delta_slack
 from terrine.privacy.randomised_response import ReplayResponse, ResponseSource, SecureResponse
 from terrine.privacy.statement import PrivacyStatement, PublicInput, Unit
@@ -78,20 +80,24 @@ def open_account(run: Run) -> Ledger:
     return open_registered(run, account_of_run(run), delta=delta, unit=unit_of(run), public=public)
 
 
-def release_terms(run: Run, classes: int) -> dict[str, Any]:
-    """Return the arguments of `Ledger.release` for the run's annotations, or its randomised labels, but how to draw."""
+def release_terms(run: Run, classes: int, task: Task | None = None) -> dict[str, Any]:
+    """Return the arguments of `Ledger.release` for the run's annotations, or its randomised labels, but how to draw.
+
+    task: what the run is about, needed before its records were read.
+    """
+    task = task or task_of(run)
     settings, account = section(run.params), account_of_run(run)
     kind: Kind = "labels" if settings.protect == "labels" else "annotations"
     noise = {"kind": settings.noise} | ({"seed": run.params.seed} if settings.noise == "replay" else {})
     return {
         "dataset": account,
-        "release_id": identity_of(run, account, noise, kind),
+        "release_id": identity_of(run, account, noise, kind, task=task),
         "run": run.name,
         "worst_case": event_of(settings, classes),
         "delta": settings.delta,
         "noise_kind": noise_kind(settings),
-        "made_by": made_by(run, kind),
         "data": stored_people(run),
+        "task": task,
     }
 
 

@@ -40,6 +40,7 @@ from tasks.runtime.store import (
     write_json,
     write_tensors,
 )
+from tasks.runtime.task import check_task
 from tasks.transcription.clients import groups, number_of_clients, read_clients, read_manifest
 from tasks.transcription.release import (
     check_run,
@@ -310,6 +311,7 @@ def finish(session: Session) -> None:
     """Settle the release and write everything that may be published about it."""
     run = session.run
     release = session.settle()
+    check_task(release, run.folders.dataset_manifest()["class_names"])
     session.tell_change()
     annotations = session.annotations()
     session.loop.finish()

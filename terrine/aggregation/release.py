@@ -20,6 +20,7 @@ from terrine.aggregation.votes import HistogramArray, IntegerArray
 from terrine.privacy.accounting.events import Event, NonPrivateEvent, compose
 from terrine.privacy.ledger.identity import keyed_digest
 from terrine.privacy.ledger.people import People
+from terrine.privacy.ledger.task import Task
 from terrine.privacy.noise import NoiseSource, check_slack, delta_slack
 from terrine.privacy.statement import PrivacyStatement, PublicInput, released_per_class
 
@@ -43,6 +44,8 @@ class Votes:
         made_from: The settings that decide what the votes are, as JSON values: public, and never a function of records.
         public_inputs: The public material that went in.
         people: Digests by which a ledger recognises the records; None if they are not known, or public.
+        class_names: Names of the classes, public and part of the release ID; empty: they have numbers alone.
+        declared: Whether these were named beforehand, instead of being the labels that occurred.
     """
 
     values: IntegerArray
@@ -55,6 +58,8 @@ class Votes:
     made_from: Mapping[str, Any] = field(default_factory=dict)
     public_inputs: tuple[PublicInput, ...] = ()
     people: People | None = None
+    class_names: tuple[str, ...] = ()
+    declared: bool = True
 
     def __repr__(self) -> str:
         queries, teachers = self.values.shape
@@ -117,8 +122,8 @@ def release_histograms(
     before: Event = NOTHING,
     drawn_before: int = 0,
     unprotected: bool = False,
-    made_by: Callable[[str], bool] | None = None,
     data: People | None = None,
+    task: Task | None = None,
 ) -> StoredRelease:
     """Release answers through the ledger, or return those that were released before under this identity.
 
@@ -134,7 +139,7 @@ def release_histograms(
         before: What the same run spent before anything was asked.
         drawn_before: How many values with noise that was.
         unprotected: Whether nothing is guaranteed, whatever noise is drawn.
-        made_by: See `Ledger.release`, as for `data`.
+        data: See `Ledger.release`, as for `task`.
 
     Raises:
         SettingError: an impossible budget.
@@ -178,8 +183,8 @@ def release_histograms(
         noise_kind=noise.kind,
         draw=draw,
         inputs=inputs,
-        made_by=made_by,
         data=data,
+        task=task,
     )
 
 

@@ -62,7 +62,8 @@ class Dataset:
     scale           the order of its classes, all of which were named beforehand (`terrine.data.ordered`), or None
     test_numbers    float64 [M] or None: where classes are bins, the numbers that test_labels are the bins of
     settings        what its source was told that decides what is in it, JSON values: public
-    declared        whether classes were named beforehand, so that of some there may be no record
+    declared        whether settings, class folders or the file itself name the classes, so that some may be without
+                    records; otherwise the names are the labels that occur
     remarks         what their source has to say about the labels, in sentences for the data's keeper
     """
 
@@ -321,11 +322,13 @@ def from_one_set(
     numbers: np.ndarray | None = None,
     remarks: tuple[str, ...] = (),
     named: bool = False,
+    declared: bool = False,
 ) -> Dataset:
     """Return the dataset of one set of records, uint8 [N, C, H, W] and int64 [N], split by `splits.split_units`.
 
     Groups are held out whole. Without `record_names`, int64 [N], the name of a record is its place in `images`: the
     places that remain in training are its names there. numbers: float64 [N], where labels are their bins on `scale`.
+    declared: see `Dataset`.
     """
     own = place_codes(len(images)) if record_names is None else record_names
     units = own if groups is None else groups
@@ -348,6 +351,7 @@ def from_one_set(
         test_numbers=None if numbers is None else numbers[test],
         remarks=remarks,
         named=named,
+        declared=declared,
     )
 
 

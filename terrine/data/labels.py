@@ -1,7 +1,7 @@
 """Labels, groups and names as users write them, turned into integers: labels 0..K-1, and codes of groups and names."""
 
 import unicodedata
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -15,6 +15,25 @@ OF_A_QUANTITY = "If it is a quantity, say where its bins end: data.bins=[0, 10, 
 """What is said where numbers were taken for classes."""
 
 _EXAMPLES = {"a group": "a patient id", "a party": "the name of a hospital", "an id": "the number of an image"}
+
+
+class UnknownLabelError(InputError):
+    """A label that is none of the declared classes.
+
+    Attributes:
+        place: Where the label is, with the label.
+        label: The label.
+    """
+
+    def __init__(self, place: str, label: str, why: str) -> None:
+        super().__init__(f"{place}, {why}")
+        self.place, self.label = place, label
+
+
+def declared_names(labels: Iterable[str], declared: Sequence[str]) -> dict[str, str]:
+    """Return the declared class of each label, "" for none: the class itself, or the one that it is written like."""
+    like = {plain(name): name for name in declared}
+    return {label: label if label in declared else like.get(plain(label), "") for label in labels}
 
 
 def encode_labels(
@@ -167,9 +186,9 @@ def _number_text(name: str, values: np.ndarray, names: tuple[str, ...], where: s
     number = {text: index for index, text in enumerate(names)}
     unknown = [index for index, text in enumerate(values) if text not in number]
     if unknown:
-        raise InputError(
-            f"{where}: {name}[{unknown[0]}] is '{values[unknown[0]]}', which is none of the classes {list(names)}."
-        )
+        label = str(values[unknown[0]])
+        why = f"which is none of the classes {list(names)}. Correct it, or declare all classes: data.classes."
+        raise UnknownLabelError(f"{where}: {name}[{unknown[0]}] is '{label}'", label, why)
     return np.array([number[text] for text in values], dtype=np.int64)
 
 
@@ -192,10 +211,9 @@ def _names_of_integers(labels: Mapping[str, np.ndarray], where: str) -> tuple[st
 def _refuse_outside(name: str, values: np.ndarray, names: tuple[str, ...], where: str) -> None:
     outside = np.flatnonzero((values < 0) | (values >= len(names)))
     if len(outside):
-        raise InputError(
-            f"{where}: {name}[{outside[0]}] is {values[outside[0]]}, outside 0..{len(names) - 1}, the range of the "
-            f"{len(names)} class_names. Correct the label or name its class."
-        )
+        label = str(values[outside[0]])
+        why = f"outside 0..{len(names) - 1}, the range of the {len(names)} class_names. Correct it or name its class."
+        raise UnknownLabelError(f"{where}: {name}[{outside[0]}] is {label}", label, why)
 
 
 def class_places(names: Sequence[str], agreed: Sequence[str]) -> np.ndarray:

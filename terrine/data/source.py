@@ -23,6 +23,7 @@ from pydantic_core import PydanticCustomError
 from terrine.data import public
 from terrine.data.content_digest import digests_of_images
 from terrine.data.dataset import Dataset
+from terrine.data.findings import are_names
 from terrine.data.images import Fit, resize, to_channels
 from terrine.data.ordered import Scale
 from terrine.data.pool import take_pool
@@ -107,6 +108,13 @@ class Source(Settings):
     @property
     def has_public_records(self) -> bool:
         """Whether some of its records are public and are asked about: their source is then opened to get at them."""
+        return False
+
+    def finds_classes(self, at: Path = Path()) -> bool:
+        """Tell whether the class names are the labels that occur, because neither settings nor files declare them.
+
+        Then the source has a setting `classes`, as those below `Own` have.
+        """
         return False
 
     def load(self, at: Path = Path(), *, seed: int = 0, progress: Progress | None = None) -> Dataset:
@@ -244,6 +252,20 @@ class Own(Split):
 
     path: Annotated[Path, AtHome()]
     """The user's own .npz file, image folder, CSV file or DICOMDIR (as `name` says)."""
+    classes: tuple[str, ...] | None = Field(None, min_length=2)
+    """Names of all classes, in the order of their labels. In CSV files a label that differs from one only in case,
+    spaces or a full stop at the end counts as it; so it is with a table's `grades`. null: the names of class folders,
+    the `class_names` of an .npz file, or the labels that occurred in the first run of the account and edition."""
+
+    @field_validator("classes")
+    @classmethod
+    def _distinct_classes(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        if value is not None and not are_names(value):
+            raise ValueError(f"{list(value)} are not distinct names")
+        return value
+
+    def finds_classes(self, at: Path = Path()) -> bool:
+        return not (self.classes or getattr(self, "findings", ()) or getattr(self, "scale", None))
 
 
 SOURCES = Kinds("data", Source, "terrine.data.sources", default="digits", key="name")

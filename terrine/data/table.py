@@ -32,6 +32,8 @@ from terrine.data.encoding import Column, Encoding, identifying, learn
 from terrine.data.labels import (
     MISSING,
     OF_A_QUANTITY,
+    UnknownLabelError,
+    declared_names,
     encode_groups,
     encode_labels,
     encode_names,
@@ -121,6 +123,7 @@ def load(source: Source, at: Path = Path(), *, seed: int = 0) -> tuple[Dataset, 
         content_on=on_columns,
         scale=source.scale,
         test_numbers=None if numbers is None else numbers[test],
+        declared=not source.finds_classes(),
         remarks=remarks,
     )
     dataset.validate()
@@ -265,13 +268,14 @@ def _class_names(column: pd.Series, source: Source, path: Path) -> dict[str, str
         )
     lines = {str(label): line for line, label in firsts.items()}
     if declared := source.grades or source.classes:
-        like = {plain(name): name for name in declared}
-        names = {label: label if label in declared else like.get(plain(label), "") for label in lines}
+        names = declared_names(lines, declared)
         unknown = next((label for label, name in names.items() if not name), None)
         if unknown is not None:
-            raise InputError(
-                f"{path}, line {lines[unknown]}: '{column.name}' is '{unknown}', which is none of data."
-                f"{'grades' if source.grades else 'classes'}={_listed(declared)}. Correct it, or add it there."
+            raise UnknownLabelError(
+                f"{path}, line {lines[unknown]}: '{column.name}' is '{unknown}'",
+                unknown,
+                f"which is none of data.{'grades' if source.grades else 'classes'}={_listed(declared)}. Correct it, or "
+                "add it there.",
             )
         return names
     seen: dict[str, str] = {}

@@ -20,6 +20,7 @@ from terrine.errors import SettingError
 from terrine.privacy.accounting.events import Event, NonPrivateEvent, from_json, to_json
 from terrine.privacy.accounting.gaussian import round_up
 from terrine.privacy.accounting.pricing import price
+from terrine.privacy.ledger.task import Task
 from terrine.privacy.noise import NoiseKind
 from terrine.privacy.statement_1 import ADDED, as_version_1
 
@@ -65,6 +66,8 @@ MECHANISM_FIELDS = (
     | {"discriminator", "counted", "moments", "numbers", "learning_rate", "share", "overlap"}
     | {"findings", "findings_bound", "bins", "grades", "parties", "opened"}
 )
+FOUND = " The class names are the labels that occurred in the data. They are published, and ε does not cover them."
+"""What the summary says of class names that nobody declared."""
 BESIDES = {"counted": "the noisy number of {unit}s", "moments": "the noisy moments of private images"}
 """What the event of a release covers besides its answers, by the field of the mechanism that says so."""
 
@@ -133,6 +136,8 @@ class PrivacyStatement:
         event_added: The same as `event`, as it is among data of which one has a unit more than the other, and none is
             exchanged: other papers' relation, beside whose figures `epsilon_added` is to be read. None where nothing
             less than `event` is known of it.
+        task: The classes that the release is about, `ledger.task.Task.to_json`, as the ledger recorded them. All of it
+            is public: names that were `found` in the data are no less so, and no ε covers them.
     """
 
     run: str
@@ -163,6 +168,7 @@ class PrivacyStatement:
     epsilon_claimed: float | None = None
     epsilon_account: float | None = None
     event_added: Event | None = None
+    task: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         for name, value, allowed in (
@@ -194,6 +200,7 @@ class PrivacyStatement:
             self.epsilon_added is None or (self.unit != "label" and self.epsilon_added <= self.epsilon),
             "what adding or removing a unit costs is part of what exchanging it does, and no label is added alone",
         )
+        _require(self.task is None or Task.describes(self.task), f"{self.task} describes no classes")
         strange = set(self.mechanism) - MECHANISM_FIELDS
         _require(not strange, f"a mechanism is described by public parameters, not by {', '.join(sorted(strange))}")
         exact = self.epsilon * (1 - _ROUNDING)
@@ -328,6 +335,7 @@ def summary_sentence(statement: PrivacyStatement) -> str:
             if statement.trust_model == "central"
             else "anyone outside the parties, as long as the privacy guardian colludes with none of them."
         )
+        + (FOUND if statement.task is not None and statement.task["found"] else "")
     )
 
 

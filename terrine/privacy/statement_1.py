@@ -9,7 +9,7 @@ from typing import Any
 
 from terrine.privacy.accounting.events import GaussianEvent, counts, from_json
 
-ADDED = frozenset({"epsilon_account"})
+ADDED = frozenset({"epsilon_account", "task"})
 """Fields that a version 1 statement does not have."""
 
 _NEIGHBOURS = {

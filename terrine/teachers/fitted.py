@@ -103,6 +103,8 @@ class FittedTeachers:
             made_from=self._made_from(queries),
             public_inputs=self._public_inputs(queries),
             people=None if self.data.public else self.data.people(self.parts.unit),
+            class_names=self.data.class_names,
+            declared=self.data.declared or self.data.scale is not None,
         )
 
     def _states(self, teachers: Sequence[int]) -> Iterable[Arrays]:

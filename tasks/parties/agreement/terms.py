@@ -323,9 +323,9 @@ class Terms(Settings):
     def identity(self) -> dict[str, Any]:
         """What the release is known by, as JSON values. Not what only says how it is come by: by when, with which
         version, by which teachers, unless they release averages; nor what follows from the queries and the edition:
-        which bytes, which names of classes; nor what people call it."""
-        about = self.public() | {"classes": self.classes}
-        for key in ("class_names", "query_shards", "size", "channels", "backbone", "deadline", "version"):
+        which bytes; nor what people call it."""
+        about = self.public()
+        for key in ("query_shards", "size", "channels", "backbone", "deadline", "version"):
             del about[key]
         for key, usual in (("overlap", 1), ("fit", "stretch"), ("window", None)):
             if about[key] == usual:

@@ -20,11 +20,12 @@ from tasks.pipeline.averaging.files import AVERAGE, OWN, rounds, write_averages
 from tasks.pipeline.partition import in_groups
 from tasks.pipeline.teach import group_name, inputs_of_teachers, records_of, teacher_context
 from tasks.runtime.accounts import ledger_account, release_at_price
-from tasks.runtime.identity import Inputs, made_by, remembered, tell_change
+from tasks.runtime.identity import Inputs, remembered, tell_change
 from tasks.runtime.releases import CENTRE, averaging_of, check_releases, identity_in_ledger, noise_of
 from tasks.runtime.run import Run
 from tasks.runtime.step import step
 from tasks.runtime.store import read_array, read_json, read_tensors, write_array, write_json, write_tensors
+from tasks.runtime.task import task_of
 from terrine.device import resolve_device
 from terrine.privacy.accounting.events import Event, NonPrivateEvent, to_json
 from terrine.privacy.ledger.ledger import StoredRelease
@@ -97,8 +98,8 @@ def _release(
     run: Run, number: int, event: Event, noise: NoiseSource, draw: Callable[[], dict[str, np.ndarray]]
 ) -> StoredRelease:
     """Charge the event, then draw, once; or return what was drawn under this identity before."""
-    identity, known = identity_in_ledger(run, "averages", number), made_by(run, "averages")
-    return release_at_price(run, identity, event, noise, draw, _remembered(run), made_by=known)
+    identity = identity_in_ledger(run, "averages", number)
+    return release_at_price(run, identity, event, noise, draw, _remembered(run), task=task_of(run))
 
 
 def _remembered(run: Run) -> Inputs:

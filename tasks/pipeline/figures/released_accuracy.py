@@ -36,6 +36,7 @@ from tasks.runtime.keys import site_key
 from tasks.runtime.releases import accuracy_of, identity_in_ledger, noise_of
 from tasks.runtime.run import Run
 from tasks.runtime.store import write_json
+from tasks.runtime.task import task_of
 from terrine.data.dataset import Dataset
 from terrine.data.digest import digest_of_arrays
 from terrine.data.units import count_units
@@ -129,9 +130,8 @@ def release_accuracy(run: Run, dataset: Dataset) -> None:
     def draw() -> dict[str, np.ndarray]:
         return {"sums": mechanism.release(shares, noise, places)}
 
-    release = release_at_price(
-        run, identity_in_ledger(run, "accuracy"), mechanism.event, noise, draw, inputs, tests=True
-    )
+    identity, task = identity_in_ledger(run, "accuracy"), task_of(run)
+    release = release_at_price(run, identity, mechanism.event, noise, draw, inputs, tests=True, task=task)
     tell_change(run, "accuracy", release, inputs)
     write_json(run.folders.accuracy, about_accuracy(run, mechanism, release))
 

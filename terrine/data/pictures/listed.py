@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -15,7 +16,7 @@ import numpy as np
 
 from terrine.data.dataset import Dataset
 from terrine.data.findings import counts_by_class, on_combinations
-from terrine.data.labels import encode_groups, encode_labels, on_alike, on_alike_groups
+from terrine.data.labels import UnknownLabelError, declared_names, encode_groups, on_alike, on_alike_groups
 from terrine.data.ordered import OrderedLabels, grades_of, numbers_of, on_clipped
 from terrine.data.parties import encode_parties
 from terrine.data.source import ImageSource, Own, Progress
@@ -58,12 +59,14 @@ class Found(NamedTuple):
     skipped   files that are passed over, by kind
     geometry  records by width, height and mode; None: to be looked up in the files' headers
     remarks   sentences for the data's keeper
+    classes   names of class folders, empty ones included; None: none are named beside the records
     """
 
     records: list[Record]
     skipped: Counter[str]
     geometry: Counter[tuple[int, int, str]] | None = None
     remarks: tuple[str, ...] = ()
+    classes: frozenset[str] | None = None
 
 
 class Listing(NamedTuple):
@@ -85,9 +88,9 @@ class Listing(NamedTuple):
 class Listed(OrderedLabels, Own, ImageSource):
     """Image files of somebody's own.
 
-    Classes are numbered in alphabetical order, or by value when all are integers. Unless the split is given,
-    `test_fraction` of the groups, or of the names, is held out (`terrine.data.splits`). Memory: the result and a few
-    pictures. An error names the file, or the line of the table, that cannot be used.
+    Classes are numbered in the order of `classes`, else alphabetically, or by value if all are integers. Unless the
+    split is given, `test_fraction` of the groups, or of the names, is held out (`terrine.data.splits`). Memory: the
+    result and a few pictures. An error names the file, or the line of the table, that cannot be used.
     """
 
     @abstractmethod
@@ -145,6 +148,7 @@ class Listed(OrderedLabels, Own, ImageSource):
             named=True,
             scale=self.scale,
             test_numbers=None if there.numbers is None else there.numbers[test],
+            declared=not (self.findings or self.finds_classes(at)),
         )
 
     def survey(self, at: Path = Path(), *, seed: int = 0) -> Survey:
@@ -170,9 +174,21 @@ class Listed(OrderedLabels, Own, ImageSource):
             firsts=firsts,
             looked_at=looked_at,
             remarks=(*there.found.remarks, *there.remarks, *_on_broken(broken, looked_at)),
+            declared=not (self.findings or self.finds_classes(at)),
             doubts=on_combinations(there.class_names),
             several=(len(train), len(test)) if self.findings else None,
         )
+
+    def _class_names(self, found: Found) -> tuple[str, ...]:
+        """Return the classes: declared ones, those of folders, or the labels that occur, in alphabetical order, or by
+        value if all are integers."""
+        if self.classes:
+            foreign = sorted((found.classes or frozenset()) - {*self.classes})
+            if foreign:
+                raise UnknownLabelError(f"A class folder is called '{foreign[0]}'", foreign[0], _none_of(self.classes))
+            return self.classes
+        names = sorted({record.label for record in found.records} if found.classes is None else found.classes)
+        return tuple(sorted(names, key=int) if all(name.isdecimal() for name in names) else names)
 
     def _listed(self, at: Path, seed: int) -> Listing:
         """List the records and draw the split; no image is decoded."""
@@ -193,10 +209,9 @@ class Listed(OrderedLabels, Own, ImageSource):
             held = [record.label.split(AND) for record in records]
             labels = np.array([[name in own for name in class_names] for own in held], np.int64)
         else:
-            class_names = _class_names([record.label for record in records])
+            class_names = self._class_names(found)
+            labels = _numbered(records, class_names)
             remarks = on_alike(class_names)
-            given = {"label": np.array([record.label for record in records])}
-            labels = encode_labels(given, class_names, where)[0]["label"]
         names = name_codes(record.name for record in records)
         groups = None
         if first.group:
@@ -268,7 +283,15 @@ def _on_broken(broken: list[Path], looked_at: int) -> tuple[str, ...]:
     )
 
 
-def _class_names(labels: list[str]) -> tuple[str, ...]:
-    """Return the distinct labels, in alphabetical order, or by value when all are integers."""
-    distinct = sorted(set(labels))
-    return tuple(sorted(distinct, key=int) if all(name.isdecimal() for name in distinct) else distinct)
+def _numbered(records: list[Record], names: Sequence[str]) -> np.ndarray:
+    """Return the number of each record's class, int64 [N]. Raises UnknownLabelError."""
+    number = {name: place for place, name in enumerate(names)}
+    named = declared_names({record.label: None for record in records}, names)
+    for record in records:
+        if not named[record.label]:
+            raise UnknownLabelError(f"{record.path}: the label is '{record.label}'", record.label, _none_of(names))
+    return np.array([number[named[record.label]] for record in records], np.int64)
+
+
+def _none_of(names: Sequence[str]) -> str:
+    return f"which is none of data.classes=[{', '.join(names)}]. Correct it, or add it there."

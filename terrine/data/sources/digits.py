@@ -30,4 +30,5 @@ class Digits(Split, ImageSource):
             test_fraction=self.test_fraction,
             seed=seed,
             public_benchmark=True,
+            declared=True,
         )

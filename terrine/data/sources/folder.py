@@ -75,8 +75,11 @@ class Folder(Listed):
             return Found(records, Counter(), remarks=on_columns(path, self.findings))
         if self.findings:
             raise InputError(f"{path} is no table: an image in a class folder has one class. List findings in a CSV.")
-        records, skipped = _walk(path)
-        return Found(records, skipped, remarks=_on_folders_below(records))
+        records, skipped, classes = _walk(path)
+        return Found(records, skipped, remarks=_on_folders_below(records), classes=classes)
+
+    def finds_classes(self, at: Path = Path()) -> bool:
+        return super().finds_classes(at) and (at / self.path).suffix.lower() == ".csv"
 
     def picture(self, record: Record) -> tuple[Image.Image, np.ndarray]:
         from terrine.data.pictures.files import open_picture
@@ -84,8 +87,9 @@ class Folder(Listed):
         return open_picture(record.path.read_bytes(), self.window)
 
 
-def _walk(folder: Path) -> tuple[list[Record], Counter[str]]:
-    """Return the images in class folders, and how many files of which kind below the folder are none."""
+def _walk(folder: Path) -> tuple[list[Record], Counter[str], frozenset[str]]:
+    """Return the images in class folders, how many files of which kind below the folder are none, and the names of
+    all class folders."""
     if folder.suffix == ".npz" and folder.is_file():
         raise InputError(f"{folder} is an .npz file. Set data.name=npz.")
     if not folder.is_dir():
@@ -125,12 +129,14 @@ def _walk(folder: Path) -> tuple[list[Record], Counter[str]]:
                     "the link."
                 )
             listing.append(Record(path, name.as_posix(), class_folder.name, split=split))
-        if len(listing) == before:
+        if len(listing) == before and (suffixes := _suffixes_in(class_folder)):
             raise InputError(
-                f"The class folder {class_folder} holds no image ({_suffixes_in(class_folder)}). Add images "
-                f"({', '.join(SUFFIXES)}) or remove the folder."
+                f"The class folder {class_folder} holds no image (it holds {suffixes} files). Add images "
+                f"({', '.join(SUFFIXES)}), or remove these files: an empty folder is a class without a record."
             )
-    return listing, skipped
+    if not listing:
+        raise InputError(f"The class folders of {folder} hold no image. Add images ({', '.join(SUFFIXES)}).")
+    return listing, skipped, frozenset(class_folder.name for class_folder, _ in class_folders)
 
 
 def _on_folders_below(records: list[Record]) -> tuple[str, ...]:
@@ -199,5 +205,5 @@ def _kind_of_file(name: str) -> str:
 
 
 def _suffixes_in(folder: Path) -> str:
-    suffixes = sorted({_kind_of_file(file.name) for file in _files_below(folder)})
-    return f"it holds {', '.join(suffixes[:5])} files" if suffixes else "it is empty"
+    suffixes = sorted({_kind_of_file(file.name) for file in _files_below(folder) if not file.name.startswith(".")})
+    return ", ".join(suffixes[:5])

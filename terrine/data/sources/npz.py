@@ -54,11 +54,13 @@ class Npz(OrderedLabels, Own, ThreeSplits):
             seed=seed,
             validation=self.validation_split,
             kind=self,
+            classes=self.classes,
             held=held,
         )
-        return replace(
-            dataset, remarks=(*dataset.remarks, *_on_arrays(str(path), held)), declared="class_names" in arrays
-        )
+        return replace(dataset, remarks=(*dataset.remarks, *_on_arrays(str(path), held)))
+
+    def finds_classes(self, at: Path = Path()) -> bool:
+        return super().finds_classes(at) and "class_names" not in read_arrays(at / self.path, {"class_names"})
 
 
 def _on_arrays(where: str, names: Collection[str]) -> tuple[str, ...]:
@@ -100,15 +102,18 @@ def from_arrays(
     public_benchmark: bool = False,
     validation: Literal["keep", "pool", "drop"] = "keep",
     kind: OrderedLabels | None = None,
+    classes: Sequence[str] | None = None,
     held: Collection[str] = (),
 ) -> Dataset:
     """Return the dataset in `arrays`, named as in the module docstring; `where` says in errors where they come from.
 
     test_fraction: of one set, which is to be split. validation: whether the validation split joins train, becomes the
-    dataset's public pool, or is left out. kind: what labels are, where not classes without order. held: the names of
-    all arrays there, where `arrays` are only those that are known.
+    dataset's public pool, or is left out. kind: what labels are, where not classes without order. classes: all classes
+    in their order, if they are declared. held: the names of all arrays there, where `arrays` are only those that are
+    known.
     """
     kind = OrderedLabels() if kind is None else kind
+    classes = classes or kind.findings or (None if kind.scale is None else kind.scale.names)
     if class_names is None and "class_names" in arrays:
         class_names = [str(text) for text in arrays["class_names"].ravel()]
     prefixes = [""] if "images" in arrays else [prefix for prefix in _PREFIXES if f"{prefix}images" in arrays]
@@ -123,15 +128,17 @@ def from_arrays(
         assert kind.scale is not None
         numbers, remarks = _numbers(given_labels, kind, where)
         labels, names = {array: kind.scale.places(own) for array, own in numbers.items()}, kind.scale.names
-    elif kind.grades:
-        if class_names is None and all(name.isdecimal() for name in kind.grades):  # a grade 1 is no second grade
+    elif classes:
+        if kind.grades and class_names is None and all(name.isdecimal() for name in kind.grades):
+            # a grade 1 is no second grade
             whole = {array: own for array, own in given_labels.items() if own.dtype.kind in "iu"}
             given_labels |= {array: own.astype(str) for array, own in whole.items()}
-        labels, own_names = encode_labels(given_labels, class_names or kind.grades, where)
-        places, names = class_places(own_names, kind.grades), kind.grades
+        labels, own_names = encode_labels(given_labels, class_names or classes, where)
+        places, names = class_places(own_names, classes), tuple(classes)
         labels = {array: places[own] for array, own in labels.items()}
     else:
         labels, names = encode_labels(given_labels, class_names, where)
+    declared = bool(class_names) or (bool(classes) and not kind.findings)
     given = {f"{prefix}groups": arrays[f"{prefix}groups"] for prefix in prefixes if f"{prefix}groups" in arrays}
     groups = encode_groups(given, where) if given else {}
     # Whose the test records are is nobody's business: only teachers have parties.
@@ -180,6 +187,7 @@ def from_arrays(
             numbers=ordered(numbers, "labels") if numbers else None,
             remarks=remarks,
             named=bool(ids),
+            declared=declared,
         )
     _refuse_shared_groups(groups, train, where)
     return Dataset(
@@ -203,6 +211,7 @@ def from_arrays(
         scale=kind.scale,
         test_numbers=numbers.get("test_labels"),
         remarks=remarks,
+        declared=declared,
     )
 
 

@@ -40,9 +40,6 @@ class Table(InOrder, Own, Source):
     categorical: tuple[str, ...] = ()
     """Columns that hold words even where these look like numbers: postal codes, numbers of wards. Any other column that
     holds numbers holds nothing else."""
-    classes: tuple[str, ...] | None = Field(None, min_length=2)
-    """The classes, in the order they are numbered in. Labels that differ from one of them in case, spaces or a full
-    stop at the end count as it; so it is with `grades`. null: the labels that there are, none of them like another."""
 
     @model_validator(mode="before")
     @classmethod

@@ -41,6 +41,7 @@ class Torchvision(Downloaded, ImageSource):
             test_labels=test_labels,
             class_names=class_names,
             public_benchmark=True,
+            declared=True,
         )
 
 

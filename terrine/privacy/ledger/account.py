@@ -30,6 +30,7 @@ from terrine.privacy.accounting.filters import Filter, RenyiSum, filter_for
 from terrine.privacy.accounting.gaussian import epsilon_of, mu_of, mu_squared, round_up
 from terrine.privacy.accounting.pricing import price
 from terrine.privacy.ledger.people import Mention
+from terrine.privacy.ledger.task import Task
 
 
 @dataclass(frozen=True)
@@ -155,6 +156,7 @@ class Account:
         past: Finished releases, added up.
         people: Digests of the records that its releases protect, and of those it published.
         linked: Accounts about the same people: what one releases counts in all.
+        tasks: What its releases are about, each once, in the order of reservation.
         promised: The largest ε, by δ, of the budgets that were in force when anything was reserved; None where there
             was no limit.
     """
@@ -169,6 +171,7 @@ class Account:
     people: list[Mention] = field(default_factory=list)
     linked: list[str] = field(default_factory=list)
     promised: dict[float, float | None] = field(default_factory=dict)
+    tasks: list[Task] = field(default_factory=list)
 
     def reserve(self, release_id: str, worst_case: Event) -> None:
         """Take up a release at its worst case."""
@@ -322,6 +325,7 @@ class Account:
             "people": [list(mention) for mention in self.people],
             "linked": self.linked,
             "promised": list(self.promised.items()),
+            "tasks": [[task.edition, task.to_json()] for task in self.tasks],
         }
 
     @classmethod
@@ -338,6 +342,7 @@ class Account:
             [Mention(*mention) for mention in tree["people"]],
             list(tree["linked"]),
             dict(tree["promised"]),
+            [Task.from_json(edition, task) for edition, task in tree["tasks"]],
         )
 
     def _open(self) -> list[Event]:

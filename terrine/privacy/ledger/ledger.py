@@ -43,6 +43,7 @@ from terrine.privacy.ledger.people import PUBLIC, Mention, People, PeopleStore, 
 from terrine.privacy.ledger.release_store import ReleaseStore
 from terrine.privacy.ledger.site import SiteMemory
 from terrine.privacy.ledger.steps import Asked, Steps, costs_of
+from terrine.privacy.ledger.task import Task, recorded
 from terrine.privacy.ledger.transaction import LedgerTransaction, Transactions
 from terrine.privacy.ledger.verification import verify, witness
 
@@ -62,6 +63,7 @@ class StoredRelease:
         epsilon_total: Exact ε of the dataset over all runs up to and including this release, reservations of others
             that were open then at their worst case. The same figure whenever the release is asked for again.
         guarantee: The ε that its account holds to over all runs, past and to come (`Account.guarantee`).
+        task: The classes that it is about, as its reservation records them; None if it depends on no labels.
     """
 
     release_id: str
@@ -72,6 +74,7 @@ class StoredRelease:
     epsilon_total: float
     guarantee: float | None
     inputs: Mapping[str, str] = field(default_factory=dict)
+    task: Task | None = None
 
 
 class Ledger:
@@ -302,6 +305,7 @@ class Ledger:
         made_by: Callable[[str], bool] | None = None,
         data: People | None = None,
         tests: bool = False,
+        task: Task | None = None,
     ) -> StoredRelease:
         """Release once: reserve, draw, store, commit; or return what was released before under this identity.
 
@@ -321,23 +325,25 @@ class Ledger:
             data: Digests of the records that are released about, if they are known. From then on other accounts and
                 ledgers of the site are refused them, and this account never publishes those that are private.
             tests: Whether the release is about the held-out records, too.
+            task: The classes that the release is about; None if it depends on no labels. They are recorded with the
+                reservation.
 
         Raises:
             BudgetError: the dataset's budget does not allow the worst case; nothing was drawn or charged.
             LedgerError: the ledger or the stored release is damaged, locked, or contradicts the arguments, the data
-                belong to another account or ledger, or the noise is replayed on a dataset kept for releases; nothing
-                was released.
+                belong to another account or ledger, undeclared classes are not those of the edition, or the noise is
+                replayed on a dataset kept for releases; nothing was released.
         """
         if noise_kind not in ("secure", "replay"):
             raise SettingError(f"Noise is 'secure' or 'replay', got {noise_kind!r}.")
         if made_by is not None:
             release_id = known_as(self._transactions, dataset, release_id, worst_case, noise_kind, made_by)
-        asked = Asked(dataset, release_id, run, worst_case, delta, noise_kind, tests)
+        asked = Asked(dataset, release_id, run, worst_case, delta, noise_kind, tests, task)
         path = self._releases.path(release_id)
         with self._exclusive(path, release_id):
-            is_new, recorded = self._steps.reserve(asked, data)
+            is_new, digest, task = self._steps.reserve(asked, data)
             stored = self._releases.read(release_id, noise_kind)
-            if recorded is not None and (stored is None or stored.digest != recorded):
+            if digest is not None and (stored is None or stored.digest != digest):
                 raise LedgerError(
                     f"The stored release {path} is missing or not the one that was committed. Nothing was released: it "
                     "cannot be drawn again at no cost, so restore the file from a backup."
@@ -350,7 +356,15 @@ class Ledger:
             epsilon_total = self._steps.commit(asked, stored)
         guarantee = self.guarantee(dataset)
         return StoredRelease(
-            release_id, stored.arrays, stored.event, stored.digest, reused, epsilon_total, guarantee, stored.inputs
+            release_id,
+            stored.arrays,
+            stored.event,
+            stored.digest,
+            reused,
+            epsilon_total,
+            guarantee,
+            stored.inputs,
+            task,
         )
 
     def witness(self) -> str:
@@ -364,6 +378,11 @@ class Ledger:
     def account(self, dataset: str) -> Account | None:
         """What a dataset may spend and has spent; None where it is not registered."""
         return self._transactions.transact(lambda transaction: transaction.account(dataset))
+
+    def task(self, dataset: str, edition: str, target: str | None = None) -> Task | None:
+        """The first task that an account has a release about, in this edition and of this column of a table."""
+        account = self.account(dataset)
+        return None if account is None else recorded(account.tasks, edition, target)
 
     def together(self, dataset: str) -> list[Account]:
         """That account, and those that are linked with it; nothing where it is not registered."""

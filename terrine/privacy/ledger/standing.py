@@ -6,7 +6,7 @@ came since, one by one. Where they are missing, or were made by other code, all 
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -18,6 +18,7 @@ from terrine.privacy.ledger.account import Account, Budget
 from terrine.privacy.ledger.chain import Row
 from terrine.privacy.ledger.identity import canonical_json
 from terrine.privacy.ledger.people import Mention
+from terrine.privacy.ledger.task import Task
 
 
 @dataclass
@@ -56,6 +57,8 @@ class Standing:
                 for account in self.together(row.dataset):
                     account.reserve(release, from_json(content["event"]))
                 self._mention(row.dataset, content.get("people"))
+                if (task := task_in(content)) is not None and task not in self.accounts[row.dataset].tasks:
+                    self.accounts[row.dataset].tasks.append(task)
                 if "identity" not in content:
                     self.earlier = row.position
             case "people":
@@ -108,6 +111,11 @@ class Standing:
             return None
         accounts = {name: Account.from_json(account) for name, account in tree["accounts"]}
         return cls(accounts, tree["stored"], tree["earlier"])
+
+
+def task_in(content: Mapping[str, Any]) -> Task | None:
+    """Return what a `reserve` row says that its release is about, or None."""
+    return Task.from_json(content["edition"], content["task"]) if "task" in content else None
 
 
 @cache

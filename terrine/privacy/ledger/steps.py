@@ -5,7 +5,7 @@ more then: `Ledger.release` goes on from the last that was finished.
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,14 +20,27 @@ from terrine.privacy.ledger.earlier_versions import is_adopted
 from terrine.privacy.ledger.people import Mention, People, PeopleStore
 from terrine.privacy.ledger.release_store import ReleaseStore, StoredArrays
 from terrine.privacy.ledger.site import SiteMemory
+from terrine.privacy.ledger.standing import task_in
+from terrine.privacy.ledger.task import Task, as_recorded
 from terrine.privacy.ledger.transaction import LedgerTransaction, Transactions
 from terrine.privacy.ledger.verification import refuse_older
 
 IDENTITY = 2
 """How identities are made: of public things alone. Rows without this mark hold identities that were made of votes."""
 
-Reserved = tuple[bool, str | None]
-"""Whether a release was charged just now, and the digest of its arrays if it is committed."""
+
+class Reserved(NamedTuple):
+    """A reservation.
+
+    Attributes:
+        is_new: Whether the release was charged just now.
+        digest: Digest of its arrays if it is committed.
+        task: What it is about, as the ledger recorded it.
+    """
+
+    is_new: bool
+    digest: str | None
+    task: Task | None
 
 
 @dataclass(frozen=True)
@@ -41,6 +54,7 @@ class Asked:
     delta: float
     noise_kind: str
     tests: bool = False
+    task: Task | None = None
 
 
 class Steps:
@@ -75,7 +89,7 @@ class Steps:
             outcome = work(transaction)
             first = transaction.row(1)  # by which a ledger is known, wherever it is moved to
             assert first is not None
-            if outcome[1] is None and people is not None:
+            if outcome.digest is None and people is not None:
                 # The last that can refuse, so that nothing is claimed for a release that is not made.
                 self._claim(transaction, first.mac, people)
             return outcome, first.mac, transaction.end()
@@ -83,7 +97,7 @@ class Steps:
         if stored is None or self._memory is None:
             return self._transactions.transact(work)
         outcome, identity, end = self._transactions.transact(watched)
-        if outcome[1] is None:
+        if outcome.digest is None:
             self._memory.saw(identity, *end)
         return outcome
 
@@ -104,6 +118,7 @@ class Steps:
         is_news = stored is not None and mention not in account.people and commit is None
         if stored is not None and is_news:
             transaction.check_people(dataset, stored[1], self._people)
+        task = asked.task and as_recorded(account.tasks, asked.task)
         if known is None:
             refuse_older(transaction, self._releases, there)
             check_together(standing.together(dataset), [asked.worst_case], asked.noise_kind)
@@ -111,8 +126,10 @@ class Steps:
             body = {"event": worst, "noise": asked.noise_kind, "run": asked.run, "identity": IDENTITY}
             if mention is not None:
                 body["people"] = list(mention)
+            if task is not None:
+                body |= {"edition": task.edition, "task": task.to_json()}
             transaction.append("reserve", dataset, release_id, body)
-            return True, None
+            return Reserved(True, None, task)
         if (
             (known.dataset != dataset and not is_adopted(release_id, transaction.of_kind("adopt")))
             or known.content["noise"] != asked.noise_kind
@@ -125,10 +142,16 @@ class Steps:
                 f"{known.position}): an identity must cover everything that decides what is released. Nothing was "
                 "released."
             )
+        task = task_in(known.content)
+        if asked.task is not None and (task is None or task.identity() != asked.task.identity()):
+            raise LedgerError(
+                f"The release {release_id} was reserved for {task or 'no classes'}, not for {asked.task}: an identity "
+                "must cover the classes that a release is about. Nothing was released."
+            )
         if is_news and mention is not None:
             # It was reserved and never drawn, and the data changed since: it is drawn from these.
             transaction.append("people", dataset, None, {"people": list(mention)})
-        return False, None if commit is None else str(commit.content["digest"])
+        return Reserved(False, None if commit is None else str(commit.content["digest"]), task)
 
     def _claim(self, transaction: LedgerTransaction, identity: str, people: People) -> None:
         """Have the site remember that the data are this ledger's, which is the latest copy of it."""

@@ -171,14 +171,14 @@ def test_parties_compare_all_that_they_agreed_on_also_whom_the_budget_protects()
     assert terms.model_copy(update={"unit": other}).public() != terms.public()
 
 
-def test_what_a_release_is_known_by_is_what_it_was_before_terms_said_more():
-    """Nothing that was released is drawn again because terms hold more than they did."""
+def test_a_release_of_parties_is_known_by_what_is_asked_and_the_names_and_order_of_classes():
     terms = terms_of()
-    known = {"guardian", "student", "teachers", "unit", "minimum", "queries", "asked", "queries_digest", "classes"}
+    known = {"guardian", "student", "teachers", "unit", "minimum", "queries", "asked", "queries_digest", "class_names"}
     known |= {"mechanism", "sigma", "threshold", "sigma1", "sigma2", "epsilon", "delta", "edition"}
     assert set(terms.identity()) == known
-    assert terms.identity()["classes"] == 4
-    later = {"deadline": 60.0, "version": "9", "class_names": [*"dcba"]}
+    for names in ("dcba", "abc", "abcx"):
+        assert terms.model_copy(update={"class_names": [*names]}).identity() != terms.identity()
+    later = {"deadline": 60.0, "version": "9"}
     assert terms.model_copy(update=later).identity() == terms.identity()
     assert terms.model_copy(update={"overlap": 2}).identity() == terms.identity() | {"overlap": 2}
     # By which teachers votes are cast is not what is released, unless averages of them are.

@@ -11,11 +11,16 @@ from tasks.config.params import Params, validate
 from tasks.config.values import merge
 from tasks.pipeline import dataset
 from tasks.pipeline.dataset import prepare_dataset
+from tasks.runtime.accounts import release_at_price
+from tasks.runtime.releases import identity_in_ledger
 from tasks.runtime.run import Run
+from tasks.runtime.task import task_of
 from terrine.data import public
 from terrine.data.source import SOURCES, ImageSource, load_dataset
 from terrine.data.sources.digits import Digits
-from terrine.errors import SettingError
+from terrine.errors import InputError, SettingError
+from terrine.privacy.accounting.events import GaussianEvent
+from terrine.privacy.noise import SecureNoise
 
 VALUES = {"data": {"name": "clinic", "size": 8}, "aggregation": {"mechanism": "histogram", "sigma": 20}}
 BUDGET = {"ledger": {"account": "clinic-2026", "epsilon": 8}}
@@ -27,7 +32,7 @@ class Clinic(ImageSource):
     name: Literal["clinic", "mnist"] = "clinic"
 
     def read(self, at=None, seed=0, progress=None):
-        return replace(Digits(size=8).read(), name="clinic", public_benchmark=False)
+        return replace(Digits(size=8).read(), name="clinic", public_benchmark=False, declared=False)
 
 
 @pytest.fixture(autouse=True)
@@ -55,6 +60,30 @@ def test_with_both_it_is_prepared_and_its_figures_stay_at_home(tmp_path):
     assert run.folders.dataset_manifest()["public_benchmark"] is False
     assert run.params.data.public_benchmark is False
     assert run.params.tracking.private_metrics is False
+
+
+def test_its_classes_are_those_of_its_first_release_whichever_labels_occur(tmp_path, monkeypatch):
+    first, later = (Run(tmp_path, name, validate(merge(VALUES, BUDGET))) for name in ("first", "later"))
+    prepare_dataset.fn(first)
+    names = task_of(first).names
+    event = GaussianEvent(0.1, 1.0)
+    release_at_price(first, identity_in_ledger(first, "answers"), event, SecureNoise(), dict, task=task_of(first))
+
+    def without_nines(*_):
+        whole = Digits(size=8).read()
+        kept, tested = whole.train_labels < 9, whole.test_labels < 9
+        splits = {"train_images": whole.train_images[kept], "train_labels": whole.train_labels[kept]}
+        splits |= {"test_images": whole.test_images[tested], "test_labels": whole.test_labels[tested]}
+        splits |= {"train_names": None, "test_names": None, "class_names": names[:9]}
+        return replace(whole, name="clinic", public_benchmark=False, declared=False, **splits)
+
+    monkeypatch.setattr(Clinic, "read", without_nines)
+    prepare_dataset.fn(later)
+    assert task_of(later).names == names
+    assert identity_in_ledger(later, "answers") == identity_in_ledger(first, "answers")
+    monkeypatch.setattr(Clinic, "read", lambda *_: replace(without_nines(), class_names=(*names[:8], "other")))
+    with pytest.raises(InputError, match="'other' is none of them"):
+        prepare_dataset.fn(later)
 
 
 def test_parameters_cannot_call_it_public():

@@ -16,9 +16,9 @@ from tasks.pipeline.report import write_report
 from tasks.reports.accuracy import OF_ORDER, known_accuracy, released_accuracy, released_error
 from tasks.reports.statement_page import read_statement
 from tasks.reports.summary import for_anybody, result
-from tasks.runtime.identity import upstream
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_json, read_table, write_json
+from tasks.runtime.task import task_from
 from tasks.serving.serve import build_app
 from tasks.tools.check import look_at
 from terrine.data.ordered import Scale
@@ -219,7 +219,9 @@ def test_figures_of_an_order_are_known_of_public_benchmarks_and_edges_are_part_o
     known = known_accuracy(run)
     assert known["mean_absolute_error"] == pytest.approx(1 / 9)
     assert known.keys() == {"accuracy", *OF_ORDER}
-    assert upstream(validate(VALUES), "answers")["data"]["bins"] == EDGES
+    task = task_from(validate(VALUES).data, ["a", "b"], declared=True)
+    assert (task.kind, task.edges) == ("bins", tuple(EDGES))
+    assert task.identity()["edges"] == EDGES
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ def make(tmp_path, monkeypatch):
         labels = np.arange(records) % 2
         images = np.zeros((records, 1, 8, 8), dtype=np.uint8)
         dataset = Dataset("people", images, labels, groups, images, labels, ("a", "b"), **(held_out or {}))
-        write_dataset(run.folders, dataset, dataset.describe() | {"class_names": ["a", "b"]})
+        write_dataset(run.folders, dataset, dataset.describe() | {"class_names": ["a", "b"], "declared": True})
         write_json(run.folders.student / "manifest.json", {"student": run.params.student.kind})
         monkeypatch.setattr(
             released_accuracy,

@@ -56,7 +56,7 @@ class Histories(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        shared = Path("/dev/shm")  # noqa: S108
+        shared = Path("/dev/shm")
         self.root = Path(tempfile.mkdtemp(prefix="terrine", dir=shared if shared.is_dir() else None))
         self.present = set(range(PEOPLE))
         self.names = [f"p{person:02}" for person in range(PEOPLE)]
@@ -101,7 +101,7 @@ class Histories(RuleBasedStateMachine):
             ledger.link(one, other)
         except TerrineError:
             return
-        self.together = dict.fromkeys(("one", "two"), {"one", "two"})
+        self.together = {name: {"one", "two"} for name in ("one", "two")}
 
     # What the operator runs.
 

@@ -1,6 +1,7 @@
 """Under which identity a run's releases are known: public things alone, the same for what changes nothing released."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,12 +9,14 @@ import pytest
 from tasks.config.params import FAMILIES, Params, validate
 from tasks.config.values import merge
 from tasks.pipeline.graph import MAIN
-from tasks.runtime.identity import _ELSEWHERE, _FIRST_DEFAULTS, _UPSTREAM, identity_of, release_digest, upstream
+from tasks.runtime.identity import _ELSEWHERE, _TASK, _UPSTREAM, OF_TASK, identity_of, release_digest, upstream
 from tasks.runtime.run import Run
+from terrine.privacy.ledger.task import Task
 from terrine.settings import sections_of
 
 DEFAULTS = Path(__file__).parent / "identity_defaults.json"
 SECURE = {"kind": "secure"}
+TASK = Task("1", "classes", ("shoe", "no-shoe"))
 OWN = {
     "data": {"name": "npz", "path": "people.npz", "public_benchmark": False},
     "aggregation": {"mechanism": "histogram", "sigma": 20},
@@ -28,8 +31,8 @@ def run_with(root, values, changes=None):
     return Run(root, "run", validate(merge(values, changes or {})))
 
 
-def identity(root, values, changes=None, kind="answers", index=(), account="account", noise=SECURE):
-    return identity_of(run_with(root, values, changes), account, noise, kind, *index)
+def identity(root, values, changes=None, kind="answers", index=(), account="account", noise=SECURE, task=TASK):
+    return identity_of(run_with(root, values, changes), account, noise, kind, *index, task=task)
 
 
 @pytest.mark.parametrize(
@@ -49,33 +52,6 @@ def identity(root, values, changes=None, kind="answers", index=(), account="acco
 )
 def test_what_changes_nothing_that_is_released_shares_the_release(tmp_path, change):
     assert identity(tmp_path, OWN, change) == identity(tmp_path, OWN)
-
-
-def test_what_copies_were_once_is_another_release_than_what_they_are(tmp_path):
-    run = run_with(tmp_path, OWN, {"teachers": {"copies": 4}})
-    assert upstream(run.params, "answers")["teachers"]["form_of_copies"] == 2
-    assert "form_of_copies" not in json.dumps(upstream(run_with(tmp_path, OWN).params, "answers"))
-
-
-def test_what_projections_were_once_is_another_release_than_what_they_are(tmp_path):
-    """Sums over features of one projection, stored under what another's are asked for, would give a worthless head."""
-    learned = merge(OWN, {"backbone": {"kind": "scattering", "invariance": True}})
-    patches = merge(OWN, {"backbone": {"kind": "patches"}})
-    for values in (learned, patches):
-        params = run_with(tmp_path, values).params
-        for said in (upstream(params, "answers")["backbone"], params.backbone.identity()):
-            assert said["form_of_projection"] == 2
-    drawn = run_with(tmp_path, OWN).params
-    assert "form_of_projection" not in json.dumps([upstream(drawn, "answers"), drawn.backbone.identity()])
-
-
-@pytest.mark.parametrize(("student", "learns"), [("scattering", True), ("small_cnn", False)])
-def test_annotations_are_about_images_that_a_projection_decides(tmp_path, student, learns):
-    for invariance in (True, False):
-        own = {"architecture": student, "invariance": invariance}
-        run = run_with(tmp_path, TRANSCRIBED, {"transcription": {"student": own}})
-        said = upstream(run.params, "annotations")["transcription"]["student"]
-        assert ("form_of_projection" in said) == (learns and invariance)
 
 
 def test_where_the_files_of_a_benchmark_lie_changes_nothing(tmp_path):
@@ -121,6 +97,41 @@ def test_no_file_of_the_run_is_looked_at(tmp_path):
     for kind, values in (("answers", OWN), ("averages", AVERAGED), ("annotations", TRANSCRIBED), ("labels", LABELS)):
         assert len(identity(tmp_path, values, kind=kind)) == 64
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["key"]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        Task("1", "classes", ("with-sleeves", "no-sleeves")),
+        Task("1", "classes", ("no-shoe", "shoe")),
+        Task("1", "classes", ("shoe", "no-shoe", "sock")),
+        Task("1", "classes", ("shoe, no-shoe", "")),
+        Task("1", "findings", ("shoe", "no-shoe")),
+        Task("1", "grades", ("shoe", "no-shoe")),
+        Task("1", "bins", ("shoe", "no-shoe"), (0.0, 1.0, 2.0)),
+        Task("1", "classes", ("shoe", "no-shoe"), target="footwear"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["answers", "averages", "annotations", "labels", "accuracy"])
+def test_what_depends_on_labels_is_another_release_for_another_task(tmp_path, kind, other):
+    values = {"answers": OWN, "averages": AVERAGED, "annotations": TRANSCRIBED, "labels": LABELS, "accuracy": OWN}[kind]
+    assert kind in OF_TASK
+    known = identity(tmp_path, values, kind=kind)
+    assert identity(tmp_path, values, kind=kind, task=other) != known
+    assert identity(tmp_path, values, kind=kind, task=replace(TASK, found=True)) == known
+
+
+@pytest.mark.parametrize("kind", ["units", "moments"])
+def test_tasks_about_the_same_people_share_what_depends_on_no_label(tmp_path, kind):
+    own, other = {"data": {"findings": ["a", "b"]}}, {"data": {"grades": ["low", "high"]}}
+    assert kind not in OF_TASK
+    assert identity(tmp_path, OWN, own, kind=kind, task=None) == identity(tmp_path, OWN, other, kind=kind, task=None)
+
+
+def test_a_declared_task_is_the_release_of_an_undeclared_one_with_the_same_names(tmp_path):
+    declared = {"data": {"classes": ["shoe", "no-shoe"]}}
+    assert identity(tmp_path, OWN, declared) == identity(tmp_path, OWN)
+    assert release_digest(run_with(tmp_path, OWN, declared).params) != release_digest(run_with(tmp_path, OWN).params)
 
 
 def test_averages_are_shared_by_runs_whose_votes_get_other_noise(tmp_path):
@@ -224,13 +235,11 @@ def defaults(section, prefix):
 def test_a_default_upstream_of_a_release_never_changes():
     """Settings at their default are left out of an identity: another default would be taken for the old one.
 
-    A new setting is added to the file with its default. Where a default must change, `_FIRST_DEFAULTS`
-    keeps what identities take it for.
+    A new setting is added to the file with its default.
     """
     now = defaults(Params, "")
     upstream_keys = {"seed"} | {name for names in _UPSTREAM.values() for name in names}
     elsewhere = {f"{section}.{key}" for section, keys in _ELSEWHERE.items() for key in keys}
+    elsewhere |= {f"data.{key}" for key in _TASK}
     now = {key: value for key, value in now.items() if key.split(".")[0] in upstream_keys and key not in elsewhere}
-    first = {f"{section}.{key}": value for section, own in _FIRST_DEFAULTS.items() for key, value in own.items()}
-    assert first.keys() <= now.keys()
-    assert json.loads(DEFAULTS.read_text()) == now | first
+    assert json.loads(DEFAULTS.read_text()) == now

@@ -12,12 +12,14 @@ from terrine.errors import BudgetError
 from terrine.planning import noise_of_count
 from terrine.privacy.accounting.events import compose
 from terrine.privacy.accounting.pricing import price
+from terrine.privacy.ledger.task import Task
 
 VALUES = {
     "data": {"name": "npz", "path": "people.npz", "size": 8, "channels": 1},
     "aggregation": {"mechanism": "histogram", "sigma": 20, "epsilon": 2},
     "ledger": {"account": "people", "epsilon": 2},
 }
+TASK = Task("1", "classes", ("healthy", "ill"))
 MOMENTS, ACCURACY = {"privacy": {"moments": 0.05}}, {"evaluation": {"epsilon": 0.5}}
 COUNTED = {"privacy": {"units": 1234, "counted": 9.0}}
 AVERAGED = {"teachers": {"kind": "averaged", "clip": 1.0, "budget_share": 0.5, "statistics": "original"}}
@@ -57,7 +59,7 @@ def charged(run):
 def test_the_list_has_every_release_in_its_order_and_all_but_an_accuracy_within_the_runs_budget(
     run_with, changes, kinds
 ):
-    releases = releases_of(run_with(*changes))
+    releases = releases_of(run_with(*changes), task=TASK)
     assert [release.kind for release in releases] == kinds
     assert len({release.identity for release in releases}) == len(kinds)
     within = [release.worst_case for release in releases if release.kind != "accuracy"]
@@ -78,24 +80,24 @@ def test_an_account_that_pays_for_a_part_alone_refuses_the_whole_by_name_before_
 ):
     run = run_with(*changes)
     with pytest.raises(BudgetError, match=rf"Account people: The {named}.*nothing was charged"):
-        check_releases(run)
+        check_releases(run, task=TASK)
     assert charged(run) == []
-    check_releases(run_with(*changes, {"ledger": {"account": "others", "epsilon": 2.6}}))
+    check_releases(run_with(*changes, {"ledger": {"account": "others", "epsilon": 2.6}}), task=TASK)
 
 
 def test_what_was_released_before_is_free_and_what_is_left_has_to_fit_alone(run_with):
     run = run_with(MOMENTS)
-    moments, answers = releases_of(run)
+    moments, answers = releases_of(run, task=TASK)
     charge(run, moments)
-    check_releases(run)
+    check_releases(run, task=TASK)
     # Another penalty of the teachers: other answers, the same moments.
     other = run_with(MOMENTS, {"teachers": {"ridge": 0.2}})
-    assert releases_of(other)[0] == moments
-    check_releases(other)
+    assert releases_of(other, task=TASK)[0] == moments
+    check_releases(other, task=TASK)
     charge(run, answers)
-    check_releases(run)
+    check_releases(run, task=TASK)
     with pytest.raises(BudgetError, match="The release of answers may cost"):
-        check_releases(other)
+        check_releases(other, task=TASK)
 
 
 def test_a_count_of_units_has_one_identity_before_and_after_it_was_made(run_with):

@@ -76,7 +76,7 @@ def test_a_release_as_it_was_signed_holds_with_and_without_the_key(made, release
     for key in (None, site_key(made)):
         checks = verify_statement(release, key)
         assert {check.what: check.holds for check in checks} == dict.fromkeys(
-            ["ε", "mechanism", "signature", "student", "privacy.json", *pages.pages_in(release)], True
+            ["ε", "mechanism", "signature", "student", "classes", "privacy.json", *pages.pages_in(release)], True
         )
         refuse_wrong(checks)
     assert "100 × Gaussian(sensitivity 1.414, sigma 40)" in checks[0].told
@@ -134,7 +134,7 @@ FIELDS = sorted([
     "delta_slack", "epsilon", "epsilon_account", "epsilon_budget", "epsilon_claimed", "epsilon_dataset",
     "epsilon_guaranteed", "epsilon_sanitised", "epsilon_tuning", "event", "mechanism", "neighbouring", "noise",
     "partition_digest", "partition_disjoint", "private", "public_inputs", "queries", "release_id", "run",
-    "schema_version", "summary", "teachers", "trust_model", "trust_model_text", "unit", "warning",
+    "schema_version", "summary", "task", "teachers", "trust_model", "trust_model_text", "unit", "warning",
 ])  # fmt: skip
 
 
@@ -144,6 +144,31 @@ def test_no_field_of_the_statement_can_be_changed(made, release, name):
     assert sorted(content) == FIELDS
     write_json(release / "privacy.json", {**content, name: changed(content[name])})
     assert "privacy.json" in wrong(verify_statement(release, site_key(made))) & wrong(verify_statement(release))
+
+
+@pytest.mark.parametrize(
+    "task",
+    [
+        None,
+        {"names": ["class 0", "class 1", "class 2", "other"]},
+        {"names": ["class 3", "class 2", "class 1", "class 0"]},
+        {"names": ["class 0", "class 1"]},
+    ],
+)
+def test_a_student_of_other_classes_than_its_release_needs_no_signature_to_be_found(release, task):
+    content = json.loads((release / "privacy.json").read_text())
+    write_json(release / "privacy.json", {**content, "task": None if task is None else content["task"] | task})
+    (release / "signature.json").unlink()
+    assert "classes" in wrong(verify_statement(release))
+
+
+@pytest.mark.parametrize("task", [{}, {"kind": "guesses"}, {"records": 17}, {"names": [1, 2]}, {"found": "yes"}])
+def test_a_statement_says_of_a_task_what_is_public_and_no_more(release, task):
+    content = json.loads((release / "privacy.json").read_text())
+    said = content["task"] | task if task else {}
+    write_json(release / "privacy.json", {**content, "task": said})
+    (release / "signature.json").unlink()
+    assert "ε" in wrong(verify_statement(release))
 
 
 @pytest.mark.parametrize("name", ["epsilon", "event", "answered", "unit", "summary", "epsilon_guaranteed"])

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from flows.cli import app
 from tasks.config.presets import derive, resolve
 from tasks.runtime.accounts import people_in, release_at_price
-from tasks.runtime.parameters import settled
+from tasks.runtime.parameters import settled, surveyed_task
 from tasks.runtime.releases import noise_of, releases_of
 from tasks.runtime.run import Run
 from tasks.tools.check import look_at, vanishing_classes
@@ -217,8 +217,9 @@ def test_a_table_that_was_released_about_under_another_account_is_refused_at_fir
     }
     (project / "experiments" / "rows.yaml").write_text(yaml.safe_dump(preset))
     run = Run(project, "rows", settled(project, "rows"))
-    (release,) = releases_of(run)
-    people = people_in(run, look_at(project, "rows").survey.dataset)
+    survey = look_at(project, "rows").survey
+    (release,) = releases_of(run, task=surveyed_task(run, survey))
+    people = people_in(run, survey.dataset)
     release_at_price(run, release.identity, release.worst_case, noise_of(run, release.kind), lambda: {}, data=people)
     another = derive(project, "rows", ["ledger.account=second", "teachers.ridge=0.2"])
     (said,) = look_at(project, another).stops
@@ -263,14 +264,47 @@ def test_what_another_run_of_the_account_released_is_not_priced_again(project):
     first = derive(project, "own", settings)
     asked = look_at(project, first)
     run = Run(project, first, settled(project, first))
-    for release in releases_of(run):
+    releases = releases_of(run, task=surveyed_task(run, asked.survey))
+    for release in releases:
         release_at_price(run, release.identity, release.worst_case, noise_of(run, release.kind), lambda: {})
     other_student = look_at(project, derive(project, "own", [*settings, "student.l2=0.1"]))
+    (note,) = [note for note in other_student.notes if "another question with the same names" in note]
+    assert note.startswith("Edition 1 holds this release for the classes boot, shirt.")
+    assert not any("another question" in note for note in asked.notes)
     assert (asked.cost, other_student.cost) == (pytest.approx(4, abs=1e-3), 0)
     assert other_student.spent == other_student.total == pytest.approx(4, abs=1e-3)
     other_teachers = look_at(project, derive(project, "own", [*settings, "teachers.ridge=0.2"]))
-    assert other_teachers.cost == price(releases_of(run)[-1].worst_case, 1e-5) < 3.9
+    assert other_teachers.cost == price(releases[-1].worst_case, 1e-5) < 3.9
     assert not list(project.glob(f"data/private/{other_teachers.run.name}"))
+
+
+def test_undeclared_classes_of_another_task_are_refused_and_declared_ones_are_priced(project):
+    settings = ["data.path=images/one.csv", "privacy.moments=0.05"]
+    files = [f"{kind}/{kind}L{number:03}.png" for kind in ("boot", "shirt") for number in range(190)]
+    for name, labels in (("one", ("a", "b")), ("two", ("c", "d"))):
+        rows = [f"{file},{labels[number % 2]}" for number, file in enumerate(files)]
+        (project / "images" / f"{name}.csv").write_text("\n".join(["path,label", *rows]))
+    first = derive(project, "own", settings)
+    survey = look_at(project, first).survey
+    run = Run(project, first, settled(project, first))
+    task = surveyed_task(run, survey)
+    for release in releases_of(run, task=task):
+        about = task if release.kind == "answers" else None
+        noise = noise_of(run, release.kind)
+        release_at_price(run, release.identity, release.worst_case, noise, lambda: {}, task=about)
+    other = [*settings, "data.path=images/two.csv"]
+    refused = _check("--preset", "own", *(word for one in other for word in ("--set", one)))
+    assert refused.exit_code == 1
+    assert isinstance(refused.exception, InputError)
+    said = str(refused.exception)
+    assert "Account clinic, edition 1, holds releases for the classes a, b. Correct the label; or, if this is" in said
+    assert not list(project.glob("data/p*/*/images"))
+    declared = look_at(project, derive(project, "own", [*other, "data.classes=[c, d]"]))
+    answers = next(each.worst_case for each in releases_of(run, task=task) if each.kind == "answers")
+    assert declared.cost == price(answers, 1e-5) < 4
+    edition = look_at(project, derive(project, "own", [*other, "data.edition=second"]))
+    assert edition.cost == pytest.approx(4, abs=1e-3)
+    assert edition.survey.class_names == ("c", "d")
 
 
 def test_sums_are_held_against_their_noise_and_large_groups_are_told_of_votes(project):
@@ -525,6 +559,9 @@ def test_a_transcription_is_priced_exactly_and_held_against_its_account_and_the_
     (own,) = looked_at("transcription.epsilon=10", "ledger.epsilon=30")[1].refusals
     assert "annotation.sigma to 226.23 or more" in own
     ledger = open_transcribed(run)
-    ledger.release(**release_terms(run, 2), draw=lambda: ({"x": np.zeros(1)}, event_of(section(run.params), 2)))
+    ledger.release(
+        **release_terms(run, 2, surveyed_task(run, found.survey)),
+        draw=lambda: ({"x": np.zeros(1)}, event_of(section(run.params), 2)),
+    )
     _, again = looked_at("ledger.epsilon=30")
     assert (again.cost, again.spent, again.exact, again.stops) == (0, found.total, exact, [])

@@ -81,7 +81,8 @@ class Pipeline:
         votes = rng.integers(0, CLASSES, (QUERIES, TEACHERS)).astype(np.uint8)
         write_array(folders.votes / "votes.npy", votes)
         write_json(folders.images / "manifest.json", {"seed": opened.params.seed})
-        write_json(folders.dataset / "manifest.json", {"laid_down_by": laid_down_by(opened.params)})
+        about = {"class_names": [str(number) for number in range(10)], "declared": True}
+        write_json(folders.dataset / "manifest.json", {"laid_down_by": laid_down_by(opened.params), **about})
         ledger, dataset = open_account(opened)
         for before in releases_of(opened):
             if before.kind == "units":

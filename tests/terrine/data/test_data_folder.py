@@ -379,13 +379,30 @@ def test_a_corrupt_image_is_named(class_folders: Path) -> None:
         load(class_folders)
 
 
-def test_an_empty_class_folder_is_named(class_folders: Path) -> None:
+def test_an_empty_class_folder_is_a_class_without_records(class_folders: Path) -> None:
+    before = load(class_folders)
     (class_folders / "other").mkdir()
-    with pytest.raises(InputError, match=r"class folder .*other holds no image \(it is empty\)"):
-        load(class_folders)
+    (class_folders / "other" / ".gitkeep").touch()
+    names = (*before.class_names, "other")
+    assert load(class_folders).class_names == names == tuple(sorted(names))
+    survey = Folder(path=class_folders).survey()
+    assert survey.class_names == names
+    assert survey.declared
+    assert (survey.train + survey.test)[-1] == 0
+
+
+def test_a_class_folder_of_other_files_alone_is_named(class_folders: Path) -> None:
+    (class_folders / "other").mkdir()
     (class_folders / "other" / "scan.dcm").touch()
     with pytest.raises(InputError, match=r"holds no image \(it holds \.dcm files\)\. Add images \(\.png"):
         load(class_folders)
+
+
+def test_folders_without_any_image_are_refused(tmp_path: Path) -> None:
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+    with pytest.raises(InputError, match="hold no image"):
+        load(tmp_path)
 
 
 def test_a_folder_without_class_folders_is_refused(tmp_path: Path) -> None:

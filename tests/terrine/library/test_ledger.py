@@ -44,6 +44,22 @@ def test_whether_a_release_is_the_same_is_never_decided_by_votes_and_its_keeper_
     assert again.statement().to_dict() == first.statement().to_dict()
 
 
+def test_class_names_and_their_order_are_part_of_a_release_and_undeclared_ones_are_those_of_the_edition(tmp_path):
+    named = [replace(VOTES, class_names=names) for names in (("a", "b", "c"), ("c", "b", "a"), ("d", "e", "f"))]
+    releases = [_open(tmp_path, budget=9.0).release(MECHANISM, votes, epsilon=2) for votes in (VOTES, *named)]
+    assert len({release.privacy.release_id for release in releases}) == 4
+    assert not any(release.reused for release in releases)
+    assert [release.privacy.task["names"] for release in releases[:2]] == [["0", "1", "2"], ["a", "b", "c"]]
+    with pytest.raises(
+        tr.LedgerError, match="edition 1, holds releases for the classes 0, 1, 2; these data have d, e, f"
+    ):
+        _open(tmp_path, budget=9.0).release(MECHANISM, replace(named[2], declared=False), epsilon=2)
+    other = _open(tmp_path, budget=9.0).release(MECHANISM, replace(named[2], declared=False), edition="2", epsilon=2)
+    assert other.privacy.task["found"]
+    assert "The class names are the labels that occurred in the data." in str(other.statement())
+    assert "labels that occurred" not in str(releases[0].statement())
+
+
 def test_the_same_images_read_with_other_settings_are_other_data(tmp_path):
     numbers = np.arange(60) % 10
     images = np.random.default_rng(0).integers(0, 256, (60, 8, 8), dtype=np.uint8)

@@ -293,7 +293,9 @@ VERSION_1 = {
 
 def version_1(**changes: Any) -> dict[str, Any]:
     content = statement(**changes).to_dict() | VERSION_1
-    return {name: value for name, value in content.items() if name not in ("epsilon_account", "epsilon_guaranteed")}
+    return {
+        name: value for name, value in content.items() if name not in ("epsilon_account", "epsilon_guaranteed", "task")
+    }
 
 
 def test_a_statement_of_version_1_is_checked_and_read() -> None:
