@@ -107,6 +107,6 @@ def ghash(key, data):
 
 
 def slowly_combined(challenge, column):
-    """What `combined` gives for a column, on whole numbers."""
+    """Compute `combined` for a column on whole numbers."""
     key = Cipher(algorithms.AES(challenge), modes.ECB()).encryptor().update(bytes(16))
     return times(ghash(key, column.tobytes()), key)

@@ -32,20 +32,23 @@ After a check that passed, the guardian's rows are t ⊕ x · Δ up to shifts th
 knows b bits of Δ with probability 2^-b, and may choose its input bits; it learns no more than that. The 127 − b unknown
 bits and the probability 2^-b multiply, so the bounds in `garbling` hold as they stand.
 
-*Failure is final.* A failed check tells the student that its guess was wrong. `protocol.guardian` stores the message
-before it checks it, and never answers another one in its place. So a student has one failed guess for each release, and
-no second try against the same Δ. The comparison takes constant time: its duration would tell which column failed.
+*Failure is final.* A failed check tells the student that its guess was wrong: at most one bit of Δ, under which earlier
+blocks were garbled. `protocol.guardian` stores the message before it checks it, and afterwards answers no other one. So
+a student has one failed guess for each release, and no second try against the same Δ. The comparison takes constant
+time, since its duration would tell which column failed first.
 
 *What the guardian gains.* x̃ is masked by the sacrificed bits, whose coefficient is not 0, and t̃ follows from x̃, q
 and Δ. So κ = 128 sacrificed transfers suffice; the s more of the CRYPTO version made random coefficients invertible.
 
 **Base transfers.** The student is the sender, the guardian the receiver. An answer is c·A + x·G with x uniform, so it
-says nothing about the choice c, whatever A is, if A is in the prime-order group. Both sides refuse points outside it,
-including points of small or mixed order. Keys are bound to context, number, both points and shared point. Chou &
-Orlandi's protocol lacks an efficient extractor for a sender that does not compute its own keys (Genç, Iovino & Rial
-2020). Here none is needed: the argument above holds in the random-oracle and ideal-cipher model for every student with
-bounded calls, and a simulator may compute discrete logarithms. The student's bits are hidden from a guardian that
-follows the protocol by the computational Diffie-Hellman assumption.
+is independent of the choice c, for every A in the prime-order group. Both sides refuse points outside it, including
+points of small or mixed order. Keys are hashes of context, number, both points and shared point, and A is sent before
+the answers; so a student cannot choose its keys. Chou & Orlandi's protocol is not known to suffice for an extension
+that is universally composable (Canetti, Sarkar & Wang 2020): a simulator in polynomial time may fail to extract the
+input of a party that does not compute its own keys. The argument above needs no such extraction. It is statistical in
+the random-oracle and ideal-cipher model, for every student with a bounded number of calls, and differential privacy
+holds for whatever is computed from its view; so the simulator may compute discrete logarithms. A guardian that follows
+the protocol cannot find the student's bits under the computational Diffie-Hellman assumption.
 """
 
 import hashlib
@@ -108,13 +111,13 @@ class Transcript:
     def challenge(self, columns: NDArray[np.uint8]) -> bytes:
         """Add a matrix and return its challenge, 32 bytes."""
         chain = hashlib.sha256(b"terrine transfer challenge\0" + self._state)
-        chain.update(columns)
+        chain.update(columns.data)
         self._state = chain.digest()
         return self._state
 
 
 def column_bytes(bits: int) -> int:
-    """Bytes of one column for so many transfers: elements of GF(2^128), the last of them sacrificed."""
+    """Bytes of one column for this number of transfers: elements of GF(2^128), the last one sacrificed."""
     return (bits + 127) // 128 * FIELD + FIELD
 
 
@@ -260,7 +263,7 @@ def combined(challenge: bytes, columns: Iterable[NDArray[np.uint8]]) -> list[NDA
     """The linear combination of the elements of GF(2^128) in each column, uint8 [16] each.
 
     A column of the elements a_1, ..., a_n gives Σ_j a_j H^(n+2-j) with H = AES_χ(0): the tag that AES-GCM (NIST SP
-    800-38D) computes for additional data, with a nonce of zeros, less the tag of as many zeros.
+    800-38D) computes for additional data, with a nonce of zeros, plus the tag of a column of zeros.
 
     Args:
         challenge: χ, 32 bytes.
@@ -269,7 +272,7 @@ def combined(challenge: bytes, columns: Iterable[NDArray[np.uint8]]) -> list[NDA
     columns = list(columns)
     cipher, nonce = AESGCM(challenge), bytes(12)
     zeros = np.zeros_like(columns[0])
-    constant, *tags = (np.frombuffer(cipher.encrypt(nonce, b"", column), np.uint8) for column in (zeros, *columns))
+    constant, *tags = (np.frombuffer(cipher.encrypt(nonce, b"", column.data), np.uint8) for column in (zeros, *columns))
     return [tag ^ constant for tag in tags]
 
 

@@ -165,7 +165,8 @@ class Guardian(Gatherer):
         self._answered += 1
 
     def _answer_base(self, point: NDArray[np.uint8]) -> Iterator[Send]:
-        draw = Expansion(self._secret, "base transfers")
+        # Another offer would meet another Δ, even if the state that refuses it were lost.
+        draw = Expansion(self._secret, f"base transfers {point.tobytes().hex()}")
         self._delta = fresh_offset(draw)
         try:
             base = BaseReceiver(self._round.digest, bits_of_offset(self._delta), point.tobytes(), draw)
@@ -201,8 +202,8 @@ class Guardian(Gatherer):
             self._abort("the student's transfers fail the consistency check.")
             raise self._peer.refusal(
                 f"block {block} fails the consistency check of the transfers, so the student party departs from the "
-                "protocol. Nothing of the block was used. No other question is answered in its place, and what was "
-                "reserved stays charged. Ask again under another edition, with a student party that you trust."
+                "protocol. Nothing of the block was used. No other question is answered instead, and what was "
+                "reserved stays charged. Agree on another edition, with a student party that you trust."
             ) from error
         seed = self._seeds(16)
         labels = np.empty((wires + others, size, 2), "<u8")

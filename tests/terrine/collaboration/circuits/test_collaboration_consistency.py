@@ -40,7 +40,7 @@ BYTES = column_bytes(BITS)
 
 
 def passes(student, guardian, bits=None):
-    """Whether the guardian accepts the student's message."""
+    """Return True if the guardian accepts the student's message."""
     message, _ = student.extend(np.zeros(SHAPE, np.uint8) if bits is None else bits)
     return accepts(guardian, message)
 

@@ -1,9 +1,9 @@
 """A student party that hides different bits in different columns of the transfer extension.
 
-Transfer r of wire 0 is the student's bit for query r. It flips that bit in column r + 1 alone. If Δ has a 1 there, the
+Transfer r of wire 0 is the student's bit for query r. It flips that bit only in column r + 1. If Δ has a 1 there, the
 guardian's labels of the wire are the student's label with bit r + 1 flipped, and the query opens with that label only;
 otherwise it opens with the label as it is. So 127 queries of one block show Δ. With Δ the student evaluates tables on
-inputs of its own choice, and finds exact differences of counts under noise that hides them for everybody else.
+inputs of its own choice, and finds exact differences of counts under noise that hides them.
 """
 
 from unittest import mock
@@ -100,7 +100,7 @@ def session_with(thief, agreed, noise=None):
 
 
 def opened(loop):
-    """What left the guardian: payloads of garbled tables."""
+    """Return the payloads of the garbled tables that left the guardian."""
     sent = [(sender, frame) for sender, _, frame in loop.record] + [
         (sender, send.frame) for sender, send in loop.waiting
     ]
@@ -261,3 +261,15 @@ def test_an_honest_student_resumes_with_the_same_bytes_and_other_sessions_with_o
     assert np.array_equal(again.parties[STUDENT].result, student.result)
     _, _, fresh = answered(agreed, random_votes(agreed), Noise(agreed))
     assert not set(bits(fresh)) & set(bits(loop))
+
+
+def test_another_offer_meets_another_offset_even_if_the_first_one_was_forgotten():
+    agreed = confident(queries=8)
+    guardian, student, _ = answered(agreed, random_votes(agreed), Noise(agreed))
+    forgetful = guardian.state() | {"questions": np.empty((0, 32), np.uint8)}
+    offsets = []
+    for secret in (student.state()["secret"], student.state()["secret"] ^ np.uint8(1)):
+        states = forgetful, student.state() | {"secret": secret}
+        offsets.append(resumed(agreed, states, StudentParty, "f" * 32).run().parties[GUARDIAN]._delta)
+    assert np.array_equal(offsets[0], guardian._delta)
+    assert not np.array_equal(offsets[1], guardian._delta)
