@@ -218,6 +218,8 @@ def _run(config, kill, epsilon, alone):
         _learn_as_toys()
     if kill == "spoil":
         _spoil_frames()
+    elif kill == "cheat":
+        _hide_different_bits()
     elif kill == "hold":
         _hold_guardian()
     elif kill == "stay":
@@ -264,6 +266,19 @@ def _spoil_frames():
 
     plain = Wire.send
     Wire.send = lambda wire, to, frame: plain(wire, to, frame[:-1] + bytes([frame[-1] ^ 1]))
+
+
+def _hide_different_bits():
+    """Have this student party hide different bits in different columns of its transfers."""
+    from terrine.collaboration.protocol import student
+    from tests.collaboration_transfers import Cheater, flips_of
+
+    class Spread(Cheater):
+        def extend(self, bits):
+            self.flips = flips_of(bits.size, [(column, column) for column in range(1, 128)])
+            return super().extend(bits)
+
+    student.ExtensionReceiver = Spread
 
 
 def gone(folder, name):

@@ -49,8 +49,10 @@ PROTECTED = {
 TRUST_MODELS = {
     "central": "the operator of the pipeline sees the private data, the votes and the noise, and is trusted with them; "
     "everybody else sees what is released",
-    "parties": "each teacher party sees its own data alone; the privacy guardian draws the noise and colludes with "
-    "nobody; the student party and everybody else see what is released",
+    "parties": "each teacher party sees only its own data; the privacy guardian draws the noise, follows the protocol "
+    "and colludes with no other party; the guarantee holds towards the student party, the other teacher parties and "
+    "the public, even if they collude with one another or depart from the protocol, unless they break AES, SHA-2, "
+    "SHA-3 or TLS",
 }
 NOT_PRIVATE = "NOT PRIVATE"
 
@@ -333,7 +335,8 @@ def summary_sentence(statement: PrivacyStatement) -> str:
         + (
             "anyone outside the operator of the pipeline."
             if statement.trust_model == "central"
-            else "anyone outside the parties, as long as the privacy guardian colludes with none of them."
+            else "anyone but the privacy guardian, parties that depart from the protocol included, as long as the "
+            "guardian follows it and colludes with no other party."
         )
         + (FOUND if statement.task is not None and statement.task["found"] else "")
     )

@@ -11,7 +11,7 @@ REFERENCES = (REPOSITORY / "docs" / "references.md").read_text(encoding="utf-8")
 _NAME = r"[A-ZÀ-Ž][\w'-]+"
 CITATION = re.compile(
     rf"(?P<names>{_NAME}(?:,? et al\.|(?:, {_NAME})*,? (?:&|and) {_NAME})|Mironov|Karney|Higham|Blackwell"
-    r"|Wang|Anonymous|Obuchowski|Wilson|van Dantzig|Cohen|McCullagh),? \(?(?P<year>(?:19|20)\d\d)\b"
+    r"|Wang|Anonymous|Obuchowski|Wilson|van Dantzig|Cohen|McCullagh|Roy),? \(?(?P<year>(?:19|20)\d\d)\b"
 )
 
 
@@ -61,6 +61,26 @@ def test_links_of_a_page_lead_somewhere(page):
         linked = page.parent / path if path else page
         assert linked.exists(), target
         assert not anchor or anchor in anchors(linked.read_text(encoding="utf-8")), target
+
+
+def test_the_table_of_cryptography_names_modules_and_tests_that_exist_and_every_module_of_the_protocol():
+    text = (REPOSITORY / "SECURITY.md").read_text(encoding="utf-8")
+    rows = [row.split("|") for row in re.findall(r"^\| .+ \|$", text, re.MULTILINE)][1:]
+    assert len(rows) > 10
+    named = set()
+    for row in rows:
+        modules = re.findall(r"`([\w/]+\.py)`", row[2])
+        folder = (REPOSITORY / "terrine" / modules[0]).parent
+        paths = [REPOSITORY / "terrine" / module if "/" in module else folder / module for module in modules]
+        named |= set(paths)
+        tests = re.findall(r"`(test_\w+\.py)`", row[5])
+        assert tests
+        assert [path for path in paths if not path.exists()] == []
+        assert [test for test in tests if not list((REPOSITORY / "tests").rglob(test))] == []
+    protocol = (REPOSITORY / "terrine" / "collaboration").rglob("*.py")
+    primitives = re.compile(r"^(?:import (?:hashlib|hmac)|from (?:cryptography|nacl|hashlib)\b)", re.MULTILINE)
+    left = {path.stem for path in protocol if primitives.search(path.read_text(encoding="utf-8"))}
+    assert left - {path.stem for path in named} == {"party"}  # the agreement's digest
 
 
 def number_of(cell: str) -> int:

@@ -14,6 +14,10 @@ are hashed under one key, two for each query: p / 2¹¹³ for 10,000 queries. Ad
 constant, under which robustness holds as it does without; it keeps equal labels of two queries apart, should there ever
 be any. The keys are AES of numbers under a key that is unique to the phase of the round.
 
+An evaluator that departs from the protocol may choose its labels in this definition, but must not make two hash inputs
+under one key equal. A student cannot: its labels follow from keys that it cannot choose, except in columns in which it
+guessed bits of Δ (`transfer`). So two of u inputs are equal with probability below u² / 2¹²⁸.
+
 Arrays of labels are uint64 [wires, queries, 2], little-endian: the colour is the lowest bit of the first word.
 """
 

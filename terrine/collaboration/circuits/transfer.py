@@ -1,22 +1,65 @@
 """Oblivious transfer: the student gets the labels of its own input bits, and the guardian does not learn the bits.
 
-128 base transfers (Chou & Orlandi 2015) in the prime-order subgroup of edwards25519, then IKNP extension (Ishai,
-Kilian, Nissim & Petrank 2003) with symmetric cryptography alone. The extension runs the other way round: in the base
-transfers the guardian chooses, and its 128 choices are the bits of Δ. The extension gives the student rows t and the
-guardian rows q = t ⊕ bit · Δ, which are labels as they stand: q is the label of 0, t that of the student's bit. So no
-further message is needed, and the student's bits are hidden by streams of which the guardian knows only half.
+128 base transfers (Chou & Orlandi 2015) in the prime-order subgroup of edwards25519, then the extension of Ishai,
+Kilian, Nissim & Petrank 2003 with the consistency check of Keller, Orsini & Scholl 2015. The roles are reversed in the
+base transfers: the student offers pairs of keys, and the guardian's 128 choices are the bits of Δ. The extension gives
+the student rows t and the guardian rows q = t ⊕ bit · Δ. These rows are labels: q is the label of 0, t that of the
+student's bit. So they need no further message and no hash; `garbling` hashes them with a hash that is robust against
+the correlation Δ.
 
-The semi-honest model: a student that hides different bits in different columns is not found out, and can learn bits of
-Δ from which tables open. One that enters other bits than its own, but the same in all columns, learns nothing by it.
+**Consistency check.** A student that hides other bits in one column than in another could read Δ off the tables that
+it can open. The check is the one of figure 10 in the revised paper (ePrint 2015/546, version of 2022). The check of
+the CRYPTO version combined rows; its lemma 1 is false (Roy 2022, appendix D). This one combines columns. For each block
+of transfers, let
+
+- x^i be the bits that the student hides in column i, u^i = t₀^i ⊕ t₁^i ⊕ x^i, with 128 random bits at the end, whose
+  transfers are sacrificed: no wire uses them;
+- χ be SHA-256 of the base transfers and of all matrices u up to this one;
+- h be the GHASH polynomial over GF(2^128) with the key that AES-GCM derives from χ, a linear function of a column.
+
+With u the student sends x̃ = h(x) and t̃^i = h(t₀^i). The guardian holds q^i = t₀^i ⊕ Δ_i · x^i, and uses nothing of
+the block unless h(q^i) = t̃^i ⊕ Δ_i · x̃ for all 128 columns. χ is public, so GCM authenticates nothing here; it only
+evaluates the polynomial fast.
+
+*What a malicious student gains.* The points determine both keys of a base transfer, and with u the bits x^i, whether
+or not the student computes the keys. So x^i is fixed before χ. Let S be the columns with h(x^i) ≠ x̃. A column in S
+passes only if t̃^i ⊕ h(t₀^i) is Δ_i · (h(x^i) ⊕ x̃), so only if the student guessed Δ_i; the check passes with
+probability 2^-|S| (bit 0 of Δ is public and needs no guess). All columns outside S have equal x^i, unless two
+different ones have the same hash: of the at most 2^13 coefficients of a column, each pair of columns collides for at
+most 2^13 of the 2^128 keys. With 2^13 pairs, a student that tries T matrices finds a collision with probability at most
+T · 2^-102. That is the only use of grinding: before the guardian answers, nothing that the student has depends on Δ.
+After a check that passed, the guardian's rows are t ⊕ x · Δ up to shifts that the student knows. So a student party
+knows b bits of Δ with probability 2^-b, and may choose its input bits; it learns no more than that. The 127 − b unknown
+bits and the probability 2^-b multiply, so the bounds in `garbling` hold as they stand.
+
+*Failure is final.* A failed check tells the student that its guess was wrong: at most one bit of Δ, under which earlier
+blocks were garbled. `protocol.guardian` stores the message before it checks it, and afterwards answers no other one. So
+a student has one failed guess for each release, and no second try against the same Δ. The comparison takes constant
+time, since its duration would tell which column failed first.
+
+*What the guardian gains.* x̃ is masked by the sacrificed bits, whose coefficient is not 0, and t̃ follows from x̃, q
+and Δ. So κ = 128 sacrificed transfers suffice; the s more of the CRYPTO version made random coefficients invertible.
+
+**Base transfers.** The student is the sender, the guardian the receiver. An answer is c·A + x·G with x uniform, so it
+is independent of the choice c, for every A in the prime-order group. Both sides refuse points outside it, including
+points of small or mixed order. Keys are hashes of context, number, both points and shared point, and A is sent before
+the answers; so a student cannot choose its keys. Chou & Orlandi's protocol is not known to suffice for an extension
+that is universally composable (Canetti, Sarkar & Wang 2020): a simulator in polynomial time may fail to extract the
+input of a party that does not compute its own keys. The argument above needs no such extraction. It is statistical in
+the random-oracle and ideal-cipher model, for every student with a bounded number of calls, and differential privacy
+holds for whatever is computed from its view; so the simulator may compute discrete logarithms. A guardian that follows
+the protocol cannot find the student's bits under the computational Diffie-Hellman assumption.
 """
 
 import hashlib
+import hmac
 import os
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from nacl import bindings
 from numpy.typing import NDArray
 
@@ -26,6 +69,8 @@ from terrine.errors import TerrineError
 Draw = Callable[[int], bytes]
 WIDTH = 128
 POINT = 32
+FIELD = 16
+"""Bytes of an element of GF(2^128), and of the sacrificed bits of a block."""
 _CHUNK = 2_048  # bytes of a column transposed at a time: what they need stays in a core's cache
 # How far apart bits change places, and the bits of a word of 64 that move down by so many places.
 _EXCHANGES = [
@@ -34,12 +79,46 @@ _EXCHANGES = [
 
 
 class TransferError(TerrineError):
-    """A point that is not in the group of the base transfers."""
+    """A point outside the group of the base transfers, or a matrix that fails the consistency check."""
+
+
+class ExtensionMessage(NamedTuple):
+    """The student's message for a block of transfers.
+
+    Attributes:
+        columns: uint8 [128, `column_bytes`], u: the student's bits, hidden in each column.
+        bits: uint8 [16], x̃: the hash of the student's bits.
+        hashes: uint8 [128, 16], t̃: the hash of each of the student's columns.
+    """
+
+    columns: NDArray[np.uint8]
+    bits: NDArray[np.uint8]
+    hashes: NDArray[np.uint8]
+
+
+class Transcript:
+    """The hash chain over base transfers and matrices that yields the challenges of the consistency check.
+
+    Args:
+        context: Agreement, round and roles.
+        offer: The student's point.
+        answers: uint8 [128, 32], the guardian's points.
+    """
+
+    def __init__(self, context: bytes, offer: bytes, answers: NDArray[np.uint8]) -> None:
+        self._state = hashlib.sha256(b"terrine transfer check\0" + context + offer + answers.tobytes()).digest()
+
+    def challenge(self, columns: NDArray[np.uint8]) -> bytes:
+        """Add a matrix and return its challenge, 32 bytes."""
+        chain = hashlib.sha256(b"terrine transfer challenge\0" + self._state)
+        chain.update(columns.data)
+        self._state = chain.digest()
+        return self._state
 
 
 def column_bytes(bits: int) -> int:
-    """Bytes of one column for so many transfers: whole words of 64 bits."""
-    return (bits + 63) // 64 * 8
+    """Bytes of one column for this number of transfers: elements of GF(2^128), the last one sacrificed."""
+    return (bits + 127) // 128 * FIELD + FIELD
 
 
 class BaseSender:
@@ -113,27 +192,33 @@ class ExtensionReceiver:
 
     Args:
         keys: uint8 [2, 128, 16], from `BaseSender.keys`.
+        transcript: Yields the challenges.
+        draw: Makes the sacrificed bits.
     """
 
-    def __init__(self, keys: NDArray[np.uint8]) -> None:
+    def __init__(self, keys: NDArray[np.uint8], transcript: Transcript, draw: Draw = os.urandom) -> None:
         self._streams = [[_stream(key) for key in half] for half in keys]
+        self._transcript, self._draw = transcript, draw
 
-    def extend(self, bits: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], Labels]:
+    def extend(self, bits: NDArray[np.uint8]) -> tuple[ExtensionMessage, Labels]:
         """Transfers for these bits.
 
         Args:
             bits: uint8 [wires, queries], 0 or 1.
 
         Returns:
-            What the other side needs, uint8 [128, bytes], and the labels, uint64 [wires, queries, 2].
+            The message for the other side and the labels, uint64 [wires, queries, 2].
         """
         width = column_bytes(bits.size)
         packed = np.zeros(width, np.uint8)
         packed[: (bits.size + 7) // 8] = np.packbits(bits.reshape(-1), bitorder="little")
+        packed[-FIELD:] = np.frombuffer(self._draw(FIELD), np.uint8)
         columns, hidden = (_expanded(streams, width) for streams in self._streams)
         hidden ^= columns
         hidden ^= packed
-        return hidden, transposed(columns)[: bits.size].reshape(*bits.shape, 2)
+        own, *hashes = combined(self._transcript.challenge(hidden), [packed, *columns])
+        message = ExtensionMessage(hidden, own, np.stack(hashes))
+        return message, transposed(columns)[: bits.size].reshape(*bits.shape, 2)
 
 
 class ExtensionSender:
@@ -142,17 +227,53 @@ class ExtensionSender:
     Args:
         delta: uint64 [2], Δ, the choices of the base transfers.
         keys: uint8 [128, 16], from `BaseReceiver`.
+        transcript: Yields the challenges.
     """
 
-    def __init__(self, delta: Labels, keys: NDArray[np.uint8]) -> None:
+    def __init__(self, delta: Labels, keys: NDArray[np.uint8], transcript: Transcript) -> None:
         self._mask = np.negative(bits_of_offset(delta))[:, None]  # 0 or 255
         self._streams = [_stream(key) for key in keys]
+        self._transcript = transcript
 
-    def extend(self, hidden: NDArray[np.uint8], wires: int, queries: int) -> Labels:
-        """Labels of 0 for the transfers that the other side began with `hidden`: uint64 [wires, queries, 2]."""
-        columns = _expanded(self._streams, hidden.shape[1])
-        columns ^= hidden & self._mask
+    def challenge(self, message: ExtensionMessage) -> bytes:
+        """Return the challenge for the other side's next message, before anything of it is used."""
+        return self._transcript.challenge(message.columns)
+
+    def extend(self, message: ExtensionMessage, challenge: bytes, wires: int, queries: int) -> Labels:
+        """Labels of 0 for the transfers that the other side began with a message: uint64 [wires, queries, 2].
+
+        Args:
+            message: The other side's.
+            challenge: From `challenge`, called once for each message in order.
+            wires: Wires of a query.
+            queries: Queries of the block.
+
+        Raises:
+            TransferError: The message fails the consistency check. Δ must not be used any more.
+        """
+        columns = _expanded(self._streams, message.columns.shape[1])
+        columns ^= message.columns & self._mask
+        expected = message.hashes ^ (message.bits & self._mask)
+        if not hmac.compare_digest(np.stack(combined(challenge, columns)).tobytes(), expected.tobytes()):
+            raise TransferError("The columns of the transfer extension do not hide the same bits.")
         return transposed(columns)[: wires * queries].reshape(wires, queries, 2)
+
+
+def combined(challenge: bytes, columns: Iterable[NDArray[np.uint8]]) -> list[NDArray[np.uint8]]:
+    """The linear combination of the elements of GF(2^128) in each column, uint8 [16] each.
+
+    A column of the elements a_1, ..., a_n gives Σ_j a_j H^(n+2-j) with H = AES_χ(0): the tag that AES-GCM (NIST SP
+    800-38D) computes for additional data, with a nonce of zeros, plus the tag of a column of zeros.
+
+    Args:
+        challenge: χ, 32 bytes.
+        columns: uint8 [16 n], all of one length.
+    """
+    columns = list(columns)
+    cipher, nonce = AESGCM(challenge), bytes(12)
+    zeros = np.zeros_like(columns[0])
+    constant, *tags = (np.frombuffer(cipher.encrypt(nonce, b"", column.data), np.uint8) for column in (zeros, *columns))
+    return [tag ^ constant for tag in tags]
 
 
 def bits_of_offset(delta: Labels) -> NDArray[np.uint8]:

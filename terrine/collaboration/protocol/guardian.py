@@ -4,9 +4,14 @@ The noise is drawn once, when it is settled whose votes are counted, and **every
 of a threshold test is one number for all classes. Were a query tested again with that number on counts that the student
 party moved in between, then exact votes would come out; so what a broken session asked is not asked anew when it is
 resumed, but said again: Δ, keys and labels come from a secret that is kept with the sums, and digests of the questions
-(the student's point, its hidden bits of each block) are kept as well, *before* they are answered. A question that was
-answered before gets the very same bytes again, a different one in its place is refused. So a student party gains
-nothing by resuming, however often: it is told what it was told.
+(the student's point, its hidden bits of each block with their check) are kept as well, *before* they are answered. A
+question that was answered before gets the very same bytes again, a different one in its place is refused. So a student
+party gains nothing by resuming, however often: it is told what it was told.
+
+The consistency check of the transfers (`transfer`) is made after its question is stored. A question that fails is
+therefore never replaced by another: it fails in every resumed session, the release is not finished, and what was
+reserved stays charged. Another edition has other noise, another Δ and other base transfers, and costs again. So a
+student party has one failed guess of bits of Δ for each release that is paid for.
 """
 
 import hashlib
@@ -19,7 +24,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from terrine.collaboration.circuits.garbling import Engine, Labels, fresh_offset, labels_from_seed, shifted
-from terrine.collaboration.circuits.transfer import POINT, BaseReceiver, ExtensionSender, TransferError, bits_of_offset
+from terrine.collaboration.circuits.transfer import (
+    POINT,
+    BaseReceiver,
+    ExtensionMessage,
+    ExtensionSender,
+    Transcript,
+    TransferError,
+    bits_of_offset,
+)
 from terrine.collaboration.protocol.expansion import SECRET, Expansion, fresh_secret
 from terrine.collaboration.protocol.gathering import Gatherer
 from terrine.collaboration.protocol.messages import Kind, Spec
@@ -112,9 +125,11 @@ class Guardian(Gatherer):
         if kind == Kind.BASE:
             return self._answer_base(arrays[0])
         if kind == Kind.BITS:
-            self._remember(arrays[0])
+            message = ExtensionMessage(*arrays)
+            challenge = self._extension.challenge(message)
+            self._remember(challenge + message.bits.tobytes() + message.hashes.tobytes())
             self._asked += 1
-            return self._garble(self._asked - 1, arrays[0].copy())
+            return self._garble(self._asked - 1, message, challenge)
         if kind == Kind.OPENED:
             return self._take_opened(arrays[0])
         self.finished = True
@@ -135,7 +150,7 @@ class Guardian(Gatherer):
             expected[Kind.DONE] = []
         return expected
 
-    def _remember(self, question: NDArray[np.uint8]) -> None:
+    def _remember(self, question: bytes) -> None:
         """Keep the question that is about to be answered; refuse one that is not what was asked in its place before."""
         digest = hashlib.sha256(question).digest()
         if self._answered == len(self._questions):
@@ -150,15 +165,17 @@ class Guardian(Gatherer):
         self._answered += 1
 
     def _answer_base(self, point: NDArray[np.uint8]) -> Iterator[Send]:
-        draw = Expansion(self._secret, "base transfers")
+        # Another offer would meet another Δ, even if the state that refuses it were lost.
+        draw = Expansion(self._secret, f"base transfers {point.tobytes().hex()}")
         self._delta = fresh_offset(draw)
         try:
             base = BaseReceiver(self._round.digest, bits_of_offset(self._delta), point.tobytes(), draw)
         except TransferError as error:
             raise self._peer.refusal(str(error)) from error
-        self._remember(point)
+        self._remember(point.tobytes())
         self._seeds = Expansion(self._secret, "labels")
-        self._extension = ExtensionSender(self._delta, base.keys)
+        transcript = Transcript(self._round.digest, point.tobytes(), base.points)
+        self._extension = ExtensionSender(self._delta, base.keys, transcript)
         if self.agreement.threshold is None:
             self._begin(argmax_phase(self._round, np.arange(self.agreement.queries)))
         else:
@@ -172,17 +189,26 @@ class Guardian(Gatherer):
         self._unopened: deque[Labels] = deque()
         self._passed = np.zeros(len(phase.queries), bool)
 
-    def _garble(self, block: int, hidden: NDArray[np.uint8]) -> Iterator[Send]:
+    def _garble(self, block: int, message: ExtensionMessage, challenge: bytes) -> Iterator[Send]:
         phase = self._phase
         assert phase is not None
         size = phase.size(block)
         wires, others = phase.circuit.inputs
         shares = self._tests if phase.number == 1 else self._counts
         assert shares is not None
+        try:
+            theirs = self._extension.extend(message, challenge, others, size)
+        except TransferError as error:
+            self._abort("the student's transfers fail the consistency check.")
+            raise self._peer.refusal(
+                f"block {block} fails the consistency check of the transfers, so the student party departs from the "
+                "protocol. Nothing of the block was used. No other question is answered instead, and what was "
+                "reserved stays charged. Agree on another edition, with a student party that you trust."
+            ) from error
         seed = self._seeds(16)
         labels = np.empty((wires + others, size, 2), "<u8")
         labels[:wires] = shifted(labels_from_seed(seed, wires, size), phase.inputs(shares, block), self._delta)
-        labels[wires:] = self._extension.extend(hidden, others, size)
+        labels[wires:] = theirs
         engine = self._engine_of(size)
         tables, outputs = engine.garble(block, self._delta, labels)
         hashes, values = engine.seal(block, self._delta, outputs)

@@ -24,7 +24,7 @@ from numpy.typing import DTypeLike, NDArray
 from terrine.collaboration.protocol.party import Agreement, ProtocolError, Send
 
 LARGEST_FRAME = 16 * 2**20
-_MAGIC, _VERSION, _ALIGN = b"TRNF", 5, 16
+_MAGIC, _VERSION, _ALIGN = b"TRNF", 6, 16
 _HEADER = struct.Struct("<4sHH32s16s32s32sIII12x")
 _ARRAY = struct.Struct("<BB2xIII")
 _TYPES = {0: np.dtype("u1"), 1: np.dtype("<u2"), 2: np.dtype("<u4"), 3: np.dtype("<u8")}
@@ -43,7 +43,7 @@ class Kind(IntEnum):
     COUNTS = 4  # guardian → student: noised shares of counts, where histograms are revealed
     BASE = 5  # student → guardian: the point that starts the base transfers
     CHOICES = 6  # guardian → student: a point for each of the 128 base transfers
-    BITS = 7  # student → guardian: its input bits of a block, hidden by the transfer extension
+    BITS = 7  # student → guardian: its input bits of a block, hidden by the transfer extension, and the check of it
     TABLES = 8  # guardian → student: a block garbled
     OPENED = 9  # student → guardian: labels of the outputs that both may learn
     DONE = 10  # student → guardian: it has its answers

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from terrine.collaboration.circuits.circuit import Circuit, argmax_circuit, threshold_circuit
 from terrine.collaboration.circuits.garbling import ciphers_of
-from terrine.collaboration.circuits.transfer import WIDTH, column_bytes
+from terrine.collaboration.circuits.transfer import FIELD, WIDTH, column_bytes
 from terrine.collaboration.protocol.gathering import blocks_of
 from terrine.collaboration.protocol.messages import LARGEST_FRAME, Spec
 from terrine.collaboration.protocol.party import Agreement
@@ -23,7 +23,7 @@ from terrine.errors import SettingError
 # Blocks that the student asks for ahead: garbling, sending and evaluating go on side by side.
 WINDOW = 3
 _BLOCK = 512  # queries; fewer start and end sooner, more need fewer calls. Other blocks are another version of frames
-_RESERVED = 4_096  # a frame's header and the headers of its arrays
+_RESERVED = 8_192  # a frame's header, the headers of its arrays, and sacrificed transfers with their check
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,8 +68,9 @@ class Phase:
         return ciphers_of(self.circuit, self.agreement.digest + bytes([self.number]))
 
     def bits_spec(self, block: int) -> Sequence[Spec]:
-        """The arrays of BITS: the student's input bits, hidden, column by column."""
-        return (("u1", (WIDTH, column_bytes(self.circuit.inputs[1] * self.size(block)))),)
+        """The arrays of BITS: those of an `ExtensionMessage`."""
+        width = column_bytes(self.circuit.inputs[1] * self.size(block))
+        return (("u1", (WIDTH, width)), ("u1", (FIELD,)), ("u1", (WIDTH, FIELD)))
 
     def tables_spec(self, block: int) -> Sequence[Spec]:
         """The arrays of TABLES: seed of the guardian's labels, ciphertexts, hashes and values that open outputs."""

@@ -10,7 +10,14 @@ from numpy.typing import NDArray
 
 from terrine.aggregation.mechanism import UNANSWERED
 from terrine.collaboration.circuits.garbling import Engine, Labels, labels_from_seed
-from terrine.collaboration.circuits.transfer import POINT, WIDTH, BaseSender, ExtensionReceiver, TransferError
+from terrine.collaboration.circuits.transfer import (
+    POINT,
+    WIDTH,
+    BaseSender,
+    ExtensionReceiver,
+    Transcript,
+    TransferError,
+)
 from terrine.collaboration.protocol.expansion import SECRET, Expansion, fresh_secret
 from terrine.collaboration.protocol.gathering import Gatherer, head_blocks
 from terrine.collaboration.protocol.messages import Kind
@@ -84,9 +91,11 @@ class StudentParty(Gatherer):
         if self._step == "base":
             _, (points,) = self._peer.receive(frame, {Kind.CHOICES: [("u1", (WIDTH, POINT))]})
             try:
-                self._extension = ExtensionReceiver(self._base.keys(points))
+                keys = self._base.keys(points)
             except TransferError as error:
                 raise self._peer.refusal(str(error)) from error
+            transcript = Transcript(self._round.digest, self._base.point, points)
+            self._extension = ExtensionReceiver(keys, transcript, Expansion(self._secret, "sacrificed bits"))
             if self.agreement.threshold is None:
                 return self._begin(argmax_phase(self._round, np.arange(self.agreement.queries)))
             return self._begin(threshold_phase(self._round))
@@ -108,10 +117,10 @@ class StudentParty(Gatherer):
         phase = self._phase
         assert self._shares is not None
         for block in range(self._asked, min(self._asked + blocks, len(phase.blocks))):
-            hidden, labels = self._extension.extend(phase.inputs(self._shares, block))
+            message, labels = self._extension.extend(phase.inputs(self._shares, block))
             self._waiting.append(labels)
             self._asked += 1
-            yield self._peer.send(Kind.BITS, hidden)
+            yield self._peer.send(Kind.BITS, *message)
 
     def _evaluate(
         self, seed: NDArray[np.uint8], tables: Labels, hashes: NDArray[np.uint64], values: NDArray[np.uint8]

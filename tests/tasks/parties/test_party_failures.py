@@ -96,6 +96,25 @@ def test_a_student_party_that_comes_back_with_other_sums_is_told_nothing(tmp_pat
     check_answered_once(tmp_path, terms, votes)
 
 
+def test_a_student_party_that_hides_different_bits_in_its_transfers_is_told_nothing_then_or_later(tmp_path):
+    terms, _ = trial(tmp_path, deadline=10.0, patience=8.0)
+    codes = run(tmp_path, names_of(terms), victim="student", kill="cheat", again=False)
+    assert (codes["guardian"], codes["student"]) == (1, 1)
+    for kill, fault in (
+        ("cheat", "block 0 fails the consistency check"),
+        (None, "question 1 is not the one that was answered in an earlier session"),
+        ("cheat", "block 0 fails the consistency check"),
+    ):
+        heard = words(tmp_path, "guardian")
+        assert "block 0 fails the consistency check" in heard
+        assert set(run(tmp_path, ["guardian", "student"], victim="student", kill=kill, again=False).values()) == {1}
+        assert fault in words(tmp_path, "guardian").removeprefix(heard)
+        (path,) = (tmp_path / "guardian" / "state").glob("*/questions.npz")
+        assert PartyState(path.parent.parent, path.parent.name).load("questions")[0]["questions"].shape == (2, 32)
+    assert not rows_of(tmp_path, "commit")
+    assert len(rows_of(tmp_path, "reserve")) == 1
+
+
 def test_a_guardian_whose_questions_are_those_of_another_round_answers_nothing(tmp_path):
     trial(tmp_path)
     names = ["guardian", "student", "party-1", "party-2", "party-3"]

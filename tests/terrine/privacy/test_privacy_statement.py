@@ -234,7 +234,8 @@ def test_the_summary_names_the_figures_and_who_is_trusted() -> None:
     assert "operator of the pipeline" in text
     parties = summary_sentence(replace(statement(), unit="group", trust_model="parties"))
     assert "all records of any one group" in parties
-    assert "guardian colludes with none" in parties
+    assert "anyone but the privacy guardian, parties that depart from the protocol included" in parties
+    assert "guardian follows it and colludes with no other party" in parties
 
 
 @pytest.mark.parametrize("name", ["confident", "interactive"])

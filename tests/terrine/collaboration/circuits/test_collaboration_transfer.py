@@ -9,6 +9,7 @@ from terrine.collaboration.circuits.transfer import (
     BaseSender,
     ExtensionReceiver,
     ExtensionSender,
+    Transcript,
     TransferError,
     bits_of_offset,
     column_bytes,
@@ -91,14 +92,16 @@ def test_points_outside_the_group_are_refused_by_both_sides(delta, transfers, po
 
 @pytest.mark.parametrize("shapes", [[(1, 1)], [(3, 21), (3, 21), (3, 5)], [(110, 40)], [(2, 64)]])
 def test_the_extension_gives_labels_of_the_bits(delta, transfers, shapes):
-    _, receiver, keys = transfers
-    student, guardian = ExtensionReceiver(keys), ExtensionSender(delta, receiver.keys)
+    sender, receiver, keys = transfers
+    transcripts = [Transcript(b"session", sender.point, receiver.points) for _ in range(2)]
+    student = ExtensionReceiver(keys, transcripts[0])
+    guardian = ExtensionSender(delta, receiver.keys, transcripts[1])
     seen = set()
     for number, shape in enumerate(shapes):
         bits = np.random.default_rng(number).integers(0, 2, shape).astype(np.uint8)
-        hidden, labels = student.extend(bits)
-        assert hidden.shape == (WIDTH, column_bytes(bits.size))
-        zero = guardian.extend(hidden, *shape)
+        message, labels = student.extend(bits)
+        assert message.columns.shape == (WIDTH, column_bytes(bits.size))
+        zero = guardian.extend(message, guardian.challenge(message), *shape)
         for wire in range(shape[0]):
             for query in range(shape[1]):
                 assert np.array_equal(labels[wire, query], zero[wire, query] ^ (delta * np.uint64(bits[wire, query])))

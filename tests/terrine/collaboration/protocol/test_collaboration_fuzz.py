@@ -102,7 +102,7 @@ def test_a_teacher_refuses_everything():
 
 
 def test_contents_that_are_wrong_but_well_formed_cause_no_crash():
-    # The semi-honest model lets a party send wrong numbers; they may spoil the answers, or be found, and no more.
+    # A party may send wrong numbers: they spoil the answers or are found, and do no more.
     agreed = confident(queries=8)
     votes = random_votes(agreed)
     total = len(answered(agreed, votes, Noise(agreed))[2].record)

@@ -78,8 +78,8 @@ def seen():
             views[key].append(shares)
             views[key.replace("share", "digits")].append(digits[..., 0])
         hidden = [frame for sender, to, frame in frames if to == GUARDIAN and frame[6] == Kind.BITS]
-        (spec,) = phase.bits_spec(0)
-        columns = np.frombuffer(hidden[-1], "u1", offset=HEADER + 16).reshape(spec[1])
+        spec, *_ = phase.bits_spec(0)
+        columns = np.frombuffer(hidden[-1], "u1", np.prod(spec[1]), HEADER + 16).reshape(spec[1])
         rows = transfer.transposed(columns)[: phase.circuit.inputs[1] * QUERIES]
         views["hidden bits"].append(rows.reshape(-1, QUERIES, 2))
     patch.undo()
