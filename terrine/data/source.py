@@ -109,6 +109,10 @@ class Source(Settings):
         """Whether some of its records are public and are asked about: their source is then opened to get at them."""
         return False
 
+    def files(self, at: Path) -> list[Path]:
+        """Return the user's own files that the data are read from, without opening images; none of a benchmark."""
+        return []
+
     def load(self, at: Path = Path(), *, seed: int = 0, progress: Progress | None = None) -> Dataset:
         """Return the private dataset, checked; raise InputError for data that cannot be used.
 
@@ -246,6 +250,11 @@ class Own(Split):
 
     path: Annotated[Path, AtHome()]
     """The user's own .npz file, image folder, CSV file or DICOMDIR (as `name` says)."""
+
+    def files(self, at: Path) -> list[Path]:
+        """See `Source.files`."""
+        path = at / self.path
+        return [file for file in path.rglob("*") if not file.is_dir()] if path.is_dir() else [path]
 
 
 SOURCES = Kinds("data", Source, "terrine.data.sources", default="digits", key="name")

@@ -6,6 +6,7 @@ same for all: records are put in the order of their names, classes numbered, the
 
 from __future__ import annotations
 
+import contextlib
 from abc import abstractmethod
 from collections import Counter
 from pathlib import Path
@@ -101,6 +102,15 @@ class Listed(OrderedLabels, Own, ImageSource):
 
         Raises InputError that says, without the path, what is wrong with the file.
         """
+
+    def files(self, at: Path) -> list[Path]:
+        from terrine.data.pictures.table import read_image_table
+
+        files, path = super().files(at), at / self.path
+        if path.suffix.lower() == ".csv":
+            with contextlib.suppress(InputError):  # of a table that cannot be read, it alone
+                files += [record.path for record in read_image_table(path, self.findings)]
+        return files
 
     @property
     def passes_over(self) -> bool:
