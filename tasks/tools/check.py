@@ -1,6 +1,7 @@
 """What can be known of a run before any work: its data, its settings, its price, and what speaks against it.
 
-Counts of private records are for the operator's terminal. Nothing is decoded, drawn, charged or written.
+Counts of private records are for the operator's terminal. A sample of images is decoded; nothing is drawn, charged or
+written.
 """
 
 from __future__ import annotations

@@ -6,9 +6,11 @@ Only the result grows with the number of files, [N, C, *size] bytes, and a large
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from io import BytesIO
@@ -24,6 +26,7 @@ from terrine.data.sketch import digest_of
 from terrine.data.source import Progress
 from terrine.errors import InputError
 from terrine.extras import from_extra
+from terrine.files import file_digest
 from terrine.geometry import Size, sides
 
 with from_extra("pipeline", "Image files"):
@@ -31,6 +34,9 @@ with from_extra("pipeline", "Image files"):
 
 if TYPE_CHECKING:
     from terrine.data.sources.nifti import Nifti
+
+_COMPARED = 20_000
+"""Files of equal size whose beginnings are compared: a second or two."""
 
 # Files handed to the threads at a time, between two reports of progress.
 _CHUNK = 512
@@ -40,6 +46,7 @@ _ENOUGH_FAILURES = 20
 
 # More than eight bits a pixel: which range of values becomes black to white is a medical decision, not ours.
 _DEEP_MODES = ("I", "F")
+_TOO_DEEP = "has more than 8 bits per pixel"
 _WITHOUT_WINDOW = "choose the range of values to show, data.window=[low, high], or save as 8 bits"
 _OF_STUDENT = (
     "the student was made without data.window=[low, high], the range of values to show: save as 8 bits, as its records "
@@ -123,9 +130,9 @@ def read_pictures(
     return images[: len(kept)], np.array(kept, dtype=np.int64)
 
 
-def headers(paths: Sequence[Path]) -> tuple[Counter[tuple[int, int, str]], dict[str, Path], list[Path]]:
+def headers(paths: Sequence[Path]) -> tuple[Counter[tuple[int, int, str]], dict[str, Path], dict[Path, str]]:
     """Return how many images there are of each width, height and mode (as Pillow names modes), from headers alone, the
-    first file of each mode, and the files that cannot be opened."""
+    first file of each mode, and why files cannot be opened."""
 
     def geometry(path: Path) -> tuple[int, int, str]:
         with Image.open(path) as image:
@@ -134,10 +141,46 @@ def headers(paths: Sequence[Path]) -> tuple[Counter[tuple[int, int, str]], dict[
 
     with ThreadPoolExecutor(max_workers=min(8, os.cpu_count() or 1)) as pool:
         found = list(pool.map(partial(_attempt, geometry), paths))
-    failed = [path for path, (_, failure) in zip(paths, found, strict=True) if failure is not None]
+    failed = {path: failure for path, (_, failure) in zip(paths, found, strict=True) if failure is not None}
     opened = [(known, path) for path, (known, failure) in zip(paths, found, strict=True) if failure is None]
     firsts = {mode: path for (_, _, mode), path in reversed(opened)}
     return Counter(known for known, _ in opened), firsts, failed
+
+
+def not_shown(records: Sequence[Record], picture: Callable[[Record], tuple[Image.Image, bytes]]) -> dict[Path, str]:
+    """Decode records in full, and return why some cannot be shown; not that they want a window, which headers tell."""
+    with ThreadPoolExecutor(max_workers=min(8, os.cpu_count() or 1)) as pool:
+        found = list(pool.map(lambda record: _attempt(picture, record)[1], records))
+    return {
+        record.path: failure
+        for record, failure in zip(records, found, strict=True)
+        if failure is not None and not failure.startswith(_TOO_DEEP)
+    }
+
+
+def copies(paths: Sequence[Path]) -> list[list[Path]]:
+    """Return the sets of files that have the same bytes, at least two each, of the first `_COMPARED` candidates.
+
+    Only files of one size and one beginning are read in full.
+    """
+
+    def alike(sets: Iterable[list[Path]], digest: Callable[[Path], Any]) -> list[list[Path]]:
+        found: dict[Any, list[Path]] = {}
+        for number, own in enumerate(sets):
+            for path in own:
+                with contextlib.suppress(OSError):
+                    found.setdefault((number, digest(path)), []).append(path)
+        return [own for own in found.values() if len(own) > 1]
+
+    same_size = alike([list(dict.fromkeys(paths))], lambda path: path.stat().st_size)
+    ends = itertools.accumulate(map(len, same_size))
+    same_size = [own for own, end in zip(same_size, ends, strict=True) if end <= _COMPARED]
+    return alike(alike(same_size, _beginning), file_digest)
+
+
+def _beginning(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(4096)
 
 
 def decode_image(
@@ -195,7 +238,7 @@ def open_picture(
         _refuse_pages(image)
         deep = image.mode.startswith(_DEEP_MODES)
         if deep and window is None:
-            raise InputError(f"has more than 8 bits per pixel (mode {image.mode}): {remedy}")
+            raise InputError(f"{_TOO_DEEP} (mode {image.mode}): {remedy}")
         # Lets the JPEG decoder skip detail that the small copy cannot show; other formats ignore it.
         image.draft(mode, (2 * width, 2 * height))
         upright = ImageOps.exif_transpose(image)

@@ -24,7 +24,7 @@ from terrine.data.source import ImageSource, Own, Progress
 from terrine.data.splits import split_units
 from terrine.data.survey import Survey
 from terrine.data.units import count_units, name_codes
-from terrine.errors import InputError
+from terrine.errors import InputError, some
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -34,6 +34,8 @@ AND = "\n"
 
 _HEADERS = 1_000
 """About as many files are opened to see their sizes and modes: less than a second's work."""
+_DECODED = 200
+"""About as many are decoded in full, since a file that is cut off has a whole header."""
 
 
 class Record(NamedTuple):
@@ -159,13 +161,15 @@ class Listed(OrderedLabels, Own, ImageSource):
     def survey(self, at: Path = Path(), *, seed: int = 0) -> Survey:
         there = self._listed(at, seed)
         train, test, classes = there.train, there.test, len(there.class_names)
-        geometry, firsts, broken = there.found.geometry, dict[str, Path](), list[Path]()
-        if geometry is None:
-            from terrine.data.pictures.files import headers
+        records, geometry = there.found.records, there.found.geometry
+        firsts, broken = dict[str, Path](), dict[Path, str]()
+        from terrine.data.pictures.files import copies, headers, not_shown
 
-            every = max(1, len(there.labels) // _HEADERS)
-            geometry, firsts, broken = headers([record.path for record in there.found.records[::every]])
+        if geometry is None:
+            every = max(1, len(records) // _HEADERS)
+            geometry, firsts, broken = headers([record.path for record in records[::every]])
         looked_at = geometry.total() + len(broken)
+        broken |= not_shown(records[:: max(1, len(records) // _DECODED)], self.picture)
         return Survey(
             there.class_names,
             counts_by_class(there.labels[train], classes),
@@ -178,7 +182,12 @@ class Listed(OrderedLabels, Own, ImageSource):
             geometry=geometry,
             firsts=firsts,
             looked_at=looked_at,
-            remarks=(*there.found.remarks, *there.remarks, *_on_broken(broken, looked_at)),
+            remarks=(
+                *there.found.remarks,
+                *there.remarks,
+                *_on_copies(copies([record.path for record in records])),
+            ),
+            refusals=() if self.passes_over else _on_broken(broken, looked_at),
             doubts=on_combinations(there.class_names),
             several=(len(train), len(test)) if self.findings else None,
         )
@@ -264,14 +273,27 @@ def _check_split(
             )
 
 
-def _on_broken(broken: list[Path], looked_at: int) -> tuple[str, ...]:
+def _on_broken(broken: dict[Path, str], looked_at: int) -> tuple[str, ...]:
     """Say which files a run will refuse, of those that were looked at."""
     if not broken:
         return ()
-    more = f" and {len(broken) - 3} more" if len(broken) > 3 else ""
+    named = some([f"{path} ({reason})" for path, reason in broken.items()], 3)
     return (
         f"{len(broken)} of {looked_at:,} files that were looked at cannot be used, and a run will refuse them: "
-        f"{', '.join(map(str, broken[:3]))}{more}.",
+        f"{named}. Repair them, or remove them from the data.",
+    )
+
+
+def _on_copies(sets: list[list[Path]]) -> tuple[str, ...]:
+    """Say how many files are copies of others."""
+    if not sets:
+        return ()
+    count = sum(len(own) - 1 for own in sets)
+    one, other = sets[0][:2]
+    return (
+        f"{count:,} file{'s are exact copies of others' if count > 1 else ' is an exact copy of another'} under other "
+        f"names, such as {other} of {one}. Each counts as a record, and ε is for one of them. Remove copies, or name "
+        "the person in a group.",
     )
 
 
