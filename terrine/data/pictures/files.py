@@ -74,13 +74,14 @@ def read_images(
     files: Files = "images",
     volumes: Nifti | None = None,
     progress: Progress | None = None,
+    failed: dict[Path, str] | None = None,
 ) -> np.ndarray:
     """Return the image files that a student is asked about as uint8 [N, C, *size], in the order of `paths`.
 
     Each is turned as its EXIF orientation says, and resized as `fit` says. `window`: see `open_picture`. Of DICOM files
     with several frames the middle one is taken; of a NIfTI volume what `volumes`, which files="nifti" needs, takes of
     its records. `progress` is called with (files done, files in all). Raises InputError that names the files that
-    cannot be decoded.
+    cannot be decoded. With `failed`, these are left out instead, if others remain, and it is given why.
     """
 
     def picture(record: Record) -> tuple[Image.Image, bytes]:
@@ -95,7 +96,8 @@ def read_images(
         return open_picture(record.path.read_bytes(), size, channels, window, _OF_STUDENT), b""
 
     records = [Record(path, "", "") for path in paths]
-    return read_pictures(records, picture, size=size, channels=channels, fit=fit, progress=progress)[0]
+    about = {"size": size, "channels": channels, "fit": fit, "progress": progress, "failed": failed}
+    return read_pictures(records, picture, skip=failed is not None, **about)[0]
 
 
 def read_pictures(
@@ -108,12 +110,14 @@ def read_pictures(
     progress: Progress | None = None,
     digests: np.ndarray | None = None,
     skip: bool = False,
+    failed: dict[Path, str] | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return what `picture` shows of the records, uint8 [N, C, *size], and their numbers, int64 [N].
 
     Pictures are resized bilinearly, antialiased. `progress` is called with (files done, files in all). `digests`,
     uint64 [N], gets the digest of each picture's contents (`terrine.data.sketch`). With `skip`, records that cannot be
-    shown are left out. Otherwise raises InputError that names their files; always where none is left.
+    shown are left out, and `failed` is given why. Otherwise raises InputError that names their files; always where none
+    is left.
     """
 
     def read(record: Record) -> tuple[np.ndarray, int]:
@@ -122,7 +126,7 @@ def read_pictures(
 
     images = empty((len(records), channels, *sides(size)))
     kept: list[int] = []
-    for number, (pixels, digest) in each_file(read, records, progress, skip=skip):
+    for number, (pixels, digest) in each_file(read, records, progress, skip=skip, failed=failed):
         images[len(kept)] = pixels
         if digests is not None:
             digests[len(kept)] = digest
@@ -287,11 +291,13 @@ def each_file(
     progress: Progress | None = None,
     *,
     skip: bool = False,
+    failed: dict[Path, str] | None = None,
 ) -> Iterator[tuple[int, Any]]:
     """Yield each record's number and its `function`, in order, from a few threads.
 
     Decoding leaves the interpreter lock, so threads suffice. A chunk at a time keeps the results in flight few. Raises
-    InputError that names the files it fails on; with `skip`, those are left out, if others remain.
+    InputError that names the files it fails on; with `skip`, those are left out, if others remain. failed: is given
+    why, by file.
     """
     failures: list[str] = []
     with ThreadPoolExecutor(max_workers=min(8, os.cpu_count() or 1)) as pool:
@@ -302,6 +308,8 @@ def each_file(
                     yield number, result
                 else:
                     failures.append(f"{records[number].path} ({failure})")
+                    if failed is not None:
+                        failed[records[number].path] = failure
             if progress is not None:
                 progress(start + len(chunk), len(records))
             if len(failures) >= _ENOUGH_FAILURES and not skip:
