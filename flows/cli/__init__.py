@@ -80,10 +80,14 @@ def run(
         bool, typer.Option("--no-server", help="Without Prefect: tasks one after the other, in this process.")
     ] = False,
 ) -> None:
-    """Make a run and print what came out; a run that is complete does nothing."""
+    """Make a run and print what came out; a run that is complete does nothing.
+
+    If the data have changed since the run read them, it says so and exits with 1.
+    """
     from flows.making import clear, make
     from flows.stages import begin
     from tasks.config.presets import derive, project_root, selected_run
+    from tasks.pipeline.dataset import tell_changed_records
     from tasks.reports.summary import costs
     from tasks.runtime.graph import load
     from tasks.runtime.naming import name_run
@@ -106,11 +110,16 @@ def run(
         make(root, name, with_server=not no_server)
     else:
         clear(root, name)
-        console.print(Text.assemble("Run ", (name, "bold"), " is up to date: nothing to do."), soft_wrap=True)
     made = open_run(root, name)
+    other_data = tell_changed_records(made)
+    if not changed:
+        done = " is finished, about data that have changed since." if other_data else " is up to date: nothing to do."
+        console.print(Text.assemble("Run ", (name, "bold"), done), soft_wrap=True)
     console.print(load(graph.result)(made), soft_wrap=True)
     if not changed:
         console.print(costs(made, graph.names))
+    if other_data:
+        raise typer.Exit(1)
 
 
 @app.command()

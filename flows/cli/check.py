@@ -29,7 +29,10 @@ def check(
         list[str] | None, typer.Option("--set", help="Override a parameter: section.key=value. May be repeated.")
     ] = None,
 ) -> None:
-    """Look at the data, the settings and the budget of a run; nothing is read in full, trained, charged or kept."""
+    """Look at the data, the settings and the budget of a run, and exit with 1 if a run would be refused.
+
+    A sample of images is decoded. Nothing is trained, charged or kept.
+    """
     from tasks.config.presets import derive, project_root, selected_run
     from tasks.tools.check import look_at
 

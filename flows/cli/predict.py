@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Column, Table
+from rich.text import Text
 
 from flows.cli.options import (
     CsvOption,
@@ -27,6 +28,7 @@ from flows.printing import printer
 if TYPE_CHECKING:
     from tasks.serving.predict import Prediction
     from tasks.serving.rows import RowPredictions
+    from terrine.deployment.model import StudentModel
 
 
 def predict(
@@ -43,8 +45,8 @@ def predict(
     """Say which class each image is of, or each row of a table, and how likely that is; of several findings each; of
     classes that have an order the number, too.
 
-    Each is answered by itself, unless under --statistics current. A table has the columns that the student learned
-    from, in any order.
+    A file that cannot be read is named, and the others are answered; the exit status is then 1. Each is answered by
+    itself, unless under --statistics current. A table has the columns that the student learned from, in any order.
     """
     from tasks.serving.predict import open_student, predict_files
     from tasks.serving.rows import predict_tables, refuse_image_options
@@ -58,7 +60,17 @@ def predict(
         _print_rows(predict_tables(source, images, device), as_json, as_csv)
         return
     student = open_student(source, statistics, reference, device)
-    predictions = predict_files(student, images)
+    failed: dict[Path, str] = {}
+    predictions = predict_files(student, images, failed)
+    _print_images(predictions, student, as_json, as_csv)
+    for file, reason in failed.items():
+        printer(stderr=True).print(Text(f"Not answered: {file} {reason}.", style="red"), soft_wrap=True)
+    if failed:
+        raise typer.Exit(1)
+
+
+def _print_images(predictions: list[Prediction], student: StudentModel, as_json: bool, as_csv: bool) -> None:
+    """Print the answers for image files."""
     if student.note:
         printer(stderr=True).print(student.note, style="yellow", soft_wrap=True)
     if as_json:

@@ -33,7 +33,8 @@ def reproduce(
 
     Where a paper has figures they stand beside ours, with what is less here, and it is said if accuracies differ by
     more than two standard deviations. Its ε is by its own account, ours is exact. All rows are made with one seed
-    before the next seed begins.
+    before the next seed begins. A table in Markdown may be published: of private data it has released accuracies only,
+    and neither paths nor accounts.
     """
     from tasks.config.papers import papers
     from tasks.config.presets import project_root
@@ -49,12 +50,13 @@ def reproduce(
     rows = planned(root, names, known, table, seeds, overrides, gpu=gpu, keeps=not finished)
     complete = finished or make_all(root, rows, console.print)
     for row in rows:
-        row.figures = [figures(open_run(root, run)) for run in row.runs if Folders(root, run).finished]
+        finished_runs = (open_run(root, run) for run in row.runs if Folders(root, run).finished)
+        row.figures = [figures(run, published=markdown) for run in finished_runs]
     if markdown:
         console.print(markdown_table(rows))
     else:
         printer().print(terminal_table(rows))
-    for line in notes(rows, [known[name] for name in names if name in known], table):
+    for line in notes(rows, [known[name] for name in names if name in known], table, reasons=not markdown):
         console.print(line)
     if not complete:
         raise typer.Exit(1)
@@ -76,7 +78,7 @@ def planned(
     keeps: whether what runs stand for is written, so that they can be made.
     """
     from tasks.config.papers import published
-    from tasks.config.presets import derive
+    from tasks.config.presets import derive, shown_assignment
     from tasks.reports.reproduced import Row
 
     def row(name: str, preset: str, sets: tuple[str, ...], paper: PaperRow | None) -> Row:
@@ -90,7 +92,7 @@ def planned(
         if name in known:
             rows += [row(one.row, one.preset, (*one.sets, *overrides), one) for one in known[name].chosen(table)]
         else:
-            shown = " ".join([name, *(f"--set {override}" for override in overrides)])
+            shown = " ".join([name, *(f"--set {shown_assignment(override)}" for override in overrides)])
             rows.append(row(f"`{shown}`", name, overrides, None if overrides else published(name)))
     return rows
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
@@ -202,10 +203,21 @@ def _meant(key: str, value: Any) -> str:
     from tasks.config.listing import settings  # it reads the declarations of all settings
 
     key = next(iter(flat({key: value})))
-    known = list(dict.fromkeys(setting.key for setting in settings()))
-    last = key.rpartition(".")[2]
-    elsewhere = [other for other in known if other.rpartition(".")[2] == last]
-    return did_you_mean(key, elsewhere) or offered(elsewhere[:4]) or did_you_mean(key, known)
+    known = {setting.key: setting.meaning for setting in reversed(settings())}
+    section, _, last = key.rpartition(".")
+    elsewhere = [other for other in reversed(known) if other.rpartition(".")[2] == last]
+    if section and (near := did_you_mean(key, elsewhere)):
+        return near
+    # What a release costs is set in the section `aggregation`; the same name elsewhere is something else.
+    elsewhere.sort(key=lambda other: not other.startswith("aggregation."))
+    said = [f"{other} ({_in_short(known[other])})" if len(elsewhere) > 1 else other for other in elsewhere[:4]]
+    return offered(said) or did_you_mean(key, known)
+
+
+def _in_short(meaning: str) -> str:
+    """Return the beginning of what a setting means, to stand in brackets."""
+    first = re.split(r"[.:;,(]", meaning, maxsplit=1)[0].strip()
+    return first[:1].lower() + first[1:]
 
 
 def _place(location: tuple[int | str, ...]) -> tuple[list[str], type[Settings], str | None]:

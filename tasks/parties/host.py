@@ -12,7 +12,7 @@ import contextlib
 import logging
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from datetime import UTC, datetime
 from typing import Any
 
@@ -33,7 +33,7 @@ from terrine.collaboration.transport.link import (
 )
 from terrine.collaboration.transport.wire import Wire
 from terrine.errors import TerrineError, some
-from terrine.locks import shared
+from terrine.locks import locked
 from terrine.spans import span
 
 log = logging.getLogger("terrine.party")
@@ -79,7 +79,7 @@ class Host(ABC):
         """
         self.stays = stay
         self.config.state.mkdir(parents=True, exist_ok=True)
-        with shared(self.config.state / AT_WORK), self.wire:
+        with self._alone(), self.wire:
             try:
                 self.begin()
                 while self.outcome is None:
@@ -101,6 +101,19 @@ class Host(ABC):
             if stay:
                 self.stay()
         return self.outcome
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Be the only process with this state: another one would act on what it read before this one wrote."""
+        with contextlib.ExitStack() as stack:
+            try:
+                stack.enter_context(locked(self.config.state / AT_WORK, _FLUSH))
+            except TimeoutError as error:
+                raise CollaborationError(
+                    f"Another process of {self.name} is at work in {self.config.state}. Wait until it has ended, or "
+                    "end it; then run again."
+                ) from error
+            yield
 
     @abstractmethod
     def begin(self) -> None:

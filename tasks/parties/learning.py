@@ -110,9 +110,10 @@ def params_of(folders: Folders, config: PartyConfig) -> Params:
 
 
 def _mechanism(terms: Terms) -> dict[str, Any]:
-    """Return the mechanism by those of its parameters that the terms have."""
-    described = terms.described.describe()
-    return {key: value for key, value in described.items() if key in terms.public()}
+    """Return the mechanism by those of its parameters that the terms have; of sums, with the noise in each round."""
+    described, agreed = terms.described.describe(), terms.public()
+    noise = ("sigma", "sigma_gradients") if terms.fixed_point is not None else ()
+    return {key: agreed[key] for key in (*described, *noise) if key in agreed}
 
 
 def _averaging(terms: Terms) -> dict[str, Any]:

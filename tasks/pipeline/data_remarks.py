@@ -34,7 +34,7 @@ def remarks_on(survey: Survey, params: Params, said: Collection[str] = ()) -> Re
 
     said: names of classes of which it was said already that they are rare.
     """
-    remarks = Remarks(doubts=list(survey.doubts))
+    remarks = Remarks(refusals=list(survey.refusals), doubts=list(survey.doubts))
     _on_units(remarks, survey, params)
     _on_classes(remarks, survey, params, said)
     _on_files(remarks, survey, params)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from tasks.config.values import digest
 from tasks.runtime.accounts import PEOPLE, check_people, people_in
+from tasks.runtime.identity import tell_change_of_files
 from tasks.runtime.keys import site_key
 from tasks.runtime.origin import laid_down_by
 from tasks.runtime.run import SPLIT_SEED, Run
@@ -18,8 +21,12 @@ from terrine.data.dataset import Dataset, fingerprint
 from terrine.data.large import on_disk
 from terrine.data.ordered import Scale
 from terrine.data.pool import check_disjoint
-from terrine.errors import SettingError
+from terrine.errors import InputError, SettingError
+from terrine.files import json_object
 from terrine.privacy.ledger.people import People
+
+SOURCE = "source.json"
+"""Among a run's private files: what `files_of` found when its records were read."""
 
 _ARRAYS = ("train_images", "train_labels", "train_names", "test_images", "test_labels")
 _OPTIONAL = ("train_groups", "train_parties", "test_names", "test_groups", "test_numbers")
@@ -32,10 +39,61 @@ def prepare_dataset(run: Run) -> None:
     Everything is checked before the first byte is written; a bad file leaves what was there as it was. Records that
     another account released about, or that would be published although a release protects them, are refused here.
     """
+    source = files_of(run)
     with on_disk(run.folders.work):
         dataset = load_dataset(run)
         check_people(run, people_in(run, dataset))
         write_prepared(run, dataset)
+    write_json(run.folders.private / SOURCE, source)
+
+
+def files_of(run: Run) -> dict[str, Any]:
+    """Return how many files of the user's the records are read from, their bytes, and a digest of names, sizes and
+    times. Private.
+    """
+    stats: dict[str, tuple[int, int]] = {}
+    for path in run.params.data.files(run.root):
+        with contextlib.suppress(OSError):
+            found = path.stat()
+            stats[str(path)] = found.st_size, found.st_mtime_ns
+    return {
+        "files": len(stats),
+        "bytes": sum(size for size, _ in stats.values()),
+        "digest": digest(sorted(stats.items()), 64),
+    }
+
+
+def files_changed(run: Run) -> str | None:
+    """Say how the files behind a run's records differ from those it read, by names, sizes and times; None: not at all.
+
+    None as well of a run that has read none.
+    """
+    known, now = json_object(run.folders.private / SOURCE), files_of(run)
+    if known is None or known == now:
+        return None
+    for what, word in (("files", "files"), ("bytes", "bytes in them")):
+        if known[what] != now[what]:
+            return f"{known[what]:,} {word} then, {now[what]:,} now"
+    return f"as many files ({now['files']:,}), of other names, sizes or times"
+
+
+def tell_changed_records(run: Run) -> bool:
+    """Tell whether the records behind a finished run changed since it read them, and say so in the private zone.
+
+    They are read again only if the files differ by names, sizes or times.
+    """
+    how = files_changed(run)
+    if how is not None:
+        try:
+            with on_disk(run.folders.work):
+                now = fingerprint(load_dataset(run), site_key(run))
+            if now == run.folders.dataset_manifest()["fingerprint"]:
+                write_json(run.folders.private / SOURCE, files_of(run))
+                how = None
+        except InputError as error:
+            how = f"{how} ({error})"
+    tell_change_of_files(run, how)
+    return how is not None
 
 
 def write_prepared(run: Run, dataset: Dataset) -> None:

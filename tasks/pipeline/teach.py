@@ -193,7 +193,12 @@ def train_group(run: Run, teachers: range) -> None:
         if not kind.stacked:
             write_tensors(teacher_path(run, teacher), state)
 
-    train_within_memory(lambda part: kind.train(records, part, seed=run.params.seed, device=device), missing, keep)
+    train_within_memory(
+        lambda part: kind.train(records, part, seed=run.params.seed, device=device),
+        missing,
+        keep,
+        public=run.params.tracking.private_metrics,
+    )
     untrained = [teacher for teacher in missing if teacher not in finished]
     if kind.stacked:
         names = next(iter(finished.values()), {})

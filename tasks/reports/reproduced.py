@@ -64,6 +64,8 @@ class Row:
 
 def shown(accuracy: float, spread: float) -> str:
     """Return an accuracy with its deviation, where that is known."""
+    if math.isnan(accuracy):
+        return "not released"
     return f"{accuracy:.2f}" + f" ± {spread:.2f}" * (spread > 0)
 
 
@@ -91,7 +93,10 @@ def terminal_table(rows: Sequence[Row]) -> Table:
 
 
 def markdown_table(rows: Sequence[Row]) -> str:
-    """Return a Markdown table of the rows that have runs: accuracy is mean ± standard deviation over them."""
+    """Return a Markdown table of the rows that have runs: accuracy is mean ± standard deviation over them.
+
+    It may be published if the rows' figures may be (`tasks.reports.summary.figures`).
+    """
     of_papers = any(row.paper is not None for row in rows)
     lines = [
         "| row | accuracy % | exact ε | δ | answered / asked | teachers | runs |"
@@ -137,8 +142,11 @@ def letters_of(rows: Sequence[Row]) -> dict[str, str]:
     return {text: f"[{letter}]" for text, letter in zip(less, string.ascii_letters, strict=False)}
 
 
-def notes(rows: Sequence[Row], papers: Sequence[Paper], table: str | None) -> list[str]:
-    """Return what is to be said below a table: what is less here, what differs, what is missing and how it is made."""
+def notes(rows: Sequence[Row], papers: Sequence[Paper], table: str | None, *, reasons: bool = True) -> list[str]:
+    """Return what is to be said below a table: what is less here, what differs, what is missing and how it is made.
+
+    reasons: whether to say why runs could not be made, which may name files.
+    """
     lines = [""] + [f"{letter} {less}" for less, letter in letters_of(rows).items()]
     compared = [(row.paper, *row.accuracy) for row in rows if row.paper is not None and row.figures]
     if known := [differs(*one) for one in compared if one[0].spread or one[2]]:
@@ -154,7 +162,8 @@ def notes(rows: Sequence[Row], papers: Sequence[Paper], table: str | None) -> li
         lines.append(
             f"{_of(left, 'run')} of {_of(len(waiting), 'row')} {be} not made; the same command goes on with them."
         )
-        lines += [f"  {row}: {row.missing}" for row in waiting if row.missing.startswith("not made:")]
+        if reasons:
+            lines += [f"  {row}: {row.missing}" for row in waiting if row.missing.startswith("not made:")]
     if left_out := sum(not row.runs for row in rows):
         lines.append(f"{_of(left_out, 'row')} need{'s' * (left_out == 1)} a GPU: --gpu makes them.")
     for paper in papers:

@@ -188,6 +188,19 @@ def tell_change(run: Run, kind: Kind, release: StoredRelease, inputs: Inputs) ->
         )
 
 
+def tell_change_of_files(run: Run, how: str | None) -> None:
+    """Write into the private zone, and nowhere else, how the files behind a run's records changed; None: not at all."""
+    path = run.folders.private / f"{_CHANGED}files.txt"
+    path.unlink(missing_ok=True)
+    if how is not None:
+        write_text(
+            path,
+            f"The data changed since this run read them: {how}. All that it released is about the data as they were, "
+            "and stays as it is. To release about the data as they are now, at its own cost, name a new edition: "
+            f"--set data.edition={_next(run.params.data.edition)}\n",
+        )
+
+
 def changes_told(run: Run) -> list[str]:
     """Return what `tell_change` wrote about this run. Private."""
     return [path.read_text(encoding="utf-8").strip() for path in sorted(run.folders.private.glob(f"{_CHANGED}*.txt"))]

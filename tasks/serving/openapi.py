@@ -43,6 +43,10 @@ def openapi(student: StudentModel, about: dict[str, Any], most_bytes: int) -> di
             **numbers,
             "class_names": _array({"type": "string"}, "what the columns of predictions stand for"),
             "files": _array({"type": ["string", "null"]}, "the name that each image came with"),
+            "refused": _array(
+                _object({"place": {"type": "integer"}, "message": {"type": "string"}}),
+                "files that cannot be read, by their place in the form, from 0: the other lists are without them",
+            ),
             "privacy": {"type": ["object", "null"], "description": "ε, δ, unit and the statement's SHA-256"},
         }
     )
@@ -53,6 +57,7 @@ def openapi(student: StudentModel, about: dict[str, Any], most_bytes: int) -> di
         **({} if student.scale is None else {"numbers": student.scale.middles[:1].tolist()}),
         "class_names": names,
         "files": [None],
+        "refused": [],
         "privacy": in_short(about),
     }
     shape = ", ".join(map(str, ["images", *student.shape]))
@@ -62,7 +67,8 @@ def openapi(student: StudentModel, about: dict[str, Any], most_bytes: int) -> di
     image = {"type": "string", "format": "binary", "description": "One encoded image, of any size."}
     files = _object(
         {"files": _array({"type": "string", "format": "binary"}, "image files")},
-        "Any number of image files as fields of a form, as a browser or curl -F sends them.",
+        "Any number of image files as fields of a form, as a browser or curl -F sends them. If some cannot be read, "
+        "the others are answered.",
     )
     bodies = {
         "multipart/form-data": {"schema": files},

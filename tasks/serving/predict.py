@@ -42,11 +42,14 @@ def open_student(
     return StudentModel.load(folder, statistics, reference=own, device=resolve_device(device))
 
 
-def predict_files(model: StudentModel, paths: Sequence[Path]) -> list[Prediction]:
+def predict_files(
+    model: StudentModel, paths: Sequence[Path], failed: dict[Path, str] | None = None
+) -> list[Prediction]:
     """Return predictions for image files and for all images in folders, in order, answered as one request.
 
     Files are read as the pipeline read the records: images turned by EXIF, or DICOM files, resized as a whole, grey or
-    colour as the student takes them. Raises InputError naming files that cannot be read.
+    colour as the student takes them. Raises InputError naming files that cannot be read. With `failed`, these are left
+    out instead, if others remain, and it is given why.
     """
     if model.takes_rows:
         raise ArtefactError(
@@ -54,7 +57,8 @@ def predict_files(model: StudentModel, paths: Sequence[Path]) -> list[Prediction
             "written by an older version. Train it again: run the stage 'student'."
         )
     files = image_files(paths, model.reading["files"])
-    probabilities = model.predict(read_images(files, **model.reading))
+    probabilities = model.predict(read_images(files, **model.reading, failed=failed))
+    files = [file for file in files if file not in (failed or {})]
     numbers = [None] * len(files) if model.scale is None else model.scale.numbers(probabilities).tolist()
     found = []
     for file, row, number in zip(files, probabilities, numbers, strict=True):

@@ -108,7 +108,7 @@ def scoring_app(
         body = await request.body()
         content = request.headers.get("content-type", "")
         try:
-            names, probabilities = await asyncio.to_thread(_answer, body, content, student)
+            names, probabilities, refused = await asyncio.to_thread(_answer, body, content, student)
         except InputError as error:
             raise HTTPException(400, str(error)) from error
         return {
@@ -117,6 +117,7 @@ def scoring_app(
             **({} if student.scale is None else {"numbers": student.scale.numbers(probabilities).tolist()}),
             "class_names": student.class_names,
             "files": names,
+            "refused": refused,
             "privacy": in_short(about),
         }
 
@@ -124,25 +125,38 @@ def scoring_app(
     return Door(app, most_bytes, hint, key, registry)
 
 
-def _answer(body: bytes, content: str, student: StudentModel) -> tuple[list[str | None], np.ndarray]:
-    """Return the names that images came with and the answers, float32 [images, classes]."""
+def _answer(
+    body: bytes, content: str, student: StudentModel
+) -> tuple[list[str | None], np.ndarray, list[dict[str, Any]]]:
+    """Return the names that images came with, the answers, float32 [images, classes], and which files were refused.
+
+    A file of a form that cannot be read leaves the others their answers. Raises InputError if none can be.
+    """
     kind = content.partition(";")[0].strip().lower()
-    names: list[str | None]
     if kind == "application/x-npy":
         answers = student.predict(from_bytes(body, "The body"))
-        return [None] * len(answers), answers
+        return [None] * len(answers), answers, []
+    files: list[tuple[str | None, bytes]]
     if kind == _FORM:
         files = _read_form(body, content)
-        names, encoded = [name for name, _ in files], [data for _, data in files]
     elif kind.startswith("image/"):
-        names, encoded = [None], [body]
+        files = [(None, body)]
     else:
         raise HTTPException(
             415,
             "POST /images takes image/* (one image), multipart/form-data (image files) or application/x-npy (a stack), "
             f"not '{kind or 'nothing'}'.",
         )
-    return names, student.predict(np.stack([_decode(*pair, student) for pair in zip(names, encoded, strict=True)]))
+    names, decoded, refused = [], [], []
+    for place, (name, data) in enumerate(files):
+        try:
+            decoded.append(_decode(name, data, student))
+            names.append(name)
+        except InputError as error:
+            refused.append({"place": place, "message": str(error)})
+    if not decoded:
+        raise InputError(refused[0]["message"])
+    return names, student.predict(np.stack(decoded)), refused
 
 
 def _decode(name: str | None, data: bytes, student: StudentModel) -> np.ndarray:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import zipfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,7 @@ from tasks.reports.board_page import Mark
 from tasks.reports.statement_page import read_statement
 from tasks.serving.archive import unpacked
 from tasks.serving.pages import FIGURES, SIGNATURE, class_names, drawn, pages_in
+from terrine.aggregation.course import Course
 from terrine.aggregation.mechanism import Mechanism
 from terrine.aggregation.registry import MECHANISMS, mechanism_of
 from terrine.aggregation.sums import Sums, mu_left
@@ -29,7 +30,6 @@ from terrine.files import file_digest
 from terrine.privacy.accounting.events import (
     Event,
     GaussianEvent,
-    LaplaceEvent,
     NonPrivateEvent,
     RandomisedResponseEvent,
     RepeatedEvent,
@@ -122,14 +122,12 @@ def _mechanism(statement: Mapping[str, Any], event: Event) -> Check:
         told = "To exchange a unit is to remove one and to add one, and it says that adding costs less than half of it."
         return Check("mechanism", False, told)
     if expected is None:
-        return Check("mechanism", None, "Its events were not compared with its parameters.")
+        told = "Its parameters do not determine its events, or this Terrine does not know it: they were not compared."
+        return Check("mechanism", None, told)
     found = counts(event)
-    agree = any(
-        all(
-            any(_alike(part, other) and count == times for other, times in found.items())
-            for part, count in counts(one).items()
-        )
-        for one in (expected, _as_before(expected))
+    agree = all(
+        any(_alike(part, other) and count == times for other, times in found.items())
+        for part, count in counts(expected).items()
     )
     told = f"Its parameters are those of {_said(expected)}" + ("." if agree else f", and it lists {_said(event)}.")
     return Check("mechanism", agree, told)
@@ -144,25 +142,12 @@ def _alike(one: Event, other: Event) -> bool:
     )
 
 
-def _as_before(event: Event) -> Event:
-    """Return an event as earlier statements have it: of Laplace noise on two counts, each moved by one, they say
-    one count moved by two, which costs more."""
-    return compose(
-        *(
-            RepeatedEvent(LaplaceEvent(2 * part.sensitivity, part.scale), count // 2)
-            if isinstance(part, LaplaceEvent)
-            else RepeatedEvent(part, count)
-            for part, count in counts(event).items()
-        )
-    )
-
-
 def _expected(statement: Mapping[str, Any]) -> Event | None:
-    """Return the event that a mechanism's parameters and the number of answers make; None where they do not tell it.
+    """Return the event that a mechanism's parameters and the number of answers make; None if they do not determine it.
 
-    Where a student's own label may be an answer they do not; nor where of a query's answers no more are charged than a
-    unit can move, and how many it has depends on tests; nor do they say of gradients that parties agreed on what share
-    of the budget went to moments.
+    They do not if a student's own label may be an answer, if a query is charged for no more answers than a unit can
+    move and tests decide how many it has, or if this Terrine does not know the mechanism. Raises ValueError or another
+    of `_FAULTS` if a parameter is missing.
     """
     described, asked, answered = statement["mechanism"], statement["asked"], statement["answered"]
     name, averaging, overlap = described.get("mechanism"), described.get("averaging"), described.get("overlap", 1)
@@ -181,18 +166,26 @@ def _expected(statement: Mapping[str, Any]) -> Event | None:
             return RepeatedEvent(RandomisedResponseEvent(described["epsilon"], described["top_k"]), answered)
         case "labels":
             return RandomisedResponseEvent(described["epsilon"], len(statement["answered_per_class"]))
+    if not isinstance(name, str) or not name:
+        raise ValueError("it has no name")
     if name not in MECHANISMS.names():
         return None
-    kind = MECHANISMS.of(name)
-    if issubclass(kind, Mechanism) and kind.informed:
-        return None
-    mechanism, besides = mechanism_of(described), compose(*_besides(described))
+    kind, besides = MECHANISMS.of(name), compose(*_besides(described))
+    parameters = set(kind.parameters())
+    if by_noise := issubclass(kind, Sums) and "sigma" in described:  # parties agree on noise, not on a budget's share
+        parameters = parameters - {"share"} | {"sigma_gradients"} if "rounds" in parameters else parameters
+    if missing := sorted(parameters - described.keys()):
+        raise ValueError(f"{', '.join(missing)} missing")
+    if by_noise:
+        course = Course(**{key.name: described[key.name] for key in fields(Course) if key.name in described})
+        return of_several(compose(besides, course.event), overlap)
+    mechanism = mechanism_of(described)
     if isinstance(mechanism, Sums):
-        if not all(key in described for key in mechanism.parameters()):
-            return None
         mu = mu_left(statement["epsilon_budget"], statement["delta"], besides)
         return compose(besides, of_several(mechanism.event(mu / overlap), overlap))
     assert isinstance(mechanism, Mechanism)
+    if mechanism.informed:
+        return None
     if mechanism.findings > 1 and (len(statement["answered_per_class"]) != 2 or asked > statement["queries"]):
         raise ValueError("answers about findings are yes or no")
     if mechanism.moved < mechanism.findings and answered < asked:

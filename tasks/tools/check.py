@@ -14,7 +14,7 @@ from tasks.config.automatic import AUTO, may_be_summed, take_out
 from tasks.config.params import lay_over
 from tasks.config.presets import resolve, values_of
 from tasks.pipeline.data_remarks import RARE, Remarks, listed, remarks_on
-from tasks.pipeline.dataset import load_dataset
+from tasks.pipeline.dataset import files_changed, load_dataset
 from tasks.pipeline.figures.released_accuracy import check_use
 from tasks.runtime.accounts import changed_settings, check_people, ledger_account, ledger_before, people_in
 from tasks.runtime.identity import Kind
@@ -136,6 +136,11 @@ def look_at(root: Path, name: str) -> Finding:
         _look_at_accuracy(found)
     else:
         _look_at_transcription(found)
+    if (how := files_changed(run)) is not None:
+        found.notes.append(
+            f"The files behind the data are not those that run {name} read: {how}. What it released is about the data "
+            "as they were. `terrine run` compares the records; to release about other ones, set a new data.edition."
+        )
     vanishing = vanishing_classes(found)
     found.notes += list(vanishing.values())[:MOST_CLASSES]
     if more := list(vanishing)[MOST_CLASSES:]:

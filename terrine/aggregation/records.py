@@ -22,10 +22,15 @@ of which a record has or has not, every coordinate is 1/√K or −1/√K, round
 **Sums are exact.** Factors are whole multiples of `GRID`, weights are whole numbers, and as long as fewer than 2^53
 steps are added up in floating point the order of the sum does not matter; such parts are added up as 64-bit integers.
 So the sum over two parties' records is the sum of their sums, to the bit, and in fixed point as secret shares want it.
+
+**Products are exact.** BLAS adds the terms of a matrix product in an order that depends on a row's position and on the
+number of rows, so the last bit of a record's vector would depend on the other records. So factors are rounded first,
+such that no partial sum is (`_columns`): a row of the result is a function of that row and of the other factor.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Self
 
 import numpy as np
@@ -52,6 +57,24 @@ _SHORTER = 1 - 1e-9  # above the rounding of a norm and of a division by it
 _HUGE = 1e100  # sums of so many times 1e100 are finite, and so are their squares
 _TINY = 1e-100  # and squares of what is larger are no zeros
 _CONSTANT = 0.5  # of the usual length of what stands before it
+_ROW_BITS, _COLUMN_BITS = 22, 30  # of the factors of a product: 52 together, for norms are rounded
+
+
+def _rounded(vectors: Floats, axis: int, bits: int) -> Floats:
+    """Round vectors along `axis` towards zero, each to whole multiples of a power of two: fewer than 2^bits in norm."""
+    vectors = np.where(np.abs(vectors) > _TINY, vectors, 0.0)
+    step = np.ldexp(1.0, np.frexp(np.linalg.norm(vectors, axis=axis, keepdims=True))[1] - bits)
+    return np.asarray(np.trunc(vectors / step) * step)
+
+
+def _columns(matrix: ArrayLike) -> Floats:
+    """Return a matrix with rounded columns, its numbers taken as ±`_HUGE` at most and NaN as 0.
+
+    Its product with rows that are on the grid and of norm ≤ 1, or `_rounded` to `_ROW_BITS`, is exact: by
+    Cauchy-Schwarz every partial sum is a whole number of steps below 2^53, which floating point holds. Neither the
+    order of the terms nor fused operations change a bit, on any machine.
+    """
+    return _rounded(np.clip(np.nan_to_num(np.asarray(matrix, np.float64), nan=0.0), -_HUGE, _HUGE), 0, _COLUMN_BITS)
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,6 +84,10 @@ class Whitening:
     mean: Floats
     matrix: Floats
     constant: float
+
+    @cached_property
+    def _factor(self) -> Floats:
+        return _columns(self.matrix)
 
     @classmethod
     def of(cls, queries: ArrayLike, regular: float = 1.0) -> Self:
@@ -95,14 +122,12 @@ class Whitening:
     def vectors(self, features: ArrayLike) -> NDArray[np.float32]:
         """Return the vectors [records, length] of features [records, features]: multiples of GRID, of norm ≤ 1.
 
-        A record with a feature that is no number has the vector zero. The rows of a block of one size do not depend on
-        one another.
+        A record with a feature that is no number has the vector zero. No row depends on another.
         """
-        given = np.asarray(features, dtype=np.float64)
-        given = np.where(np.isfinite(given).all(axis=1, keepdims=True), given, np.inf)
-        with np.errstate(invalid="ignore"):
-            white = (given - self.mean) @ self.matrix
-        return _of_length_one(np.concatenate([white, np.full((len(white), 1), self.constant)], axis=1))
+        given = np.asarray(features, dtype=np.float64) - self.mean
+        known = (np.abs(given) < _HUGE).all(axis=1, keepdims=True)
+        white = _rounded(np.where(known, given, 0.0), 1, _ROW_BITS) @ self._factor
+        return _of_length_one(np.concatenate([white, np.full((len(white), 1), self.constant)], axis=1) * known)
 
     def head(self, weights: ArrayLike) -> tuple[Floats, Floats]:
         """Return weight [classes, features] and bias [classes] of the linear head on features that is `weights`
@@ -184,11 +209,9 @@ class Records:
 
     def through(self, lens: Floats) -> "Records":
         """The same records with vectors (A x) / ‖A x‖ for a matrix A [length, length]: of norm ≤ 1, whatever it is."""
-        vectors = np.empty(self.vectors.shape, np.float32)
+        vectors, factor = np.empty(self.vectors.shape, np.float32), _columns(lens.T)
         for block in _blocks(len(vectors)):
-            with np.errstate(all="ignore"):
-                seen = _filled(self.vectors[block]) @ lens.T
-            vectors[block] = _of_length_one(seen[: len(vectors[block])])
+            vectors[block] = _of_length_one(self.vectors[block].astype(np.float64) @ factor)
         return Records(vectors, self.labels, self.weights, self.classes)
 
     def second_moments(self) -> Steps:
@@ -215,17 +238,17 @@ class Records:
         A head is what somebody else asks at. Its weights are taken as ±`_HUGE` at most, and as 0 where they are none:
         a score that overflowed would be no number, and which records have one would decide what becomes of the sum.
         """
-        weights = np.clip(np.nan_to_num(np.asarray(weights, np.float64), nan=0.0), -_HUGE, _HUGE)
+        factor = _columns(weights)
 
         def errors(block: slice) -> NDArray[np.float32]:
-            scores = _filled(self.vectors[block]) @ weights
+            scores = _filled(self.vectors[block]) @ factor
             labels = self.labels[block]
             if labels.ndim == 1:
                 scores = np.exp(scores - scores.max(axis=1, keepdims=True))
                 errors = (scores / scores.sum(axis=1, keepdims=True))[: len(labels)]
                 errors[np.arange(len(errors)), labels] -= 1
             else:
-                errors = (0.5 + 0.5 * np.tanh(scores[: len(labels)] / 2) - labels) / np.sqrt(self.classes)
+                errors = ((0.5 + 0.5 * np.tanh(scores / 2))[: len(labels)] - labels) / np.sqrt(self.classes)
             norms = np.linalg.norm(errors, axis=1, keepdims=True)
             return on_grid(errors * np.minimum(1.0, clip * _SHORTER / np.maximum(norms, 1e-300)))
 
@@ -246,7 +269,7 @@ def _blocks(count: int) -> list[slice]:
 
 
 def _filled(rows: NDArray[np.float32]) -> Floats:
-    """Rows of a block, filled up with zeros to its size: what is computed of a row does not hang on their number."""
+    """Fill a block up with zeros to its full size, for vectorised exp and tanh may treat an array's end differently."""
     block = np.zeros((_ROWS, rows.shape[1]))
     block[: len(rows)] = rows
     return block

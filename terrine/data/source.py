@@ -117,6 +117,10 @@ class Source(Settings):
         """
         return False
 
+    def files(self, at: Path) -> list[Path]:
+        """Return the user's own files that the data are read from, without opening images; none of a benchmark."""
+        return []
+
     def load(self, at: Path = Path(), *, seed: int = 0, progress: Progress | None = None) -> Dataset:
         """Return the private dataset, checked; raise InputError for data that cannot be used.
 
@@ -266,6 +270,11 @@ class Own(Split):
 
     def finds_classes(self, at: Path = Path()) -> bool:
         return not (self.classes or getattr(self, "findings", ()) or getattr(self, "scale", None))
+
+    def files(self, at: Path) -> list[Path]:
+        """See `Source.files`."""
+        path = at / self.path
+        return [file for file in path.rglob("*") if not file.is_dir()] if path.is_dir() else [path]
 
 
 SOURCES = Kinds("data", Source, "terrine.data.sources", default="digits", key="name")

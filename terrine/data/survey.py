@@ -31,6 +31,7 @@ class Survey:
     remarks      what their source has to say about the files, in sentences
     declared     whether classes were named beforehand, so that of some there may be no record
     doubts       what speaks against using them as they are, in sentences
+    refusals     what a run will refuse, in sentences
     """
 
     class_names: tuple[str, ...]
@@ -47,6 +48,7 @@ class Survey:
     remarks: tuple[str, ...] = ()
     declared: bool = False
     doubts: tuple[str, ...] = ()
+    refusals: tuple[str, ...] = ()
     several: tuple[int, int] | None = None
     dataset: Dataset | None = None
 

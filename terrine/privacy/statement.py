@@ -65,7 +65,7 @@ and the ε of what they turned out to release is what they used of it."""
 MECHANISM_FIELDS = (
     {"mechanism", "sigma", "scale", "threshold", "sigma1", "sigma2", "surprise", "confidence", "select"}
     | {"epsilon", "delta", "rounds", "clip", "noise_multiplier", "samples", "top_k", "beta", "block", "averaging"}
-    | {"discriminator", "counted", "moments", "numbers", "learning_rate", "share", "overlap"}
+    | {"discriminator", "counted", "moments", "numbers", "learning_rate", "share", "sigma_gradients", "overlap"}
     | {"findings", "findings_bound", "bins", "grades", "parties", "opened"}
 )
 FOUND = " The class names are the labels that occurred in the data. They are published, and ε does not cover them."

@@ -176,6 +176,7 @@ def fit(
         lambda part: kind.train(records, part, seed=seed, device=device),
         range(settings.voters(parts.teachers)),
         states.__setitem__,
+        public=data.public,
     )
     return FittedTeachers(settings, kind, states, data, parts, backbone, seed, device)
 

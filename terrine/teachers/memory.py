@@ -24,12 +24,17 @@ def train_within_memory(
     train: Callable[[Sequence[int]], Iterator[tuple[int, Arrays]]],
     teachers: Sequence[int],
     keep: Callable[[int, Arrays], None],
+    *,
+    public: bool,
 ) -> None:
     """Train `teachers` with `train` and hand every finished one to `keep`, in smaller parts where memory runs out.
 
-    A part that runs out is halved, without the teachers that it finished; the log says so. A teacher is the same in
-    any part (see `terrine.teachers.kind`). Raises MemoryError when one teacher alone is too large, which a scheduler
-    may try again when there is more room; every other error passes through.
+    A part that runs out is halved, without the teachers that it finished. A teacher is the same in any part (see
+    `terrine.teachers.kind`). Raises MemoryError when one teacher alone is too large, which a scheduler may try again
+    when there is more room; every other error passes through.
+
+    public: whether figures of the records may be logged. Which groups run out, and how much they asked for, follows
+    from how many records teachers have: otherwise nothing is logged, and the error names no teacher and no number.
     """
     waiting = [list(teachers)]
     while waiting:
@@ -52,16 +57,19 @@ def train_within_memory(
             torch.cuda.empty_cache()
         rest = [teacher for teacher in part if teacher not in finished]
         if len(rest) == len(part) == 1:
+            which = f"Teacher {rest[0]} alone does not fit into memory ({reason})."
             raise MemoryError(
-                f"Teacher {rest[0]} alone does not fit into memory ({reason}). Use a smaller teachers.batch or "
-                "architecture, fewer workers on this machine, or a worker with more memory."
+                (which if public else "A teacher alone does not fit into memory.")
+                + " Use a smaller teachers.batch or architecture, fewer workers on this machine, or a worker with more "
+                "memory."
             )
         middle = (len(rest) + 1) // 2
         halves = [half for half in (rest[:middle], rest[middle:]) if half]
-        _logger.warning(
-            "Memory ran out while a group of %d teachers was trained (%s): trying again with groups of %s.",
-            len(part),
-            reason,
-            " and ".join(str(len(half)) for half in halves),
-        )
+        if public:
+            _logger.warning(
+                "Memory ran out while a group of %d teachers was trained (%s): trying again with groups of %s.",
+                len(part),
+                reason,
+                " and ".join(str(len(half)) for half in halves),
+            )
         waiting[:0] = halves

@@ -108,7 +108,7 @@ def _npz_split(root: Path, world: World) -> None:
 
 def _dicom(root: Path, world: World) -> None:
     dicoms = pytest.importorskip("tests.terrine.data.dicoms")
-    (root / "scans").mkdir()
+    (root / "scans").mkdir(exist_ok=True)
     rows = [["sop", "label", "party"]]
     for place, (name, record) in enumerate(world.items()):
         uid = f"1.2.{int.from_bytes(name.encode(), 'big')}"

@@ -6,9 +6,11 @@ Only the result grows with the number of files, [N, C, *size] bytes, and a large
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from io import BytesIO
@@ -24,6 +26,7 @@ from terrine.data.pictures.listed import Record
 from terrine.data.source import Progress
 from terrine.errors import InputError
 from terrine.extras import from_extra
+from terrine.files import file_digest
 from terrine.geometry import Size, sides
 
 with from_extra("pipeline", "Image files"):
@@ -31,6 +34,9 @@ with from_extra("pipeline", "Image files"):
 
 if TYPE_CHECKING:
     from terrine.data.sources.nifti import Nifti
+
+_COMPARED = 20_000
+"""Files of equal size whose beginnings are compared: a second or two."""
 
 # Files handed to the threads at a time, between two reports of progress.
 _CHUNK = 512
@@ -40,6 +46,7 @@ _ENOUGH_FAILURES = 20
 
 # More than eight bits a pixel: which range of values becomes black to white is a medical decision, not ours.
 _DEEP_MODES = ("I", "F")
+_TOO_DEEP = "has more than 8 bits per pixel"
 _WITHOUT_WINDOW = "choose the range of values to show, data.window=[low, high], or save as 8 bits"
 _OF_STUDENT = (
     "the student was made without data.window=[low, high], the range of values to show: save as 8 bits, as its records "
@@ -67,13 +74,14 @@ def read_images(
     files: Files = "images",
     volumes: Nifti | None = None,
     progress: Progress | None = None,
+    failed: dict[Path, str] | None = None,
 ) -> np.ndarray:
     """Return the image files that a student is asked about as uint8 [N, C, *size], in the order of `paths`.
 
     Each is turned as its EXIF orientation says, and resized as `fit` says. `window`: see `open_picture`. Of DICOM files
     with several frames the middle one is taken; of a NIfTI volume what `volumes`, which files="nifti" needs, takes of
     its records. `progress` is called with (files done, files in all). Raises InputError that names the files that
-    cannot be decoded.
+    cannot be decoded. With `failed`, these are left out instead, if others remain, and it is given why.
     """
 
     def picture(record: Record) -> tuple[Image.Image, np.ndarray]:
@@ -88,7 +96,8 @@ def read_images(
         return open_picture(record.path.read_bytes(), window, _OF_STUDENT)
 
     records = [Record(path, "", "") for path in paths]
-    return read_pictures(records, picture, size=size, channels=channels, fit=fit, progress=progress)[0]
+    about = {"size": size, "channels": channels, "fit": fit, "progress": progress, "failed": failed}
+    return read_pictures(records, picture, skip=failed is not None, **about)[0]
 
 
 def read_pictures(
@@ -101,12 +110,13 @@ def read_pictures(
     progress: Progress | None = None,
     digests: np.ndarray | None = None,
     skip: bool = False,
+    failed: dict[Path, str] | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return what `picture` shows of the records, uint8 [N, C, *size], and their numbers, int64 [N].
 
     Pictures are resized bilinearly, antialiased. `progress` is called with (files done, files in all). `digests`,
-    uint64 [N], gets the digest of each picture's contents. With `skip`, records that cannot be
-    shown are left out. Otherwise raises InputError that names their files; always where none is left.
+    uint64 [N], gets the digest of each picture's contents. With `skip`, records that cannot be shown are left out, and
+    `failed` is given why. Otherwise raises InputError that names their files; always if none is left.
     """
 
     def read(record: Record) -> tuple[np.ndarray, int]:
@@ -115,7 +125,7 @@ def read_pictures(
 
     images = empty((len(records), channels, *sides(size)))
     kept: list[int] = []
-    for number, (pixels, digest) in each_file(read, records, progress, skip=skip):
+    for number, (pixels, digest) in each_file(read, records, progress, skip=skip, failed=failed):
         images[len(kept)] = pixels
         if digests is not None:
             digests[len(kept)] = digest
@@ -123,9 +133,9 @@ def read_pictures(
     return images[: len(kept)], np.array(kept, dtype=np.int64)
 
 
-def headers(paths: Sequence[Path]) -> tuple[Counter[tuple[int, int, str]], dict[str, Path], list[Path]]:
+def headers(paths: Sequence[Path]) -> tuple[Counter[tuple[int, int, str]], dict[str, Path], dict[Path, str]]:
     """Return how many images there are of each width, height and mode (as Pillow names modes), from headers alone, the
-    first file of each mode, and the files that cannot be opened."""
+    first file of each mode, and why files cannot be opened."""
 
     def geometry(path: Path) -> tuple[int, int, str]:
         with Image.open(path) as image:
@@ -134,10 +144,48 @@ def headers(paths: Sequence[Path]) -> tuple[Counter[tuple[int, int, str]], dict[
 
     with ThreadPoolExecutor(max_workers=min(8, os.cpu_count() or 1)) as pool:
         found = list(pool.map(partial(_attempt, geometry), paths))
-    failed = [path for path, (_, failure) in zip(paths, found, strict=True) if failure is not None]
+    failed = {path: failure for path, (_, failure) in zip(paths, found, strict=True) if failure is not None}
     opened = [(known, path) for path, (known, failure) in zip(paths, found, strict=True) if failure is None]
     firsts = {mode: path for (_, _, mode), path in reversed(opened)}
     return Counter(known for known, _ in opened), firsts, failed
+
+
+def not_shown(
+    records: Sequence[Record], picture: Callable[[Record], tuple[Image.Image, np.ndarray]]
+) -> dict[Path, str]:
+    """Decode records in full, and return why some cannot be shown; not that they want a window, which headers tell."""
+    with ThreadPoolExecutor(max_workers=min(8, os.cpu_count() or 1)) as pool:
+        found = list(pool.map(lambda record: _attempt(picture, record)[1], records))
+    return {
+        record.path: failure
+        for record, failure in zip(records, found, strict=True)
+        if failure is not None and not failure.startswith(_TOO_DEEP)
+    }
+
+
+def copies(paths: Sequence[Path]) -> list[list[Path]]:
+    """Return the sets of files that have the same bytes, at least two each, of the first `_COMPARED` candidates.
+
+    Only files of one size and one beginning are read in full.
+    """
+
+    def alike(sets: Iterable[list[Path]], digest: Callable[[Path], Any]) -> list[list[Path]]:
+        found: dict[Any, list[Path]] = {}
+        for number, own in enumerate(sets):
+            for path in own:
+                with contextlib.suppress(OSError):
+                    found.setdefault((number, digest(path)), []).append(path)
+        return [own for own in found.values() if len(own) > 1]
+
+    same_size = alike([list(dict.fromkeys(paths))], lambda path: path.stat().st_size)
+    ends = itertools.accumulate(map(len, same_size))
+    same_size = [own for own, end in zip(same_size, ends, strict=True) if end <= _COMPARED]
+    return alike(alike(same_size, _beginning), file_digest)
+
+
+def _beginning(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(4096)
 
 
 def decode_image(
@@ -194,7 +242,7 @@ def open_picture(
         _refuse_pages(image)
         deep = image.mode.startswith(_DEEP_MODES)
         if deep and window is None:
-            raise InputError(f"has more than 8 bits per pixel (mode {image.mode}): {remedy}")
+            raise InputError(f"{_TOO_DEEP} (mode {image.mode}): {remedy}")
         upright = ImageOps.exif_transpose(image)
         if deep and window is not None:
             values = np.asarray(upright)
@@ -243,11 +291,13 @@ def each_file(
     progress: Progress | None = None,
     *,
     skip: bool = False,
+    failed: dict[Path, str] | None = None,
 ) -> Iterator[tuple[int, Any]]:
     """Yield each record's number and its `function`, in order, from a few threads.
 
     Decoding leaves the interpreter lock, so threads suffice. A chunk at a time keeps the results in flight few. Raises
-    InputError that names the files it fails on; with `skip`, those are left out, if others remain.
+    InputError that names the files it fails on; with `skip`, those are left out, if others remain. failed: is given
+    why, by file.
     """
     failures: list[str] = []
     with ThreadPoolExecutor(max_workers=min(8, os.cpu_count() or 1)) as pool:
@@ -258,6 +308,8 @@ def each_file(
                     yield number, result
                 else:
                     failures.append(f"{records[number].path} ({failure})")
+                    if failed is not None:
+                        failed[records[number].path] = failure
             if progress is not None:
                 progress(start + len(chunk), len(records))
             if len(failures) >= _ENOUGH_FAILURES and not skip:

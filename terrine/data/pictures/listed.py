@@ -6,6 +6,7 @@ same for all: records are put in the order of their names, classes numbered, the
 
 from __future__ import annotations
 
+import contextlib
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Sequence
@@ -23,7 +24,7 @@ from terrine.data.source import ImageSource, Own, Progress
 from terrine.data.splits import split_units
 from terrine.data.survey import Survey
 from terrine.data.units import count_units, name_codes
-from terrine.errors import InputError
+from terrine.errors import InputError, some
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -33,6 +34,8 @@ AND = "\n"
 
 _HEADERS = 1_000
 """About as many files are opened to see their sizes and modes: less than a second's work."""
+_DECODED = 200
+"""About as many are decoded in full, since a file that is cut off has a whole header."""
 
 
 class Record(NamedTuple):
@@ -104,6 +107,15 @@ class Listed(OrderedLabels, Own, ImageSource):
         Raises InputError that says, without the path, what is wrong with the file.
         """
 
+    def files(self, at: Path) -> list[Path]:
+        from terrine.data.pictures.table import read_image_table
+
+        files, path = super().files(at), at / self.path
+        if path.suffix.lower() == ".csv":
+            with contextlib.suppress(InputError):  # of a table that cannot be read, it alone
+                files += [record.path for record in read_image_table(path, self.findings)]
+        return files
+
     @property
     def passes_over(self) -> bool:
         """Whether files that cannot be decoded are left out."""
@@ -154,13 +166,15 @@ class Listed(OrderedLabels, Own, ImageSource):
     def survey(self, at: Path = Path(), *, seed: int = 0) -> Survey:
         there = self._listed(at, seed)
         train, test, classes = there.train, there.test, len(there.class_names)
-        geometry, firsts, broken = there.found.geometry, dict[str, Path](), list[Path]()
-        if geometry is None:
-            from terrine.data.pictures.files import headers
+        records, geometry = there.found.records, there.found.geometry
+        firsts, broken = dict[str, Path](), dict[Path, str]()
+        from terrine.data.pictures.files import copies, headers, not_shown
 
-            every = max(1, len(there.labels) // _HEADERS)
-            geometry, firsts, broken = headers([record.path for record in there.found.records[::every]])
+        if geometry is None:
+            every = max(1, len(records) // _HEADERS)
+            geometry, firsts, broken = headers([record.path for record in records[::every]])
         looked_at = geometry.total() + len(broken)
+        broken |= not_shown(records[:: max(1, len(records) // _DECODED)], self.picture)
         return Survey(
             there.class_names,
             counts_by_class(there.labels[train], classes),
@@ -173,7 +187,12 @@ class Listed(OrderedLabels, Own, ImageSource):
             geometry=geometry,
             firsts=firsts,
             looked_at=looked_at,
-            remarks=(*there.found.remarks, *there.remarks, *_on_broken(broken, looked_at)),
+            remarks=(
+                *there.found.remarks,
+                *there.remarks,
+                *_on_copies(copies([record.path for record in records])),
+            ),
+            refusals=() if self.passes_over else _on_broken(broken, looked_at),
             declared=not (self.findings or self.finds_classes(at)),
             doubts=on_combinations(there.class_names),
             several=(len(train), len(test)) if self.findings else None,
@@ -272,14 +291,27 @@ def _check_split(
             )
 
 
-def _on_broken(broken: list[Path], looked_at: int) -> tuple[str, ...]:
+def _on_broken(broken: dict[Path, str], looked_at: int) -> tuple[str, ...]:
     """Say which files a run will refuse, of those that were looked at."""
     if not broken:
         return ()
-    more = f" and {len(broken) - 3} more" if len(broken) > 3 else ""
+    named = some([f"{path} ({reason})" for path, reason in broken.items()], 3)
     return (
         f"{len(broken)} of {looked_at:,} files that were looked at cannot be used, and a run will refuse them: "
-        f"{', '.join(map(str, broken[:3]))}{more}.",
+        f"{named}. Repair them, or remove them from the data.",
+    )
+
+
+def _on_copies(sets: list[list[Path]]) -> tuple[str, ...]:
+    """Say how many files are copies of others."""
+    if not sets:
+        return ()
+    count = sum(len(own) - 1 for own in sets)
+    one, other = sets[0][:2]
+    return (
+        f"{count:,} file{'s are exact copies of others' if count > 1 else ' is an exact copy of another'} under other "
+        f"names, such as {other} of {one}. Each counts as a record, and ε is for one of them. Remove copies, or name "
+        "the person in a group.",
     )
 
 

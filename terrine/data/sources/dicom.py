@@ -92,6 +92,11 @@ class Dicom(Listed):
     def passes_over(self) -> bool:
         return self.unreadable == "skip"
 
+    def files(self, at: Path) -> list[Path]:
+        path = at / self.path
+        listed = [file for file in path.parent.rglob("*") if not file.is_dir()] if path.is_file() else super().files(at)
+        return [*listed, at / self.labels]
+
     def found(self, at: Path) -> Found:
         from terrine.data.pictures.dicom_header import read_header
         from terrine.data.pictures.files import each_file

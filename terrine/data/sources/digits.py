@@ -1,12 +1,17 @@
 """Scikit-learn's handwritten digits: 1,797 real 8×8 images that are installed with a package, so always at hand."""
 
+import hashlib
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 
 from terrine.data.dataset import Dataset, from_one_set
+from terrine.data.public import refuse_other_bytes
 from terrine.data.source import ImageSource, Progress, Split
+
+CONTENT = "87ff0c9e40dc7e2c0e34e7257799c2e3f3aec1a016363bb11cad869ec428a826"
+"""SHA-256 of the images and then the labels, a byte for each value, as scikit-learn's `digits.csv.gz` has them."""
 
 
 class Digits(Split, ImageSource):
@@ -21,6 +26,9 @@ class Digits(Split, ImageSource):
         from sklearn.datasets import load_digits  # a second of importing that other datasets need not pay
 
         bunch = load_digits()
+        content = bunch.images.astype(np.uint8).tobytes() + bunch.target.astype(np.uint8).tobytes()
+        official = hashlib.sha256(content).hexdigest() == CONTENT
+        refuse_other_bytes(self.name, "scikit-learn's digits.csv.gz", official=official, public=self.public_benchmark)
         return from_one_set(
             self.name,
             np.rint(bunch.images[:, None] * (255 / 16)).astype(np.uint8),
@@ -29,6 +37,6 @@ class Digits(Split, ImageSource):
             tuple(str(digit) for digit in range(10)),
             test_fraction=self.test_fraction,
             seed=seed,
-            public_benchmark=True,
+            public_benchmark=official,
             declared=True,
         )

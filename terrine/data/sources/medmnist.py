@@ -1,11 +1,13 @@
 """MedMNIST's two-dimensional sets, read from their official .npz files (medmnist.com, Yang et al. 2023)."""
 
 import contextlib
+import hashlib
 from pathlib import Path
 from typing import Any, Literal
 
 from terrine.data.dataset import Dataset
 from terrine.data.ordered import OrderedLabels
+from terrine.data.public import refuse_other_bytes
 from terrine.data.source import Downloaded, Progress, ThreeSplits
 from terrine.data.sources.npz import from_arrays, read_arrays
 from terrine.errors import InputError
@@ -55,12 +57,15 @@ class MedMNIST(OrderedLabels, Downloaded, ThreeSplits):
                     f"there (from {info[_key('url', native)]}), point data.root at it, or set data.download to true."
                 )
             found = _download(info, places[0], native)
+        with found.open("rb") as stream:
+            official = hashlib.file_digest(stream, "md5").hexdigest() == info[_key("MD5", native)]
+        refuse_other_bytes(self.name, str(found), official=official, public=self.public_benchmark)
         return from_arrays(
             read_arrays(found, _ARRAYS),
             self.name,
             str(found),
             class_names=[info["label"][str(index)] for index in range(len(info["label"]))],
-            public_benchmark=True,
+            public_benchmark=official,
             validation=self.validation_split,
             kind=self,
         )

@@ -1,5 +1,6 @@
 """Benchmarks that torchvision reads from their official files, and downloads when they are missing."""
 
+import hashlib
 from pathlib import Path
 from typing import Any, Literal
 
@@ -7,6 +8,7 @@ import numpy as np
 
 from terrine.data.dataset import Dataset
 from terrine.data.images import to_uint8_nchw
+from terrine.data.public import refuse_other_bytes
 from terrine.data.source import Downloaded, ImageSource, Progress
 from terrine.errors import InputError
 
@@ -23,6 +25,24 @@ CLASSES = {
 _NAMED = ("fashion_mnist", "cifar10", "cifar100")
 
 
+# MD5 of each of the four files, unpacked: torchvision compares archives, and only when it downloads them. Of the other
+# sets it compares the files that it reads, each time.
+UNPACKED = {
+    "mnist": {
+        "train-images-idx3-ubyte": "6bbc9ace898e44ae57da46a324031adb",
+        "train-labels-idx1-ubyte": "a25bea736e30d166cdddb491f175f624",
+        "t10k-images-idx3-ubyte": "2646ac647ad5339dbf082846283269ea",
+        "t10k-labels-idx1-ubyte": "27ae3e4e09519cfbb04c329615203637",
+    },
+    "fashion_mnist": {
+        "train-images-idx3-ubyte": "f4a8712d7a061bf5bd6d2ca38dc4d50a",
+        "train-labels-idx1-ubyte": "9018921c3c673c538a1fc5bad174d6f9",
+        "t10k-images-idx3-ubyte": "8181f5470baa50b63fa0f6fddb340f0a",
+        "t10k-labels-idx1-ubyte": "15d484375f8d13e6eb1aabb0c3f46965",
+    },
+}
+
+
 class Torchvision(Downloaded, ImageSource):
     """A benchmark in its official split, from torchvision's own files below `root`."""
 
@@ -32,6 +52,15 @@ class Torchvision(Downloaded, ImageSource):
         root = at / self.root
         train_images, train_labels, class_names = _split(self.name, root, self.download, train=True)
         test_images, test_labels, _ = _split(self.name, root, self.download, train=False)
+        arrays = {
+            "train-images-idx3-ubyte": train_images,
+            "train-labels-idx1-ubyte": train_labels,
+            "t10k-images-idx3-ubyte": test_images,
+            "t10k-labels-idx1-ubyte": test_labels,
+        }
+        official = all(md5_of_idx(arrays[file]) == digest for file, digest in UNPACKED.get(self.name, {}).items())
+        place = str(root / CLASSES[self.name][1])
+        refuse_other_bytes(self.name, place, official=official, public=self.public_benchmark)
         return Dataset(
             name=self.name,
             train_images=train_images,
@@ -40,9 +69,16 @@ class Torchvision(Downloaded, ImageSource):
             test_images=test_images,
             test_labels=test_labels,
             class_names=class_names,
-            public_benchmark=True,
+            public_benchmark=official,
             declared=True,
         )
+
+
+def md5_of_idx(values: np.ndarray) -> str:
+    """Return the MD5 of the IDX file of uint8 images [N, 1, H, W] or labels [N]: of what was read, wherever it lay."""
+    array = np.ascontiguousarray(values[:, 0] if values.ndim == 4 else values, dtype=np.uint8)
+    header = bytes([0, 0, 8, array.ndim]) + b"".join(side.to_bytes(4, "big") for side in array.shape)
+    return hashlib.md5(header + array.tobytes(), usedforsecurity=False).hexdigest()
 
 
 def _split(name: str, root: Path, download: bool, train: bool) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:

@@ -90,7 +90,7 @@ def drawn(tmp_path, monkeypatch):
     paper = Paper("drawn", "Nobody 2020", "docs/drawn.md", rows, {"Figure 1": "python benchmarks/drawn.py"})
     monkeypatch.setattr("tasks.config.papers.papers", lambda: {"drawn": paper})
     monkeypatch.setattr("tasks.runtime.run.open_run", lambda root, run: Run(root, run, None))
-    monkeypatch.setattr("tasks.reports.summary.figures", lambda run: RUN)
+    monkeypatch.setattr("tasks.reports.summary.figures", lambda run, published: RUN)
     monkeypatch.setattr("flows.making.changed_stages", lambda *of: [])
     made = []
 

@@ -123,6 +123,24 @@ def test_a_guardian_left_over_from_an_earlier_attempt_is_named_and_holds_nobody(
     check_answered_once(tmp_path, terms, votes)
 
 
+def test_a_second_guardian_with_the_same_state_is_refused_before_it_reads_any(tmp_path, started):
+    """It would draw noise again for what the first has drawn, and not written down when the second looked."""
+    terms, votes = trial(tmp_path)
+    first, address = started(tmp_path, "guardian"), read_party(tmp_path / "guardian" / CONFIG).listen
+    until(lambda: "listening" in words(tmp_path, "guardian"))
+    change(tmp_path / "guardian" / CONFIG, listen=free_endpoints().guardian)
+    second = started(tmp_path, "guardian")
+    second.join(60)
+    assert second.exitcode == 1
+    assert "Another process of guardian is at work in" in words(tmp_path, "guardian")
+    change(tmp_path / "guardian" / CONFIG, listen=address)
+    for name in ("student", *terms.teachers):
+        started(tmp_path, name)
+    first.join(60)
+    assert first.exitcode == 0
+    check_answered_once(tmp_path, terms, votes)
+
+
 def test_a_single_party_that_says_it_is_elsewhere_ends_no_session(tmp_path, started):
     terms, votes = trial(tmp_path, terms_of_sums())
     earlier = tmp_path.with_name(f"{tmp_path.name}-earlier")

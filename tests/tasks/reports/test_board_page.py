@@ -12,13 +12,13 @@ from tasks.reports.board_page import Mark, board_page, done, pdf_of, shown
 from tasks.reports.language import Language, languages
 from tasks.reports.pages import TEMPLATES
 from tasks.reports.statement_page import guesses_in_a_hundred
+from terrine.aggregation.course import Course
 from terrine.aggregation.gradients import Gradients
 from terrine.aggregation.moments import Moments
 from terrine.aggregation.sums import mu_left
 from terrine.errors import SettingError
 from terrine.privacy.accounting.events import (
     GaussianEvent,
-    LaplaceEvent,
     NonPrivateEvent,
     RandomisedResponseEvent,
     RepeatedEvent,
@@ -37,18 +37,18 @@ ALL = {"asked": 286}  # and answered
 ANSWERS = RepeatedEvent(vote_answer(40.0), 286)
 YES_OR_NO = (200, 86)
 SUMS, GRADIENTS = Moments().course(mu_left(9.5, 1e-5)), Gradients(rounds=4)
+INTERACTIVE = {"mechanism": "interactive", "threshold": 200.0, "sigma1": 150.0, "sigma2": 40.0} | {
+    "surprise": 50.0,
+    "confidence": 0.9,
+}
+PARTIES = {"rounds": 4, "clip": 0.5, "learning_rate": 1.0, "sigma": 3.0, "sigma_gradients": 2.0}
 KINDS = {
     "histogram": {"mechanism": VOTES, "event": ANSWERS, **ALL},
     "gnmax": {"mechanism": VOTES | {"mechanism": "gnmax"}, "event": ANSWERS, "unit": "group", "epsilon_account": 9.5}
     | ALL,
     "confident": {},
-    "interactive": {"mechanism": {"mechanism": "interactive", "surprise": 50.0, "rounds": 2}},
+    "interactive": {"mechanism": INTERACTIVE | {"rounds": 2}},
     "lnmax": {"mechanism": {"mechanism": "lnmax", "scale": 400.0}, "event": laplace_answers(400.0, 286), **ALL},
-    "lnmax, as it was priced": {
-        "mechanism": {"mechanism": "lnmax", "scale": 400.0},
-        "event": RepeatedEvent(LaplaceEvent(2.0, 400.0), 286),
-    }
-    | ALL,
     "moments and count": {
         "mechanism": VOTES
         | {"counted": {"units": 1234, "sigma": 9.0}, "moments": {"numbers": 4051, "noise_multiplier": 30.0}},
@@ -88,8 +88,8 @@ KINDS = {
         "event": GRADIENTS.event(mu_left(9.5, 1e-5)),
     },
     "gradients of parties": {
-        "mechanism": {"mechanism": "gradients", "numbers": 12345, "rounds": 4},
-        "event": GaussianEvent(2.0, 3.0),
+        "mechanism": {"mechanism": "gradients", "numbers": 12345, **PARTIES},
+        "event": Course(**PARTIES).event,
     },
     "annotation": {
         "mechanism": {"mechanism": "annotation", "sigma": 100.0, "beta": 1.0, "samples": 286},

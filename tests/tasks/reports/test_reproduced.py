@@ -1,5 +1,7 @@
 """The table of measured runs: ours beside what a paper prints, and what is said below."""
 
+import math
+
 import pytest
 from rich.console import Console
 
@@ -73,6 +75,12 @@ def test_what_is_less_what_differs_and_what_is_missing_is_said_below():
     assert "Table 1: near: not made: There are no digits." in said
     assert "1 row needs a GPU" in said
     assert "Figure 1: python drawn.py" in said
+
+
+def test_of_what_was_not_released_there_is_no_accuracy_nor_why_it_was_not_made():
+    row = Row("own", "own", None, ("a", "b"), "not made: /secure/scans is missing", [RUN | {"accuracy": math.nan}])
+    assert "| own | not released | 5.9900 |" in markdown_table([row])
+    assert "/secure/scans" not in "\n".join(notes([row], [], None, reasons=False))
 
 
 def test_asked_are_the_queries_that_were_looked_at_before_the_budget_ended():

@@ -2,11 +2,14 @@
 
 import json
 import os
+import re
 
 import numpy as np
 import pytest
 from PIL import Image
+from typer.testing import CliRunner
 
+from flows.cli import app
 from tasks.pipeline.student import told_of_reading
 from tasks.runtime.store import Folders
 from tasks.serving.predict import open_student, predict_files
@@ -61,6 +64,20 @@ def test_a_missing_file_and_a_folder_without_images_are_refused(student, tmp_pat
     (tmp_path / "broken.png").write_bytes(b"no image")
     with pytest.raises(InputError, match=r"broken\.png"):
         predict_files(model, [tmp_path])
+
+
+@pytest.mark.parametrize("extra", [[], ["--json"], ["--csv"]])
+def test_files_that_can_be_read_are_answered_and_the_others_named(student, pictures, extra):
+    model, failed = open_student(student), {}
+    expected = predict_files(model, [pictures])
+    (pictures / "cut.png").write_bytes((pictures / "4.png").read_bytes()[:-60])
+    assert predict_files(model, [pictures], failed) == expected
+    assert list(failed) == [pictures / "cut.png"]
+    asked = CliRunner().invoke(app, ["predict", str(pictures), "--folder", str(student), *extra])
+    assert asked.exit_code == 1
+    assert re.search(r"Not answered: \S*cut\.png is damaged: ", asked.stderr)
+    assert all(prediction.file.name in asked.stdout.replace("\n", "") for prediction in expected)
+    assert "cut.png" not in asked.stdout
 
 
 def test_a_student_is_found_in_an_export_and_only_one_source_is_taken(student):

@@ -93,6 +93,21 @@ def test_image_files_of_a_form_are_answered_by_name_with_the_guarantee(served):
     assert len(answer["privacy"]["statement_sha256"]) == 64
 
 
+def test_of_a_form_with_a_damaged_file_the_others_are_answered_and_it_is_named(served):
+    client, model = served
+    encoded = [as_png(pixels[0]) for pixels in images(3)]
+    encoded[1] = encoded[1][:-80]
+    files = [("files", (f"{number}.png", data, "image/png")) for number, data in enumerate(encoded)]
+    answer = client.post("/images", files=files)
+    assert answer.status_code == 200
+    np.testing.assert_allclose(answer.json()["predictions"], model.predict(images(3)[[0, 2]]), atol=1e-6)
+    assert answer.json()["files"] == ["0.png", "2.png"]
+    assert len(answer.json()["labels"]) == 2
+    (refused,) = answer.json()["refused"]
+    assert refused["place"] == 1
+    assert refused["message"].startswith("1.png: The image is damaged: ")
+
+
 def test_pages_load_nothing_from_elsewhere_and_name_every_route(served):
     client, _ = served
     front, docs = client.get("/"), client.get("/docs")

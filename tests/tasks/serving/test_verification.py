@@ -292,9 +292,25 @@ def test_what_was_released_besides_is_in_the_price_and_classes_are_no_findings(f
 def test_every_kind_of_statement_verifies_by_itself(name, tmp_path):
     write_json(tmp_path / "privacy.json", CONTENTS[name])
     found = {check.what: check.holds for check in verify_statement(tmp_path)}
-    untold = name in ("interactive", "findings, tested", "gradients of parties", "a plugin's", "no guarantee")
+    untold = name in ("interactive", "findings, tested", "a plugin's", "no guarantee")
     consistent = name not in ("a wide limit",)  # of which the parameters were made up
     assert found == {"ε": True, "mechanism": None if untold else consistent, "signature": None, "student": None}
+
+
+@pytest.mark.parametrize(
+    ("name", "missing"),
+    [
+        (name, key)
+        for name in ("histogram", "gnmax", "confident", "interactive", "lnmax", "findings, tested", "sums", "gradients",
+                     "gradients of parties", "annotation", "answers", "labels")
+        for key in CONTENTS[name]["mechanism"]
+        if key not in ("numbers", "samples", "beta", "rounds" if name == "interactive" else "", "findings_bound")
+    ],
+)  # fmt: skip
+def test_a_parameter_that_is_missing_is_wrong_and_not_only_untold(name, missing, tmp_path):
+    mechanism = {key: value for key, value in CONTENTS[name]["mechanism"].items() if key != missing}
+    write_json(tmp_path / "privacy.json", json.loads(json.dumps(made_statement(name, mechanism=mechanism))))
+    assert wrong(verify_statement(tmp_path)) & {"mechanism", "ε"}
 
 
 def test_a_statement_that_guarantees_nothing_says_so(release):

@@ -104,8 +104,34 @@ def test_groups_that_protect_nobody_and_files_that_cannot_be_opened_are_told(pro
     notes = look_at(project, derive(project, "own", ["data.path=images/table.csv", *TRANSCRIBED[:1], *labels])).notes
     assert any("protects the label of one record" in note and "privacy.unit=group" not in note for note in notes)
     (project / "images" / "boot" / "page.png").write_text("<html>")
-    notes = look_at(project, "own").notes
-    assert any(note.startswith("1 of 391 files that were looked at cannot be used") for note in notes)
+    (said,) = look_at(project, "own").refusals
+    assert said.startswith("1 of 391 files that were looked at cannot be used, and a run will refuse them: ")
+    assert "page.png (is no image that Pillow can identify)" in said
+    assert _check().exit_code == 1
+
+
+def test_a_file_that_is_cut_off_and_copies_under_other_names_are_found(project):
+    """A header is whole where the pixels are not; so some files are decoded in full."""
+    shutil.rmtree(project / "images")
+    for number, name in enumerate(("boot", "shirt")):
+        (project / "images" / name).mkdir(parents=True)
+        for place in range(60):
+            pixels = np.random.default_rng([number, place]).integers(0, 256, (12, 10), dtype=np.uint8)
+            Image.fromarray(pixels).save(project / "images" / name / f"{name}{place:02}.png")
+    found = look_at(project, "own")
+    assert not any("cop" in note for note in found.notes + found.refusals)
+    victim = project / "images" / "boot" / "boot07.png"
+    whole = victim.read_bytes()
+    for place in (1, 2):
+        (project / "images" / "shirt" / f"again{place}.png").write_bytes(whole)
+    victim.write_bytes(whole[: len(whole) // 2])
+    found = look_at(project, "own")
+    assert any(str(victim) in sentence and "(is damaged: " in sentence for sentence in found.refusals)
+    assert any(note.startswith("1 file is an exact copy of another under other names") for note in found.notes)
+    victim.write_bytes(whole)
+    found = look_at(project, "own")
+    assert found.refusals == []
+    assert any(note.startswith("2 files are exact copies of others under other names") for note in found.notes)
 
 
 def test_one_class_and_classes_written_in_two_ways_are_told(project):

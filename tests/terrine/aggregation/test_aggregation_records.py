@@ -1,9 +1,21 @@
 """Vectors of records and their sums: bounded to the bit, exact, and a linear head in the end."""
 
+from fractions import Fraction
+
 import numpy as np
 import pytest
 
-from terrine.aggregation.records import GRID, STEP, WEIGHT, Records, Whitening, noised, on_grid
+from terrine.aggregation.records import (
+    GRID,
+    STEP,
+    WEIGHT,
+    Records,
+    Whitening,
+    _columns,
+    _of_length_one,
+    noised,
+    on_grid,
+)
 from terrine.errors import InputError, SettingError
 from terrine.privacy.noise import ReplayNoise, lattice_step
 
@@ -109,6 +121,59 @@ def test_a_head_at_which_scores_overflow_gives_every_record_a_gradient_of_the_us
     assert max(np.linalg.norm(one * STEP) for one in each) <= 0.4
     together = Records.of(vectors, labels, np.arange(len(labels)), CLASSES).gradients(weights, 0.4)
     assert np.array_equal(together, np.sum(each, axis=0))
+
+
+@pytest.mark.parametrize("width", [6, 200, 201, 301])
+def test_no_record_is_moved_by_another_or_by_its_position(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """OpenBLAS rounds some rows of a product differently if it has more than 192 terms, not a multiple of 8.
+
+    The rounding grid hides nearly all of it, so the products themselves are compared.
+    """
+    products: list[np.ndarray] = []
+
+    def noted(rows: np.ndarray) -> np.ndarray:
+        products.append(rows)
+        return _of_length_one(rows)
+
+    monkeypatch.setattr("terrine.aggregation.records._of_length_one", noted)
+    generator = np.random.default_rng(width)
+    features = generator.normal(size=(5000, width)) * generator.uniform(0.1, 10, width)
+    whitening, lens = Whitening.of(features[:800]), generator.normal(size=(width + 1, width + 1))
+    weights = generator.normal(size=(width + 1, CLASSES)) * 30
+
+    def found(chosen: np.ndarray) -> list[np.ndarray]:
+        products.clear()
+        vectors = whitening.vectors(features[chosen])
+        white = products.pop()
+        there = Records.of(vectors, chosen % CLASSES, np.arange(len(chosen)), CLASSES).through(lens)
+        seen = np.concatenate(products)[: len(chosen)]
+        return [white, seen, vectors, there.vectors, there.gradients(weights, 0.4)]
+
+    everyone = np.arange(5000)
+    *of_all, total = found(everyone)
+    one_by_one = np.zeros_like(total)
+    for count in (1, 199, 200, 201, 202, 255, 256, 257, 1000, 4097):
+        chosen = generator.permutation(5000)[:count]
+        *vectors, _ = found(chosen)
+        for alone, beside in zip(vectors, of_all, strict=True):
+            assert np.array_equal(alone, beside[chosen])
+    for part in np.array_split(generator.permutation(5000), 37):
+        one_by_one += found(part)[-1]
+    assert np.array_equal(one_by_one, total)
+
+
+def test_a_product_with_a_rounded_matrix_is_exact() -> None:
+    """Compare it with rational arithmetic, for columns of any scale."""
+    vectors = WHITENING.vectors(FEATURES[:20])
+    for matrix in (GENERATOR.normal(size=(7, 4)) * 10.0 ** np.array([-90, -5, 0, 90]), np.full((7, 2), 1 - 2**-30)):
+        rounded = _columns(matrix)
+        assert np.abs(rounded - matrix).max(axis=0).tolist() <= (np.linalg.norm(matrix, axis=0) * 2**-29).tolist()
+        exact = [
+            [sum(Fraction(float(x)) * Fraction(a) for x, a in zip(row, column, strict=True)) for column in rounded.T]
+            for row in vectors
+        ]
+        assert (vectors.astype(float) @ rounded).tolist() == [[float(value) for value in row] for row in exact]
+        assert all(Fraction(float(value)) == value for row in exact for value in row)
 
 
 def test_rounding_is_towards_zero() -> None:

@@ -67,7 +67,7 @@ def test_folders_below_a_class_are_told_to_say_nothing(tmp_path: Path, class_fol
     assert Folder(path=class_folders).survey().remarks == ()  # one folder below 'malign', none below 'benign'
     shutil.copytree(class_folders, tmp_path / "all" / "Dataset")
     write_image(tmp_path / "all" / "Examples" / "one.png", 3)
-    (said,) = Folder(path=tmp_path / "all").survey().remarks
+    said, _ = Folder(path=tmp_path / "all").survey().remarks
     assert "of the class 'Dataset' lie in folders below it, benign, malign, whose names are not read. If" in said
 
 

@@ -1,3 +1,4 @@
+import hashlib
 from pathlib import Path
 
 import medmnist
@@ -5,13 +6,14 @@ import numpy as np
 import pytest
 
 from terrine.data.dataset import Dataset
-from terrine.data.source import SOURCES
+from terrine.data.source import SOURCES, load_dataset
 from terrine.data.sources.medmnist import SIZES, MedMNIST
 from terrine.errors import InputError
 
 
 def load(name: str, **settings: object) -> Dataset:
-    return MedMNIST(name=name, **settings).read()
+    """Read files that are written here: no published ones, so private."""
+    return MedMNIST(name=name, **{"public_benchmark": False, **settings}).read()
 
 
 def write_set(path: Path, side: int = 28, classes: int = 8, colour: bool = True) -> dict[str, np.ndarray]:
@@ -35,7 +37,28 @@ def test_an_official_file_is_read_and_validation_joins_train(tmp_path: Path, pla
     assert np.array_equal(dataset.train_images, expected)
     assert len(dataset.test_images) == 16
     assert dataset.class_names[:2] == ("basophil", "eosinophil")
-    assert (dataset.name, dataset.public_benchmark) == ("bloodmnist", True)
+    assert (dataset.name, dataset.public_benchmark) == ("bloodmnist", False)
+
+
+def test_a_name_makes_no_other_file_public(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "pneumoniamnist.npz"
+    write_set(file, classes=2, colour=False)
+    for settings in ({}, {"public_benchmark": True}):
+        with pytest.raises(
+            InputError, match=r"pneumoniamnist\.npz does not have the published digest .*data\.name=npz"
+        ):
+            load_dataset("pneumoniamnist", root=tmp_path, **settings)
+    assert not load_dataset("pneumoniamnist", root=tmp_path, public_benchmark=False).public
+    published = {**medmnist.INFO["pneumoniamnist"], "MD5": hashlib.md5(file.read_bytes()).hexdigest()}
+    monkeypatch.setitem(medmnist.INFO, "pneumoniamnist", published)
+    assert load_dataset("pneumoniamnist", root=tmp_path).public
+
+
+def test_the_published_file_is_public(shared_folder: Path) -> None:
+    root = shared_folder / "datasets"
+    if not (root / "medmnist" / "pneumoniamnist.npz").is_file():
+        pytest.skip("pneumoniamnist.npz does not lie beside the project")
+    assert load_dataset("pneumoniamnist", root=root, download=False).public
 
 
 @pytest.mark.parametrize(

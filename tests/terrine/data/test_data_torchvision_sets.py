@@ -1,13 +1,15 @@
+import hashlib
 from pathlib import Path
 from types import SimpleNamespace
 from urllib.error import URLError
 
 import numpy as np
 import pytest
+import torch
 
 from terrine.data.dataset import Dataset
-from terrine.data.source import SOURCES
-from terrine.data.sources.torchvision import CLASSES, Torchvision
+from terrine.data.source import SOURCES, load_dataset
+from terrine.data.sources.torchvision import CLASSES, UNPACKED, Torchvision
 from terrine.errors import InputError
 from terrine.vision import torchvision
 from tests.neighbours.formats import write_idx
@@ -16,7 +18,8 @@ GENERATOR = np.random.default_rng(0)
 
 
 def load(name: str, **settings: object) -> Dataset:
-    return Torchvision(name=name, **settings).read()
+    """Read files that are written here: no published ones, so private."""
+    return Torchvision(name=name, **{"public_benchmark": False, **settings}).read()
 
 
 @pytest.fixture
@@ -39,7 +42,42 @@ def test_official_files_are_read(tmp_path: Path, mnist: dict[str, np.ndarray]) -
     assert np.array_equal(dataset.test_images[:, 0], mnist["t10k"])
     assert dataset.train_labels.tolist() == [i % 10 for i in range(30)]
     assert dataset.class_names == tuple("0123456789")
-    assert dataset.public_benchmark
+    assert not dataset.public_benchmark
+
+
+def test_a_name_makes_no_other_files_public(
+    tmp_path: Path, mnist: dict[str, np.ndarray], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither in torchvision's own files nor in those of its earlier versions, which it prefers."""
+    for settings in ({}, {"public_benchmark": True}):
+        with pytest.raises(InputError, match=r"raw does not have the published digest of mnist.*data\.name=npz"):
+            load_dataset("mnist", root=tmp_path, download=False, **settings)
+    assert not load_dataset("mnist", root=tmp_path, public_benchmark=False).public
+    digests = {path.name: hashlib.md5(path.read_bytes()).hexdigest() for path in (tmp_path / "MNIST" / "raw").iterdir()}
+    monkeypatch.setitem(UNPACKED, "mnist", digests)
+    assert load_dataset("mnist", root=tmp_path).public
+    (tmp_path / "MNIST" / "processed").mkdir()
+    for name in ("training", "test"):
+        other = torch.randint(0, 256, (20, 28, 28), dtype=torch.uint8), torch.arange(20) % 10
+        torch.save(other, tmp_path / "MNIST" / "processed" / f"{name}.pt")
+    with pytest.raises(InputError, match="published digest"):
+        load_dataset("mnist", root=tmp_path)
+
+
+def test_files_named_like_cifars_are_not_even_opened(tmp_path: Path) -> None:
+    folder = tmp_path / "cifar-10-batches-py"
+    folder.mkdir()
+    for file in (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch", "batches.meta"):
+        (folder / file).write_bytes(b"a pickle that nobody may load")
+    with pytest.raises(InputError, match=r"missing from .* or incomplete"):
+        load("cifar10", root=tmp_path, download=False)
+
+
+def test_the_published_files_are_public(shared_folder: Path) -> None:
+    root = shared_folder / "datasets"
+    if not (root / "MNIST" / "raw").is_dir():
+        pytest.skip("MNIST does not lie beside the project")
+    assert load_dataset("mnist", root=root, download=False).public
 
 
 def test_files_at_hand_are_not_downloaded(

@@ -25,9 +25,14 @@ class Machine:
             yield teacher, {"number": np.array([teacher])}
 
 
-def run(machine, teachers):
+def run(machine, teachers, public=True):
     kept = []
-    train_within_memory(machine.train, teachers, lambda teacher, state: kept.append((teacher, int(state["number"][0]))))
+    train_within_memory(
+        machine.train,
+        teachers,
+        lambda teacher, state: kept.append((teacher, int(state["number"][0]))),
+        public=public,
+    )
     return kept
 
 
@@ -52,10 +57,18 @@ def test_one_teacher_that_is_too_large_alone_is_an_error_with_its_number():
     assert machine.parts == [[3, 4], [3]]
 
 
+def test_of_private_records_neither_the_log_nor_the_error_has_a_number(caplog):
+    with caplog.at_level(logging.INFO), pytest.raises(MemoryError, match=r"A teacher alone does not fit") as caught:
+        run(Machine(0, CPU), range(4), public=False)
+    assert not caplog.records
+    assert not any(character.isdigit() for character in str(caught.value))
+    assert caught.value.__context__ is caught.value.__cause__ is None
+
+
 def test_what_was_finished_before_is_kept_when_a_later_teacher_fails():
     kept = []
     with pytest.raises(MemoryError, match="Teacher 1 alone"):
-        train_within_memory(_second_fails, [0, 1], lambda teacher, state: kept.append(teacher))
+        train_within_memory(_second_fails, [0, 1], lambda teacher, state: kept.append(teacher), public=True)
     assert kept == [0]
 
 
