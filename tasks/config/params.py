@@ -208,7 +208,7 @@ def _meant(key: str, value: Any) -> str:
     elsewhere = [other for other in reversed(known) if other.rpartition(".")[2] == last]
     if section and (near := did_you_mean(key, elsewhere)):
         return near
-    # What a release costs is set in the section `aggregation`; the same name elsewhere is something else.
+    # The section `aggregation` sets the price of a release, so its setting comes first.
     elsewhere.sort(key=lambda other: not other.startswith("aggregation."))
     said = [f"{other} ({_in_short(known[other])})" if len(elsewhere) > 1 else other for other in elsewhere[:4]]
     return offered(said) or did_you_mean(key, known)

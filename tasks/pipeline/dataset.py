@@ -48,8 +48,8 @@ def prepare_dataset(run: Run) -> None:
 
 
 def files_of(run: Run) -> dict[str, Any]:
-    """Return how many files of the user's the records are read from, their bytes, and a digest of names, sizes and
-    times. Private.
+    """Return the number of the user's files that the records are read from, their bytes, and a digest of names, sizes
+    and times. Private.
     """
     stats: dict[str, tuple[int, int]] = {}
     for path in run.params.data.files(run.root):
@@ -64,9 +64,9 @@ def files_of(run: Run) -> dict[str, Any]:
 
 
 def files_changed(run: Run) -> str | None:
-    """Say how the files behind a run's records differ from those it read, by names, sizes and times; None: not at all.
+    """Return how the files behind a run's records differ from those it read, by names, sizes and times.
 
-    None as well of a run that has read none.
+    None if they do not differ, or if the run has read none.
     """
     known, now = json_object(run.folders.private / SOURCE), files_of(run)
     if known is None or known == now:
@@ -74,11 +74,11 @@ def files_changed(run: Run) -> str | None:
     for what, word in (("files", "files"), ("bytes", "bytes in them")):
         if known[what] != now[what]:
             return f"{known[what]:,} {word} then, {now[what]:,} now"
-    return f"as many files ({now['files']:,}), of other names, sizes or times"
+    return f"{now['files']:,} files as before, with other names, sizes or times"
 
 
 def tell_changed_records(run: Run) -> bool:
-    """Tell whether the records behind a finished run changed since it read them, and say so in the private zone.
+    """Return whether a run's records changed since it read them, and write a note about it into the private zone.
 
     They are read again only if the files differ by names, sizes or times.
     """

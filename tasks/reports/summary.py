@@ -22,8 +22,8 @@ _SUMS = "sums over records, with noise"
 def figures(run: Run, *, published: bool = False) -> dict[str, float]:
     """Return the figures of a finished run that tables compare; accuracy is evaluation, the rest is public.
 
-    published: whether anybody may read them: accuracy is then that of a public benchmark, or the released one, NaN if
-    there is none.
+    published: whether the figures may be published. Accuracy is then that of a public benchmark or the released one,
+    or NaN if neither exists.
     """
     statement = read_statement(run.folders.statement)
     accuracy = read_json(run.folders.evaluation)["accuracy"]

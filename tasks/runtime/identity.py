@@ -189,7 +189,7 @@ def tell_change(run: Run, kind: Kind, release: StoredRelease, inputs: Inputs) ->
 
 
 def tell_change_of_files(run: Run, how: str | None) -> None:
-    """Write into the private zone, and nowhere else, how the files behind a run's records changed; None: not at all."""
+    """Write a note into the private zone, and only there, about how a run's files changed; None removes it."""
     path = run.folders.private / f"{_CHANGED}files.txt"
     path.unlink(missing_ok=True)
     if how is not None:

@@ -138,7 +138,7 @@ def look_at(root: Path, name: str) -> Finding:
         _look_at_transcription(found)
     if (how := files_changed(run)) is not None:
         found.notes.append(
-            f"The files behind the data are not those that run {name} read: {how}. What it released is about the data "
+            f"The files behind the data are not those that run {name} read: {how}. Its releases are about the data "
             "as they were. `terrine run` compares the records; to release about other ones, set a new data.edition."
         )
     vanishing = vanishing_classes(found)

@@ -1,6 +1,6 @@
 """The known public benchmarks: data that anyone may already read, by name and by content.
 
-A name alone makes nothing public: what a source reads must have the published digest (`refuse_other_bytes`). Whatever
+A name does not make data public: what a source reads must have the published digest (`refuse_other_bytes`). Whatever
 is not on the list is private: it needs an account with a budget, and figures computed from it stay at home. A dataset
 that is added is therefore private until its name is added here, which is a statement about the data and a change to
 code that somebody reviews. Another package cannot make it: a source of its own is private whatever its name.
@@ -27,7 +27,7 @@ def refuse_other_bytes(name: str, where: str, *, official: bool, public: bool) -
     """
     if public and not official:
         raise InputError(
-            f"{where} does not have the published digest of {name}: it is another file, or a damaged one, and only the "
-            "published one is public. Your own images: data.name=npz, data.path, ledger.account and ledger.epsilon. A "
+            f"{where} does not have the published digest of {name}: it is damaged or a different file, and only the "
+            "published file is public. Your own images: data.name=npz, data.path, ledger.account and ledger.epsilon. A "
             "copy of a benchmark: data.public_benchmark=false, which treats it as private data."
         )

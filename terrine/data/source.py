@@ -70,8 +70,8 @@ class Source(Settings):
     name: str
     public_benchmark: bool = Field(None, validate_default=True)  # type: ignore[assignment]
     """Whether anyone may already read the data, which allows an unlimited budget and private figures in MLflow. null:
-    whether `name` is a known public benchmark's (`terrine.data.public`). false treats a benchmark as private, for
-    rehearsals; true makes nothing public that is not on that list."""
+    whether `name` is a known public benchmark's (`terrine.data.public`), whose files must have the published digests.
+    false treats a benchmark, or a copy of one, as private; true makes nothing public that is not on that list."""
     edition: str = Field("1", min_length=1)
     """A name that you give this version of your data: a release is identified by account, edition and settings. A new
     edition is released, and charged, anew."""

@@ -33,8 +33,8 @@ def train_within_memory(
     `terrine.teachers.kind`). Raises MemoryError when one teacher alone is too large, which a scheduler may try again
     when there is more room; every other error passes through.
 
-    public: whether figures of the records may be logged. Which groups run out, and how much they asked for, follows
-    from how many records teachers have: otherwise nothing is logged, and the error names no teacher and no number.
+    public: whether figures of the records may be logged. If not, nothing is logged, and the error contains no number:
+    teachers' record counts decide which groups run out and how much memory they request.
     """
     waiting = [list(teachers)]
     while waiting:

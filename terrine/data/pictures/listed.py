@@ -35,7 +35,7 @@ AND = "\n"
 _HEADERS = 1_000
 """About as many files are opened to see their sizes and modes: less than a second's work."""
 _DECODED = 200
-"""About as many are decoded in full, since a file that is cut off has a whole header."""
+"""Approximate number of files that are decoded in full: a truncated file has an intact header."""
 
 
 class Record(NamedTuple):
@@ -112,7 +112,7 @@ class Listed(OrderedLabels, Own, ImageSource):
 
         files, path = super().files(at), at / self.path
         if path.suffix.lower() == ".csv":
-            with contextlib.suppress(InputError):  # of a table that cannot be read, it alone
+            with contextlib.suppress(InputError):  # an unreadable table is still a file
                 files += [record.path for record in read_image_table(path, self.findings)]
         return files
 
@@ -292,7 +292,7 @@ def _check_split(
 
 
 def _on_broken(broken: dict[Path, str], looked_at: int) -> tuple[str, ...]:
-    """Say which files a run will refuse, of those that were looked at."""
+    """Return a sentence about the files that a run will refuse, of those that were looked at."""
     if not broken:
         return ()
     named = some([f"{path} ({reason})" for path, reason in broken.items()], 3)
@@ -303,7 +303,7 @@ def _on_broken(broken: dict[Path, str], looked_at: int) -> tuple[str, ...]:
 
 
 def _on_copies(sets: list[list[Path]]) -> tuple[str, ...]:
-    """Say how many files are copies of others."""
+    """Return a sentence about files that are copies of others."""
     if not sets:
         return ()
     count = sum(len(own) - 1 for own in sets)

@@ -25,8 +25,8 @@ CLASSES = {
 _NAMED = ("fashion_mnist", "cifar10", "cifar100")
 
 
-# MD5 of each of the four files, unpacked: torchvision compares archives, and only when it downloads them. Of the other
-# sets it compares the files that it reads, each time.
+# MD5 of each of the four unpacked files: torchvision compares their archives, and only after a download. For the other
+# sets, it compares the files that it reads, each time.
 UNPACKED = {
     "mnist": {
         "train-images-idx3-ubyte": "6bbc9ace898e44ae57da46a324031adb",

@@ -1,4 +1,4 @@
-"""Features of private records: the same bits wherever a record stands and whichever others there are."""
+"""Features of private records: the same bits for every position and every set of other records."""
 
 import numpy as np
 import pytest
