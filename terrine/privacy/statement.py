@@ -69,7 +69,7 @@ MECHANISM_FIELDS = (
     | {"findings", "findings_bound", "bins", "grades", "parties", "opened"}
 )
 FOUND = " The class names are the labels that occurred in the data. They are published, and ε does not cover them."
-"""What the summary says of class names that nobody declared."""
+"""Sentence of the summary if the class names were not declared."""
 BESIDES = {"counted": "the noisy number of {unit}s", "moments": "the noisy moments of private images"}
 """What the event of a release covers besides its answers, by the field of the mechanism that says so."""
 

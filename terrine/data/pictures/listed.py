@@ -326,4 +326,4 @@ def _numbered(records: list[Record], names: Sequence[str]) -> np.ndarray:
 
 
 def _none_of(names: Sequence[str]) -> str:
-    return f"which is none of data.classes=[{', '.join(names)}]. Correct it, or add it there."
+    return f"not one of data.classes=[{', '.join(names)}]. Correct it, or add it there."

@@ -88,8 +88,7 @@ class Folder(Listed):
 
 
 def _walk(folder: Path) -> tuple[list[Record], Counter[str], frozenset[str]]:
-    """Return the images in class folders, how many files of which kind below the folder are none, and the names of
-    all class folders."""
+    """Return the images in class folders, the number of other files by kind, and the names of all class folders."""
     if folder.suffix == ".npz" and folder.is_file():
         raise InputError(f"{folder} is an .npz file. Set data.name=npz.")
     if not folder.is_dir():

@@ -19,7 +19,7 @@ class Task:
     """Classes, findings, grades or bins, in their order.
 
     Attributes:
-        edition: The edition of the data, which is a part of the release ID of its own.
+        edition: The edition of the data. The release ID holds it separately.
         names: Names of the classes, by label.
         edges: Edges of bins; empty for other kinds.
         target: The column of a table that holds the labels.
@@ -53,7 +53,7 @@ class Task:
 
     @classmethod
     def describes(cls, tree: Mapping[str, Any]) -> bool:
-        """Tell whether these are the JSON values of a task: all of them, and nothing else."""
+        """Tell whether a tree has exactly the fields and types of a task."""
         try:
             return cls.from_json("", tree).to_json() == tree and tree["kind"] in get_args(TaskKind)
         except (KeyError, TypeError, ValueError):
@@ -86,14 +86,9 @@ def as_recorded(tasks: Sequence[Task], asked: Task) -> Task:
     if first.identity() == asked.identity():
         return first
     if asked.found:
-        raise LedgerError(f"{on_other_task(first, asked.names)} Nothing was released.")
+        raise LedgerError(
+            f"The account, edition {first.edition}, holds releases for the {first}; these data have "
+            f"{', '.join(asked.names)}. If this is another task, set data.edition=<name> (charged separately), or "
+            "declare its classes in order with data.classes. Nothing was released."
+        )
     return asked
-
-
-def on_other_task(first: Task, names: Sequence[str], account: str = "The account") -> str:
-    """Return what to say of undeclared labels that are not the recorded classes."""
-    return (
-        f"{account}, edition {first.edition}, holds releases for the {first}; these data have {', '.join(names)}. If "
-        "this is another task, set data.edition=<name> (charged separately), or declare its classes in order with "
-        "data.classes."
-    )
