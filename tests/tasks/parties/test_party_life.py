@@ -16,6 +16,7 @@ from tasks.parties.teaching import kept, teach_before
 from tasks.parties.votes import given_by
 from tasks.reports.pages import render
 from terrine.errors import ArtefactError, BudgetError, InputError, SettingError
+from terrine.privacy.ledger.people import People
 from tests.party_processes import CONFIG, change, run, start, terms_of, terms_of_sums, trial, words
 from tests.party_releases import names_of, rows_of
 
@@ -104,9 +105,9 @@ def test_a_party_in_two_collaborations_adds_them_up_and_shares_nothing_past_its_
     trial(second, terms_of_sums(sigma=4.0, epsilon=10.0, edition="another collaboration"))
     place = tmp_path / "site"
     own = {"url": f"sqlite:///{place}/ledger.db", "key": str(place / "key"), "store": str(place / "releases")}
-    sketch = tmp_path / "sketch.npy"
-    np.save(sketch, np.arange(200, dtype=np.uint64))
-    own |= {"account": "patients", "epsilon": 3.0, "sketch": str(sketch)}
+    people = tmp_path / "people.npz"
+    People.of(np.arange(1, 201, dtype=np.uint64)).save(people)
+    own |= {"account": "patients", "epsilon": 3.0, "people": str(people)}
     change(first / "party-2" / CONFIG, ledger=own)
     change(second / "party-2" / CONFIG, ledger=own)
     assert set(run(first, names_of(terms)).values()) == {0}
@@ -120,7 +121,7 @@ def test_a_party_in_two_collaborations_adds_them_up_and_shares_nothing_past_its_
     for process in processes.values():
         process.kill()
     assert processes["party-2"].exitcode == 1
-    assert "Error: Some of these records were released about" in words(second, "party-2")
+    assert "of these records were released about under another account" in words(second, "party-2")
     assert "frames of shares" not in words(second, "party-2")
 
 

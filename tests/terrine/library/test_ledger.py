@@ -7,6 +7,7 @@ import pytest
 
 import terrine as tr
 from terrine.aggregation.interactive import InteractiveGNMax
+from terrine.privacy.ledger.people import People
 
 MECHANISM = tr.GaussianHistogram.calibrated(epsilon=2, delta=1e-5, answers=40)
 VOTES = tr.Votes(
@@ -154,7 +155,7 @@ def test_an_account_keeps_its_budget_and_its_unit(tmp_path):
 
 def test_records_that_teachers_learned_from_have_one_account_and_on_a_site_one_folder(tmp_path, monkeypatch):
     monkeypatch.setenv("TERRINE_SITE", str(tmp_path / "site"))
-    known = replace(VOTES, sketch=np.arange(200, dtype=np.uint64))
+    known = replace(VOTES, people=People.of(np.arange(1, 201, dtype=np.uint64)))
     _open(tmp_path).release(MECHANISM, known, epsilon=2)
     with pytest.raises(tr.LedgerError, match="under another account"):
         _open(tmp_path, account="others").release(MECHANISM, known, epsilon=2)
