@@ -22,7 +22,6 @@ from tasks.runtime.store import read_json, read_tensors
 from tasks.serving.rows import table_model
 from terrine.deployment.model import REFERENCE, StudentModel
 from terrine.deployment.rows import takes_table
-from terrine.errors import ArtefactError
 from terrine.files import file_digest
 from terrine.logs import hushed
 
@@ -100,11 +99,6 @@ def _pyfunc(student: Path) -> dict[str, Any]:
     from mlflow.models import ModelSignature
     from mlflow.types import DataType, ParamSchema, ParamSpec, Schema, TensorSpec
 
-    if not (student / REFERENCE).is_file():
-        raise ArtefactError(
-            f"The student in {student} was written by an older version and cannot be served. Train it again: "
-            "dvc repro --force --single-item student@RUN."
-        )
     manifest = read_json(student / "manifest.json")
     if takes_table(student):
         return {**_common(student), **table_model(student), "model_config": {"device": "cpu"}}

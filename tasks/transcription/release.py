@@ -15,6 +15,7 @@ from tasks.pipeline.dataset import read_dataset
 from tasks.runtime.accounts import data_of, ledger_account, open_registered
 from tasks.runtime.identity import Kind, about_release, identity_of, made_by
 from tasks.runtime.keys import site_key
+from tasks.runtime.releases import record_facts
 from tasks.runtime.run import Run
 from tasks.transcription.clients import number_of_clients
 from tasks.transcription.start import GENERATOR, STUDENT, section
@@ -22,6 +23,7 @@ from terrine.determinism.randomness import derive_seed
 from terrine.errors import LedgerError, SettingError
 from terrine.files import file_digest
 from terrine.privacy.accounting.events import Event, NonPrivateEvent
+from terrine.privacy.facts import Facts
 from terrine.privacy.ledger.identity import keyed_digest
 from terrine.privacy.ledger.ledger import Ledger, StoredRelease
 from terrine.privacy.noise import NoiseKind, NoiseSource, ReplayNoise, SecureNoise, delta_slack
@@ -139,6 +141,7 @@ def statement_of(
         answered=samples,
         answered_per_class=answered_per_class,
         public_inputs=_public_inputs(run),
+        facts=Facts(**record_facts(run.params)),
         epsilon_claimed=claimed(settings, classes),
     )
 

@@ -18,6 +18,7 @@ from terrine.aggregation.mechanism import NOTHING, Mechanism
 from terrine.aggregation.rounds import NEVER, Adviser, LaterVotes, answer_in_rounds, in_order
 from terrine.aggregation.votes import HistogramArray, IntegerArray
 from terrine.privacy.accounting.events import Event, NonPrivateEvent, compose
+from terrine.privacy.facts import Facts
 from terrine.privacy.ledger.identity import keyed_digest
 from terrine.privacy.noise import NoiseSource, check_slack, delta_slack
 from terrine.privacy.statement import PrivacyStatement, PublicInput, released_per_class
@@ -41,6 +42,7 @@ class Votes:
         disjoint: Whether every unit was found in exactly one part.
         made_from: The settings that decide what the votes are, as JSON values: public, and never a function of records.
         public_inputs: The public material that went in.
+        facts: What is known about the records; None: the queries are examples that the caller provides as public.
         sketch: Digests of some of the records, uint64, by which a ledger knows them again (`terrine.data.sketch`); None
             where they are not known, or public.
     """
@@ -54,6 +56,7 @@ class Votes:
     disjoint: bool = True
     made_from: Mapping[str, Any] = field(default_factory=dict)
     public_inputs: tuple[PublicInput, ...] = ()
+    facts: Facts | None = None
     sketch: NDArray[np.uint64] | None = None
 
     def __repr__(self) -> str:
