@@ -77,7 +77,7 @@ class Facts:
             *((item.why, get_args(Reason)) for item in self.unprotected),
         ):
             _require(value in allowed, f"{value!r} is not one of {', '.join(allowed)}")
-        counts = [item.count for item in (*self.examples, *self.unprotected)]
+        counts = [item.count for item in self.examples] + [item.count for item in self.unprotected]
         _require(all(type(count) is int and count > 0 for count in counts), f"counts must be positive, got {counts}")
         for own in ("own rows", "own images", "public dataset"):
             used = sum(item.count for item in self.examples if item.origin == own)

@@ -68,7 +68,7 @@ SENTENCES: dict[str, dict[str, str]] = {
         "from_provided": "{count} Beispiele, die der Betreiber als öffentlich bereitgestellt hat",
         "from_copies": "{count} leicht veränderte Kopien dieser Bilder",
         "unprotected_rows": "Der Betreiber hat {count} Zeilen dieser Tabelle für öffentlich erklärt. Sie können "
-        "unverändert veröffentlicht werden, und die Personen, die sie beschreiben, sind nicht geschützt.",
+        "unverändert veröffentlicht werden, und die darin beschriebenen Personen sind nicht geschützt.",
         "unprotected_images": "Der Betreiber hat {count} Bilder aus diesen Daten für öffentlich erklärt. Sie können "
         "unverändert veröffentlicht werden, und die Personen, von denen sie stammen, sind nicht geschützt.",
         "unprotected_dataset": "{count} Bilder des öffentlichen Datensatzes dienten als öffentliche Beispiele. Sie "
@@ -102,7 +102,7 @@ SENTENCES: dict[str, dict[str, str]] = {
         "outside_label": "Die Bilder können bekannt werden. Geschützt sind nur ihre Klassen.",
         "outside_elsewhere": "Veröffentlichungen über dieselben Menschen an anderer Stelle, die das Register dieser "
         "Einrichtung nicht enthält, kommen hinzu.",
-        "outside_held_out": "Einträge, die zum Testen zurückgelegt wurden, dienten keinem Modell zum Lernen.",
+        "outside_held_out": "Einträge, die zum Testen beiseitegelegt wurden, dienten keinem Modell zum Lernen.",
         "outside_accuracy": "Eine an ihnen gemessene Trefferquote wird mit Rauschen veröffentlicht, mit einem eigenen "
         "ε von {count}. Andere an privaten Einträgen gemessene Zahlen sind nicht abgedeckt.",
         "outside_evaluation": "Zahlen, die an privaten Einträgen gemessen wurden, etwa die Trefferquote des "

@@ -323,7 +323,7 @@ CLAIMS = {
     ),
     "records were set aside": (
         lambda said: said["facts"]["held_out"],
-        {"en": "set aside for testing", "de": "zum Testen zurückgelegt", "fr": "mis de côté pour les tests",
+        {"en": "set aside for testing", "de": "zum Testen beiseitegelegt", "fr": "mis de côté pour les tests",
          "es": "apartados para las pruebas"},
     ),
     "an accuracy is released": (
