@@ -204,5 +204,6 @@ def record_facts(params: Params) -> dict[str, Any]:
         "record": _RECORDS.get(params.data.name, "image"),
         "held_out": True,
         "accuracy_epsilon": params.evaluation.epsilon,
+        "by_party": params.partition.kind == "party" or params.aggregation.where == "parties",
         "declared_units": params.privacy.units if own and not params.privacy.counted else None,
     }

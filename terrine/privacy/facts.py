@@ -59,6 +59,7 @@ class Facts:
         real_copies: Slightly changed copies of real, public images among the released files.
         held_out: Whether records were set aside for testing.
         accuracy_epsilon: ε of its own under which an accuracy on them is released; None if none is.
+        by_party: Whether a record's teacher follows from the party that holds it.
         declared_units: About how many units there are, as the operator declared; None if it declared nothing.
     """
 
@@ -69,6 +70,7 @@ class Facts:
     held_out: bool = False
     accuracy_epsilon: float | None = None
     declared_units: int | None = None
+    by_party: bool = False
 
     def __post_init__(self) -> None:
         for value, allowed in (

@@ -8,9 +8,9 @@ SENTENCES: dict[str, dict[str, str]] = {
         "from_dataset": "{count} images of a public dataset",
         "from_provided": "{count} examples that the operator provided as public",
         "from_copies": "{count} slightly changed copies of these images",
-        "unprotected_rows": "The operator declared {count} rows of this table public. They may be published as they "
+        "unprotected_rows": "The operator declared {count} rows of this table public. They can be passed on as they "
         "are, and the people they describe are not protected.",
-        "unprotected_images": "The operator declared {count} images from these data public. They may be published as "
+        "unprotected_images": "The operator declared {count} images from these data public. They can be passed on as "
         "they are, and the people they come from are not protected.",
         "unprotected_dataset": "{count} images of the public dataset served as public examples. They are not "
         "protected.",
@@ -18,20 +18,20 @@ SENTENCES: dict[str, dict[str, str]] = {
         "protected.",
         "files_images": "The student’s files contain no real image. The images stored with it were made by computer "
         "programs.",
-        "files_rows": "The student’s files contain no row of the table. From the public rows they contain the mean and "
-        "spread of each column of numbers, the words in the other columns and, depending on the kind of student, "
+        "files_rows": "The student’s files contain no row of the table. From the public rows they contain the mean "
+        "and spread of each column of numbers, the words in the other columns and, depending on the kind of student, "
         "single values as thresholds.",
         "files_copies": "The released answers come with {count} slightly changed copies of real images that were "
         "declared public.",
         "who_image": "One record: one image with its class. If a person contributed several images, each image is "
         "protected separately, but not all of them together.",
-        "who_dicom": "One record: what one row of the list of labels describes (an image with all its frames, a series "
-        "or a study), with its class. If a person contributed several records, each is protected separately, but not "
-        "all of them together.",
+        "who_dicom": "One record: what one row of the list of labels describes (an image with all its frames, a "
+        "series or a study), with its class. If a person contributed several records, each is protected separately, "
+        "but not all of them together.",
         "who_volume": "One record: one scan (volume) with its class. If a person contributed several scans, each is "
         "protected separately, but not all of them together.",
-        "who_row": "One record: one row of the table, with everything in it. If several rows describe one person, each "
-        "row is protected separately, but not all of them together.",
+        "who_row": "One record: one row of the table, with everything in it. If several rows describe one person, "
+        "each row is protected separately, but not all of them together.",
         "who_images_of_one": "One group: all images that belong together, for example all images of one patient, as a "
         "whole.",
         "who_rows_of_one": "One group: all rows that belong together, for example all rows about one patient, as a "
@@ -41,15 +41,15 @@ SENTENCES: dict[str, dict[str, str]] = {
         "outside_group": "If records of one person were entered as different groups, each group is protected "
         "separately only.",
         "outside_label": "The images may become known. Only their classes are protected.",
-        "outside_elsewhere": "Publications about the same people elsewhere, which this site’s ledger does not contain, "
-        "come on top.",
-        "outside_held_out": "Records that were set aside for testing taught no model.",
-        "outside_accuracy": "An accuracy measured on them is published with noise, under an ε of its own of {count}. "
-        "Other figures measured on private records are not covered.",
-        "outside_evaluation": "Figures measured on private records, such as the student’s accuracy, are not covered by "
-        "this ε.",
-        "outside_units": "The operator stated that there are about {count} protected records or groups. If this number "
-        "was taken from the data, ε does not cover it.",
+        "outside_elsewhere": "Publications about the same people elsewhere, which this site’s ledger does not "
+        "contain, come on top.",
+        "outside_held_out": "ε says nothing about records that were set aside for testing. They taught no model.",
+        "outside_accuracy": "An accuracy measured on them is published with noise. It costs an ε of its own of "
+        "{count}, which is not part of the figures here. Other figures measured on private records are not covered.",
+        "outside_evaluation": "Figures measured on private records, such as the student’s accuracy, are not covered "
+        "by this ε.",
+        "outside_units": "The operator stated that there are about {count} protected records or groups. If this "
+        "number was taken from the data, ε does not cover it.",
         "outside_tuning": "Settings that someone chose by looking at private results are not covered.",
         "outside_general": "The model learns general patterns. They can also be true of people who did not take part; "
         "that does not breach the guarantee.",
@@ -75,11 +75,11 @@ SENTENCES: dict[str, dict[str, str]] = {
         "sind nicht geschützt.",
         "unprotected_earlier": "{count} Einträge wurden bereits von einem früheren Lauf desselben Kontos "
         "veröffentlicht. Sie sind nicht geschützt.",
-        "files_images": "Die Dateien des Schülermodells enthalten kein echtes Bild. Die beigelegten Bilder stammen von "
-        "Computerprogrammen.",
+        "files_images": "Die Dateien des Schülermodells enthalten kein echtes Bild. Die beigelegten Bilder stammen "
+        "von Computerprogrammen.",
         "files_rows": "Die Dateien des Schülermodells enthalten keine Zeile der Tabelle. Aus den öffentlichen Zeilen "
-        "enthalten sie Mittelwert und Streuung jeder Zahlenspalte, die Wörter der übrigen Spalten und, je nach Art des "
-        "Schülermodells, einzelne Werte als Schwellen.",
+        "enthalten sie Mittelwert und Streuung jeder Zahlenspalte, die Wörter der übrigen Spalten und, je nach Art "
+        "des Schülermodells, einzelne Werte als Schwellen.",
         "files_copies": "Den freigegebenen Antworten liegen {count} leicht veränderte Kopien echter Bilder bei, die "
         "für öffentlich erklärt wurden.",
         "who_image": "Ein Eintrag: ein Bild mit seiner Klasse. Hat eine Person mehrere Bilder beigetragen, so ist "
@@ -87,8 +87,8 @@ SENTENCES: dict[str, dict[str, str]] = {
         "who_dicom": "Ein Eintrag: das, was eine Zeile der Liste mit den Klassen beschreibt (ein Bild mit allen "
         "Einzelbildern, eine Serie oder eine Studie), samt der Klasse. Hat eine Person mehrere Einträge beigetragen, "
         "so ist jeder einzeln geschützt, aber nicht alle zusammen.",
-        "who_volume": "Ein Eintrag: eine dreidimensionale Aufnahme mit ihrer Klasse. Hat eine Person mehrere Aufnahmen "
-        "beigetragen, so ist jede einzeln geschützt, aber nicht alle zusammen.",
+        "who_volume": "Ein Eintrag: eine dreidimensionale Aufnahme mit ihrer Klasse. Hat eine Person mehrere "
+        "Aufnahmen beigetragen, so ist jede einzeln geschützt, aber nicht alle zusammen.",
         "who_row": "Ein Eintrag: eine Zeile der Tabelle mit allem, was darin steht. Beschreiben mehrere Zeilen eine "
         "Person, so ist jede Zeile einzeln geschützt, aber nicht alle zusammen.",
         "who_images_of_one": "Eine Gruppe: alle Bilder, die zusammengehören, zum Beispiel alle Bilder einer Patientin "
@@ -102,9 +102,11 @@ SENTENCES: dict[str, dict[str, str]] = {
         "outside_label": "Die Bilder können bekannt werden. Geschützt sind nur ihre Klassen.",
         "outside_elsewhere": "Veröffentlichungen über dieselben Menschen an anderer Stelle, die das Register dieser "
         "Einrichtung nicht enthält, kommen hinzu.",
-        "outside_held_out": "Einträge, die zum Testen beiseitegelegt wurden, dienten keinem Modell zum Lernen.",
-        "outside_accuracy": "Eine an ihnen gemessene Trefferquote wird mit Rauschen veröffentlicht, mit einem eigenen "
-        "ε von {count}. Andere an privaten Einträgen gemessene Zahlen sind nicht abgedeckt.",
+        "outside_held_out": "Über Einträge, die zum Testen beiseitegelegt wurden, sagt ε nichts. Kein Modell hat aus "
+        "ihnen gelernt.",
+        "outside_accuracy": "Eine an ihnen gemessene Trefferquote wird mit Rauschen veröffentlicht. Sie kostet ein "
+        "eigenes ε von {count}, das in den Zahlen hier nicht enthalten ist. Andere an privaten Einträgen gemessene "
+        "Zahlen sind nicht abgedeckt.",
         "outside_evaluation": "Zahlen, die an privaten Einträgen gemessen wurden, etwa die Trefferquote des "
         "Schülermodells, deckt dieses ε nicht ab.",
         "outside_units": "Der Betreiber hat angegeben, dass es etwa {count} geschützte Einträge oder Gruppen gibt. "
@@ -128,8 +130,8 @@ SENTENCES: dict[str, dict[str, str]] = {
         "from_dataset": "{count} images d’un jeu de données public",
         "from_provided": "{count} exemples que l’opérateur a fournis comme publics",
         "from_copies": "{count} copies légèrement modifiées de ces images",
-        "unprotected_rows": "L’opérateur a déclaré publiques {count} lignes de ce tableau. Elles peuvent être publiées "
-        "telles quelles, et les personnes qu’elles décrivent ne sont pas protégées.",
+        "unprotected_rows": "L’opérateur a déclaré publiques {count} lignes de ce tableau. Elles peuvent être "
+        "publiées telles quelles, et les personnes qu’elles décrivent ne sont pas protégées.",
         "unprotected_images": "L’opérateur a déclaré publiques {count} images de ces données. Elles peuvent être "
         "publiées telles quelles, et les personnes dont elles proviennent ne sont pas protégées.",
         "unprotected_dataset": "{count} images du jeu de données public ont servi d’exemples publics. Elles ne sont "
@@ -143,8 +145,8 @@ SENTENCES: dict[str, dict[str, str]] = {
         "le type de modèle élève, des valeurs isolées servant de seuils.",
         "files_copies": "Les réponses communiquées sont accompagnées de {count} copies légèrement modifiées d’images "
         "réelles déclarées publiques.",
-        "who_image": "Un enregistrement : une image avec sa classe. Si une personne a fourni plusieurs images, chacune "
-        "est protégée séparément, mais non toutes ensemble.",
+        "who_image": "Un enregistrement : une image avec sa classe. Si une personne a fourni plusieurs images, "
+        "chacune est protégée séparément, mais non toutes ensemble.",
         "who_dicom": "Un enregistrement : ce que décrit une ligne de la liste des classes (une image avec toutes ses "
         "trames, une série ou une étude), avec sa classe. Si une personne a fourni plusieurs enregistrements, chacun "
         "est protégé séparément, mais non tous ensemble.",
@@ -165,10 +167,11 @@ SENTENCES: dict[str, dict[str, str]] = {
         "outside_label": "Les images peuvent être dévoilées. Seules leurs classes sont protégées.",
         "outside_elsewhere": "Les publications sur les mêmes personnes faites ailleurs, que le registre de cet "
         "établissement ne contient pas, s’y ajoutent.",
-        "outside_held_out": "Les enregistrements mis de côté pour les tests n’ont servi à l’apprentissage d’aucun "
-        "modèle.",
-        "outside_accuracy": "Une exactitude mesurée sur eux est publiée avec du bruit, sous un ε propre de {count}. "
-        "Les autres chiffres mesurés sur des enregistrements privés ne sont pas couverts.",
+        "outside_held_out": "ε ne dit rien des enregistrements mis de côté pour les tests. Ils n’ont servi à "
+        "l’apprentissage d’aucun modèle.",
+        "outside_accuracy": "Une exactitude mesurée sur eux est publiée avec du bruit. Elle coûte un ε propre de "
+        "{count}, qui n’est pas compris dans les chiffres donnés ici. Les autres chiffres mesurés sur des "
+        "enregistrements privés ne sont pas couverts.",
         "outside_evaluation": "Les chiffres mesurés sur des enregistrements privés, comme l’exactitude du modèle "
         "élève, ne sont pas couverts par cet ε.",
         "outside_units": "L’opérateur a indiqué qu’il y a environ {count} enregistrements ou groupes protégés. Si ce "
@@ -180,8 +183,8 @@ SENTENCES: dict[str, dict[str, str]] = {
         "outside_public_teachers": "Les noms des classes, le nombre de modèles enseignants et les réglages sont "
         "publics.",
         "outside_public": "Les noms des classes et les réglages sont publics.",
-        "outside_operator": "La garantie ne vaut pas si l’opérateur ne fait pas ce qui est décrit ici, ou si quelqu’un "
-        "accède au dossier privé.",
+        "outside_operator": "La garantie ne vaut pas si l’opérateur ne fait pas ce qui est décrit ici, ou si "
+        "quelqu’un accède au dossier privé.",
         "outside_law": "Cette déclaration ne dit pas si les données peuvent être utilisées, ni si les personnes y ont "
         "consenti.",
     },
@@ -216,10 +219,10 @@ SENTENCES: dict[str, dict[str, str]] = {
         "exploraciones, cada una está protegida por separado, pero no todas juntas.",
         "who_row": "Un registro: una fila de la tabla con todo lo que contiene. Si varias filas describen a una misma "
         "persona, cada fila está protegida por separado, pero no todas juntas.",
-        "who_images_of_one": "Un grupo: todas las imágenes que van juntas, por ejemplo todas las de un mismo paciente, "
+        "who_images_of_one": "Un grupo: todas las imágenes que van juntas, por ejemplo todas las de un mismo "
+        "paciente, como un todo.",
+        "who_rows_of_one": "Un grupo: todas las filas que van juntas, por ejemplo todas las de un mismo paciente, "
         "como un todo.",
-        "who_rows_of_one": "Un grupo: todas las filas que van juntas, por ejemplo todas las de un mismo paciente, como "
-        "un todo.",
         "who_label": "La clase de un registro, por ejemplo el diagnóstico. Los registros mismos no están protegidos.",
         "outside_record": "Si una persona tiene varios registros, todos juntos pueden revelar más de lo que indica ε.",
         "outside_group": "Si se introdujeron registros de una misma persona como grupos distintos, cada uno de esos "
@@ -227,13 +230,15 @@ SENTENCES: dict[str, dict[str, str]] = {
         "outside_label": "Las imágenes pueden llegar a conocerse. Solo están protegidas sus clases.",
         "outside_elsewhere": "Las publicaciones sobre las mismas personas en otros lugares, que el registro contable "
         "de esta institución no contiene, se suman a esto.",
-        "outside_held_out": "Con los registros apartados para las pruebas no aprendió ningún modelo.",
-        "outside_accuracy": "Una exactitud medida con ellos se publica con ruido, con un ε propio de {count}. "
-        "Otras cifras medidas con registros privados no están cubiertas.",
+        "outside_held_out": "ε no dice nada de los registros apartados para las pruebas. Ningún modelo aprendió de "
+        "ellos.",
+        "outside_accuracy": "Una exactitud medida con ellos se publica con ruido. Cuesta un ε propio de {count}, que "
+        "no está incluido en las cifras de esta página. Otras cifras medidas con registros privados no están "
+        "cubiertas.",
         "outside_evaluation": "Las cifras medidas con registros privados, como la exactitud del modelo alumno, no "
         "están cubiertas por este ε.",
-        "outside_units": "El operador indicó que hay unos {count} registros o grupos protegidos. Si ese número procede "
-        "de los datos, ε no lo cubre.",
+        "outside_units": "El operador indicó que hay unos {count} registros o grupos protegidos. Si ese número "
+        "procede de los datos, ε no lo cubre.",
         "outside_tuning": "Los ajustes que alguien haya elegido mirando resultados privados no están cubiertos.",
         "outside_general": "El modelo aprende patrones generales. También pueden cumplirse en personas que no "
         "participaron; eso no vulnera la garantía.",
@@ -246,4 +251,4 @@ SENTENCES: dict[str, dict[str, str]] = {
         "consentimiento.",
     },
 }
-"""Every sentence of `TABLE` in every language, with the same placeholders."""
+"""Every sentence of `terrine.privacy.facts.TABLE` in every language, with the same placeholders."""

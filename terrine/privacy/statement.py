@@ -37,8 +37,8 @@ NEIGHBOURS = {
 }
 _NAMES = {"row": "its id, or else its place in the file"}
 _NAME_OF_FILE = "the path of its file without the class folder, its path in the list of labels, its id or its place"
-_AT_ITS_PARTY = "; so does one that moves to another party, if each party is a teacher or has its own"
-"""What `NEIGHBOURS` are besides, if teachers vote."""
+_AT_ITS_PARTY = "; so does one that moves to another party, since each party is a teacher or has its own"
+"""What `NEIGHBOURS` are besides, if parties hold the records and teachers vote."""
 PROTECTED = {
     "record": "any one record exchanged, added or removed, all others keeping their names",
     "group": "all records of any one group exchanged, added or removed, all other groups keeping their names",
@@ -349,7 +349,7 @@ def _who(statement: PrivacyStatement) -> dict[str, str]:
     if "numbers" in statement.mechanism:
         neighbouring = neighbouring.replace(" and therefore its teacher", "")
         trusted = trusted.replace("data, the votes and", "data and")
-    elif statement.unit != "label":
+    elif statement.unit != "label" and statement.facts.by_party:
         neighbouring += _AT_ITS_PARTY
     if overlap := statement.mechanism.get("overlap"):
         neighbouring = f"at up to {overlap} of the institutions at once, {neighbouring}"

@@ -107,6 +107,7 @@ class FittedTeachers:
                 "image" if self.data.column_names is None else "row",
                 (_examples(queries),),
                 held_out=len(self.data.test_images) > 0,
+                by_party=self.parts.describe().get("kind") == "party",
             ),
             sketch=None if self.data.public else self.data.sketched(),
         )

@@ -276,6 +276,10 @@ def test_the_relation_is_that_of_names_and_nothing_more() -> None:
         assert f"every other {unit} keeping its name and therefore its teacher" in content["neighbouring"]
         assert "counts as two such steps" in content["neighbouring"]
         assert "keeping their names" in content["summary"]
+    moved = "; so does one that moves to another party"
+    assert moved not in statement().to_dict()["neighbouring"]
+    assert moved in statement(facts=Facts("image", by_party=True)).to_dict()["neighbouring"]
+    assert "its id, or else its place in the file" in statement(facts=Facts("row")).to_dict()["neighbouring"]
     assert "split in two" in statement(unit="group").to_dict()["neighbouring"]
     assert "the rest of it is not protected" in statement(unit="label").to_dict()["summary"]
 
