@@ -174,7 +174,7 @@ class Ledger:
             epsilon_account=stored.guarantee,
             noise=noise.kind,
             mechanism=mechanism.describe(),
-            partition_digest=partition_commitment(stored, self._key),
+            partition_digest=partition_commitment(stored),
             partition_disjoint=votes.disjoint,
             public_inputs=votes.public_inputs,
             facts=votes.facts or Facts("image", (Examples("provided", len(histograms)),)),

@@ -200,7 +200,7 @@ def about_release(run: Run, account: str, release: StoredRelease) -> dict[str, A
         "dataset": account,
         "epsilon_dataset": release.epsilon_total,
         "epsilon_account": release.guarantee,
-        "partition_digest": partition_commitment(release, site_key(run)),
+        "partition_digest": partition_commitment(release),
         "partition_disjoint": read_json(run.folders.partition / "manifest.json")["every_record_in_exactly_one_part"],
         "code_version": " ".join(f"{name} {value}" for name, value in code_version(run.root).items()),
     }

@@ -225,15 +225,13 @@ def committed(partition: str) -> dict[str, str]:
     return {PARTITION: partition, SALT: secrets.token_hex(32)}
 
 
-def partition_commitment(release: StoredRelease, key: bytes) -> str:
+def partition_commitment(release: StoredRelease) -> str:
     """Return the digest of the partition that a release may publish.
 
     It is salted anew for every release and says nothing without the salt, which is sealed in the ledger: with it, the
     keeper of the ledger can show later which partition the release was made from. The same again for a release that is
     returned again, whatever the data are by then.
     """
-    if SALT not in release.inputs:  # of an earlier version, which remembered nothing
-        return keyed_digest(key, "terrine partition of release", release.release_id.encode())
     salt = bytes.fromhex(release.inputs[SALT])
     return keyed_digest(salt, "terrine partition", release.inputs[PARTITION].encode())
 
