@@ -24,6 +24,7 @@ from terrine.deployment.model import REFERENCE, StudentModel
 from terrine.deployment.rows import takes_table
 from terrine.files import file_digest
 from terrine.logs import hushed
+from terrine.privacy.facts import told
 
 CODE = Path(__file__).with_name("student_pyfunc.py")
 PACKAGES = ("mlflow", "numpy", "torch", "torchvision", "timm", "safetensors")
@@ -71,7 +72,8 @@ def log_student_models(run: Run) -> str | None:
         f"{'no ε' if epsilon is None else f'ε = {epsilon:.4f}'} at δ = {statement['delta']:g} per {statement['unit']}"
     )
     text = guarantee if private else f"{statement['warning']} (nominally {guarantee})"
-    client.update_model_version(run.name, str(version), f"{text}. The statement is in artifacts/statement.html.")
+    text = " ".join([f"{text}.", *told(statement, "unprotected")])
+    client.update_model_version(run.name, str(version), f"{text} The statement is in artifacts/statement.html.")
     tags = {
         "private": "yes" if private else "NOT PRIVATE",
         "epsilon": epsilon,
