@@ -305,7 +305,7 @@ def _count(run: Run, units: int, *, counted: bool = False) -> int:
 
 
 def _counted_as(run: Run, units: int) -> float | None:
-    """Return the standard deviation of the noise with which the account counted exactly so many units, if it did."""
+    """Return the standard deviation of the noise of an earlier count of the account with this result, if any."""
     ledger, account = ledger_before(run), ledger_account(run)
     if ledger is None or account not in ledger.datasets():
         return None

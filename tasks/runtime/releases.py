@@ -41,7 +41,7 @@ _PURPOSES: dict[Kind, str] = {"averages": " of averages", "moments": " of moment
 
 
 _RECORDS: dict[str, Record] = {"table": "row", "dicom": "dicom", "nifti": "volume"}
-"""What one record is, by the kind of the data's source; an image for all others."""
+"""Kind of a record by the name of the data's source; an image for all other sources."""
 
 
 @dataclass(frozen=True)
@@ -198,7 +198,7 @@ def about_counting(params: Params) -> dict[str, Any]:
 
 
 def record_facts(params: Params) -> dict[str, Any]:
-    """Return the arguments of `Facts` that follow from settings alone."""
+    """Return the arguments of `Facts` that follow from settings."""
     own = not params.data.public_benchmark
     return {
         "record": _RECORDS.get(params.data.name, "image"),

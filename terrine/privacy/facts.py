@@ -18,7 +18,7 @@ from terrine.errors import SettingError
 from terrine.privacy.sentences import SENTENCES
 
 Record = Literal["image", "dicom", "volume", "row"]
-"""What one record is: an image file, what one row of labels says of DICOM files, a picture of a volume, or a row."""
+"""Kind of a record: an image file, the DICOM files that one row of labels describes, a volume, or a row of a table."""
 
 Origin = Literal["programs", "own rows", "own images", "public dataset", "provided", "copies"]
 """Origin of public examples: image programs; rows or images of the operator's own data that were declared public;
@@ -41,7 +41,7 @@ class Examples:
 class Unprotected:
     """A number of records of the data that ε does not protect.
 
-    The number is published, so it must follow from the published records alone.
+    The number is published, so it must follow from public records only.
     """
 
     why: Reason
@@ -58,9 +58,9 @@ class Facts:
         unprotected: Records of the data that are not protected.
         real_copies: Slightly changed copies of real, public images among the released files.
         held_out: Whether records were set aside for testing.
-        accuracy_epsilon: ε of its own under which an accuracy on them is released; None if none is.
+        accuracy_epsilon: Separate ε under which an accuracy on them is released; None if none is.
         by_party: Whether a record's teacher follows from the party that holds it.
-        declared_units: About how many units there are, as the operator declared; None if it declared nothing.
+        declared_units: Approximate number of units that the operator declared, if any.
     """
 
     record: Record
@@ -171,7 +171,7 @@ TABLE: tuple[tuple[Section, str, Callable[[Said], list[Values]]], ...] = (
     ("limits", "outside_operator", _when(lambda said: True)),
     ("limits", "outside_law", _when(lambda said: True)),
 )
-"""Which sentences a statement has: section, key in `terrine.privacy.sentences`, and the values of each sentence."""
+"""The sentences of a statement: section, key in `terrine.privacy.sentences`, and the values of each sentence."""
 
 
 def keys(said: Said, section: Section) -> Iterator[tuple[str, Values]]:

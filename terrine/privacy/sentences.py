@@ -43,13 +43,13 @@ SENTENCES: dict[str, dict[str, str]] = {
         "outside_label": "The images may become known. Only their classes are protected.",
         "outside_elsewhere": "Publications about the same people elsewhere, which this site’s ledger does not "
         "contain, come on top.",
-        "outside_held_out": "ε says nothing about records that were set aside for testing. They taught no model.",
-        "outside_accuracy": "An accuracy measured on them is published with noise. It costs an ε of its own of "
-        "{count}, which is not part of the figures here. Other figures measured on private records are not covered.",
+        "outside_held_out": "ε does not cover records that were set aside for testing. They taught no model.",
+        "outside_accuracy": "An accuracy measured on them is published with noise. It costs a separate ε of {count}, "
+        "which is not part of the figures here. Other figures measured on private records are not covered.",
         "outside_evaluation": "Figures measured on private records, such as the student’s accuracy, are not covered "
         "by this ε.",
-        "outside_units": "The operator stated that there are about {count} protected records or groups. If this "
-        "number was taken from the data, ε does not cover it.",
+        "outside_units": "The operator stated that the number of protected records or groups is about {count}. If "
+        "this number was taken from the data, ε does not cover it.",
         "outside_tuning": "Settings that someone chose by looking at private results are not covered.",
         "outside_general": "The model learns general patterns. They can also be true of people who did not take part; "
         "that does not breach the guarantee.",
@@ -57,7 +57,8 @@ SENTENCES: dict[str, dict[str, str]] = {
         "outside_public": "The names of the classes and the settings are public.",
         "outside_operator": "The guarantee does not hold if the operator does not do what is described here, or if "
         "someone gains access to the private folder.",
-        "outside_law": "Whether the data may be used at all, and whether people consented, is not decided here.",
+        "outside_law": "This statement does not decide whether the data may be used at all, or whether people "
+        "consented.",
     },
     "de": {
         "from_programs": "{count} Bilder, die Computerprogramme ohne Verwendung der privaten Daten gezeichnet haben",
@@ -102,7 +103,7 @@ SENTENCES: dict[str, dict[str, str]] = {
         "outside_label": "Die Bilder können bekannt werden. Geschützt sind nur ihre Klassen.",
         "outside_elsewhere": "Veröffentlichungen über dieselben Menschen an anderer Stelle, die das Register dieser "
         "Einrichtung nicht enthält, kommen hinzu.",
-        "outside_held_out": "Über Einträge, die zum Testen beiseitegelegt wurden, sagt ε nichts. Kein Modell hat aus "
+        "outside_held_out": "Einträge, die zum Testen beiseitegelegt wurden, deckt ε nicht ab. Kein Modell hat aus "
         "ihnen gelernt.",
         "outside_accuracy": "Eine an ihnen gemessene Trefferquote wird mit Rauschen veröffentlicht. Sie kostet ein "
         "eigenes ε von {count}, das in den Zahlen hier nicht enthalten ist. Andere an privaten Einträgen gemessene "
@@ -167,7 +168,7 @@ SENTENCES: dict[str, dict[str, str]] = {
         "outside_label": "Les images peuvent être dévoilées. Seules leurs classes sont protégées.",
         "outside_elsewhere": "Les publications sur les mêmes personnes faites ailleurs, que le registre de cet "
         "établissement ne contient pas, s’y ajoutent.",
-        "outside_held_out": "ε ne dit rien des enregistrements mis de côté pour les tests. Ils n’ont servi à "
+        "outside_held_out": "ε ne couvre pas les enregistrements mis de côté pour les tests. Ils n’ont servi à "
         "l’apprentissage d’aucun modèle.",
         "outside_accuracy": "Une exactitude mesurée sur eux est publiée avec du bruit. Elle coûte un ε propre de "
         "{count}, qui n’est pas compris dans les chiffres donnés ici. Les autres chiffres mesurés sur des "
@@ -230,8 +231,7 @@ SENTENCES: dict[str, dict[str, str]] = {
         "outside_label": "Las imágenes pueden llegar a conocerse. Solo están protegidas sus clases.",
         "outside_elsewhere": "Las publicaciones sobre las mismas personas en otros lugares, que el registro contable "
         "de esta institución no contiene, se suman a esto.",
-        "outside_held_out": "ε no dice nada de los registros apartados para las pruebas. Ningún modelo aprendió de "
-        "ellos.",
+        "outside_held_out": "ε no cubre los registros apartados para las pruebas. Ningún modelo aprendió de ellos.",
         "outside_accuracy": "Una exactitud medida con ellos se publica con ruido. Cuesta un ε propio de {count}, que "
         "no está incluido en las cifras de esta página. Otras cifras medidas con registros privados no están "
         "cubiertas.",

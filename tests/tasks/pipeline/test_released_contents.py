@@ -147,4 +147,4 @@ def test_a_declared_number_of_records_and_a_released_accuracy_are_facts(tmp_path
     _, statement = finished(tmp_path, TABLE, privacy={"units": 450}, evaluation={"epsilon": 0.5})
     facts = statement["facts"]
     assert (facts["declared_units"], facts["accuracy_epsilon"], facts["held_out"]) == (450, 0.5, True)
-    assert "about 450 protected records" in board_page(statement, "en")
+    assert "records or groups is about 450" in board_page(statement, "en")

@@ -328,12 +328,12 @@ CLAIMS = {
     ),
     "an accuracy is released": (
         lambda said: said["facts"]["accuracy_epsilon"],
-        {"en": "an ε of its own of 0.5", "de": "ein eigenes ε von 0,5", "fr": "un ε propre de 0,5",
+        {"en": "a separate ε of 0.5", "de": "ein eigenes ε von 0,5", "fr": "un ε propre de 0,5",
          "es": "un ε propio de 0,5"},
     ),
     "the number of units was declared": (
         lambda said: said["facts"]["declared_units"],
-        {"en": "about 54,321 protected", "de": "etwa 54.321 geschützte", "fr": "environ 54 321 enregistrements",
+        {"en": "is about 54,321", "de": "etwa 54.321 geschützte", "fr": "environ 54 321 enregistrements",
          "es": "unos 54 321 registros"},
     ),
     "adding or removing costs less": (
