@@ -42,7 +42,7 @@ PARAMETER_TEXTS = {
     "averaging": "How teachers learned from one another before they voted; what that cost is part of ε",
     "counted": "How much there is, to choose the number of teachers by; what that cost is part of ε",
     "moments": "What private images have in common, to normalise images by; what that cost is part of ε",
-    "numbers": "Sums that were released, each with noise; they hold all that was learnt of the records",
+    "numbers": "Sums that were released, each with noise",
     "beta": "Largest length of what a teacher says about an image; noise is in units of it",
     "top_k": "Classes that are annotated: those that the student finds most probable",
     "samples": "Images annotated",
