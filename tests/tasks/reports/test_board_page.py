@@ -2,10 +2,12 @@
 
 import functools
 import json
+import math
 import re
 import string
 from datetime import UTC, datetime
 from itertools import compress, cycle, product
+from statistics import NormalDist
 from typing import get_args
 
 import pytest
@@ -29,6 +31,7 @@ from terrine.privacy.accounting.events import (
     of_several,
     vote_answer,
 )
+from terrine.privacy.accounting.gaussian import mu_squared
 from terrine.privacy.facts import TABLE, Examples, Facts, Origin, Record, Unprotected, told
 from terrine.privacy.statement import statement_from
 from tests.tasks.pipeline.test_report import Page, check_offline
@@ -393,6 +396,22 @@ def test_no_page_contradicts_a_fact_or_leaves_one_out():
             assert ("DICOM" in page) is False
             assert all(sentence in text_of(page) for sentence in told(said, "files"))
     assert all(each == {True, False} for name, each in seen.items()), seen
+
+
+def test_each_epsilon_stands_beside_the_factor_and_the_guess_of_its_own_relation():
+    """The best guess between N(0, 1) and N(μ, 1) is right with probability Φ(μ/2), for the μ of either relation."""
+    said = CONTENTS["sums"]
+    texts = (text_of(pages_of("sums")["en"]), text_of(render_statement(said, ["a", "b", "c"])))
+    for name, event, epsilon in (
+        ("event", SUMS.event, said["epsilon"]),
+        ("event_added", SUMS.event_added, said["epsilon_added"]),
+    ):
+        expected = 100 * NormalDist().cdf(math.sqrt(mu_squared(event)) / 2)
+        guesses = guesses_in_a_hundred(said, name)
+        assert expected <= guesses <= expected + 0.11
+        assert all(f"{guesses:.1f}" in text for text in texts)
+        assert all(Language.of("en").factor(epsilon) in text for text in texts)
+    assert guesses_in_a_hundred(said, "event_added") < guesses_in_a_hundred(said) - 3
 
 
 def test_a_changed_figure_changes_every_page():
