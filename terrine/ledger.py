@@ -26,6 +26,7 @@ from terrine.aggregation.release import (
 )
 from terrine.aggregation.votes import histograms_of
 from terrine.errors import ArtefactError, SettingError
+from terrine.privacy.facts import Examples, Facts
 from terrine.privacy.ledger.identity import account_of, keyed_digest, load_or_create_key, release_identity
 from terrine.privacy.ledger.ledger import Ledger as SiteLedger
 from terrine.privacy.ledger.task import Task
@@ -179,9 +180,10 @@ class Ledger:
             task=None if stored.task is None else stored.task.to_json(),
             noise=noise.kind,
             mechanism=mechanism.describe(),
-            partition_digest=partition_commitment(stored, self._key),
+            partition_digest=partition_commitment(stored),
             partition_disjoint=votes.disjoint,
             public_inputs=votes.public_inputs,
+            facts=votes.facts or Facts("image", (Examples("provided", len(histograms)),)),
             code_version=f"terrine {version('terrine')}",
             **about_answers(
                 stored, mechanism, teachers=teachers, classes=votes.classes, epsilon=epsilon, delta=self.delta

@@ -16,6 +16,7 @@ from terrine.deployment.rows import ENCODING
 from terrine.models.files import save_backbone
 from terrine.models.registry import build_backbone
 from terrine.privacy.accounting.events import RepeatedEvent, vote_answer
+from terrine.privacy.facts import Facts
 from terrine.privacy.statement import PrivacyStatement
 from terrine.students.answers import label_answers
 from terrine.students.forest import fit
@@ -82,6 +83,7 @@ def make_student(
         "class_names": [f"class {number}" for number in range(CLASSES)],
         "size": SIZE,
         "channels": channels,
+        "reference": "40 images drawn by the image programs noise",
         **more,
     }
     (folder / MANIFEST).write_text(json.dumps(seal(folder, description)))
@@ -103,7 +105,6 @@ def make_table_student(folder: Path, *, forest: bool = False) -> Path:
         answers = label_answers((rows[:, 0] + rows[:, 1] > 0).astype(np.int64), 2)
         head = fit(rows, answers, trees=5, least=5, seed=1)
     save_file(head.to_arrays(), folder / HEAD)
-    save_file({"images": rows[:20]}, folder / REFERENCE)
     roles = {"target": "income", "id": "key", "roles": ["income", "key"]}
     (folder / ENCODING).write_text(json.dumps({**roles, "columns": TABLE.describe()}))
     description = {
@@ -125,7 +126,7 @@ def make_statement(folder: Path, **changes: Any) -> dict:
         "event": RepeatedEvent(vote_answer(40.0), 100), "delta": 1e-5, "delta_slack": 0.0, "epsilon_budget": 3.0,
         "epsilon_dataset": 3.0, "noise": "secure", "mechanism": {"mechanism": "gnmax", "sigma": 40.0}, "teachers": 50,
         "queries": 100, "asked": 100, "answered": 100, "answered_per_class": (100, 0, 0, 0), "partition_digest": "45",
-        "partition_disjoint": True, "public_inputs": (), "code_version": "1",
+        "partition_disjoint": True, "public_inputs": (), "code_version": "1", "facts": Facts("image"),
         "task": {"kind": "classes", "names": names, "edges": [], "target": None, "found": False},
     }  # fmt: skip
     content = PrivacyStatement(**(values | changes)).to_dict()

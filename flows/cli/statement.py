@@ -46,7 +46,7 @@ def statement(
         public = site_signing_key(made).public_key()
         write_text(export_key, public_pem(public).decode())
         console.print(
-            f"Written: {export_key}, the key {fingerprint(public)}. Hand it over on another way than releases."
+            f"Written: {export_key}, the key {fingerprint(public)}. Hand it over through another channel than releases."
         )
         if not (sign or html or pdf or language):
             return
@@ -73,7 +73,9 @@ def verify(
     ],
     key: Annotated[
         Path | None,
-        typer.Option("--key", help="The site's public key, or a certificate of it, that came on another way."),
+        typer.Option(
+            "--key", help="The site's public key, or a certificate of it, that came through a different channel."
+        ),
     ] = None,
 ) -> None:
     """Check a release that you received: ε from its events, every page, the student and the signature.
@@ -91,7 +93,8 @@ def verify(
     console.print(table)
     wrong = sum(check.holds is False for check in checks)
     if wrong:
-        console.print(f"{wrong} of {len(checks)} are wrong. Do not rely on it; ask the site for it again.", style="red")
+        told = f"{wrong} of {len(checks)} {'is' if wrong == 1 else 'are'} wrong."
+        console.print(f"{told} Do not rely on it; ask the site for it again.", style="red")
         raise typer.Exit(1)
     console.print(
         "Nothing is wrong." + ("" if key else " From whom it is was not checked: that needs the site's --key.")

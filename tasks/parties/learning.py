@@ -18,7 +18,7 @@ from tasks.parties.release import stored_release
 from tasks.parties.training import backbone_at_hand, check_public
 from tasks.pipeline.aggregate import write_answers
 from tasks.pipeline.features import query_features
-from tasks.pipeline.public_inputs import public_inputs
+from tasks.pipeline.public_inputs import about_records
 from tasks.pipeline.student import train_student
 from tasks.pipeline.sums import write_sums
 from tasks.pipeline.synthesize import read_queries
@@ -174,6 +174,6 @@ def _statement(run: Run, terms: Terms, about: dict[str, Any], release: StoredRel
         trust_model="parties",
         noise=guardian["noise"],
         mechanism=described,
-        public_inputs=public_inputs(run),
+        **about_records(run),
         **answers,
     )

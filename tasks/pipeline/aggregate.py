@@ -20,7 +20,7 @@ from tasks.pipeline.guided.queries import Guide, write_guided
 from tasks.pipeline.guided.votes import check_voters, forget_votes, votes_on
 from tasks.pipeline.moments import about_moments, numbers_of_moments, release_moments, write_moments
 from tasks.pipeline.partition import dealt_by
-from tasks.pipeline.public_inputs import public_inputs
+from tasks.pipeline.public_inputs import about_records
 from tasks.pipeline.sums import release_sums, sums_over_records
 from tasks.pipeline.teach import findings_of, read_teachers_manifest
 from tasks.pipeline.teach import made_from as teachers_made_from
@@ -267,7 +267,7 @@ def privacy_statement(run: Run, votes_manifest: dict[str, Any], release: StoredR
             **about_counting(run.params),
             **about_moments(run),
         },
-        public_inputs=public_inputs(run),
+        **about_records(run),
         **about_answers(
             release,
             settings,

@@ -1,37 +1,55 @@
-"""What public material goes into a release, and where it came from: for its statement."""
+"""Facts that a privacy statement states about a run's records and public inputs, as earlier stages recorded them."""
 
 from __future__ import annotations
 
+from collections import Counter
+from typing import Any
+
 from tasks.pipeline.guided.queries import FILE as GUIDED_FILE
-from tasks.pipeline.synthesize import POOL
+from tasks.pipeline.synthesize import POOL, PUBLIC_ROWS
+from tasks.runtime.releases import record_facts
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_json
 from terrine.files import file_digest
+from terrine.privacy.facts import Examples, Facts, Unprotected, origin_of
 from terrine.privacy.statement import PublicInput
 
 
-def _drawn(run: Run, sources: list[str], seed: int) -> str:
-    """Say where the query images come from: from programs, and from real images that were declared public."""
-    programs = [source for source in sources if source != POOL]
-    parts = [f"drawn by the image programs {', '.join(programs)} with seed {seed}"] if programs else []
-    if POOL in sources:
-        split = "validation split" if run.params.data.pool == "validation" else "test split, in part"
-        parts.append(f"real images of the data's own kind, declared public (the {split} of {run.params.data.name})")
-    return "; ".join(parts)
+def about_records(run: Run) -> dict[str, Any]:
+    """Return the arguments `facts` and `public_inputs` of a run's privacy statement, from the manifests of its stages.
 
-
-def public_inputs(run: Run) -> tuple[PublicInput, ...]:
-    """Return where every public input of a run's release came from."""
-    images = read_json(run.folders.images / "manifest.json")
-    backbone = read_json(run.folders.backbone / "manifest.json")
-    sources = sorted({shard["kind"] for shard in images["shards"]["queries"]})
-    rows = "columns" in images
-    drawn = "" if rows else _drawn(run, sources, images["seed"])
+    Records that an earlier run of the account published are listed here, too: `Unprotected("published earlier", ...)`.
+    """
+    path = run.folders.images / "manifest.json"
+    images, backbone = read_json(path), read_json(run.folders.backbone / "manifest.json")
+    counts: Counter[str] = Counter()
+    for shard in images["shards"]["queries"]:
+        counts[shard["kind"]] += shard["count"]
+    pool = "public dataset" if run.params.data.public_benchmark else "own images"
+    real = {PUBLIC_ROWS: "own rows", POOL: pool}
+    programs = sum(count for kind, count in counts.items() if kind not in real)
+    found = {"programs": programs} | {real[kind]: counts[kind] for kind in real}
+    unasked = sum(shard["count"] for shard in images["shards"].get("unlabelled", ()))
+    declared = {"own rows": images.get("declared", 0), pool: counts[POOL] + unasked}
+    copies: Counter[bool] = Counter()
+    if run.params.queries.select == "guided":
+        for batch in read_json(run.folders.answers / "manifest.json")["guided"]["batches"]:
+            copies[batch["kind"].endswith(POOL)] += batch["count"]
+    examples = tuple(Examples(origin, count) for origin, count in found.items() if count)  # type: ignore[arg-type]
+    if any(copies.values()):
+        examples += (Examples("copies", sum(copies.values())),)
+    facts = Facts(
+        examples=examples,
+        unprotected=tuple(Unprotected(why, count) for why, count in declared.items() if count),  # type: ignore[arg-type]
+        real_copies=copies[True],
+        **record_facts(run.params),
+    )
+    drawn = f" ({', '.join(sorted(counts.keys() - real.keys()))}; seed {images['seed']})" if programs else ""
     inputs = [
         PublicInput(
-            name="query rows" if rows else "query images",
-            origin=images["origin"] if rows else drawn,
-            digest=file_digest(run.folders.images / "manifest.json"),
+            name="query rows" if "columns" in images else "query images",
+            origin=origin_of(tuple(item for item in examples if item.origin != "copies")) + drawn,
+            digest=file_digest(path),
         ),
         PublicInput(name="backbone", origin=f"{backbone['kind']}: {backbone['origin']}", digest=backbone["sha256"]),
     ]
@@ -39,4 +57,4 @@ def public_inputs(run: Run) -> tuple[PublicInput, ...]:
         origin = "query images, moved towards what a student of the answers released before was unsure of"
         digest = file_digest(run.folders.answers / GUIDED_FILE)
         inputs.append(PublicInput(name="guided images", origin=origin, digest=digest))
-    return tuple(inputs)
+    return {"facts": facts, "public_inputs": tuple(inputs)}

@@ -1,4 +1,4 @@
-"""The public images that are stored with a student, to lend small requests their statistics."""
+"""Synthetic images that are stored with a student, to lend small requests their statistics."""
 
 from __future__ import annotations
 
@@ -6,36 +6,47 @@ from pathlib import Path
 
 import numpy as np
 
-from tasks.pipeline.synthesize import read_queries
+from tasks.pipeline.synthesize import POOL, read_queries
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_tensors, write_tensors
 from terrine.classifiers import head_from_arrays, predict
 from terrine.deployment.model import BACKBONE, HEAD, REFERENCE
 from terrine.deployment.reference import affordable, choose_reference
+from terrine.determinism.randomness import derive_seed
 from terrine.device import resolve_device
 from terrine.models.backbone import features_in_batches
 from terrine.models.files import load_backbone
+from terrine.synthetic.registry import draw
 
 CANDIDATES = 2_000
 """Query images, those of the first batches, from which reference images are chosen."""
+PROGRAM = "dead_leaves"
+"""The program that draws reference images for a student whose queries are all real."""
 
 
-def write_reference(run: Run, folder: Path) -> None:
-    """Choose reference images for the student whose backbone and head lie in `folder`, and write them beside these.
+def write_reference(run: Run, folder: Path) -> str:
+    """Choose reference images for the student whose backbone and head are in `folder`, and write them beside these.
 
-    They come from the run's synthetic queries; nothing private is read.
+    They are synthetic: queries that programs drew, or else images drawn here. A real image is never among them, not
+    even one that was declared public. Return their number and origin in English.
     """
     queries = read_queries(run.folders)
-    batches = [queries.batches[0]]
-    for batch in queries.batches[1:]:
-        if sum(map(len, batches)) + len(batch) > CANDIDATES:
-            break
-        batches.append(batch)
-    # Query numbers follow the batches, so the first batches hold the first images.
-    images = queries.images[: sum(map(len, batches))]
+    sources = zip(queries.batches, queries.sources, strict=True)
+    drawn = [batch for batch, source in sources if source != POOL]
+    ends = np.cumsum([len(batch) for batch in drawn])
+    rows = drawn[: max(1, int((ends <= CANDIDATES).sum()))]
+    data, device = run.params.data, resolve_device(run.params.device)
+    count = affordable(data.size, data.channels)
+    if rows:
+        images, drawn_by = np.asarray(queries.images[np.concatenate(rows)]), sorted(set(queries.sources) - {POOL})
+    else:
+        seed = derive_seed(run.params.seed, "reference images")
+        images = draw(PROGRAM, seed=seed, first=0, count=2 * count, size=data.size, channels=data.channels).numpy()
+        rows, drawn_by = [np.arange(len(images))], [PROGRAM]
+    batches = np.split(np.arange(len(images)), np.cumsum([len(batch) for batch in rows])[:-1])
     statistics = "current" if min(map(len, batches)) > 1 else "original"
-    device = resolve_device(run.params.device)
     features = features_in_batches(load_backbone(folder / BACKBONE), images, batches, statistics, device)
     probabilities = predict(head_from_arrays(read_tensors(folder / HEAD)), features)
-    count = affordable(run.params.data.size, run.params.data.channels)
-    write_tensors(folder / REFERENCE, {"images": np.asarray(images[choose_reference(probabilities, count)])})
+    chosen = images[choose_reference(probabilities, count)]
+    write_tensors(folder / REFERENCE, {"images": chosen})
+    return f"{len(chosen)} images drawn by the image programs {', '.join(drawn_by)}"

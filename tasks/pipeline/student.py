@@ -61,7 +61,7 @@ def train_student(run: Run) -> None:
             link(run.folders.backbone / "backbone.safetensors", folder / "backbone.safetensors")
         else:
             save_backbone(trained.backbone, folder / "backbone.safetensors")
-        write_reference(run, folder)
+        told: dict[str, Any] = {"reference": write_reference(run, folder)} if run.params.data.of_images else {}
         if trained.backbone is None and (run.folders.answers / MOMENTS).is_file():
             link(run.folders.answers / MOMENTS, folder / MOMENTS)
         if not run.params.data.of_images:
@@ -73,6 +73,7 @@ def train_student(run: Run) -> None:
             "class_names": released["class_names"],
             "size": in_json(run.params.data.size),
             "channels": run.params.data.channels,
+            **told,
             **told_of_reading(run.params.data),
             **({} if run.params.data.scale is None else {"scale": run.params.data.scale.described()}),
             "training": trained.record,

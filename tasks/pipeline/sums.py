@@ -29,7 +29,7 @@ from tasks.pipeline.moments import (
 )
 from tasks.pipeline.partition import read_assignment
 from tasks.pipeline.pretrain import read_backbone
-from tasks.pipeline.public_inputs import public_inputs
+from tasks.pipeline.public_inputs import about_records
 from tasks.reports.statement_page import write_statement
 from tasks.runtime.accounts import ledger_account, noise_source, open_account, release_at_price
 from tasks.runtime.assurance import assurance
@@ -246,6 +246,6 @@ def _statement(
         asked=0,
         answered=0,
         answered_per_class=(0,) * classes,
-        public_inputs=public_inputs(run),
+        **about_records(run),
         **assurance(run, described),
     )

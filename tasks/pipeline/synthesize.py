@@ -232,7 +232,8 @@ def _write_public_rows(run: Run) -> None:
     publish(run, people_in(run, load_dataset(run)))
     rows, encoding = data.public_rows(run.root, seed=SPLIT_SEED)
     # Files are often sorted; a budget that ends early should have asked about all sorts of rows.
-    rows = rows[numpy_generator(run.params.seed, "queries.order").permutation(len(rows))[: queries.count]]
+    declared = len(rows)
+    rows = rows[numpy_generator(run.params.seed, "queries.order").permutation(declared)[: queries.count]]
     # Near-equal batches: a stray last row would have no batch statistics.
     parts = np.array_split(np.arange(len(rows)), max(1, -(-len(rows) // queries.batch)))
     with atomic_folder(run.folders.images) as folder:
@@ -249,7 +250,7 @@ def _write_public_rows(run: Run) -> None:
                 "columns": encoding.describe(),
                 "shards": {"queries": [shard], "pretraining": []},
                 "batches": batches,
-                "origin": f"rows of the data's own table, declared public: {data.public_fraction:g} of them all",
+                "declared": declared,
             },
         )
 

@@ -32,6 +32,7 @@ from tasks.runtime.step import step
 from tasks.runtime.store import read_json, write_json
 from tasks.runtime.timing import timings
 from tasks.runtime.versioning import lock_digest
+from terrine.privacy.facts import told
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -262,7 +263,8 @@ def _note(run: Run, statement: Mapping[str, Any], artefacts: str) -> str:
         ),
     ]
     return (
-        f"{', '.join(figures)}.\n\n    {reproduce_command(run, at_home=False)}\n\n"
+        f"{' '.join([', '.join(figures) + '.', *told(statement, 'unprotected')])}\n\n"
+        f"    {reproduce_command(run, at_home=False)}\n\n"
         f"[Privacy statement]({artefacts}/release/statement.html) · [all parameters]({artefacts}/parameters.yaml)"
         " · what names files or accounts of the site is left out"
     )

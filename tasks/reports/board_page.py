@@ -13,8 +13,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from markupsafe import Markup
+
 from tasks.reports.language import Language
-from tasks.reports.pages import bound, render
+from tasks.reports.pages import render
 from tasks.reports.statement_page import guesses_in_a_hundred
 from terrine.aggregation.registry import MECHANISMS
 from terrine.errors import TerrineError, first_line
@@ -47,7 +49,7 @@ def board_page(statement: Mapping[str, Any], code: str, mark: Mark | None = None
     return render(
         "board.html",
         {"statement": statement, "language": code, "say": say, "done": done(statement), "mark": mark}
-        | {"shown": values, "wide": (guesses or 0) > WIDE},
+        | {"shown": values, "wide": (guesses or 0) > WIDE, "told": lambda part: language.told(statement, part)},
     )
 
 
@@ -58,12 +60,13 @@ def done(statement: Mapping[str, Any]) -> list[str]:
         return []
     name = str(mechanism.get("mechanism"))
     extras = [key for key in ("bins", "grades", "averaging", "moments", "counted") if key in mechanism]
+    examples = bool(statement["facts"]["examples"])
     if "numbers" in mechanism:
-        first = ["sums_gradients" if name == "gradients" else "sums_moments"]
+        first = ["sums_gradients" if name == "gradients" else "sums_moments", *["fitted"] * examples]
     elif name in _TRANSCRIPTIONS and name not in MECHANISMS.names():
         first = [name]
     else:
-        first = ["votes", name if name in _KNOWN else "other", "answered"]
+        first = ["votes", *["asked"] * examples, name if name in _KNOWN else "other", "answered"]
     return [*first, *extras, "student"] if statement["private"] else first
 
 
@@ -77,6 +80,7 @@ def _reason(statement: Mapping[str, Any]) -> str:
 def shown(statement: Mapping[str, Any], language: Language, mark: Mark | None, guesses: float | None) -> dict[str, str]:
     """Return the values of all placeholders, as the language writes them; what a statement lacks is empty."""
     mechanism, private = statement["mechanism"], statement["private"]
+    added = private and "event_added" in statement
 
     def epsilon(name: str) -> str:
         value = statement.get(name)
@@ -100,9 +104,11 @@ def shown(statement: Mapping[str, Any], language: Language, mark: Mark | None, g
         "confidence": language.percent(statement["audit_confidence"] or 0),
         "delta": language.exact(delta),
         "one_in": language.number(int(1 / delta * (1 + 1e-9))),
-        "slack": language.exact(float(bound(statement["delta_slack"]))),
         "factor": language.factor(statement["epsilon_guaranteed"]) if private else "",
         "guesses": "" if guesses is None else language.number(guesses, 1),
+        "factor_added": language.factor(statement["epsilon_added"]) if added else "",
+        "guesses_added": language.number(guesses_in_a_hundred(statement, "event_added") or 0, 1) if added else "",
+        "examples": Markup("; ").join(language.told(statement, "examples")),
         **{name: language.number(statement[name]) for name in ("teachers", "queries", "asked", "answered")},
         "numbers": language.number(mechanism.get("numbers", 0)),
         "moments": language.number(mechanism.get("moments", {}).get("numbers", 0)),

@@ -1,6 +1,7 @@
 """A language that statements are told in: one file of messages beside this one, and how it writes numbers and dates.
 
-Every file in `languages/` has the same keys with the same {placeholders}; a test holds them to it.
+Sentences about recorded facts are those of `terrine.privacy.sentences`. Every language has the same keys with the same
+{placeholders}; a test holds them to it.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ import yaml
 from markupsafe import Markup
 
 from terrine.errors import SettingError, did_you_mean
+from terrine.privacy.facts import Said, Section, keys
+from terrine.privacy.sentences import SENTENCES
 
 FOLDER = Path(__file__).with_name("languages")
 _NO_BREAK = "\N{NO-BREAK SPACE}"
@@ -33,7 +36,7 @@ def languages() -> list[str]:
 
 @cache
 def _messages(code: str) -> Mapping[str, Any]:
-    return yaml.safe_load((FOLDER / f"{code}.yaml").read_text(encoding="utf-8"))
+    return yaml.safe_load((FOLDER / f"{code}.yaml").read_text(encoding="utf-8")) | SENTENCES[code]
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,19 @@ class Language:
         """
         text = Markup(self.messages[key]).format(**values)  # of our own files
         return text.replace(" = ", f"{_NO_BREAK}={_NO_BREAK}")
+
+    def told(self, said: Said, section: Section) -> list[Markup]:
+        """Return the sentences of a section that follow from a statement's facts (`terrine.privacy.facts.TABLE`)."""
+        return [
+            self.say(
+                key,
+                {
+                    name: self.number(value) if value == int(value) else self.exact(value)
+                    for name, value in values.items()
+                },
+            )
+            for key, values in keys(said, section)
+        ]
 
     def number(self, value: float | Decimal, digits: int = 0) -> str:
         """Write a number with so many decimals."""

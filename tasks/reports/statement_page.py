@@ -9,9 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from tasks.config.listing import meanings
+from tasks.reports.language import Language
 from tasks.reports.pages import bar_rows, plain, render
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_json, write_json, write_text
@@ -21,6 +22,7 @@ from terrine.errors import ArtefactError
 from terrine.privacy.accounting.events import UnsupportedEventError, from_json
 from terrine.privacy.accounting.gaussian import delta_of, mu_of
 from terrine.privacy.accounting.loss_distribution import loss_delta
+from terrine.privacy.facts import Section, told
 from terrine.privacy.statement import OUTCOME_DEPENDENT, PrivacyStatement, statement_from
 from terrine.settings import Unit
 
@@ -40,7 +42,7 @@ PARAMETER_TEXTS = {
     "averaging": "How teachers learned from one another before they voted; what that cost is part of ε",
     "counted": "How much there is, to choose the number of teachers by; what that cost is part of ε",
     "moments": "What private images have in common, to normalise images by; what that cost is part of ε",
-    "numbers": "Sums that were released, each with noise; they hold all that was learnt of the records",
+    "numbers": "Sums that were released, each with noise",
     "beta": "Largest length of what a teacher says about an image; noise is in units of it",
     "top_k": "Classes that are annotated: those that the student finds most probable",
     "samples": "Images annotated",
@@ -59,7 +61,7 @@ PARAMETER_TEXTS = {
 
 
 def read_statement(path: Path) -> dict[str, Any]:
-    """Return the statement in a privacy.json, checked, as the present version says it.
+    """Return the statement in a privacy.json, checked.
 
     Raises ArtefactError where it is not what Terrine wrote.
     """
@@ -88,19 +90,35 @@ def write_statement(run: Run, statement: PrivacyStatement, class_names: Sequence
 
 
 def statement_texts(statement: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the templates say about a statement in words, all of it derived from the statement."""
+    """Return what the English templates say about a statement in words, all of it derived from the statement."""
+    english = Language.of("en")
+    facts = {section: english.told(statement, section) for section in get_args(Section)}
+    summary = statement["summary"].removesuffix(" ".join(told(statement, "unprotected"))).rstrip()
+    guarantee: dict[str, Any] = {"summary": summary, "guesses": guesses_in_a_hundred(statement)}
+    if statement["private"]:
+        guarantee["factor"] = english.factor(statement["epsilon_guaranteed"])
+        if "event_added" in statement:
+            guarantee["factor_added"] = english.factor(statement["epsilon_added"])
+            guarantee["guesses_added"] = guesses_in_a_hundred(statement, "event_added")
+    return {**mechanism_texts(statement), "texts": {**facts, **guarantee}}
+
+
+def mechanism_texts(statement: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a mechanism in words: a sentence, and its parameters with their values and meanings."""
     mechanism = dict(sorted(statement["mechanism"].items()))  # as privacy.json has it
     name = mechanism.pop("mechanism", "unknown")
+    kind_of_unit = "groups" if statement["unit"] == "group" else "records"
     if counted := mechanism.get("counted"):
-        kind_of_unit = "groups" if statement["unit"] == "group" else "records"
         mechanism["counted"] = (
             f"{counted['units']:,} {kind_of_unit}, with noise of standard deviation {plain(counted['sigma'])}"
         )
     if moments := mechanism.get("moments"):
         mechanism["moments"] = (
-            f"{moments['numbers']:,} sums, with noise of standard deviation {plain(moments['noise_multiplier'])}, "
-            f"where one {statement['unit']} adds a vector of length 1 at most"
+            f"{moments['numbers']:,} sums, with noise of standard deviation {plain(moments['noise_multiplier'])}; "
+            f"the vector that each {statement['unit']} adds has length 1 at most"
         )
+    if numbers := mechanism.get("numbers"):
+        mechanism["numbers"] = f"{numbers:,}"
     text, texts = TRANSCRIPTION_TEXTS.get(name, name), PARAMETER_TEXTS
     if name in MECHANISMS.names():
         kind = MECHANISMS.of(name)
@@ -108,7 +126,6 @@ def statement_texts(statement: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "mechanism_text": text,
         "mechanism_parameters": [(key, _in_words(value), texts.get(key, "")) for key, value in mechanism.items()],
-        "guesses": guesses_in_a_hundred(statement),
     }
 
 
@@ -131,14 +148,21 @@ def _in_words(value: Any) -> Any:
     )
 
 
-def guesses_in_a_hundred(statement: Mapping[str, Any]) -> float | None:
+def guesses_in_a_hundred(statement: Mapping[str, Any], event: str = "event") -> float | None:
     """Return how often in a hundred a best-informed guess about one unit is right at most, rounded up to one decimal.
 
-    The guess is between two equally likely cases, a unit's data in or not, by somebody who knows everything else and
-    sees the release. It is right with probability at most (1 + TV)/2, where the total variation TV is the δ at ε = 0:
+    The guess is between two equally likely neighbouring datasets, by someone who knows everything else and sees the
+    release. It is right with probability at most (1 + TV)/2, where the total variation TV is the δ at ε = 0:
     2Φ(μ/2) − 1 for Gaussian mechanisms (Dong, Roth & Su 2022, section 2), with the budget's μ where the number of
     answers depends on what is released; by the privacy losses for others, and at most (e^ε − 1 + 2δ)/(e^ε + 1) for any
-    (ε, δ)-private release (Kairouz, Oh & Viswanath 2015). None where nothing is guaranteed.
+    (ε, δ)-private release (Kairouz, Oh & Viswanath 2015).
+
+    Args:
+        event: `event`, for datasets that differ in a unit exchanged, added or removed; or `event_added`, for datasets
+            that differ in a unit added or removed, as `epsilon_added` does.
+
+    Returns:
+        None if nothing is guaranteed.
     """
     if not statement["private"]:
         return None
@@ -147,7 +171,7 @@ def guesses_in_a_hundred(statement: Mapping[str, Any]) -> float | None:
         if statement["mechanism"].get("mechanism") in OUTCOME_DEPENDENT:
             variation = delta_of(mu_of(statement["epsilon_budget"], statement["delta"]), 0.0) + slack
         else:
-            variation = loss_delta(from_json(statement["event"]), 0.0, near=0.5) + slack
+            variation = loss_delta(from_json(statement[event]), 0.0, near=0.5) + slack
     except UnsupportedEventError:
         # tanh(ε/2) = (e^ε − 1)/(e^ε + 1) without overflow.
         epsilon, delta = statement["epsilon"], statement["delta"] + slack

@@ -14,6 +14,7 @@ from tasks.runtime.identity import changes_told
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_json
 from tasks.runtime.timing import timings
+from terrine.privacy.facts import told
 from terrine.privacy.statement import OUTCOME_DEPENDENT
 
 _SUMS = "sums over records, with noise"
@@ -89,6 +90,7 @@ def result_lines(run: Run, *own: tuple[str, str]) -> Text:
         lines.append(("MLflow run", f"none: terrine track {run.name}"))
     lines.append(("report (private)", str(run.folders.report.relative_to(run.root))))
     lines.extend((Text("note (private)", style="bold yellow"), change) for change in changes_told(run))
+    lines.extend((_alarm("not protected"), sentence) for sentence in told(statement, "unprotected"))
     may_leave = "may be published" if statement["private"] else "results"
     lines.append((may_leave, str(run.folders.release.relative_to(run.root))))
     widest = max(len(name) for name, _ in lines)
@@ -104,6 +106,7 @@ def for_anybody(run: Run) -> str:
     rows = {"ε": "none: **NOT PRIVATE**"}
     if statement["private"]:
         rows["ε"] = f"{statement['epsilon_guaranteed']:g} at δ = {statement['delta']:g}, per {statement['unit']}"
+        rows |= {"not protected": " ".join(public)} if (public := told(statement, "unprotected")) else {}
     if "accuracy" in accuracy:
         rows["accuracy (test split)"] = f"{100 * accuracy['accuracy']:.2f} %"
     if "accuracy_released" in accuracy:

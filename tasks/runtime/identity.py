@@ -165,7 +165,7 @@ def about_release(run: Run, account: str, release: StoredRelease) -> dict[str, A
         "epsilon_dataset": release.epsilon_total,
         "epsilon_account": release.guarantee,
         "task": None if release.task is None else release.task.to_json(),
-        "partition_digest": partition_commitment(release, site_key(run)),
+        "partition_digest": partition_commitment(release),
         "partition_disjoint": read_json(run.folders.partition / "manifest.json")["every_record_in_exactly_one_part"],
         "code_version": " ".join(f"{name} {value}" for name, value in code_version(run.root).items()),
     }

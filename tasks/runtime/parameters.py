@@ -19,7 +19,7 @@ from tasks.config.automatic import take_out
 from tasks.config.params import Params, public_parameters, validate
 from tasks.config.presets import values_of
 from tasks.config.values import as_yaml, digest
-from tasks.runtime.accounts import ledger_before, people_in, release_at_price
+from tasks.runtime.accounts import ledger_account, ledger_before, people_in, release_at_price
 from tasks.runtime.identity import PLACES
 from tasks.runtime.releases import check_releases, identity_in_ledger, noise_of, noise_on_count
 from tasks.runtime.run import SPLIT_SEED, Run
@@ -40,7 +40,7 @@ from terrine.planning import (
     plan,
     signal_of_sums,
 )
-from terrine.privacy.accounting.events import count_of_units
+from terrine.privacy.accounting.events import GaussianEvent, count_of_units
 from terrine.privacy.accounting.gaussian import mu_of
 from terrine.privacy.ledger.task import Task
 
@@ -69,6 +69,12 @@ def write_parameters(root: Path, name: str) -> Run:
             "privacy.counted says that the run counted its units with noise, and the account has no such count. It is "
             "not for you to set: leave it out, and privacy.units, too, or declare privacy.units alone. Nothing was "
             "charged."
+        )
+    if said.units and not said.counted and (sigma := _counted_as(run, said.units)):
+        raise SettingError(
+            f"privacy.units={said.units} is what this account counted with noise. As a declared number, its cost would "
+            f"be missing in the statement. Leave privacy.units out, or set privacy.counted={sigma!r} as well. Nothing "
+            "was charged."
         )
     write_text(run.folders.parameters, as_yaml(run.params.model_dump(mode="json")))
     write_text(run.folders.public_parameters, as_yaml(public_parameters(run.params)))
@@ -307,6 +313,19 @@ def _count(run: Run, units: int, *, counted: bool = False) -> int:
             data = people_in(run, source.load(run.root, seed=SPLIT_SEED))
     release = release_at_price(run, identity_in_ledger(run, "units"), count_of_units(sigma), noise, draw, data=data)
     return max(1, round(float(release.arrays["units"][0])))
+
+
+def _counted_as(run: Run, units: int) -> float | None:
+    """Return the standard deviation of the noise of an earlier count of the account with this result, if any."""
+    ledger, account = ledger_before(run), ledger_account(run)
+    if ledger is None or account not in ledger.datasets():
+        return None
+    for release, cost in ledger.costs(account).items():
+        if isinstance(cost, GaussianEvent) and ledger.committed(release):
+            found = ledger.stored(release)
+            if found.keys() == {"units"} and max(1, round(float(found["units"][0]))) == units:
+                return cost.sigma
+    return None
 
 
 def counted_before(run: Run) -> int | None:

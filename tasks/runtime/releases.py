@@ -19,6 +19,7 @@ from tasks.runtime.task import task_of
 from terrine.planning import noise_of_count
 from terrine.privacy.accounting.events import Event, NonPrivateEvent, compose, count_of_units
 from terrine.privacy.clipped_mean import ClippedMean
+from terrine.privacy.facts import Record
 from terrine.privacy.ledger.account import Account, check_together
 from terrine.privacy.ledger.ledger import Ledger
 from terrine.privacy.ledger.task import Task
@@ -39,6 +40,10 @@ _NAMES: dict[Kind, str] = {
     "labels": "labels",
 }
 _PURPOSES: dict[Kind, str] = {"averages": " of averages", "moments": " of moments", "accuracy": " of an accuracy"}
+
+
+_RECORDS: dict[str, Record] = {"table": "row", "dicom": "dicom", "nifti": "volume"}
+"""Kind of a record by the name of the data's source; an image for all other sources."""
 
 
 @dataclass(frozen=True)
@@ -197,3 +202,15 @@ def about_counting(params: Params) -> dict[str, Any]:
     if not params.privacy.counted:
         return {}
     return {"counted": {"units": params.privacy.units, "sigma": params.privacy.counted}}
+
+
+def record_facts(params: Params) -> dict[str, Any]:
+    """Return the arguments of `Facts` that follow from settings."""
+    own = not params.data.public_benchmark
+    return {
+        "record": _RECORDS.get(params.data.name, "image"),
+        "held_out": True,
+        "accuracy_epsilon": params.evaluation.epsilon,
+        "by_party": params.partition.kind == "party" or params.aggregation.where == "parties",
+        "declared_units": params.privacy.units if own and not params.privacy.counted else None,
+    }

@@ -88,7 +88,7 @@ def export_folder(
         shape = ["batch", *model.shape]
         description = {
             "input": {"name": "images", "dtype": "uint8", "shape": shape},
-            "reference": "synthetic images" if own is None else OWN_STATISTICS,
+            "reference": manifest["reference"] if own is None else OWN_STATISTICS,
             **_description(manifest, exported),
         }
         write_json(folder / MANIFEST, seal(folder, description))

@@ -22,9 +22,9 @@ from tasks.runtime.store import read_json, read_tensors
 from tasks.serving.rows import table_model
 from terrine.deployment.model import REFERENCE, StudentModel
 from terrine.deployment.rows import takes_table
-from terrine.errors import ArtefactError
 from terrine.files import file_digest
 from terrine.logs import hushed
+from terrine.privacy.facts import told
 
 CODE = Path(__file__).with_name("student_pyfunc.py")
 PACKAGES = ("mlflow", "numpy", "torch", "torchvision", "timm", "safetensors")
@@ -72,7 +72,8 @@ def log_student_models(run: Run) -> str | None:
         f"{'no ε' if epsilon is None else f'ε = {epsilon:.4f}'} at δ = {statement['delta']:g} per {statement['unit']}"
     )
     text = guarantee if private else f"{statement['warning']} (nominally {guarantee})"
-    client.update_model_version(run.name, str(version), f"{text}. The statement is in artifacts/statement.html.")
+    text = " ".join([f"{text}.", *told(statement, "unprotected")])
+    client.update_model_version(run.name, str(version), f"{text} The statement is in artifacts/statement.html.")
     tags = {
         "private": "yes" if private else "NOT PRIVATE",
         "epsilon": epsilon,
@@ -100,11 +101,6 @@ def _pyfunc(student: Path) -> dict[str, Any]:
     from mlflow.models import ModelSignature
     from mlflow.types import DataType, ParamSchema, ParamSpec, Schema, TensorSpec
 
-    if not (student / REFERENCE).is_file():
-        raise ArtefactError(
-            f"The student in {student} was written by an older version and cannot be served. Train it again: "
-            "dvc repro --force --single-item student@RUN."
-        )
     manifest = read_json(student / "manifest.json")
     if takes_table(student):
         return {**_common(student), **table_model(student), "model_config": {"device": "cpu"}}

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tasks.reports.board_page import Mark, board_page, pdf_of
-from tasks.reports.language import Language, languages
+from tasks.reports.language import languages
 from tasks.reports.pages import render
 from tasks.reports.statement_page import read_statement, render_statement, statement_texts
 from tasks.runtime.store import atomic_file, write_text
@@ -66,14 +66,12 @@ def drawn(name: str, statement: dict[str, Any], classes: Sequence[str] | None, m
 
 def model_card(statement: dict[str, Any], classes: Sequence[str]) -> str:
     """Return the student's model card, Markdown."""
-    english = Language.of("en")
     return render(
         "model_card.md",
         {
             "statement": statement,
             "run": statement["run"],
             "classes": classes,
-            "say": lambda key: english.messages[key],
             **statement_texts(statement),
         },
     )

@@ -2,7 +2,7 @@
 
 Its figures are computed anew from the events in it; pages are drawn anew from it; the student beside it is compared
 with its seal; and all of that with what the site signed. What agrees with itself may still be somebody else's: only a
-key that came on another way tells from whom it is.
+key that came through a different channel tells from whom it is.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def verify_statement(path: Path, trusted: Ed25519PublicKey | None = None) -> lis
             Check("signature", False, f"There is no {SIGNATURE}, so nothing is signed by {fingerprint(trusted)}.")
         )
     else:
-        checks.append(Check("signature", None, "There is none: whole at most, and nobody answers for it."))
+        checks.append(Check("signature", None, "Not signed: the files may fit together, but nobody vouches for them."))
     classes = _student(folder, signature, checks)
     if statement is not None and classes is not None:
         checks.append(_classes(statement, classes))

@@ -15,6 +15,7 @@ from tasks.pipeline.dataset import read_dataset
 from tasks.runtime.accounts import ledger_account, open_registered, stored_people
 from tasks.runtime.identity import Kind, about_release, identity_of
 from tasks.runtime.keys import site_key
+from tasks.runtime.releases import record_facts
 from tasks.runtime.run import Run
 from tasks.runtime.task import task_of
 from tasks.transcription.clients import number_of_clients
@@ -23,6 +24,7 @@ from terrine.determinism.randomness import derive_seed
 from terrine.errors import LedgerError, SettingError
 from terrine.files import file_digest
 from terrine.privacy.accounting.events import Event, NonPrivateEvent
+from terrine.privacy.facts import Facts
 from terrine.privacy.ledger.identity import keyed_digest
 from terrine.privacy.ledger.ledger import Ledger, StoredRelease
 from terrine.privacy.ledger.task import Task
@@ -145,6 +147,7 @@ def statement_of(
         answered=samples,
         answered_per_class=answered_per_class,
         public_inputs=_public_inputs(run),
+        facts=Facts(**record_facts(run.params)),
         epsilon_claimed=claimed(settings, classes),
     )
 

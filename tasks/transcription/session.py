@@ -357,6 +357,7 @@ def _write_student(session: Session, release: StoredRelease) -> None:
             "class_names": names,
             "size": data.size,
             "channels": data.channels,
+            "reference": f"{len(chosen)} images of the generator",
             **told_of_reading(data),
             "training": {"iterations": session.settings.iterations, "batch": session.settings.batch},
         }

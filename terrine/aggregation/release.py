@@ -18,6 +18,7 @@ from terrine.aggregation.mechanism import NOTHING, Mechanism
 from terrine.aggregation.rounds import NEVER, Adviser, LaterVotes, answer_in_rounds, in_order
 from terrine.aggregation.votes import HistogramArray, IntegerArray
 from terrine.privacy.accounting.events import Event, NonPrivateEvent, compose
+from terrine.privacy.facts import Facts
 from terrine.privacy.ledger.identity import keyed_digest
 from terrine.privacy.ledger.people import People
 from terrine.privacy.ledger.task import Task
@@ -43,6 +44,7 @@ class Votes:
         disjoint: Whether every unit was found in exactly one part.
         made_from: The settings that decide what the votes are, as JSON values: public, and never a function of records.
         public_inputs: The public material that went in.
+        facts: What is known about the records; None: the queries are examples that the caller provides as public.
         people: Digests by which a ledger recognises the records; None if they are not known, or public.
         class_names: Names of the classes, public and part of the release ID; empty: they have numbers alone.
         declared: Whether these were named beforehand, instead of being the labels that occurred.
@@ -57,6 +59,7 @@ class Votes:
     disjoint: bool = True
     made_from: Mapping[str, Any] = field(default_factory=dict)
     public_inputs: tuple[PublicInput, ...] = ()
+    facts: Facts | None = None
     people: People | None = None
     class_names: tuple[str, ...] = ()
     declared: bool = True
@@ -227,15 +230,13 @@ def committed(partition: str) -> dict[str, str]:
     return {PARTITION: partition, SALT: secrets.token_hex(32)}
 
 
-def partition_commitment(release: StoredRelease, key: bytes) -> str:
+def partition_commitment(release: StoredRelease) -> str:
     """Return the digest of the partition that a release may publish.
 
     It is salted anew for every release and says nothing without the salt, which is sealed in the ledger: with it, the
     keeper of the ledger can show later which partition the release was made from. The same again for a release that is
     returned again, whatever the data are by then.
     """
-    if SALT not in release.inputs:  # of an earlier version, which remembered nothing
-        return keyed_digest(key, "terrine partition of release", release.release_id.encode())
     salt = bytes.fromhex(release.inputs[SALT])
     return keyed_digest(salt, "terrine partition", release.inputs[PARTITION].encode())
 

@@ -141,7 +141,9 @@ class StudentModel:
         folder = Path(folder)
         manifest = check_student(folder)
         try:
-            stored = reference if reference is not None else _read(folder / REFERENCE)["images"]
+            stored = reference
+            if stored is None and REFERENCE in manifest["digests"]:
+                stored = _read(folder / REFERENCE)["images"]
             known = get_args(ServingStatistics)
             if statistics is not None and statistics not in known:
                 raise SettingError(f"statistics: '{statistics}' is unknown. Use one of {', '.join(known)}.")

@@ -1,8 +1,8 @@
-"""The reference images: public images that travel with a student and lend small batches their statistics.
+"""The reference images: synthetic images that are stored with a student and lend small batches their statistics.
 
-They are query images, so synthetic. Which ones matters: those of which the student is most certain, every class in
-turn, look most like what it was made for (docs/serving.md has the figures). The student is public, so choosing by it is
-free.
+They are synthetic: a student contains no real image. Which ones matters: those of which the student is most certain,
+every class in turn, look most like what it was made for (docs/serving.md has the figures). The student is public, so
+choosing by it is free.
 """
 
 import numpy as np

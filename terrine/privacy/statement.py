@@ -20,31 +20,30 @@ from terrine.errors import SettingError
 from terrine.privacy.accounting.events import Event, NonPrivateEvent, from_json, to_json
 from terrine.privacy.accounting.gaussian import round_up
 from terrine.privacy.accounting.pricing import price
+from terrine.privacy.facts import Facts, told
 from terrine.privacy.ledger.task import Task
 from terrine.privacy.noise import NoiseKind
-from terrine.privacy.statement_1 import ADDED, as_version_1
 
-SCHEMA_VERSION = 2
-"""2 says which figure is the guarantee, and by names who is compared with whom. 1 is still read (`statement_1`)."""
+SCHEMA_VERSION = 1
 
 Unit = Literal["record", "group", "label"]
 TrustModel = Literal["central", "parties"]
 
 NEIGHBOURS = {
-    "record": "one record replaced, added or removed: what lies under one name (the path of its file without the class "
-    "folder, its path in the CSV, its id or else its place), every other record keeping its name and therefore its "
-    "teacher; a record given another name counts as two such steps, one removed and one added",
-    "group": "the records of one group replaced, added or removed: what lies under one group's name, however many "
-    "records that is, every other group keeping its name and therefore its teacher; a group given another name, or "
-    "split in two, counts as two such steps",
-    "label": "the label of one record exchanged, its image and all other records staying as they are",
+    "record": "one record replaced, added or removed, every other record keeping its name and therefore its teacher "
+    "(the name of a record is {name}); a record given another name counts as two such steps, one removed and one added",
+    "group": "the records of one group replaced, added or removed, however many there are, every other group keeping "
+    "its name and therefore its teacher; a group given another name, or split in two, counts as two such steps",
+    "label": "the label of one record exchanged, the rest of it and all other records staying as they are",
 }
-_AT_ITS_PARTY = "; so does one that another party holds, where each party is a teacher or has its own"
-"""What `NEIGHBOURS` are besides, where teachers vote. Statements that were written without it are still read."""
+_NAMES = {"row": "its id, or else its place in the file"}
+_NAME_OF_FILE = "the path of its file without the class folder, its path in the list of labels, its id or its place"
+_AT_ITS_PARTY = "; so does one that moves to another party, since each party is a teacher or has its own"
+"""What `NEIGHBOURS` are besides, if parties hold the records and teachers vote."""
 PROTECTED = {
     "record": "any one record exchanged, added or removed, all others keeping their names",
     "group": "all records of any one group exchanged, added or removed, all other groups keeping their names",
-    "label": "the label of any one record exchanged (its image is not protected)",
+    "label": "the label of any one record exchanged (the rest of it is not protected)",
 }
 TRUST_MODELS = {
     "central": "the operator of the pipeline sees the private data, the votes and the noise, and is trusted with them; "
@@ -129,6 +128,7 @@ class PrivacyStatement:
         partition_digest: Keyed hash of the partition.
         partition_disjoint: Whether every unit was found in exactly one teacher's part.
         public_inputs: What public material went in, and where it came from.
+        facts: What the stages recorded about the records: who is not protected, and what the release contains.
         epsilon_sanitised: A sanitised data-dependent figure with its own cost in it, when one was released.
         epsilon_tuning: ε including the search that chose the settings, when one looked at private outcomes.
         audit_epsilon: Lower bound on ε that an audit found, when one ran.
@@ -162,6 +162,7 @@ class PrivacyStatement:
     partition_digest: str
     partition_disjoint: bool
     public_inputs: tuple[PublicInput, ...]
+    facts: Facts
     code_version: str
     epsilon_sanitised: float | None = None
     epsilon_tuning: float | None = None
@@ -203,6 +204,11 @@ class PrivacyStatement:
             "what adding or removing a unit costs is part of what exchanging it does, and no label is added alone",
         )
         _require(self.task is None or Task.describes(self.task), f"{self.task} describes no classes")
+        examples = sum(item.count for item in self.facts.examples) * int(self.mechanism.get("findings", 1))
+        _require(
+            examples in (0, self.queries) or "numbers" in self.mechanism,
+            f"the examples that were asked about make {examples} queries, not {self.queries}",
+        )
         strange = set(self.mechanism) - MECHANISM_FIELDS
         _require(not strange, f"a mechanism is described by public parameters, not by {', '.join(sorted(strange))}")
         exact = self.epsilon * (1 - _ROUNDING)
@@ -263,6 +269,7 @@ class PrivacyStatement:
             "mechanism": dict(self.mechanism),
             "answered_per_class": list(self.answered_per_class),
             "public_inputs": [asdict(item) for item in self.public_inputs],
+            "facts": self.facts.to_json(),
             "summary": summary_sentence(self),
         }
 
@@ -270,18 +277,12 @@ class PrivacyStatement:
 def statement_from(content: Mapping[str, Any]) -> PrivacyStatement:
     """The statement in a privacy.json, checked: nothing missing, nothing more, every figure what its event costs.
 
-    A file of version 1 is checked against what that version wrote.
-
     Raises:
         SettingError: a missing or unknown field, or a figure that does not follow from the rest.
     """
     version = content.get("schema_version")
-    _require(
-        version in (1, SCHEMA_VERSION), f"schema_version is {version!r}; this Terrine reads 1 and {SCHEMA_VERSION}"
-    )
+    _require(version == SCHEMA_VERSION, f"schema_version is {version!r}; this Terrine reads {SCHEMA_VERSION}")
     names = {field.name for field in fields(PrivacyStatement)}
-    if version == 1:
-        names -= ADDED
     if "event_added" not in content:
         names.remove("event_added")
     missing = names - set(content)
@@ -290,10 +291,9 @@ def statement_from(content: Mapping[str, Any]) -> PrivacyStatement:
     values |= {name: from_json(content[name]) for name in ("event", "event_added") if name in names}
     values["answered_per_class"] = tuple(content["answered_per_class"])
     values["public_inputs"] = tuple(PublicInput(**item) for item in content["public_inputs"])
+    values["facts"] = Facts.from_json(content["facts"])
     statement = PrivacyStatement(**values)
-    written = statement.to_dict() if version == SCHEMA_VERSION else as_version_1(statement.to_dict(), content)
-    if f"{content.get('neighbouring')}{_AT_ITS_PARTY}" == written["neighbouring"]:
-        written["neighbouring"] = content["neighbouring"]
+    written = statement.to_dict()
     unknown = set(content) - set(written)
     _require(not unknown, f"these fields have no place in it: {', '.join(sorted(unknown))}")
     wrong = [name for name, value in written.items() if name not in content or content[name] != value]
@@ -321,9 +321,10 @@ def summary_sentence(statement: PrivacyStatement) -> str:
     added = (
         ""
         if statement.epsilon_added is None
-        else f"Among data of which one has a {statement.unit} more than the other, none being exchanged, it is "
+        else f"If {statement.unit}s are only added or removed, as most tools count, "
         f"ε={round_up(statement.epsilon_added):g}. "
     )
+    unprotected = told({"facts": statement.facts.to_json()}, "unprotected")
     total, account = round_up(statement.epsilon_dataset), statement.epsilon_account
     most = "" if account is None else f" of its account's budget, ε={round_up(account):g}"
     return (
@@ -338,6 +339,7 @@ def summary_sentence(statement: PrivacyStatement) -> str:
             else "anyone but the privacy guardian, parties that depart from the protocol included, as long as the "
             "guardian follows it and colludes with no other party."
         )
+        + "".join(f" {sentence}" for sentence in unprotected)
         + (FOUND if statement.task is not None and statement.task["found"] else "")
     )
 
@@ -353,11 +355,12 @@ def _protected(statement: PrivacyStatement) -> str:
 
 def _who(statement: PrivacyStatement) -> dict[str, str]:
     """Say what neighbours are and who is trusted; where records were summed, nobody taught and nobody voted."""
-    neighbouring, trusted = NEIGHBOURS[statement.unit], TRUST_MODELS[statement.trust_model]
+    named = _NAMES.get(statement.facts.record, _NAME_OF_FILE)
+    neighbouring, trusted = NEIGHBOURS[statement.unit].format(name=named), TRUST_MODELS[statement.trust_model]
     if "numbers" in statement.mechanism:
         neighbouring = neighbouring.replace(" and therefore its teacher", "")
         trusted = trusted.replace("data, the votes and", "data and")
-    elif statement.unit != "label":
+    elif statement.unit != "label" and statement.facts.by_party:
         neighbouring += _AT_ITS_PARTY
     if overlap := statement.mechanism.get("overlap"):
         neighbouring = f"at up to {overlap} of the institutions at once, {neighbouring}"

@@ -21,6 +21,7 @@ from terrine.data.partitions import Parts, check_parts
 from terrine.errors import SettingError
 from terrine.geometry import size_of
 from terrine.models.backbone import Backbone, features_in_batches
+from terrine.privacy.facts import Examples, Facts, origin_of
 from terrine.privacy.statement import PublicInput
 from terrine.queries import Queries
 from terrine.teachers.features import PrivateFeatures, private_features
@@ -102,6 +103,12 @@ class FittedTeachers:
             disjoint=bool(self.parts.proof["every_record_in_exactly_one_part"]),
             made_from=self._made_from(queries),
             public_inputs=self._public_inputs(queries),
+            facts=Facts(
+                "image" if self.data.column_names is None else "row",
+                (_examples(queries),),
+                held_out=len(self.data.test_images) > 0,
+                by_party=self.parts.describe().get("kind") == "party",
+            ),
             people=None if self.data.public else self.data.people(self.parts.unit),
             class_names=self.data.class_names,
             declared=self.data.declared or self.data.scale is not None,
@@ -124,14 +131,16 @@ class FittedTeachers:
 
     def _public_inputs(self, queries: Queries) -> tuple[PublicInput, ...]:
         drawn = queries.origin
-        origin = "images of the user's own"
-        if drawn:
-            origin = f"drawn by the image programs {', '.join(sorted(drawn['programs']))} with seed {drawn['seed']}"
-        found = [PublicInput("query images", origin, queries.digest)]
+        told = f" ({', '.join(sorted(drawn['programs']))}; seed {drawn['seed']})" if drawn else ""
+        found = [PublicInput("query images", origin_of((_examples(queries),)) + told, queries.digest)]
         if self.backbone is not None:
             kind = self.backbone.describe()["kind"]
             found.append(PublicInput("backbone", f"{kind}: public images only", self.backbone.digest()))
         return tuple(found)
+
+
+def _examples(queries: Queries) -> Examples:
+    return Examples("programs" if queries.origin else "provided", len(queries))
 
 
 def fit(

@@ -8,7 +8,7 @@ from typing import Any
 
 from tasks.parties.agreement.terms import Terms
 from tasks.reports.pages import plain
-from tasks.reports.statement_page import guesses_in_a_hundred, statement_texts
+from tasks.reports.statement_page import guesses_in_a_hundred, mechanism_texts
 from terrine.aggregation.registry import MECHANISMS
 from terrine.collaboration.transport.credentials import Role
 from terrine.geometry import in_words
@@ -75,7 +75,7 @@ def _learns(terms: Terms) -> dict[Role, str]:
 def _asked(terms: Terms) -> list[str]:
     kind = MECHANISMS.of(terms.mechanism)
     described = {key: value for key, value in terms.described.describe().items() if terms.public().get(key) is not None}
-    parameters = statement_texts(_statement(terms, described))["mechanism_parameters"]
+    parameters = mechanism_texts(_statement(terms, described))["mechanism_parameters"]
     images = "rows" if terms.size is None else f"{in_words(terms.size)}, {'grey' if terms.channels == 1 else 'colour'}"
     made = {"pad": "padded with black where they have another shape", "crop": "cropped to their middle"}
     read = [made[terms.fit]] if terms.fit in made else []

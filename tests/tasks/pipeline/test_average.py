@@ -15,7 +15,7 @@ from tasks.pipeline.aggregate import release_answers
 from tasks.pipeline.averaging import rounds as average
 from tasks.pipeline.averaging.files import read_average_manifest
 from tasks.pipeline.teach import read_start
-from tasks.reports.statement_page import statement_texts
+from tasks.reports.statement_page import mechanism_texts
 from tasks.reports.summary import result
 from tasks.runtime.accounts import open_account
 from tasks.runtime.releases import worst_cases
@@ -92,7 +92,7 @@ def test_private_averages_and_votes_are_charged_each_once_and_stated_together(tm
     assert (about["mode"], about["averages"], about["vectors"], about["clip"]) == ("private", 3, 4, 1.0)
     assert about["noise_multiplier"] > 1
     statement_from(statement)
-    words = {key: value for key, value, _ in statement_texts(statement)["mechanism_parameters"]}
+    words = {key: value for key, value, _ in mechanism_texts(statement)["mechanism_parameters"]}
     assert "noise multiplier" in words["averaging"]
     assert len({"update", "own"} & read_tensors(run.folders.average / "average.safetensors").keys()) == 0
 

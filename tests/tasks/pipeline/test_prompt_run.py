@@ -78,7 +78,7 @@ def test_a_semi_supervised_student_has_the_rest_of_the_pool_without_answers(fini
 def test_the_statement_says_that_real_images_were_asked_about_and_whose_weights_those_are(finished):
     inputs = {entry["name"]: entry["origin"] for entry in read_json(finished.folders.statement)["public_inputs"]}
     assert "gaussian" in inputs["query images"]
-    assert "declared public (the test split, in part of digits)" in inputs["query images"]
+    assert "45 images of a public dataset" in inputs["query images"]
     assert "non-private pretraining: weights from weights.safetensors, SHA-256" in inputs["backbone"]
 
 

@@ -23,6 +23,7 @@ from tasks.runtime.run import Run
 from tasks.runtime.store import read_json, write_array, write_json, write_table
 from terrine.measures import measures
 from terrine.privacy.accounting.events import ComposedEvent, LaplaceEvent, RepeatedEvent, threshold_test, vote_answer
+from terrine.privacy.facts import Examples, Facts
 from terrine.privacy.statement import PrivacyStatement, PublicInput, released_per_class
 
 BLOOD = ("basophil", "eosinophil", "erythroblast", "immature granulocytes (myelocytes, metamyelocytes)", "lymphocyte")
@@ -52,6 +53,7 @@ def make_statement(labels, classes, *, asked, noise="secure", event=None, epsilo
         "partition_digest": "fa" * 32,
         "partition_disjoint": True,
         "public_inputs": (PublicInput("query images", "drawn by gaussian with seed 0", "1a" * 32),),
+        "facts": Facts("image", (Examples("programs", len(labels)),), held_out=True),
         "code_version": "terrine 0.1.0",
     }
     return PrivacyStatement(**{**content, **changes}).to_dict()

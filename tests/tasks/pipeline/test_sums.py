@@ -75,7 +75,7 @@ def test_a_run_says_what_it_released_and_its_student_answers_each_image_by_itsel
     assert f"| sums over records, with noise | {numbers:,} |" in for_anybody(run)
     assert "teachers" not in for_anybody(run)
     assert "added up over all records" in run.folders.statement.with_name("statement.html").read_text()
-    assert "record is added or removed" in run.folders.statement.with_name("statement.html").read_text()
+    assert "record is only added or removed" in run.folders.statement.with_name("statement.html").read_text()
     assert {"sums over records, with noise", "ε where a record is added or removed"} <= {
         line.strip().rsplit("  ", 1)[0].strip() for line in result(run).plain.splitlines()
     }

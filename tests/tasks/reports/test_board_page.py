@@ -2,16 +2,21 @@
 
 import functools
 import json
+import math
 import re
 import string
 from datetime import UTC, datetime
+from itertools import compress, cycle, product
+from statistics import NormalDist
+from typing import get_args
 
 import pytest
 
 from tasks.reports.board_page import Mark, board_page, done, pdf_of, shown
 from tasks.reports.language import Language, languages
 from tasks.reports.pages import TEMPLATES
-from tasks.reports.statement_page import guesses_in_a_hundred
+from tasks.reports.statement_page import guesses_in_a_hundred, render_statement
+from tasks.serving.pages import model_card
 from terrine.aggregation.course import Course
 from terrine.aggregation.gradients import Gradients
 from terrine.aggregation.moments import Moments
@@ -27,6 +32,8 @@ from terrine.privacy.accounting.events import (
     of_several,
     vote_answer,
 )
+from terrine.privacy.accounting.gaussian import mu_squared
+from terrine.privacy.facts import TABLE, Examples, Facts, Origin, Record, Unprotected, told
 from terrine.privacy.statement import statement_from
 from tests.tasks.pipeline.test_report import Page, check_offline
 from tests.terrine.privacy.test_privacy_statement import statement
@@ -42,6 +49,17 @@ INTERACTIVE = {"mechanism": "interactive", "threshold": 200.0, "sigma1": 150.0, 
     "confidence": 0.9,
 }
 PARTIES = {"rounds": 4, "clip": 0.5, "learning_rate": 1.0, "sigma": 3.0, "sigma_gradients": 2.0}
+ROWS = Facts("row", (Examples("own rows", 1000),), (Unprotected("own rows", 1234),), held_out=True)
+POOL = Facts(
+    "dicom",
+    (Examples("programs", 200), Examples("own images", 500), Examples("copies", 300)),
+    (Unprotected("own images", 600), Unprotected("published earlier", 7)),
+    real_copies=100,
+    held_out=True,
+    accuracy_epsilon=0.5,
+    declared_units=2000,
+)
+INVENTED = Facts("volume")
 KINDS = {
     "histogram": {"mechanism": VOTES, "event": ANSWERS, **ALL},
     "gnmax": {"mechanism": VOTES | {"mechanism": "gnmax"}, "event": ANSWERS, "unit": "group", "epsilon_account": 9.5}
@@ -57,6 +75,7 @@ KINDS = {
     | ALL,
     "findings": {
         "mechanism": VOTES | {"findings": 4, "findings_bound": 1},
+        "facts": Facts("image", (Examples("programs", 250),)),
         "answered_per_class": YES_OR_NO,
         "event": RepeatedEvent(vote_answer(40.0), 144),  # two of each of 71 queries, and the first two of another
         **ALL,
@@ -66,6 +85,7 @@ KINDS = {
     "findings, tested": {
         "mechanism": {"mechanism": "confident", "threshold": 90.0, "sigma1": 60.0, "sigma2": 40.0}
         | {"findings": 4, "findings_bound": 1},
+        "facts": Facts("image", (Examples("programs", 250),)),
         "answered_per_class": YES_OR_NO,
     },
     "averages": {
@@ -91,17 +111,22 @@ KINDS = {
         "mechanism": {"mechanism": "gradients", "numbers": 12345, **PARTIES},
         "event": Course(**PARTIES).event,
     },
+    "own rows": {"mechanism": VOTES, "event": ANSWERS, "facts": ROWS, **ALL},
+    "own images and all other facts": {"mechanism": VOTES, "event": ANSWERS, "facts": POOL, "unit": "group", **ALL},
     "annotation": {
+        "facts": INVENTED,
         "mechanism": {"mechanism": "annotation", "sigma": 100.0, "beta": 1.0, "samples": 286},
         "event": RepeatedEvent(GaussianEvent(2.0, 100.0), 286),
         "epsilon_claimed": 0.05,
         "teachers": 1,
     },
     "answers": {
+        "facts": INVENTED,
         "mechanism": {"mechanism": "answers", "epsilon": 0.01, "top_k": 3},
         "event": RepeatedEvent(RandomisedResponseEvent(0.01, 3), 286),
     },
     "labels": {
+        "facts": INVENTED,
         "mechanism": {"mechanism": "labels", "epsilon": 1.0},
         "event": RandomisedResponseEvent(1.0, 3),
         "unit": "label",
@@ -187,11 +212,11 @@ def test_every_message_is_said_somewhere_and_every_value_is_in_a_message_or_on_t
         "unsigned",
         "signed",
     }
-    said |= {f"{part}_{unit}" for part in ("who", "worlds", "outside") for unit in ("record", "group", "label")}
+    said |= {f"worlds_{unit}" for unit in ("record", "group", "label")} | {key for _, key, _ in TABLE}
     said |= {"trust_central", "trust_parties", "broken_replay", "broken_partition", "broken_method", "row_none"}
-    assert said - {f"{part}_" for part in ("who", "worlds", "outside", "trust")} == keys
+    assert said - {"worlds_", "trust_"} == keys
     values = shown(CONTENTS["confident"], language, MARK, 60.0).keys()
-    placeholders = {name for key in keys for name in used(language.messages[key])}
+    placeholders = {name for key in keys for name in used(language.messages[key])} - {"count"}  # of the table's
     assert placeholders | set(re.findall(r"shown\.(\w+)", template)) == values
 
 
@@ -230,9 +255,7 @@ def test_what_holds_only_sometimes_is_said_only_then():
     def text(name):
         return text_of(pages_of(name)["en"])
 
-    assert "the guarantee is the budget that was fixed beforehand, ε = 3.0000. Of it, ε = 2.5427 was used" in text(
-        "confident"
-    )
+    assert "the budget that was fixed beforehand, ε = 3.0000, of which ε = 2.5427 was used" in text("confident")
     assert "the budget that was fixed" not in text("histogram")
     assert "must not collude" in text("overlap")
     assert "up to 2 of the institutions" in text("overlap")
@@ -241,8 +264,8 @@ def test_what_holds_only_sometimes_is_said_only_then():
     assert "Parties" not in text("histogram")
     assert "this limit is wide" in text("a wide limit").lower()
     assert "this limit is wide" not in text("histogram").lower()
-    assert "The images themselves are not protected." in text("labels")
-    assert "4,051 figures" in text("moments and count")
+    assert "The records themselves are not protected." in text("labels")
+    assert "4,051 averages over all images" in text("moments and count")
     assert "12,345 noisy sums" in text("sums")
     for name in ("sums", "labels", "annotation", "answers"):
         assert "put to the vote" not in text(name)
@@ -250,13 +273,157 @@ def test_what_holds_only_sometimes_is_said_only_then():
     assert "chosen by looking" not in text("all figures")
     assert "0.7123, with 95 % confidence" in text("all figures")
     assert "at most 2.5 × 10⁻⁹, that is 1 in 400,000,000" in text("all figures")
-    assert "the limit is ε = 9.5000" in text("gnmax")
+    assert "ε = 9.5000 of at most 9.5000 has been used" in text("gnmax")
     assert "somebody's own" in text("a plugin's")
+
+
+# Words that are true only under a condition: on a page of its language they occur if and only if the condition holds.
+CLAIMS = {
+    "own rows were asked about": (
+        lambda said: origins(said) & {"own rows"},
+        {"en": "rows of the operator’s own table", "de": "Zeilen aus der eigenen Tabelle des Betreibers",
+         "fr": "lignes du tableau de l’opérateur", "es": "filas de la propia tabla del operador"},
+    ),
+    "own images were asked about": (
+        lambda said: origins(said) & {"own images"},
+        {"en": "real images from the operator’s own data", "de": "echte Bilder aus den eigenen Daten",
+         "fr": "images réelles issues des données de l’opérateur", "es": "imágenes reales de los propios datos"},
+    ),
+    "the examples have nothing of the private data": (
+        lambda said: origins(said) & {"programs"},
+        {"en": "without using the private data", "de": "ohne Verwendung der privaten Daten",
+         "fr": "sans recours aux données privées", "es": "sin usar los datos privados"},
+    ),
+    "somebody is not protected": (
+        lambda said: said["facts"]["unprotected"],
+        {"en": "Not protected.", "de": "Nicht geschützt.", "fr": "Non protégés.", "es": "No protegidos."},
+    ),
+    "an earlier run published records": (
+        lambda said: any(item["why"] == "published earlier" for item in said["facts"]["unprotected"]),
+        {"en": "an earlier run", "de": "einem früheren Lauf", "fr": "une exécution antérieure",
+         "es": "una ejecución anterior"},
+    ),
+    "the student has no row": (
+        lambda said: said["facts"]["record"] == "row",
+        {"en": "contain no row", "de": "keine Zeile", "fr": "aucune ligne", "es": "ninguna fila"},
+    ),
+    "the student has no image": (
+        lambda said: said["facts"]["record"] != "row",
+        {"en": "contain no real image", "de": "kein echtes Bild", "fr": "aucune image réelle",
+         "es": "ninguna imagen real"},
+    ),
+    "changed copies of real images were released": (
+        lambda said: said["facts"]["real_copies"],
+        {"en": "copies of real images", "de": "Kopien echter Bilder", "fr": "copies légèrement modifiées d’images",
+         "es": "copias ligeramente modificadas de imágenes"},
+    ),
+    "records are of DICOM files": (
+        lambda said: said["facts"]["record"] == "dicom" and said["unit"] == "record",
+        {"en": "a series or a study", "de": "eine Serie oder eine Studie", "fr": "une série ou une étude",
+         "es": "una serie o un estudio"},
+    ),
+    "there were teachers": (
+        lambda said: "numbers" not in said["mechanism"],
+        {"en": "teachers", "de": "Lehrermodelle", "fr": "enseignants", "es": "maestros"},
+    ),
+    "there was a vote": (
+        lambda said: "numbers" not in said["mechanism"],
+        {"en": "vote", "de": "stimm", "fr": " vot", "es": "vota"},
+    ),
+    "records were set aside": (
+        lambda said: said["facts"]["held_out"],
+        {"en": "set aside for testing", "de": "zum Testen beiseitegelegt", "fr": "mis de côté pour les tests",
+         "es": "apartados para las pruebas"},
+    ),
+    "an accuracy is released": (
+        lambda said: said["facts"]["accuracy_epsilon"],
+        {"en": "a separate ε of 0.5", "de": "ein eigenes ε von 0,5", "fr": "un ε propre de 0,5",
+         "es": "un ε propio de 0,5"},
+    ),
+    "the number of units was declared": (
+        lambda said: said["facts"]["declared_units"],
+        {"en": "is about 54,321", "de": "etwa 54.321 geschützte", "fr": "environ 54 321 enregistrements",
+         "es": "unos 54 321 registros"},
+    ),
+    "adding or removing costs less": (
+        lambda said: "event_added" in said,
+        {"en": "is there at all", "de": "überhaupt dabei ist", "fr": "est présent ou non", "es": "está o no está"},
+    ),
+}  # fmt: skip
+
+
+def origins(said):
+    return {item["origin"] for item in said["facts"]["examples"]}
+
+
+def combinations():
+    """Every choice of origins with each other fact switched on and off, over all kinds of records and units."""
+    every = list(get_args(Origin))
+    subsets = [list(compress(every, bits)) for bits in product((0, 1), repeat=len(every))]
+    switches = cycle(product((0, 1), repeat=5))
+    for chosen, record, unit in product(subsets, get_args(Record), ("record", "group")):
+        earlier, copied, held_out, declared, sums = next(switches)
+        counts = [100 + number for number in range(len(chosen))]
+        own = [Unprotected(why, 3210) for why in chosen if why in ("own rows", "own images", "public dataset")]
+        facts = Facts(
+            record,
+            tuple(map(Examples, chosen, counts)),
+            (*own, *[Unprotected("published earlier", 7)] * earlier),
+            real_copies=5 * (copied and "copies" in chosen),
+            held_out=bool(held_out),
+            accuracy_epsilon=0.5 if held_out and declared else None,
+            declared_units=54321 * declared or None,
+        )
+        number = sum(counts)
+        votes = {"mechanism": VOTES, "event": ANSWERS, "asked": 286, "queries": max(number, 286)}
+        yield facts, unit, votes if number >= 286 and not sums else KINDS["sums"]
+
+
+def test_no_page_contradicts_a_fact_or_leaves_one_out():
+    seen = {name: set() for name in CLAIMS}
+    for facts, unit, kind in combinations():
+        budgets = {"epsilon_budget": 9.5, "epsilon_dataset": 9.5}
+        said = json.loads(json.dumps(statement(**budgets, **kind, facts=facts, unit=unit).to_dict()))
+        assert statement_from(said).to_dict() == said
+        technical, card = render_statement(said, ["a", "b", "c"]), model_card(said, ["a", "b", "c"])
+        for code in languages():
+            text = text_of(board_page(said, code)).replace("\u202f", " ").replace("\xa0", " ")
+            for name, (holds, words) in CLAIMS.items():
+                assert (words[code] in text) == bool(holds(said)), (name, code, facts, text)
+                seen[name].add(bool(holds(said)))
+            for item in (*facts.examples, *facts.unprotected):
+                assert Language.of(code).number(item.count).replace("\u202f", " ") in text
+        for text in (said["summary"], text_of(technical), card):
+            for sentence in told(said, "unprotected"):
+                assert sentence in text
+        assert ("teacher" in text_of(technical)) == ("numbers" not in said["mechanism"])
+        assert ("answered" in text_of(technical)) == ("numbers" not in said["mechanism"])
+        for page in (technical, card):
+            assert ("DICOM" in page) is False
+            assert all(sentence in text_of(page) for sentence in told(said, "files"))
+    assert all(each == {True, False} for name, each in seen.items()), seen
+
+
+def test_each_epsilon_stands_beside_the_factor_and_the_guess_of_its_own_relation():
+    """The best guess between N(0, 1) and N(μ, 1) is right with probability Φ(μ/2), for the μ of either relation."""
+    said = CONTENTS["sums"]
+    texts = (text_of(pages_of("sums")["en"]), text_of(render_statement(said, ["a", "b", "c"])))
+    for name, event, epsilon in (
+        ("event", SUMS.event, said["epsilon"]),
+        ("event_added", SUMS.event_added, said["epsilon_added"]),
+    ):
+        expected = 100 * NormalDist().cdf(math.sqrt(mu_squared(event)) / 2)
+        guesses = guesses_in_a_hundred(said, name)
+        assert expected <= guesses <= expected + 0.11
+        assert all(f"{guesses:.1f}" in text for text in texts)
+        assert all(Language.of("en").factor(epsilon) in text for text in texts)
+    assert guesses_in_a_hundred(said, "event_added") < guesses_in_a_hundred(said) - 3
 
 
 def test_a_changed_figure_changes_every_page():
     """No figure is typed into a template or a message."""
-    for changes in ({"teachers": 251}, {"epsilon_dataset": 9.25}, {"delta": 2e-5}, {"queries": 1001}, {"run": "other"}):
+    more = {"queries": 1001, "facts": Facts("image", (Examples("programs", 1001),), held_out=True)}
+    for changes in ({"teachers": 251}, {"epsilon_dataset": 9.25}, {"delta": 2e-5}, more, {"run": "other"}):
         other = made("overlap", **changes)
         for code in languages():
             assert board_page(other, code, MARK) != pages_of("overlap")[code], changes

@@ -70,6 +70,20 @@ def test_a_count_with_noise_that_was_not_made_is_refused(project):
             write_parameters(project, derive(project, "own", own))
 
 
+def test_a_count_that_is_declared_as_if_it_were_public_is_refused(project):
+    """Its cost would be in no statement, whatever the budget of the run that it is copied to."""
+    params = write_parameters(project, "own").params
+    units, sigma = params.privacy.units, params.privacy.counted
+    for epsilon in (4, 3):
+        copied = [f"privacy.units={units}", f"aggregation.epsilon={epsilon}"]
+        with pytest.raises(SettingError, match=f"privacy.units={units} is what this account counted with noise"):
+            write_parameters(project, derive(project, "own", copied))
+        other = derive(project, "own", [f"privacy.units={units + 1}", f"aggregation.epsilon={epsilon}"])
+        assert write_parameters(project, other).params.privacy.counted == 0
+        charged = write_parameters(project, derive(project, "own", [*copied, f"privacy.counted={sigma!r}"])).params
+        assert spent_on_counting(charged) == spent_on_counting(params)
+
+
 def test_units_are_counted_with_noise_of_each_accounts_own(project):
     counts = [settled(project, derive(project, "own", [f"ledger.account=a{n}"])).privacy.units for n in range(5)]
     assert len(set(counts)) > 1  # of noise with a deviation of 8.6, all alike one time in 200,000

@@ -14,7 +14,6 @@ from mlflow.exceptions import MlflowException
 
 from tasks.serving.mlflow_model import save_student_model
 from terrine.deployment.model import StudentModel
-from terrine.errors import ArtefactError
 from tests.student_folders import CLASSES, SIZE, images, make_statement, make_student
 
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -105,12 +104,3 @@ def test_a_bad_input_is_a_client_error_with_our_sentence(saved):
     assert error.value.get_http_status_code() == 400
     with pytest.raises(MlflowException, match="does not match expected shape"):
         loaded.predict(floats(3)[:, :, :4])
-
-
-def test_a_student_without_reference_images_is_refused_with_the_remedy(saved, tmp_path):
-    import shutil
-
-    shutil.copytree(saved[0], tmp_path / "student")
-    (tmp_path / "student" / "reference.safetensors").unlink()
-    with pytest.raises(ArtefactError, match="Train it again"):
-        save_student_model(tmp_path / "student", tmp_path / "model")

@@ -23,6 +23,7 @@ from terrine.deployment.manifest import check_seal, seal
 from terrine.deployment.signature import public_key, public_pem, read_signature, sign, write_signature
 from terrine.errors import ArtefactError, InputError, TerrineError
 from terrine.privacy.accounting.events import GaussianEvent, RepeatedEvent, vote_answer
+from terrine.privacy.facts import Facts
 from tests.student_folders import make_statement, make_student
 from tests.tasks.reports.test_board_page import CONTENTS, KINDS, SUMS, VOTES
 from tests.tasks.reports.test_board_page import made as made_statement
@@ -132,7 +133,7 @@ def changed(value):
 FIELDS = sorted([
     "answered", "answered_per_class", "asked", "audit_confidence", "audit_epsilon", "code_version", "dataset", "delta",
     "delta_slack", "epsilon", "epsilon_account", "epsilon_budget", "epsilon_claimed", "epsilon_dataset",
-    "epsilon_guaranteed", "epsilon_sanitised", "epsilon_tuning", "event", "mechanism", "neighbouring", "noise",
+    "epsilon_guaranteed", "epsilon_sanitised", "epsilon_tuning", "event", "facts", "mechanism", "neighbouring", "noise",
     "partition_digest", "partition_disjoint", "private", "public_inputs", "queries", "release_id", "run",
     "schema_version", "summary", "task", "teachers", "trust_model", "trust_model_text", "unit", "warning",
 ])  # fmt: skip
@@ -251,7 +252,8 @@ def averages_of(**changes):
     [
         {"mechanism": KINDS["moments and count"]["mechanism"]},
         {"mechanism": KINDS["moments and count"]["mechanism"] | {"counted": {"units": 9, "sigma": 1e3}}},
-        {"mechanism": VOTES | {"findings": 286, "findings_bound": 1}, "event": RepeatedEvent(vote_answer(40.0), 2)},
+        {"mechanism": VOTES | {"findings": 286, "findings_bound": 1}, "event": RepeatedEvent(vote_answer(40.0), 2)}
+        | {"facts": Facts("image")},
         {"mechanism": KINDS["averages"]["mechanism"]},
         {"mechanism": VOTES | {"averaging": {"mode": "paper", "averages": 9, "vectors": 0}}},
         KINDS["annotation"] | {"mechanism": KINDS["annotation"]["mechanism"] | {"discriminator": "teacher"}},

@@ -10,7 +10,6 @@ import pytest
 
 from terrine.errors import SettingError
 from terrine.privacy.accounting.events import (
-    LaplaceEvent,
     NonPrivateEvent,
     RepeatedEvent,
     compose,
@@ -19,6 +18,7 @@ from terrine.privacy.accounting.events import (
 )
 from terrine.privacy.accounting.gaussian import round_up
 from terrine.privacy.accounting.pricing import price
+from terrine.privacy.facts import Examples, Facts
 from terrine.privacy.statement import (
     PrivacyStatement,
     PublicInput,
@@ -52,6 +52,7 @@ def statement(**changes: Any) -> PrivacyStatement:
         "partition_digest": "89ab",
         "partition_disjoint": True,
         "public_inputs": (PublicInput("queries", "stylegan, seed 0", "cdef"),),
+        "facts": Facts("image", (Examples("programs", 1000),), held_out=True),
         "code_version": "0.1.0",
     }
     return PrivacyStatement(**(arguments | changes))
@@ -125,7 +126,7 @@ def test_what_adding_or_removing_costs_stands_beside_the_guarantee_where_it_is_k
     found = statement(mechanism=sums, event=RepeatedEvent(vote_answer(40.0), 284), event_added=less)
     content = found.to_dict()
     assert content["epsilon_added"] == round_up(price(less, 1e-5)) < content["epsilon"] == content["epsilon_guaranteed"]
-    assert f"none being exchanged, it is ε={content['epsilon_added']:g}." in str(found)
+    assert f"If records are only added or removed, as most tools count, ε={content['epsilon_added']:g}." in str(found)
     with pytest.raises(SettingError, match="do not follow from the rest: epsilon_added"):
         statement_from(json.loads(json.dumps(content | {"epsilon_added": 0.5})))
     with pytest.raises(SettingError, match="no place in it: epsilon_added"):
@@ -163,8 +164,7 @@ def test_a_data_dependent_figure_cannot_hide_among_the_parameters() -> None:
         ({"epsilon": 1.2}, "do not follow from the rest: epsilon"),
         ({"private": False}, "do not follow from the rest: private"),
         ({"summary": "All is well."}, "do not follow from the rest: summary"),
-        ({"schema_version": 3}, "schema_version is 3; this Terrine reads 1 and 2"),
-        ({"schema_version": 1}, "no place in it: epsilon_account, epsilon_guaranteed"),
+        ({"schema_version": 3}, "schema_version is 3; this Terrine reads 1"),
         ({"epsilon_guaranteed": 2.5427}, "do not follow from the rest: epsilon_guaranteed"),
     ],
 )
@@ -277,57 +277,12 @@ def test_the_relation_is_that_of_names_and_nothing_more() -> None:
         assert f"every other {unit} keeping its name and therefore its teacher" in content["neighbouring"]
         assert "counts as two such steps" in content["neighbouring"]
         assert "keeping their names" in content["summary"]
+    moved = "; so does one that moves to another party"
+    assert moved not in statement().to_dict()["neighbouring"]
+    assert moved in statement(facts=Facts("image", by_party=True)).to_dict()["neighbouring"]
+    assert "its id, or else its place in the file" in statement(facts=Facts("row")).to_dict()["neighbouring"]
     assert "split in two" in statement(unit="group").to_dict()["neighbouring"]
-    assert "image is not protected" in statement(unit="label").to_dict()["summary"]
-
-
-# What version 1 wrote for `statement()`, word for word.
-VERSION_1 = {
-    "schema_version": 1,
-    "neighbouring": "one record replaced, added or removed, the others staying with their teachers",
-    "summary": "These 286 answers, released for 640 of 1000 queries, and everything computed from them, are (2.5427, "
-    "1e-05)-differentially private: with any one record exchanged, added or removed, no outcome becomes more than "
-    "e^2.5427 times as likely, up to a probability of 1e-05. Together with all earlier releases about the same dataset "
-    "the figure is ε=3.5. It holds for whatever the data are, and for anyone outside the operator of the pipeline.",
-}
-
-
-def version_1(**changes: Any) -> dict[str, Any]:
-    content = statement(**changes).to_dict() | VERSION_1
-    return {
-        name: value for name, value in content.items() if name not in ("epsilon_account", "epsilon_guaranteed", "task")
-    }
-
-
-def test_a_statement_of_version_1_is_checked_and_read() -> None:
-    assert statement_from(version_1()) == statement()
-    replayed = version_1(noise="replay")
-    replayed["summary"] = statement(noise="replay").to_dict()["summary"]
-    assert statement_from(replayed).to_dict()["private"] is False
-    for change in (
-        {"epsilon": 2.5},
-        {"epsilon": 2.6},
-        {"summary": "All is well."},
-        {"neighbouring": statement().to_dict()["neighbouring"]},
-        {"epsilon_account": 6.0},
-    ):
-        with pytest.raises(SettingError, match=r"do not follow|no place"):
-            statement_from(version_1() | change)
-
-
-def test_a_figure_that_version_1_bounded_less_tightly_is_read_and_a_smaller_one_is_not() -> None:
-    laplace = RepeatedEvent(LaplaceEvent(2.0, 20.0), 100)
-    content = version_1(
-        event=laplace, mechanism={"mechanism": "lnmax", "scale": 20.0}, epsilon_budget=5.0, epsilon_dataset=5.0
-    )
-    for epsilon, readable in ((4.5328, True), (4.2204, True), (4.22, False)):
-        content["epsilon"] = epsilon
-        content["summary"] = VERSION_1["summary"].replace("2.5427", f"{epsilon:g}").replace("ε=3.5", "ε=5")
-        if readable:
-            assert statement_from(content).epsilon < 4.2204
-        else:
-            with pytest.raises(SettingError, match="do not follow from the rest: epsilon"):
-                statement_from(content)
+    assert "the rest of it is not protected" in statement(unit="label").to_dict()["summary"]
 
 
 def test_released_labels_are_counted_by_class_and_unanswered_ones_are_not() -> None:
