@@ -7,6 +7,7 @@ from typing import Any
 
 from tasks.pipeline.guided.queries import FILE as GUIDED_FILE
 from tasks.pipeline.synthesize import POOL, PUBLIC_ROWS
+from tasks.runtime.accounts import published_earlier
 from tasks.runtime.releases import record_facts
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_json
@@ -16,10 +17,7 @@ from terrine.privacy.statement import PublicInput
 
 
 def about_records(run: Run) -> dict[str, Any]:
-    """Return the arguments `facts` and `public_inputs` of a run's privacy statement, from the manifests of its stages.
-
-    Records that an earlier run of the account published are listed here, too: `Unprotected("published earlier", ...)`.
-    """
+    """Return the arguments `facts` and `public_inputs` of a run's statement, from the manifests of its stages."""
     path = run.folders.images / "manifest.json"
     images, backbone = read_json(path), read_json(run.folders.backbone / "manifest.json")
     counts: Counter[str] = Counter()
@@ -31,6 +29,7 @@ def about_records(run: Run) -> dict[str, Any]:
     found = {"programs": programs} | {real[kind]: counts[kind] for kind in real}
     unasked = sum(shard["count"] for shard in images["shards"].get("unlabelled", ()))
     declared = {"own rows": images.get("declared", 0), pool: counts[POOL] + unasked}
+    declared["published earlier"] = published_earlier(run)
     copies: Counter[bool] = Counter()
     if run.params.queries.select == "guided":
         for batch in read_json(run.folders.answers / "manifest.json")["guided"]["batches"]:

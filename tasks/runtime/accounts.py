@@ -83,6 +83,12 @@ def changed_settings(run: Run, ledger: Ledger) -> dict[str, Any]:
     return {name: value for name, value in before.items() if name in now and now[name] != value}
 
 
+def published_earlier(run: Run) -> int:
+    """Return how many records earlier runs of the account published that are not public in this run."""
+    people, ledger = stored_people(run), ledger_before(run)
+    return 0 if people is None or ledger is None else ledger.published(ledger_account(run), people)
+
+
 def publish(run: Run, people: People | None) -> None:
     """Record in the account that the public ones among a run's records are published, before they are written.
 

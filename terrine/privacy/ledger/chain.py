@@ -26,9 +26,9 @@ class Row:
 
     Attributes:
         position: 1 for the first row.
-        kind: `register`, `budget`, `reserve`, `commit`, `adopt` (an identity for a release of an earlier version), or
-            `link` (accounts that add up).
-        release_id: The release it is about, for `reserve`, `commit` and `adopt`.
+        kind: `register`, `budget`, `reserve`, `commit`, `people` (records that are published), or `link` (accounts
+            that add up).
+        release_id: The release it is about, for `reserve` and `commit`.
         body: What it says, as canonical JSON.
         written: When, UTC, ISO 8601.
         previous: The HMAC of the row before.
@@ -211,7 +211,7 @@ class Tip:
                     file.write(canonical_json(tree))
 
     def _seals(self, head: Head) -> list[str]:
-        """Of the head, as ever, and of its sums, which heads of earlier versions do not have."""
+        """Return the seals of the head and of its sums, which the first head does not have."""
         own = [str(head.count).encode(), head.mac.encode()]
         seal = keyed_digest(self._key, "terrine ledger head", *own)
         sums = keyed_digest(self._key, "terrine ledger sums", *own, head.sums.encode()) if head.sums else ""

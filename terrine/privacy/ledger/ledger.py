@@ -36,10 +36,9 @@ from terrine.privacy.accounting.pricing import price
 from terrine.privacy.ledger.account import Account, Budget
 from terrine.privacy.ledger.chain import Row, Tip
 from terrine.privacy.ledger.database import Database
-from terrine.privacy.ledger.earlier_versions import known_as
 from terrine.privacy.ledger.identity import account_of, load_or_create_key, release_identity
 from terrine.privacy.ledger.locks import locked
-from terrine.privacy.ledger.people import PUBLIC, Mention, People, PeopleStore, distinct_values, mentioned
+from terrine.privacy.ledger.people import PUBLIC, Mention, People, PeopleStore, among, distinct_values, mentioned
 from terrine.privacy.ledger.release_store import ReleaseStore
 from terrine.privacy.ledger.site import SiteMemory
 from terrine.privacy.ledger.steps import Asked, Steps, costs_of
@@ -58,8 +57,7 @@ class StoredRelease:
         arrays: What was released, by name.
         digest: Keyed digest of arrays and event.
         reused: Whether it had been drawn before this call.
-        inputs: Digests of what it was drawn from, by name, as they were given when it was drawn: private, and empty
-            for releases of earlier versions.
+        inputs: Digests of what it was drawn from, by name, as they were given when it was drawn: private.
         epsilon_total: Exact ε of the dataset over all runs up to and including this release, reservations of others
             that were open then at their worst case. The same figure whenever the release is asked for again.
         guarantee: The ε that its account holds to over all runs, past and to come (`Account.guarantee`).
@@ -260,11 +258,23 @@ class Ledger:
             return {}
         return dict(self._people.read(account.people[-1].file).settings)
 
-    def published(self, dataset: str) -> int:
-        """Return how many records the account has published, over all runs."""
-        found = [people for people, _ in mentioned(self._people, self._required(dataset).people, "published")]
-        contents = [people.contents[people.sides == PUBLIC, 0] for people in found]
-        return len(distinct_values(np.concatenate(contents))) if contents else 0
+    def published(self, dataset: str, people: People | None = None) -> int:
+        """Return how many records the account, or one that is linked with it, has published over all runs.
+
+        Args:
+            people: Digests of records; those that are public among them do not count.
+        """
+        found = [
+            public.contents[public.sides == PUBLIC, 0]
+            for account in self.together(dataset)
+            for public, _ in mentioned(self._people, account.people, "published")
+        ]
+        everybody = distinct_values(np.concatenate([*found, np.empty(0, np.uint64)]))
+        if people is None:
+            return len(everybody)
+        keyed = people.keyed(self._key)
+        own = distinct_values(keyed.contents[keyed.sides == PUBLIC, 0])
+        return int((~among(everybody, own)).sum())
 
     def budget(self, dataset: str) -> Budget:
         """The dataset's budget over all runs."""
@@ -277,8 +287,7 @@ class Ledger:
     def costs(self, dataset: str) -> dict[str, Event]:
         """What was spent on the dataset by each release, in the order of reservation, from all rows.
 
-        A release that is reserved and not committed counts with its worst case. One that an earlier version made has
-        the identity it had there.
+        A release that is reserved and not committed counts with its worst case.
         """
         self._required(dataset)
         return costs_of(dataset, self.rows())
@@ -302,7 +311,6 @@ class Ledger:
         noise_kind: str,
         draw: Callable[[], tuple[dict[str, NDArray[Any]], Event]],
         inputs: Mapping[str, str] | None = None,
-        made_by: Callable[[str], bool] | None = None,
         data: People | None = None,
         tests: bool = False,
         task: Task | None = None,
@@ -319,9 +327,6 @@ class Ledger:
                 stays: check inputs before.
             inputs: Digests of what is drawn from, by name. They are sealed with the release, for its keeper to tell
                 whether the data changed under one identity; nothing that is decided here depends on them.
-            made_by: Whether a run, by its name, makes this very release, from its parameters alone. Identities of
-                earlier versions were functions of the votes; a release that such a run made is this one, and is not
-                drawn again.
             data: Digests of the records that are released about, if they are known. From then on other accounts and
                 ledgers of the site are refused them, and this account never publishes those that are private.
             tests: Whether the release is about the held-out records, too.
@@ -336,8 +341,6 @@ class Ledger:
         """
         if noise_kind not in ("secure", "replay"):
             raise SettingError(f"Noise is 'secure' or 'replay', got {noise_kind!r}.")
-        if made_by is not None:
-            release_id = known_as(self._transactions, dataset, release_id, worst_case, noise_kind, made_by)
         asked = Asked(dataset, release_id, run, worst_case, delta, noise_kind, tests, task)
         path = self._releases.path(release_id)
         with self._exclusive(path, release_id):
@@ -399,9 +402,8 @@ class Ledger:
         return self._transactions.transact(lambda rows: {name for name in wanted if rows.find("reserve", name)})
 
     def committed(self, release_id: str) -> bool:
-        """Whether a release is made and recorded, be it under an identity of an earlier version."""
-        kinds = ("commit", "adopt")
-        return self._transactions.transact(lambda rows: any(rows.find(kind, release_id) for kind in kinds))
+        """Return whether a release is made and recorded."""
+        return self._transactions.transact(lambda rows: rows.find("commit", release_id) is not None)
 
     def stored(self, release_id: str) -> dict[str, NDArray[Any]]:
         """The arrays of a committed release, their seal checked, without anything being drawn or charged.

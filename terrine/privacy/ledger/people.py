@@ -246,7 +246,7 @@ def is_shared(common: int, one: int, other: int, distinct: bool) -> bool:
 
 
 def _common(one: Digests, other: Digests) -> int:
-    return int(_among(distinct_values(one[one != 0]), other).sum())
+    return int(among(distinct_values(one[one != 0]), other).sum())
 
 
 def private_before(now: People, store: PeopleStore, mentions: Sequence[Mention]) -> tuple[NDArray[np.bool_], set[str]]:
@@ -279,7 +279,7 @@ def private_before(now: People, store: PeopleStore, mentions: Sequence[Mention])
         own = _recognisable(now, before)
         found: NDArray[np.bool_] = np.zeros(len(now), bool)
         for codes, known in ((now.names, before.names), (now.groups, before.groups)):
-            found |= _among(codes, known[private & (known != NO_NAME)])
+            found |= among(codes, known[private & (known != NO_NAME)])
         if before.distinct:
             found |= _any_among(own, before.contents[private])
         found &= ~published
@@ -321,7 +321,7 @@ def distinct_values(values: NDArray[Any]) -> NDArray[Any]:
     return distinct
 
 
-def _among(own: NDArray[Any], known: NDArray[Any]) -> NDArray[np.bool_]:
+def among(own: NDArray[Any], known: NDArray[Any]) -> NDArray[np.bool_]:
     """Return which values are among those known, bool [N]."""
     if not len(known):
         return np.zeros(len(own), bool)
@@ -333,7 +333,7 @@ def _among(own: NDArray[Any], known: NDArray[Any]) -> NDArray[np.bool_]:
 def _any_among(own: Digests, known: Digests) -> NDArray[np.bool_]:
     """Return which records, of digests [N, K], have one that is among those of other records, [M, K or more]."""
     known = known[:, : own.shape[1]].reshape(-1)
-    return np.asarray(_among(own.reshape(-1), known[known != 0]).reshape(own.shape).any(axis=1))
+    return np.asarray(among(own.reshape(-1), known[known != 0]).reshape(own.shape).any(axis=1))
 
 
 def _moved(
@@ -351,4 +351,4 @@ def _moved(
         for content, count in public.items()
         if still[content] < before.get(content, 0) and count > published.get((columns, content), 0)
     ]
-    return _among(own, np.array(moved, np.uint64))
+    return among(own, np.array(moved, np.uint64))

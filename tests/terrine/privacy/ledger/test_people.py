@@ -142,6 +142,7 @@ def test_a_record_that_was_private_is_never_published_and_a_published_one_stays_
     ledger.publish(DATASET, _dataset(FIRST))
     assert len(ledger.rows()) == rows, "the same again changes nothing"
     assert ledger.published(DATASET) == 20
+    assert ledger.published(DATASET, _dataset({**FIRST, 99: TAUGHT})) == 1
     ledger.publish(DATASET, _dataset({**FIRST, 70: PUBLIC}))
     assert ledger.published(DATASET) == 21, "no release protects a held-out record unless its accuracy is released"
     settings = {"data.public_fraction": 0.5}
