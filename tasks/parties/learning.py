@@ -110,10 +110,9 @@ def params_of(folders: Folders, config: PartyConfig) -> Params:
 
 
 def _mechanism(terms: Terms) -> dict[str, Any]:
-    """Return the mechanism by those of its parameters that the terms have; of sums, with the noise in each round."""
-    described, agreed = terms.described.describe(), terms.public()
-    noise = ("sigma", "sigma_gradients") if terms.fixed_point is not None else ()
-    return {key: agreed[key] for key in (*described, *noise) if key in agreed}
+    """Return the mechanism by those of its parameters that the terms have."""
+    described = terms.described.describe()
+    return {key: value for key, value in described.items() if key in terms.public()}
 
 
 def _averaging(terms: Terms) -> dict[str, Any]:
@@ -153,7 +152,8 @@ def _statement(run: Run, terms: Terms, about: dict[str, Any], release: StoredRel
             **dict.fromkeys(("queries", "asked", "answered"), 0),
             "answered_per_class": (0,) * terms.classes,
         }
-        described = _mechanism(terms) | {"numbers": terms.numbers}
+        noise = {key: value for key, value in terms.public().items() if key in ("sigma", "sigma_gradients")}
+        described = _mechanism(terms) | noise | {"numbers": terms.numbers}
     if terms.overlap > 1:
         described["overlap"] = terms.overlap
     described["parties"] = [*terms.teachers, terms.guardian, terms.student]

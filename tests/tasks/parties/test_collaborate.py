@@ -211,6 +211,11 @@ def test_a_student_party_makes_the_student_that_a_run_makes_with_its_public_stat
         ).read_bytes()
     own, statement = read_json(tmp_path / "data/release/student/privacy.json"), read_json(run.folders.statement)
     statement_from(own)
+    checks = verify_statement(tmp_path / "data/release/student")
+    assert {check.what: check.holds for check in checks if check.what in ("ε", "mechanism")} == {
+        "ε": True,
+        "mechanism": True,
+    }
     for key in ("epsilon", "event", "unit", "trust_model", "noise", "release_id", "dataset", "answered_per_class"):
         assert own[key] == statement[key]
     assert own["mechanism"]["parties"] == [*terms.teachers, terms.guardian, terms.student]

@@ -64,13 +64,22 @@ def test_a_name_makes_no_other_files_public(
         load_dataset("mnist", root=tmp_path)
 
 
-def test_files_named_like_cifars_are_not_even_opened(tmp_path: Path) -> None:
-    folder = tmp_path / "cifar-10-batches-py"
-    folder.mkdir()
-    for file in (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch", "batches.meta"):
-        (folder / file).write_bytes(b"a pickle that nobody may load")
+@pytest.mark.parametrize(
+    ("name", "folder", "files"),
+    [
+        ("cifar10", "cifar-10-batches-py", (*(f"data_batch_{n}" for n in range(1, 6)), "test_batch", "batches.meta")),
+        ("cifar100", "cifar-100-python", ("train", "test", "meta")),
+        ("svhn", "", ("train_32x32.mat", "test_32x32.mat")),
+    ],
+)
+def test_other_files_of_these_names_are_not_even_opened(
+    tmp_path: Path, name: str, folder: str, files: tuple[str, ...]
+) -> None:
+    (tmp_path / folder).mkdir(exist_ok=True)
+    for file in files:
+        (tmp_path / folder / file).write_bytes(b"a pickle that nobody may load")
     with pytest.raises(InputError, match=r"missing from .* or incomplete"):
-        load("cifar10", root=tmp_path, download=False)
+        load(name, root=tmp_path, download=False)
 
 
 def test_the_published_files_are_public(shared_folder: Path) -> None:
