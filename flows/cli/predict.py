@@ -46,6 +46,7 @@ def predict(
     Each is answered by itself, unless under --statistics current. A table has the columns that the student learned
     from, in any order.
     """
+    from tasks.reports.accuracy import gap_of
     from tasks.serving.predict import open_student, predict_files
     from tasks.serving.rows import predict_tables, refuse_image_options
     from tasks.serving.student_source import student_folder
@@ -59,8 +60,9 @@ def predict(
         return
     student = open_student(source, statistics, reference, device)
     predictions = predict_files(student, images)
-    if student.note:
-        printer(stderr=True).print(student.note, style="yellow", soft_wrap=True)
+    gap = gap_of(source) if statistics is None and reference is None else None
+    for note in filter(None, [gap and f"Warning: {gap}", student.note]):
+        printer(stderr=True).print(note, style="yellow", soft_wrap=True)
     if as_json:
         typer.echo(
             json.dumps(

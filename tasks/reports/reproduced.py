@@ -37,8 +37,11 @@ class Row:
 
     @property
     def accuracy(self) -> tuple[float, float]:
-        """Mean and standard deviation in per cent; 0 of one run alone, whose deviation nobody knows."""
-        accuracies = [100 * run["accuracy"] for run in self.figures]
+        """Mean and standard deviation in per cent; 0 of one run alone, whose deviation nobody knows.
+
+        As served; beside a paper, which measures so, in batches under the statistics of the student's training.
+        """
+        accuracies = [100 * run["accuracy" if self.paper is None else "in_batches"] for run in self.figures]
         return statistics.mean(accuracies), statistics.stdev(accuracies) if len(accuracies) > 1 else 0.0
 
     @property
@@ -147,6 +150,12 @@ def notes(rows: Sequence[Row], papers: Sequence[Paper], table: str | None) -> li
     if alone := sum(len(row.figures) == 1 for row in rows):
         lines.append(
             f"{_of(alone, 'row')} ha{'s' if alone == 1 else 've'} one run, which has no deviation: --seeds 2 or more."
+        )
+    if gaps := [row for row in rows if row.paper and any(run["accuracy"] != run["in_batches"] for run in row.figures)]:
+        served = statistics.mean(100 * run["accuracy"] for row in gaps for run in row.figures)
+        lines.append(
+            "Accuracies beside a paper's are in batches, as the papers measure. As served, image by image, the mean "
+            f"of {_of(len(gaps), 'row')} is {served:.2f} %."
         )
     if waiting := [row for row in rows if len(row.figures) < len(row.runs)]:
         left = sum(len(row.runs) - len(row.figures) for row in waiting)

@@ -12,7 +12,16 @@ from tasks.runtime.store import Folders, write_json
 from terrine.errors import InputError
 from tests.conftest import REPOSITORY
 
-RUN = {"accuracy": 0.9, "epsilon": 5.99, "delta": 1e-5, "answered": 10, "asked": 15, "queries": 20, "teachers": 200}
+RUN = {
+    "accuracy": 0.8,
+    "in_batches": 0.9,
+    "epsilon": 5.99,
+    "delta": 1e-5,
+    "answered": 10,
+    "asked": 15,
+    "queries": 20,
+    "teachers": 200,
+}
 
 
 def stands_for(root, runs):
