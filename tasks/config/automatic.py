@@ -10,12 +10,10 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from tasks.config.params import FAMILIES, Params, lay_over
+from tasks.config.params import AUTO, FAMILIES, SUMS, Params, lay_over
 from terrine.aggregation.registry import MECHANISMS
 from terrine.errors import SettingError
 from terrine.settings import Automatic, Kinds, Settings, sections_of
-
-AUTO = "auto"
 
 _SUMS_NEED: dict[str, dict[str, tuple[Any, ...]]] = {
     "privacy": {"unit": ("record",)},
@@ -60,7 +58,7 @@ def with_mechanism(values: dict[str, Any]) -> dict[str, Any]:
     if said.get("mechanism") == AUTO:
         chosen: dict[str, Any] = {"aggregation": {"mechanism": "histogram"}}
         if may_be_summed(values):
-            chosen = {"aggregation": {"mechanism": "gradients"}, "student": {"kind": "sums"}}
+            chosen = {"aggregation": {"mechanism": "gradients"}, "student": {"kind": SUMS}}
         values = lay_over(values, {**chosen, "privacy": values.get("privacy") or {}})
     kind = values["aggregation"].get("mechanism", MECHANISMS.default)
     if kind in MECHANISMS.names() and MECHANISMS.of(kind).reveals == "sums":
