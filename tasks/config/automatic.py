@@ -1,8 +1,9 @@
 """Settings that are `auto`: the mechanism, which other settings decide, and numbers (marked `Automatic`).
 
 What stands in for a number until `tasks.runtime.parameters` chooses it is declared with its mark. A mechanism is chosen
-here, from settings alone: records add up gradients where one record is what is protected and what they need is there,
-because at the same ε that is far more accurate than votes; elsewhere teachers vote (docs/choosing-settings.md).
+here, from settings alone and by the rule of `terrine.advice`: units add up gradients if what those need is there,
+because a student of sums, as served, is more accurate than one of votes at the same ε; else teachers vote
+(docs/choosing-settings.md).
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ from terrine.errors import SettingError
 from terrine.settings import Automatic, Kinds, Settings, sections_of
 
 _SUMS_NEED: dict[str, dict[str, tuple[Any, ...]]] = {
-    "privacy": {"unit": ("record",)},
     "partition": {"teachers": (AUTO,)},
     "queries": {"rounds": (1,)},
     "backbone": {"kind": ("scattering",)},

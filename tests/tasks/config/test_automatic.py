@@ -1,4 +1,4 @@
-"""`aggregation.mechanism: auto`: settings alone decide whether records are summed or teachers vote."""
+"""`aggregation.mechanism`: what `auto` chooses by settings alone, and that a mechanism and its student go together."""
 
 from dataclasses import replace
 
@@ -14,7 +14,7 @@ from terrine.errors import SettingError
         ([], "gradients", "sums"),
         (["aggregation.epsilon=2", "backbone.projection=50", "privacy.moments=0"], "gradients", "sums"),
         (["aggregation.mechanism=gradients", "student.kind=sums"], "gradients", "sums"),
-        (["privacy.unit=group"], "histogram", "linear"),
+        (["privacy.unit=group"], "gradients", "sums"),
         (["aggregation.mechanism=histogram"], "histogram", "linear"),
         (["aggregation.sigma=100"], "histogram", "linear"),
         (["partition.teachers=200"], "histogram", "linear"),
@@ -25,9 +25,7 @@ from terrine.errors import SettingError
         (["backbone.kind=columns", "data.name=table", "data.path=t.csv", "data.target=y"], "histogram", "linear"),
     ],
 )
-def test_records_are_summed_where_one_is_protected_and_nothing_asks_for_votes(
-    pytestconfig, assignments, mechanism, student
-):
+def test_units_are_summed_unless_something_asks_for_votes(pytestconfig, assignments, mechanism, student):
     root = pytestconfig.rootpath
     _, params = with_assignments(root, read_preset(root, "your-own-images"), assignments)
     assert (params.aggregation.mechanism, params.student.kind) == (mechanism, student)
