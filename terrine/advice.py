@@ -1,4 +1,4 @@
-"""Which mechanism to take: from public quantities alone, before anything is read.
+"""Advice on the mechanism, from public quantities only and before any data are read.
 
 Sums hear every unit once, as a vector of length one, and spend no unit on teachers who know little. A student of sums
 is served under the same statistics as it was made with. Teachers that vote and their student are at their best under
@@ -90,8 +90,8 @@ def advise(
     larger = None if useful else advised_epsilon_of_sums(units, classes=classes, features=features + 1, delta=delta)
     rounds = "in one round, moments" if one_round else "in several rounds, gradients"
     why = (
-        f"{unit.capitalize()}s may be added up. Served image by image, a student of sums is more accurate than one of "
-        f"votes at the same ε: {rounds}."
+        f"{unit.capitalize()}s may be added up. In most measured cases a student of sums is more accurate, as served, "
+        f"than one of votes at the same ε: {rounds}."
     )
     hope = f"The signal is {shown(sums)}, where {ENOUGH_OF_SUMS:g} is needed."
     return Advice("moments" if one_round else "gradients", votes, sums, useful, larger, f"{why} {hope}")

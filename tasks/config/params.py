@@ -130,7 +130,7 @@ FAMILIES: dict[str, Kinds[Any]] = {
 }
 """The sections that are one of several kinds, by their names."""
 AUTO = "auto"
-"""What stands for a choice by public quantities (`tasks.config.automatic`)."""
+"""Marker of a value that is chosen from public quantities (`tasks.config.automatic`)."""
 SUMS = "sums"
 """The kind of student that is the head of released sums."""
 
@@ -168,12 +168,12 @@ def lay_over(base: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any]:
 
 
 def _with_its_other(base: dict[str, Any], overrides: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return both mappings; if the overrides choose sums or votes by one setting, with the others that follow from it.
+    """Return both mappings. If the overrides choose sums or votes by one setting, add the settings that follow from it.
 
-    Released sums have a student of their own (`sums`), and answers have all others. So a mechanism without a student,
-    or a student without a mechanism, is given one that goes with it, and what `base` says for the other side goes: its
-    student, teachers that average, rounds of queries. If both are chosen, they stay as they are, and validation
-    refuses those that contradict one another.
+    Students of kind `sums` go with mechanisms that release sums, all other kinds with mechanisms that release answers.
+    A mechanism without a student, or a student without a mechanism, is given one that goes with it. Settings of `base`
+    that only the other side has are dropped: its student, teachers that average, and rounds of queries. If the
+    overrides choose both, they stay as they are, and validation refuses a contradiction.
     """
     mechanism, student = _kind(overrides, "aggregation"), _kind(overrides, "student")
     before = _kind(base, "aggregation") or MECHANISMS.default

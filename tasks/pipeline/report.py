@@ -121,7 +121,7 @@ def sheets(run: Run, answers: pd.DataFrame, manifest: dict[str, Any]) -> list[Co
 
 
 def told_of_serving(figures: dict[str, Any]) -> dict[str, Any]:
-    """Return the accuracy in batches, which is none of the student as served, and the warning of a wide gap."""
+    """Return the accuracy in batches, and the warning if that as served is far below it."""
     return {"in_batches": figures.get("in_batches"), "gap": gap_warning(figures)}
 
 

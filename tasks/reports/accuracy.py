@@ -1,4 +1,4 @@
-"""The accuracy of a run's student: as served, released with noise, and how far below that in batches it is."""
+"""Accuracy of a run's student: as served, in batches, and as released with noise."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tasks.runtime.run import Run
 from tasks.runtime.store import Folders, read_json
 
 GAP = 0.03
-"""How far the accuracy as served may stay below that in batches before a warning."""
+"""Largest gap between the accuracy in batches and the accuracy as served without a warning."""
 
 OF_ORDER = {
     "mean_absolute_error": "mean absolute error",
@@ -59,7 +59,7 @@ def known_accuracy(run: Run) -> dict[str, float]:
 
 
 def served_accuracy(run: Run) -> list[str]:
-    """Return in a few words each what anyone may know of a run's accuracy; that as served comes first."""
+    """Return the public accuracies of a run as short texts, the accuracy as served first."""
     known = known_accuracy(run)
     said = [
         f"{text} {100 * known[name]:.2f} %"
@@ -75,7 +75,7 @@ def served_accuracy(run: Run) -> list[str]:
 def gap_warning(evaluation: dict[str, Any]) -> str | None:
     """Return a warning with remedies if the student as served is far less accurate than in batches, else None.
 
-    evaluation: the content of evaluation.json; so the warning is private, too.
+    evaluation: the content of evaluation.json, which is private; so is the warning.
     """
     served, in_batches = evaluation["accuracy"], evaluation.get("in_batches", {}).get("accuracy", 0.0)
     if in_batches - served <= GAP:
@@ -83,14 +83,13 @@ def gap_warning(evaluation: dict[str, Any]) -> str | None:
     return (
         f"The student as served is right in {100 * served:.1f} % of cases, in mixed batches of images in "
         f"{100 * in_batches:.1f} %: the statistics it carries do not fit these images. Remedies: a student of sums "
-        "(aggregation.mechanism=gradients, a new release), which has no such gap; or predict and serve with 64 or more "
-        "images of your own (--reference FOLDER); or, for 16 or more images of mixed classes at a time, --statistics "
-        "current."
+        "(aggregation.mechanism=gradients, a new release); 64 or more of your images as a reference for predict and "
+        "serve (--reference FOLDER); or --statistics current, for requests of 16 or more images of mixed classes."
     )
 
 
 def gap_of(student: Path) -> str | None:
-    """Return `gap_warning` of the run that the student's folder belongs to; None outside the project of that run."""
+    """Return `gap_warning` of the run that a student's folder belongs to; None outside of its project."""
     release = student.resolve().parent
     if release.parent.name != "release":
         return None

@@ -41,8 +41,12 @@ class Row:
 
         As served; beside a paper, which measures so, in batches under the statistics of the student's training.
         """
-        accuracies = [100 * run["accuracy" if self.paper is None else "in_batches"] for run in self.figures]
-        return statistics.mean(accuracies), statistics.stdev(accuracies) if len(accuracies) > 1 else 0.0
+        return self.mean_of("accuracy" if self.paper is None else "in_batches")
+
+    def mean_of(self, figure: str) -> tuple[float, float]:
+        """Mean and standard deviation in per cent of `accuracy` (as served) or `in_batches`."""
+        found = [100 * run[figure] for run in self.figures]
+        return statistics.mean(found), statistics.stdev(found) if len(found) > 1 else 0.0
 
     @property
     def epsilon(self) -> str:
@@ -94,18 +98,18 @@ def terminal_table(rows: Sequence[Row]) -> Table:
 
 
 def markdown_table(rows: Sequence[Row]) -> str:
-    """Return a Markdown table of the rows that have runs: accuracy is mean ± standard deviation over them."""
+    """Return a Markdown table of the rows that have runs: accuracies are mean ± standard deviation over them."""
     of_papers = any(row.paper is not None for row in rows)
     lines = [
-        "| row | accuracy % | exact ε | δ | answered / asked | teachers | runs |"
+        "| row | as served % | in batches % | exact ε | δ | answered / asked | teachers | runs |"
         + " published | less here |" * of_papers,
-        "|---|---|---|---|---|---|---|" + "---|---|" * of_papers,
+        "|---|---|---|---|---|---|---|---|" + "---|---|" * of_papers,
     ]
     for row in filter(lambda row: row.figures, rows):
         less = "–" if row.paper is None else row.paper.reduced or "nothing"
         lines.append(
-            f"| {row} | {shown(*row.accuracy)} | {row.epsilon} | {row.figures[0]['delta']:g} "
-            f"| {row.answered} | {row.teachers} | {len(row.figures)} |"
+            f"| {row} | {shown(*row.mean_of('accuracy'))} | {shown(*row.mean_of('in_batches'))} "
+            f"| {row.epsilon} | {row.figures[0]['delta']:g} | {row.answered} | {row.teachers} | {len(row.figures)} |"
             + f" {beside(row.paper, *row.accuracy)} | {less} |"
             * of_papers
         )

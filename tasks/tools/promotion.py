@@ -40,7 +40,7 @@ _LONGEST = 5000
 
 @dataclass(frozen=True)
 class Promoted:
-    """What became the champion, which version was it before, the private accuracy as served and its warning."""
+    """The new champion's version, the version before, and privately its accuracy as served and the warning of a gap."""
 
     version: str
     before: str | None

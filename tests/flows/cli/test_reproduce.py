@@ -127,7 +127,7 @@ def test_a_papers_rows_are_made_and_what_was_not_is_said(drawn, tmp_path):
     assert result.exit_code == 0, result.output
     assert len(set(drawn)) == 4
     assert "Run 1 of 4, " in result.output
-    assert "| Table 1: wide | 90.00 | 5.9900 |" in result.output
+    assert "| Table 1: wide | 80.00 | 90.00 | 5.9900 |" in result.output
     assert "1 row needs a GPU" in result.output
     assert "Table 2" not in result.output
     assert reproduced("drawn", "--seeds", "2", "--table", "Table 1").exit_code == 0

@@ -1,4 +1,4 @@
-"""`aggregation.mechanism`: what `auto` chooses by settings alone, and that a mechanism and its student go together."""
+"""`aggregation.mechanism`: `auto` chooses by settings only, and a mechanism and its student choose each other."""
 
 from dataclasses import replace
 
@@ -79,7 +79,7 @@ def test_one_setting_selects_a_mechanism_together_with_its_student(
 @pytest.mark.parametrize(
     ("both", "why"),
     [
-        (["aggregation.mechanism=gradients", "student.kind=linear"], "learns from answers, of which there are none"),
+        (["aggregation.mechanism=gradients", "student.kind=linear"], "learns from answers, not from sums"),
         (["aggregation.mechanism=histogram", "student.kind=sums"], "which answers queries"),
         (["student.kind=sums", "aggregation.mechanism=moments", "student.statistics=current"], "its whole batch"),
     ],
@@ -92,7 +92,7 @@ def test_settings_that_contradict_one_another_are_refused(pytestconfig, preset, 
 
 @pytest.mark.parametrize(("in_the_project", "student"), [("gradients", "sums"), ("histogram", "linear")])
 def test_a_mechanism_of_the_project_selects_its_student(tmp_path, in_the_project, student):
-    """As `dvc repro` reads it: params.yaml below a preset that says nothing of either, or of the other."""
+    """As `dvc repro` reads it: params.yaml below a preset that sets neither, or only the other."""
     (tmp_path / "experiments").mkdir()
     sigma = ", sigma: 30" * (student == "linear")
     project = f"run: plain\naggregation: {{mechanism: {in_the_project}{sigma}}}\n"
