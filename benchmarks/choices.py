@@ -7,8 +7,8 @@ Features are the first 100 of those of benchmarks/sums.py, under moments release
 linear, as many as are planned for so many units, and vote on 6,000 synthetic images. Noise is replayed, drawn
 `--repeats` times.
 
-`mechanisms`: accuracy of votes and of both kinds of sums (all features, and moments of blood cells alone), where a
-    record or a group of records is protected; records are dealt to groups at random.
+`mechanisms`: accuracy of votes and of both kinds of sums (all features), if a record is protected; of groups
+    benchmarks/groups.py.
 `rounds`: gradients by how many rounds and features, judged by a sixth of PneumoniaMNIST's records that was held out.
 `whitening`: gradients by how much of the mean variance is added to the queries' covariance, with all features under the
     queries' statistics, of all records and of few, judged by a sixth that was held out.
@@ -32,7 +32,7 @@ import numpy as np
 from cells import KEPT, common_options, datasets, heading, row, spread
 from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax, softmax
-from sums import CELLS, DELTA, features
+from sums import DELTA, features
 
 import terrine as tr
 from tasks.tools.board import counted_votes, student_of_votes
@@ -54,21 +54,6 @@ from terrine.students.linear import fit
 FEATURES = 100
 EPSILONS = (1, 3, 8)
 SUMS: dict[str, Sums] = {"moments": tr.Moments(), "gradients": tr.Gradients()}
-MECHANISMS = [
-    # records (all of them, or so many), in so many groups, and budgets
-    ("digits", None, None, (1, 2, 6)),
-    ("digits", None, 60, (8, 16)),
-    ("digits", None, 120, (4, 8)),
-    ("digits", None, 300, (4, 8)),
-    ("MNIST", 900, 300, (4,)),
-    ("MNIST", 3_000, 1_000, (4,)),
-    ("MNIST", 12_000, 300, (4,)),
-    ("blood cells", 900, 300, (4,)),
-    ("blood cells", 3_000, 1_000, (4,)),
-    ("blood cells", 6_000, 300, (4,)),
-    ("PneumoniaMNIST", 900, 300, (4,)),
-    ("PneumoniaMNIST", 3_000, 300, (4,)),
-]
 REGULAR = (0.01, 0.1, 0.3, 1, 3)
 FEW_AND_ALL = [
     ("digits", None),
@@ -97,19 +82,19 @@ def kept_of(name: str, options: argparse.Namespace, epsilon: float, most: int = 
     return {part: rows[:, :most] if rows.ndim == 2 else rows for part, rows in kept.items()}
 
 
-def planned_for(kept: Kept, epsilon: float, groups: int | None = None) -> Plan:
+def planned_for(kept: Kept, epsilon: float) -> Plan:
     spent = mu_squared(moments_at(epsilon).event) / mu_of(epsilon, DELTA) ** 2
     asked = {"classes": classes_of(kept), "queries": len(kept["queries"]), "epsilon": epsilon, "delta": DELTA}
-    return plan(groups or len(kept["labels"]), unit="group" if groups else "record", moments=spent, **asked)
+    return plan(len(kept["labels"]), moments=spent, **asked)
 
 
 def classes_of(kept: Kept) -> int:
     return int(kept["test_labels"].max()) + 1
 
 
-def by_sums(kept: Kept, kind: Sums, mu: float, seed: int, unit: np.ndarray | None = None) -> np.ndarray:
-    """Scores of the test images [images, classes]. unit: as of `vectors_of`."""
-    records, test, _ = vectors_of(kept, unit)
+def by_sums(kept: Kept, kind: Sums, mu: float, seed: int) -> np.ndarray:
+    """Scores of the test images [images, classes]."""
+    records, test, _ = vectors_of(kept)
     return test @ kind.head(kind.release(records, mu, ReplayNoise(seed)), mu)
 
 
@@ -125,27 +110,13 @@ def right(kept: Kept, scores: np.ndarray) -> float:
 def mechanisms(options: argparse.Namespace) -> None:
     heading("data", "units", "ε", "votes", *SUMS)
     draws = range(options.repeats)
-    for name, most, groups, epsilons in MECHANISMS:
-        for epsilon in epsilons:
-            own = moments_at(epsilon) if CELLS[name][3] else None
-            kept = first(kept_of(name, options, epsilon), most)
-            summed = first(features(name, options.root, options.work, own), most)
-            mu = left_at(epsilon) if own else mu_left(epsilon, DELTA)
-            records = len(kept["labels"])
-            unit = iid(records, groups, seed=2) if groups else np.arange(records)
-            planned = planned_for(kept, epsilon, groups)
-            dealt = iid(groups or records, planned.teachers, seed=1)[unit]
-            student = student_of_votes(kept, dealt, classes_of(kept))
-            votes = [right(kept, predict(student(planned, seed), kept["test"])) for seed in draws]
-            sums = [[right(kept, by_sums(summed, kind, mu, seed, unit)) for seed in draws] for kind in SUMS.values()]
-            units = f"{groups:,} groups of {records / groups:.0f}" if groups else f"{records:,} records"
-            row(name, units, epsilon, *map(spread, (votes, *sums)))
-
-
-def first(kept: Kept, most: int | None) -> Kept:
-    """So many of the records, at random; None: all of them."""
-    some = np.random.default_rng(1).permutation(len(kept["labels"]))[:most]
-    return kept if most is None else {**kept, "train": kept["train"][some], "labels": kept["labels"][some]}
+    for epsilon in (1, 2, 6):
+        kept, summed = kept_of("digits", options, epsilon), features("digits", options.root, options.work)
+        mu, records, planned = mu_left(epsilon, DELTA), len(kept["labels"]), planned_for(kept, epsilon)
+        student = student_of_votes(kept, iid(records, planned.teachers, seed=1), classes_of(kept))
+        votes = [right(kept, predict(student(planned, seed), kept["test"])) for seed in draws]
+        sums = [[right(kept, by_sums(summed, kind, mu, seed)) for seed in draws] for kind in SUMS.values()]
+        row("digits", f"{records:,} records", epsilon, *map(spread, (votes, *sums)))
 
 
 def held_out(kept: Kept, most: int | None = None) -> Kept:

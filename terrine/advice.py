@@ -1,14 +1,16 @@
-"""Which mechanism to take: from public quantities alone, before anything is read.
+"""Advice on the mechanism, from public quantities only and before any data are read.
 
-Sums hear every unit once, as a vector of length one: they need many units, and spend none of them on teachers who know
-little. Votes hear every teacher on every query, and a teacher learns from all records of its units: they stand by a few
-units that are rich, by models that are not linear, and where nothing about records may be added up. Both signals and
-their thresholds are those of `terrine.planning`; which is better where both are possible was measured
-(docs/choosing-settings.md).
+Sums hear every unit once, as a vector of length one, and spend no unit on teachers who know little. A student of sums
+is served under the same statistics as it was made with. Teachers that vote and their student are at their best under
+the statistics of whole batches. Served image by image, under released moments, the student loses some of that, and
+nearly all of it if there are so few units that the moments are mostly noise. So sums are advised wherever they are
+possible, for records and for groups; votes remain for models that are not linear, and for data that may not be added
+up. Both signals and their thresholds are those of `terrine.planning`. Which mechanism is better was measured, as served
+(benchmarks/groups.py, docs/choosing-settings.md).
 
     >>> advise(60_000, classes=10, epsilon=2, delta=1e-5).mechanism
     'gradients'
-    >>> advise(120, records=1_400, classes=10, epsilon=8, delta=1e-5, unit="group").mechanism
+    >>> advise(60_000, classes=10, epsilon=2, delta=1e-5, linear=False).mechanism
     'histogram'
 """
 
@@ -26,9 +28,6 @@ from terrine.planning import (
     signal_of_sums,
 )
 from terrine.privacy.accounting.gaussian import mu_of
-
-RICH = 8
-"""Records of a unit from which on teachers that vote are better than sums."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +54,6 @@ class Advice:
 def advise(
     units: int,
     *,
-    records: int | None = None,
     classes: int,
     features: int = 200,
     epsilon: float,
@@ -69,7 +67,6 @@ def advise(
 
     Args:
         units: About how many records or groups there are, as far as anybody may know.
-        records: About how many records they have in all; None: as many as units.
         features: Coordinates of the features that a linear head reads.
         apart: Whether nothing about records may be added up, not even in secret shares.
         one_round: Whether those who hold the records can answer once only.
@@ -80,17 +77,11 @@ def advise(
     """
     votes = plan(units, classes=classes, epsilon=epsilon, delta=delta, unit=unit)
     sums = signal_of_sums(units, mu_of(epsilon, delta), classes=classes, features=features + 1)
-    each = (records or units) / max(units, 1)
     why = None
     if apart:
         why = "Nothing about records may be added up, so teachers vote."
     elif not linear:
         why = "Sums teach linear heads alone; teachers of any kind may vote."
-    elif each >= RICH:
-        why = (
-            f"A {unit} has {each:.0f} records or so: a teacher that votes learns from all of them, where a sum hears "
-            f"the {unit} once."
-        )
     if why is not None:
         larger = None if votes.useful else advised_epsilon(units, classes=classes, delta=delta, unit=unit)
         hope = f"The signal of {votes.teachers:,} teachers is {shown(votes.signal)}, where {ENOUGH:.0f} is needed."
@@ -98,6 +89,9 @@ def advise(
     useful = sums >= ENOUGH_OF_SUMS
     larger = None if useful else advised_epsilon_of_sums(units, classes=classes, features=features + 1, delta=delta)
     rounds = "in one round, moments" if one_round else "in several rounds, gradients"
-    why = f"Records may be added up, which is far more accurate than votes at the same ε: {rounds}."
+    why = (
+        f"{unit.capitalize()}s may be added up. In most measured cases a student of sums is more accurate, as served, "
+        f"than one of votes at the same ε: {rounds}."
+    )
     hope = f"The signal is {shown(sums)}, where {ENOUGH_OF_SUMS:g} is needed."
     return Advice("moments" if one_round else "gradients", votes, sums, useful, larger, f"{why} {hope}")

@@ -16,7 +16,6 @@ def advise(
     epsilon: Annotated[float, typer.Option(help="The run's budget.")],
     delta: Annotated[float, typer.Option(help="Its δ.")] = 1e-5,
     group: Annotated[bool, typer.Option("--group", help="Protect groups (privacy.unit=group), not records.")] = False,
-    records: Annotated[int | None, typer.Option(min=1, help="About how many records the groups have in all.")] = None,
     features: Annotated[int, typer.Option(min=1, help="Features that a linear head reads.")] = 200,
     apart: Annotated[bool, typer.Option("--apart", help="Nothing about records may be added up.")] = False,
     one_round: Annotated[bool, typer.Option("--one-round", help="Who holds the records can answer only once.")] = False,
@@ -27,7 +26,6 @@ def advise(
 
     found = advice_for(
         units,
-        records=records,
         classes=classes,
         features=features,
         epsilon=epsilon,

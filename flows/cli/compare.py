@@ -19,7 +19,7 @@ def compare(
     as_json: JsonOption = False,
     as_csv: CsvOption = False,
 ) -> None:
-    """Compare finished runs: ε, accuracy, answers, seconds, and in which settings they differ.
+    """Compare finished runs: ε, accuracy as served, answers, seconds, and in which settings they differ.
 
     As CSV or JSON every setting that differs is a column.
 
@@ -50,7 +50,7 @@ def compare(
         Column("run", no_wrap=True, overflow="fold"),
         Column("ε", justify="right", no_wrap=True),
         Column("δ", justify="right", no_wrap=True),
-        Column("accuracy", justify="right", no_wrap=True),
+        Column("as served", justify="right", no_wrap=True),
         "",
         Column("teachers", justify="right"),
         Column("answered", justify="right"),

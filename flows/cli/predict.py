@@ -48,6 +48,7 @@ def predict(
     A file that cannot be read is named, and the others are answered; the exit status is then 1. Each is answered by
     itself, unless under --statistics current. A table has the columns that the student learned from, in any order.
     """
+    from tasks.reports.accuracy import gap_of
     from tasks.serving.predict import open_student, predict_files
     from tasks.serving.rows import predict_tables, refuse_image_options
     from tasks.serving.student_source import student_folder
@@ -62,6 +63,9 @@ def predict(
     student = open_student(source, statistics, reference, device)
     failed: dict[Path, str] = {}
     predictions = predict_files(student, images, failed)
+    gap = gap_of(source) if statistics is None and reference is None else None
+    for note in filter(None, [gap and f"Warning: {gap}", student.note]):
+        printer(stderr=True).print(note, style="yellow", soft_wrap=True)
     _print_images(predictions, student, as_json, as_csv)
     for file, reason in failed.items():
         printer(stderr=True).print(Text(f"Not answered: {file} {reason}.", style="red"), soft_wrap=True)
@@ -71,8 +75,6 @@ def predict(
 
 def _print_images(predictions: list[Prediction], student: StudentModel, as_json: bool, as_csv: bool) -> None:
     """Print the answers for image files."""
-    if student.note:
-        printer(stderr=True).print(student.note, style="yellow", soft_wrap=True)
     if as_json:
         typer.echo(
             json.dumps(

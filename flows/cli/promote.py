@@ -21,6 +21,8 @@ def promote(
     with making(made.root, made.name):
         done = promote(made)
     before = "" if done.before in (None, done.version) else f" (before: version {done.before})"
-    printer(soft_wrap=True).print(
-        f"Version {done.version} of {made.name} is the {CHAMPION}{before}: models:/{made.name}@{CHAMPION}"
-    )
+    console = printer(soft_wrap=True)
+    console.print(f"Accuracy as served (private test split): {100 * done.accuracy:.2f} %")
+    if done.warning is not None:
+        console.print(f"Warning: {done.warning}", style="yellow")
+    console.print(f"Version {done.version} of {made.name} is the {CHAMPION}{before}: models:/{made.name}@{CHAMPION}")

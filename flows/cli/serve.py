@@ -32,14 +32,16 @@ def serve(
     max_megabytes: Annotated[int, typer.Option(min=1, max=1000, help="Largest body of a request.")] = 16,
 ) -> None:
     """Answer requests over HTTP: MLflow's /invocations, /images for pictures and .npy stacks, /rows for CSV files."""
+    from tasks.reports.accuracy import gap_of
     from tasks.serving.guarantee import OWN_STATISTICS
     from tasks.serving.serve import LOOPBACK, build_app, read_key
     from tasks.serving.serve import serve as serve_app
     from tasks.serving.student_source import student_folder
     from terrine.deployment.rows import TableStudent
 
+    source = student_folder(run, folder, model)
     app, student = build_app(
-        student_folder(run, folder, model),
+        source,
         statistics,
         reference=reference,
         device=device,
@@ -59,7 +61,8 @@ def serve(
         console.print(
             f"{address}  {len(student.class_names)} classes, {student.statistics} statistics (Ctrl-C ends it)"
         )
-        if student.note:
-            console.print(student.note, style="yellow", soft_wrap=True)
+        gap = gap_of(source) if statistics is None and reference is None else None
+        for note in filter(None, [gap and f"Warning: {gap}", student.note]):
+            console.print(note, style="yellow", soft_wrap=True)
         console.print(f'curl --data-binary @image.png -H "content-type: image/png" {address}/images')
     serve_app(app, host, port)

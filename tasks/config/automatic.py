@@ -1,8 +1,9 @@
 """Settings that are `auto`: the mechanism, which other settings decide, and numbers (marked `Automatic`).
 
 What stands in for a number until `tasks.runtime.parameters` chooses it is declared with its mark. A mechanism is chosen
-here, from settings alone: records add up gradients where one record is what is protected and what they need is there,
-because at the same ε that is far more accurate than votes; elsewhere teachers vote (docs/choosing-settings.md).
+here, from settings alone and by the rule of `terrine.advice`: units add up gradients if what those need is there,
+because in most measured cases their student is more accurate, as served, than one of votes; else teachers vote
+(docs/choosing-settings.md).
 """
 
 from __future__ import annotations
@@ -10,15 +11,12 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from tasks.config.params import FAMILIES, Params, lay_over
+from tasks.config.params import AUTO, FAMILIES, SUMS, Params, lay_over
 from terrine.aggregation.registry import MECHANISMS
 from terrine.errors import SettingError
 from terrine.settings import Automatic, Kinds, Settings, sections_of
 
-AUTO = "auto"
-
 _SUMS_NEED: dict[str, dict[str, tuple[Any, ...]]] = {
-    "privacy": {"unit": ("record",)},
     "partition": {"teachers": (AUTO,)},
     "queries": {"rounds": (1,)},
     "backbone": {"kind": ("scattering",)},
@@ -60,7 +58,7 @@ def with_mechanism(values: dict[str, Any]) -> dict[str, Any]:
     if said.get("mechanism") == AUTO:
         chosen: dict[str, Any] = {"aggregation": {"mechanism": "histogram"}}
         if may_be_summed(values):
-            chosen = {"aggregation": {"mechanism": "gradients"}, "student": {"kind": "sums"}}
+            chosen = {"aggregation": {"mechanism": "gradients"}, "student": {"kind": SUMS}}
         values = lay_over(values, {**chosen, "privacy": values.get("privacy") or {}})
     kind = values["aggregation"].get("mechanism", MECHANISMS.default)
     if kind in MECHANISMS.names() and MECHANISMS.of(kind).reveals == "sums":

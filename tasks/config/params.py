@@ -130,6 +130,10 @@ FAMILIES: dict[str, Kinds[Any]] = {
     "student": STUDENTS,
 }
 """The sections that are one of several kinds, by their names."""
+AUTO = "auto"
+"""Marker of a value that is chosen from public quantities (`tasks.config.automatic`)."""
+SUMS = "sums"
+"""The kind of student that is the head of released sums."""
 
 
 def lay_over(base: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any]:
@@ -138,7 +142,10 @@ def lay_over(base: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any]:
     Where they choose another kind of a section, what that kind does not have goes: a preset's penalty of linear
     teachers says nothing about forests. So does a null for what only other kinds have, a choice that only they offer,
     and so do moments (`privacy`) where a backbone is chosen that has none.
+
+    A mechanism that the overrides choose chooses its student, and a student its mechanism (`_with_its_other`).
     """
+    base, overrides = _with_its_other(base, overrides)
     merged = merge(base, overrides)
     for name, kinds in FAMILIES.items():
         section = merged.get(name)
@@ -159,6 +166,47 @@ def lay_over(base: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any]:
     if another and isinstance(privacy, dict) and "moments" not in (overrides.get("privacy") or {}):
         merged["privacy"] = {key: value for key, value in privacy.items() if key != "moments"}
     return merged
+
+
+def _with_its_other(base: dict[str, Any], overrides: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return both mappings. If the overrides choose sums or votes by one setting, add the settings that follow from it.
+
+    Students of kind `sums` go with mechanisms that release sums, all other kinds with mechanisms that release answers.
+    A mechanism without a student, or a student without a mechanism, is given one that goes with it. Settings of `base`
+    that only the other side has are dropped: its student, teachers that average, and rounds of queries. If the
+    overrides choose both, they stay as they are, and validation refuses a contradiction.
+    """
+    mechanism, student = _kind(overrides, "aggregation"), _kind(overrides, "student")
+    before = _kind(base, "aggregation") or MECHANISMS.default
+    if mechanism is None and student is not None and (before == AUTO or _sums(before) != (student == SUMS)):
+        mechanism = "gradients" if student == SUMS else MECHANISMS.default
+        overrides = merge(overrides, {"aggregation": {"mechanism": mechanism}})
+    if mechanism is None:
+        return base, overrides
+    if student is None and _sums(mechanism):
+        overrides = merge(overrides, {"student": {"kind": SUMS}})
+    if _sums(mechanism) != (_kind(base, "student") == SUMS):
+        base = {name: section for name, section in base.items() if name != "student"}
+    if _sums(mechanism) and _kind(base, "teachers") == "averaged":
+        base = {name: section for name, section in base.items() if name != "teachers"}
+    if _sums(mechanism) and isinstance(base.get("queries"), dict):
+        asked = {key: value for key, value in base["queries"].items() if key not in ("rounds", "select")}
+        base = {**base, "queries": asked}
+    another = _kind(base, "aggregation") not in (None, mechanism) and "sigma" not in base["aggregation"]
+    if another and mechanism in (AUTO, MECHANISMS.default):
+        overrides = merge({"aggregation": {"sigma": AUTO}}, overrides)
+    return base, overrides
+
+
+def _kind(values: dict[str, Any], name: str) -> Any:
+    """Return the kind that a section says it is of; None if it does not."""
+    section = values.get(name)
+    return section.get(FAMILIES[name].key) if isinstance(section, dict) else None
+
+
+def _sums(mechanism: Any) -> bool:
+    """Return whether a mechanism releases sums."""
+    return mechanism in MECHANISMS.names() and MECHANISMS.of(mechanism).reveals == "sums"
 
 
 def _choices(settings: type[Settings], key: str) -> tuple[object, ...]:

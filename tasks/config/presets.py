@@ -147,7 +147,7 @@ def of_the_project(root: Path) -> dict[str, Any]:
     """Return what params.yaml sets for every run."""
     values = read_yaml(root / "params.yaml")
     values.pop("run", None)
-    return values
+    return lay_over({}, values)
 
 
 def values_of(root: Path, name: str, *overrides: dict[str, Any]) -> dict[str, Any]:

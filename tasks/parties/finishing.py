@@ -52,15 +52,15 @@ PUBLIC = "signing-key.pem"
 class Finished:
     """What came of it: the student's folder and, at the student party, the file to be handed on.
 
-    accuracy, served, images: teacher party, private: on its own test split, in batches; the same one image at a time,
-    as it is served (None where that is no other); of how many. released: student party: the accuracy of all parties,
-    with noise. charged: guardian: what that cost. key: student party: the fingerprint of the key that it signed with.
+    accuracy, in_batches, images: teacher party, private: on its own test split, as the student is served; the same in
+    batches (None if that is no other); of how many. released: student party: the accuracy of all parties, with noise.
+    charged: guardian: what that cost. key: student party: the fingerprint of the key that it signed with.
     """
 
     folder: Path
     archive: Path | None = None
     accuracy: float | None = None
-    served: float | None = None
+    in_batches: float | None = None
     images: int | None = None
     released: dict[str, Any] | None = None
     charged: float | None = None
@@ -160,7 +160,7 @@ def finish_teacher(config: PartyConfig, student: Path, epsilon: float | None, ex
     return Finished(
         run.folders.student,
         accuracy=found["accuracy"],
-        served=found["served"]["accuracy"] if "served" in found else None,
+        in_batches=found.get("in_batches", {}).get("accuracy"),
         images=found["images"],
     )
 

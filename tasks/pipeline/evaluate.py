@@ -1,4 +1,4 @@
-"""evaluate: how well the student does on the private test split.
+"""evaluate: how well the student does on the private test split, as it is served: image by image.
 
 The figures are functions of private test records and are not covered by ε: they stay private, and are marked wherever
 they appear. The one that may be published has noise and a price (`tasks.pipeline.figures.released_accuracy`).
@@ -18,14 +18,14 @@ from tasks.pipeline.figures.subgroups import by_subgroup, subgroups_of
 from tasks.pipeline.student import read_student
 from tasks.runtime.run import Run
 from tasks.runtime.step import step
-from tasks.runtime.store import read_json, write_json
+from tasks.runtime.store import write_json
 from terrine.data.dataset import Dataset
 from terrine.data.ordered import Scale
-from terrine.deployment.manifest import MANIFEST
 from terrine.deployment.model import StudentModel
 from terrine.device import resolve_device
 from terrine.measures import auc, measures
 from terrine.measures.order import measures_of_order
+from terrine.models.statistics import has_batch_norm
 from terrine.students.fitted import FittedStudent
 
 NOTICE = "PRIVATE evaluation: computed on the private test split, covered by no guarantee. Do not publish."
@@ -37,12 +37,14 @@ def evaluate_student(run: Run) -> None:
     pool, its answers'. Of several findings, accuracy and area under the ROC curve of each; of classes in an order, how
     far off.
 
-    `accuracy` is that of the student in batches, with the statistics it was trained with; `served` that of what
-    `terrine predict` and `serve` answer unless told otherwise, one image at a time, where this is another.
+    All figures are those of the student as `terrine predict`, `serve` and exports answer by default: each image by
+    itself. `in_batches` holds the accuracy under the batch statistics that the student was trained with, if its answers
+    depend on them.
     """
     dataset = read_dataset(run.folders)
     subgroups = subgroups_of(run, dataset)
-    said, names = probabilities(run, dataset.test_images), list(dataset.class_names)
+    served = StudentModel.load(run.folders.student, device=resolve_device(run.params.device))
+    said, names = served.predict(dataset.test_images), list(dataset.class_names)
     if dataset.several:
         found = figures_of_findings(dataset.test_labels, said, names)
     else:
@@ -54,25 +56,28 @@ def evaluate_student(run: Run) -> None:
         found["subgroups"] = by_subgroup(subgroups, dataset.test_labels, decided, units)
         if dataset.scale is not None:
             found["order"] = figures_of_order(dataset, dataset.scale, said, units)
-    served = StudentModel.load(run.folders.student, device=resolve_device(run.params.device))
-    own = read_json(run.folders.student / MANIFEST)["statistics"]
-    if served.statistics != own:
-        said = served.predict(dataset.test_images)
-        right = dataset.decided(said) == dataset.test_labels
-        found["served"] = {"statistics": served.statistics, "accuracy": float(right.mean())}
-        if dataset.scale is not None:
-            own_error = figures_of_order(dataset, dataset.scale, said, None)["mean_absolute_error"]
-            found["served"]["mean_absolute_error"] = own_error["value"]
+    found["served"] = served.statistics
+    if served.description["statistics"] != "original" and has_batch_norm(served.network):
+        found["in_batches"] = {"statistics": served.description["statistics"], **figures_in_batches(run, dataset)}
     answers = answer_figures(run)
-    # Where earlier versions wrote these very figures, and nobody would look for them any more.
-    (run.folders.release / run.folders.evaluation.name).unlink(missing_ok=True)
     write_json(run.folders.evaluation, found if answers is None else found | {"answers": answers})
-    write_party_accuracy(run, dataset, lambda images: probabilities(run, images))
+    write_party_accuracy(run, dataset, served.predict)
     release_accuracy(run, dataset)
 
 
+def figures_in_batches(run: Run, dataset: Dataset) -> dict[str, Any]:
+    """Return the accuracy in batches of the test split, under the statistics that the student was trained with."""
+    said = probabilities(run, dataset.test_images)
+    right = dataset.decided(said) == dataset.test_labels
+    found: dict[str, Any] = {"accuracy": float(right.mean())}
+    if dataset.scale is not None:
+        error = figures_of_order(dataset, dataset.scale, said, None)["mean_absolute_error"]
+        found["mean_absolute_error"] = error["value"]
+    return found
+
+
 def probabilities(run: Run, images: np.ndarray) -> np.ndarray:
-    """Return the student's class probabilities [images, classes], in batches as a deployment would see them."""
+    """Return class probabilities [images, classes] in batches, under the statistics the student was trained with."""
     backbone, head, manifest = read_student(run.folders)
     device = resolve_device(run.params.device)
     student = FittedStudent(backbone, head, manifest["statistics"], run.params.student.batch, device)

@@ -20,7 +20,7 @@ from tasks.config.values import flat
 from tasks.pipeline.distance import distance_rows
 from tasks.pipeline.graph import MAIN
 from tasks.pipeline.guided.queries import read_all_queries
-from tasks.reports.accuracy import OF_ORDER, released_accuracy, released_error, shown_measure
+from tasks.reports.accuracy import OF_ORDER, gap_warning, released_accuracy, released_error, shown_measure
 from tasks.reports.charts import stacked_histogram
 from tasks.reports.pages import bar_rows, count, percent, plain, render
 from tasks.reports.partition_figures import partition_figures
@@ -120,6 +120,11 @@ def sheets(run: Run, answers: pd.DataFrame, manifest: dict[str, Any]) -> list[Co
     )
 
 
+def told_of_serving(figures: dict[str, Any]) -> dict[str, Any]:
+    """Return the accuracy in batches, and the warning if that as served is far below it."""
+    return {"in_batches": figures.get("in_batches"), "gap": gap_warning(figures)}
+
+
 def evaluation_of_findings(figures: dict[str, Any]) -> dict[str, Any]:
     """Prepare the evaluation's figures of several findings: bars of the area under the ROC curve of each."""
     entries, images = figures["per_class"], figures["images"]
@@ -130,6 +135,7 @@ def evaluation_of_findings(figures: dict[str, Any]) -> dict[str, Any]:
     ]
     return {
         "findings": True,
+        **told_of_serving(figures),
         "answers": figures.get("answers"),
         "accuracy": figures["accuracy"],
         "auc": figures["auc"],
@@ -161,6 +167,7 @@ def evaluation(figures: dict[str, Any]) -> dict[str, Any]:
     worst = [(int(place // len(names)), int(place % len(names))) for place in order if errors.flat[place]]
     return {
         "findings": False,
+        **told_of_serving(figures),
         "accuracy": accuracy,
         "answers": figures.get("answers"),
         "images": images,

@@ -19,7 +19,7 @@ from tasks.pipeline.distance import distance_metrics
 from tasks.pipeline.graph import MAIN
 from tasks.pipeline.report import reproduce_command
 from tasks.pipeline.synthesize import drawing_cost
-from tasks.reports.accuracy import known_accuracy, released_accuracy, released_error
+from tasks.reports.accuracy import known_accuracy, released_accuracy, released_error, served_accuracy
 from tasks.reports.comparison import Compared, along_the_front, comparison_page, own_settings, series
 from tasks.reports.statement_page import read_statement
 from tasks.runtime.databases import lay_out
@@ -250,17 +250,11 @@ def _compared(run: Any) -> Compared:
 
 def _note(run: Run, statement: Mapping[str, Any], artefacts: str) -> str:
     """Return, in Markdown, what a run guarantees, the command that makes it again, and where to read on."""
-    accuracy = {name: f"{100 * value:.2f} %" for name, value in known_accuracy(run).items()}
     figures = [
         f"**ε = {statement['epsilon_guaranteed']:g}** at δ = {statement['delta']:g} per {statement['unit']}"
         if statement["private"]
         else "**NOT PRIVATE**",
-        *([f"test accuracy {accuracy['accuracy']}"] if "accuracy" in accuracy else []),
-        *(
-            [f"accuracy released {accuracy['accuracy_released']} ± {accuracy['accuracy_released_plus_minus']}"]
-            if "accuracy_released" in accuracy
-            else []
-        ),
+        *served_accuracy(run),
     ]
     return (
         f"{' '.join([', '.join(figures) + '.', *told(statement, 'unprotected')])}\n\n"

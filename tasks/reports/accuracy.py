@@ -1,12 +1,16 @@
-"""The accuracy that a run released, as people read it."""
+"""Accuracy of a run's student: as served, in batches, and as released with noise."""
 
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 from tasks.runtime.run import Run
 from tasks.runtime.store import Folders, read_json
+
+GAP = 0.03
+"""Largest gap between the accuracy in batches and the accuracy as served without a warning."""
 
 OF_ORDER = {
     "mean_absolute_error": "mean absolute error",
@@ -36,6 +40,8 @@ def known_accuracy(run: Run) -> dict[str, float]:
     if run.params.data.public_benchmark:
         found = read_json(run.folders.evaluation)
         known["accuracy"] = found["accuracy"]
+        if "in_batches" in found:
+            known["accuracy_in_batches"] = found["in_batches"]["accuracy"]
         rare = found.get("measures", {})  # of a run that an earlier version evaluated there are none
         known |= {name: of["value"] for name in ("balanced_accuracy", "auc") if (of := rare.get(name))}
         order = found.get("order", {})
@@ -50,6 +56,45 @@ def known_accuracy(run: Run) -> dict[str, float]:
     if (error := released_error(run.folders)) is not None:
         known |= {"error_released": error["mean_absolute_error"], "error_released_plus_minus": error["plus_minus"]}
     return known
+
+
+def served_accuracy(run: Run) -> list[str]:
+    """Return the public accuracies of a run as short texts, the accuracy as served first."""
+    known = known_accuracy(run)
+    said = [
+        f"{text} {100 * known[name]:.2f} %"
+        for name, text in (("accuracy", "test accuracy as served"), ("accuracy_in_batches", "in batches"))
+        if name in known
+    ]
+    if "accuracy_released" in known:
+        noised = shown_accuracy(known["accuracy_released"], known["accuracy_released_plus_minus"])
+        said.append(f"accuracy released, as served: {noised}")
+    return said
+
+
+def gap_warning(evaluation: dict[str, Any]) -> str | None:
+    """Return a warning with remedies if the student as served is far less accurate than in batches, else None.
+
+    evaluation: the content of evaluation.json, which is private; so is the warning.
+    """
+    served, in_batches = evaluation["accuracy"], evaluation.get("in_batches", {}).get("accuracy", 0.0)
+    if in_batches - served <= GAP:
+        return None
+    return (
+        f"The student as served is right in {100 * served:.1f} % of cases, in mixed batches of images in "
+        f"{100 * in_batches:.1f} %: the statistics it carries do not fit these images. Remedies: a student of sums "
+        "(aggregation.mechanism=gradients, a new release); 64 or more of your images as a reference for predict and "
+        "serve (--reference FOLDER); or --statistics current, for requests of 16 or more images of mixed classes."
+    )
+
+
+def gap_of(student: Path) -> str | None:
+    """Return `gap_warning` of the run that a student's folder belongs to; None outside of its project."""
+    release = student.resolve().parent
+    if release.parent.name != "release":
+        return None
+    evaluation = Folders(release.parents[2], release.name).evaluation
+    return gap_warning(read_json(evaluation)) if evaluation.is_file() else None
 
 
 def shown_measure(measured: dict[str, Any] | None) -> str:

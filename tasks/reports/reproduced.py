@@ -37,9 +37,16 @@ class Row:
 
     @property
     def accuracy(self) -> tuple[float, float]:
-        """Mean and standard deviation in per cent; 0 of one run alone, whose deviation nobody knows."""
-        accuracies = [100 * run["accuracy"] for run in self.figures]
-        return statistics.mean(accuracies), statistics.stdev(accuracies) if len(accuracies) > 1 else 0.0
+        """Mean and standard deviation in per cent; 0 of one run alone, whose deviation nobody knows.
+
+        As served; beside a paper, which measures so, in batches under the statistics of the student's training.
+        """
+        return self.mean_of("accuracy" if self.paper is None else "in_batches")
+
+    def mean_of(self, figure: str) -> tuple[float, float]:
+        """Mean and standard deviation in per cent of `accuracy` (as served) or `in_batches`."""
+        found = [100 * run[figure] for run in self.figures]
+        return statistics.mean(found), statistics.stdev(found) if len(found) > 1 else 0.0
 
     @property
     def epsilon(self) -> str:
@@ -93,21 +100,21 @@ def terminal_table(rows: Sequence[Row]) -> Table:
 
 
 def markdown_table(rows: Sequence[Row]) -> str:
-    """Return a Markdown table of the rows that have runs: accuracy is mean ± standard deviation over them.
+    """Return a Markdown table of the rows that have runs: accuracies are mean ± standard deviation over them.
 
     It may be published if the rows' figures may be (`tasks.reports.summary.figures`).
     """
     of_papers = any(row.paper is not None for row in rows)
     lines = [
-        "| row | accuracy % | exact ε | δ | answered / asked | teachers | runs |"
+        "| row | as served % | in batches % | exact ε | δ | answered / asked | teachers | runs |"
         + " published | less here |" * of_papers,
-        "|---|---|---|---|---|---|---|" + "---|---|" * of_papers,
+        "|---|---|---|---|---|---|---|---|" + "---|---|" * of_papers,
     ]
     for row in filter(lambda row: row.figures, rows):
         less = "–" if row.paper is None else row.paper.reduced or "nothing"
         lines.append(
-            f"| {row} | {shown(*row.accuracy)} | {row.epsilon} | {row.figures[0]['delta']:g} "
-            f"| {row.answered} | {row.teachers} | {len(row.figures)} |"
+            f"| {row} | {shown(*row.mean_of('accuracy'))} | {shown(*row.mean_of('in_batches'))} "
+            f"| {row.epsilon} | {row.figures[0]['delta']:g} | {row.answered} | {row.teachers} | {len(row.figures)} |"
             + f" {beside(row.paper, *row.accuracy)} | {less} |"
             * of_papers
         )
@@ -155,6 +162,12 @@ def notes(rows: Sequence[Row], papers: Sequence[Paper], table: str | None, *, re
     if alone := sum(len(row.figures) == 1 for row in rows):
         lines.append(
             f"{_of(alone, 'row')} ha{'s' if alone == 1 else 've'} one run, which has no deviation: --seeds 2 or more."
+        )
+    if gaps := [row for row in rows if row.paper and any(run["accuracy"] != run["in_batches"] for run in row.figures)]:
+        served = statistics.mean(100 * run["accuracy"] for row in gaps for run in row.figures)
+        lines.append(
+            "Accuracies beside a paper's are in batches, as the papers measure. As served, image by image, the mean "
+            f"of {_of(len(gaps), 'row')} is {served:.2f} %."
         )
     if waiting := [row for row in rows if len(row.figures) < len(row.runs)]:
         left = sum(len(row.runs) - len(row.figures) for row in waiting)

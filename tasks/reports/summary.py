@@ -8,7 +8,14 @@ from collections.abc import Sequence
 from rich.table import Table
 from rich.text import Text
 
-from tasks.reports.accuracy import known_accuracy, released_accuracy, released_error, shown_accuracy, shown_measure
+from tasks.reports.accuracy import (
+    gap_warning,
+    known_accuracy,
+    released_accuracy,
+    released_error,
+    shown_accuracy,
+    shown_measure,
+)
 from tasks.reports.statement_page import read_statement
 from tasks.runtime.identity import changes_told
 from tasks.runtime.run import Run
@@ -21,18 +28,20 @@ _SUMS = "sums over records, with noise"
 
 
 def figures(run: Run, *, published: bool = False) -> dict[str, float]:
-    """Return the figures of a finished run that tables compare; accuracy is evaluation, the rest is public.
+    """Return the figures of a finished run that tables compare; accuracies are evaluation, the rest is public.
 
-    published: whether the figures may be published. Accuracy is then that of a public benchmark or the released one,
-    or NaN if neither exists.
+    `accuracy` is that as served, `in_batches` that under the batch statistics of the student's training, if it has any.
+    published: whether the figures may be published. Accuracies are then those of a public benchmark or the released
+    one, or NaN if neither exists.
     """
-    statement = read_statement(run.folders.statement)
-    accuracy = read_json(run.folders.evaluation)["accuracy"]
-    if published:
-        known = known_accuracy(run)
-        accuracy = known.get("accuracy", known.get("accuracy_released", math.nan))
+    statement, evaluation = read_statement(run.folders.statement), read_json(run.folders.evaluation)
+    accuracy = evaluation["accuracy"]
+    in_batches = evaluation.get("in_batches", evaluation)["accuracy"]
+    if published and not run.params.data.public_benchmark:
+        accuracy = in_batches = known_accuracy(run).get("accuracy_released", math.nan)
     return {
         "accuracy": accuracy,
+        "in_batches": in_batches,
         **{name: statement[name] for name in ("epsilon", "delta", "answered", "asked", "queries", "teachers")},
     }
 
@@ -44,11 +53,11 @@ def result_lines(run: Run, *own: tuple[str, str]) -> Text:
     statement = read_statement(run.folders.statement)
     evaluation = read_json(run.folders.evaluation)
     lines: list[tuple[str | Text, str | Text]] = []
-    lines.append(("accuracy (private test split)", f"{100 * evaluation['accuracy']:.2f} %"))
+    lines.append(("accuracy as served (private test split)", f"{100 * evaluation['accuracy']:.2f} %"))
+    if (batches := evaluation.get("in_batches")) is not None:
+        lines.append((f"accuracy in batches, {batches['statistics']} statistics", f"{100 * batches['accuracy']:.2f} %"))
     if evaluation.get("auc") is not None:
         lines.append(("area under the ROC curve, mean over findings", f"{evaluation['auc']:.4f}"))
-    if "served" in evaluation:
-        lines.append(("accuracy as served, each image by itself", f"{100 * evaluation['served']['accuracy']:.2f} %"))
     if "measures" in evaluation:
         rare = [shown_measure(evaluation["measures"][name]) for name in ("balanced_accuracy", "auc")]
         lines.append(("balanced accuracy, AUC (private)", ", ".join(rare)))
@@ -89,7 +98,8 @@ def result_lines(run: Run, *own: tuple[str, str]) -> Text:
     else:
         lines.append(("MLflow run", f"none: terrine track {run.name}"))
     lines.append(("report (private)", str(run.folders.report.relative_to(run.root))))
-    lines.extend((Text("note (private)", style="bold yellow"), change) for change in changes_told(run))
+    notes = [*changes_told(run), *filter(None, [gap_warning(evaluation)])]
+    lines.extend((Text("note (private)", style="bold yellow"), note) for note in notes)
     lines.extend((_alarm("not protected"), sentence) for sentence in told(statement, "unprotected"))
     may_leave = "may be published" if statement["private"] else "results"
     lines.append((may_leave, str(run.folders.release.relative_to(run.root))))
@@ -108,7 +118,9 @@ def for_anybody(run: Run) -> str:
         rows["ε"] = f"{statement['epsilon_guaranteed']:g} at δ = {statement['delta']:g}, per {statement['unit']}"
         rows |= {"not protected": " ".join(public)} if (public := told(statement, "unprotected")) else {}
     if "accuracy" in accuracy:
-        rows["accuracy (test split)"] = f"{100 * accuracy['accuracy']:.2f} %"
+        rows["accuracy as served (test split)"] = f"{100 * accuracy['accuracy']:.2f} %"
+    if "accuracy_in_batches" in accuracy:
+        rows["accuracy in batches"] = f"{100 * accuracy['accuracy_in_batches']:.2f} %"
     if "accuracy_released" in accuracy:
         shown = shown_accuracy(accuracy["accuracy_released"], accuracy["accuracy_released_plus_minus"])
         rows["accuracy released"] = shown

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 import terrine
+from tasks.reports.accuracy import served_accuracy
 from tasks.reports.statement_page import read_statement
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_json, read_tensors
@@ -72,6 +73,7 @@ def log_student_models(run: Run) -> str | None:
         f"{'no ε' if epsilon is None else f'ε = {epsilon:.4f}'} at δ = {statement['delta']:g} per {statement['unit']}"
     )
     text = guarantee if private else f"{statement['warning']} (nominally {guarantee})"
+    text = ", ".join([text, *served_accuracy(run)])
     text = " ".join([f"{text}.", *told(statement, "unprotected")])
     client.update_model_version(run.name, str(version), f"{text} The statement is in artifacts/statement.html.")
     tags = {

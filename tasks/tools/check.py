@@ -10,8 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tasks.config.automatic import AUTO, may_be_summed, take_out
-from tasks.config.params import lay_over
+from tasks.config.automatic import take_out
 from tasks.config.presets import resolve, values_of
 from tasks.pipeline.data_remarks import RARE, Remarks, listed, remarks_on
 from tasks.pipeline.dataset import files_changed, load_dataset
@@ -40,7 +39,6 @@ from tasks.runtime.run import Run
 from tasks.tools.duration import minutes_of
 from tasks.transcription.release import account_of_run, check_run, is_of_public, noise_kind, release_terms, unit_of
 from tasks.transcription.start import section
-from terrine.advice import RICH
 from terrine.aggregation.histogram import GaussianHistogram
 from terrine.data.large import on_disk
 from terrine.data.survey import Survey
@@ -65,8 +63,6 @@ from terrine.privacy.noise import NoiseKind
 from terrine.privacy.statement import Unit
 from terrine.transcription.accounting import claimed, event_of
 
-FEW = 2
-"""Records of a class for a teacher below which sums over small groups do better (docs/choosing-settings.md)."""
 MOST_CLASSES = 8
 """Of which it is said one by one that they vanish."""
 
@@ -129,8 +125,6 @@ def look_at(root: Path, name: str) -> Finding:
             _look_at_sums(found)
         elif not run.params.teachers.averages:
             _look_at_votes(found, unknown)
-            if values.get("aggregation", {}).get("mechanism") == AUTO:
-                _compare_with_sums(found, may_be_summed(lay_over(values, {"privacy": {"unit": "record"}})))
         if not run.params.teachers.unprotected:
             _look_at_account(found, unknown)
         _look_at_accuracy(found)
@@ -201,21 +195,6 @@ def _look_at_votes(found: Finding, automatic: list[tuple[str, str]]) -> None:
         )
 
 
-def _compare_with_sums(found: Finding, possible: bool) -> None:
-    """Say where `auto` took votes since groups are protected, and sums, which are possible, are likely to do better."""
-    params, survey, sums = found.run.params, found.survey, _signal_of_sums(found)
-    if not possible or found.plan is None or survey.several or sums is None or sums < ENOUGH_OF_SUMS:
-        return
-    records, units, classes = survey.records[0], survey.units(params.privacy.unit), len(survey.class_names)
-    if records < RICH * units and records < FEW * classes * found.plan.teachers:
-        found.notes.append(
-            f"Each of your groups has {records / units:.0f} records or so, and a teacher learns {classes} classes from "
-            f"{records / found.plan.teachers:.0f}. Sums over so small groups are likely to be more accurate than votes "
-            f"at the same ε, by a signal of {shown(sums)} (from {ENOUGH_OF_SUMS:g} on a student learns): "
-            "aggregation.mechanism=gradients and student.kind=sums. Decide before a run: each release is paid for."
-        )
-
-
 def _signal_of_sums(found: Finding) -> float | None:
     """Return the signal of sums over units; None where the number of features is no setting."""
     params, projection = found.run.params, getattr(found.run.params.backbone, "projection", None)
@@ -236,12 +215,6 @@ def _look_at_sums(found: Finding) -> None:
     about = {"classes": len(found.survey.class_names), "records": records}
     if sentence := hopeless_sums(run, units, features=params.backbone.projection + 1, **about):
         found.doubts.append(sentence)
-    if params.privacy.unit == "group" and records >= RICH * units:
-        found.notes.append(
-            f"Each of your groups has {records / units:.0f} records or so. Sums hear a group once; "
-            "teachers that vote learn from all of its records, and are more accurate where groups are large: "
-            "aggregation.mechanism=auto takes them."
-        )
 
 
 def vanishing_classes(found: Finding) -> dict[str, str]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tasks.pipeline.tracking import lay_out_database
+from tasks.reports.accuracy import gap_warning, served_accuracy
 from tasks.reports.statement_page import read_statement
 from tasks.runtime.accounts import ledger_before
 from tasks.runtime.keys import site_signing_key
@@ -39,10 +40,12 @@ _LONGEST = 5000
 
 @dataclass(frozen=True)
 class Promoted:
-    """What became the champion, and which version was it before."""
+    """The new champion's version, the version before, and privately its accuracy as served and the warning of a gap."""
 
     version: str
     before: str | None
+    accuracy: float
+    warning: str | None
 
 
 def promote(run: Run) -> Promoted:
@@ -75,14 +78,16 @@ def promote(run: Run) -> Promoted:
             raise ArtefactError(f"Version {version} of {run.name} in MLflow holds another student than the run's.")
         model = client.get_registered_model(run.name)
         before = model.aliases.get(CHAMPION)
-        card = (folder / CARD).read_text(encoding="utf-8")
+        card = "\n\n".join([*served_accuracy(run), (folder / CARD).read_text(encoding="utf-8")])
         client.update_model_version(run.name, version, card if len(card) <= _LONGEST else _shortened(card))
         client.set_model_version_tag(run.name, version, "signed_by", read_signature(folder / SIGNATURE).key)
         identity = client.get_model_version(run.name, version).run_id
         for name in (SIGNATURE, *pages_in(folder)):
             client.log_artifact(identity, str(folder / name), "release")
         client.set_registered_model_alias(run.name, CHAMPION, version)
-    return Promoted(version, None if before is None else str(before))
+    evaluation = read_json(run.folders.evaluation)
+    warning = gap_warning(evaluation)
+    return Promoted(version, None if before is None else str(before), evaluation["accuracy"], warning)
 
 
 def check_ledger(run: Run, statement: Mapping[str, Any]) -> None:

@@ -112,7 +112,8 @@ def cells_of(result: dict[str, Any]) -> list[list[str]]:
     rows = result["candidates"]
     keys = list(rows[0]["settings"])
     accuracies, noised = (any(row.get(name) for row in rows) for name in ("accuracy", "released"))
-    cells = [[*keys, "run", "release", "own exact ε", "answered / asked", *(["test accuracy %"] if accuracies else [])]]
+    cells = [[*keys, "run", "release", "own exact ε", "answered / asked"]]
+    cells[0] += ["accuracy as served %"] if accuracies else []
     cells[0] += ["accuracy released"] if noised else []
     for row in rows:
         epsilon = "none" if row["epsilon"] is None else f"{row['epsilon']:.4f}"

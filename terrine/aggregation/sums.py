@@ -81,8 +81,8 @@ class Sums(Aggregation):
             reason = "its features are those of images. Use a mechanism that counts votes"
         elif run.student.kind != "sums":
             reason = (
-                f"a student of kind {run.student.kind} learns from answers, of which there are none. Set "
-                "student.kind=sums"
+                f"a student of kind {run.student.kind} learns from answers, not from sums. Leave student.kind out, or "
+                "choose a mechanism that counts votes"
             )
         elif run.teachers.averages:
             reason = "no teacher learns anything. Set teachers.kind=linear"

@@ -36,6 +36,7 @@ def test_metrics_plots_and_the_model_are_the_runs(finished):
     (figures,) = [file["data"] for file in shown["data"].values()]
     assert figures == {
         "accuracy": evaluation["accuracy"],
+        "accuracy_in_batches": evaluation["in_batches"]["accuracy"],
         **{name: evaluation["measures"][name]["value"] for name in ("auc", "balanced_accuracy")},
         "answered": statement["answered"],
         "epsilon": statement["epsilon"],

@@ -65,10 +65,10 @@ def finish(
         console.print(f"One accuracy was released, for ε={done.charged:g} on top of the answers.")
     else:
         done = finish_teacher(party, student, epsilon, export)
-        served = "" if done.served is None else f", and in {100 * done.served:.1f} % one image at a time"
+        batches = "" if done.in_batches is None else f"; in batches in {100 * done.in_batches:.1f} %"
         console.print(
             f"PRIVATE, on {done.images:,} test records of this party: the student is right in "
-            f"{100 * (done.accuracy or 0):.1f} % of cases in batches{served}. Do not publish.",
+            f"{100 * (done.accuracy or 0):.1f} % of cases as served{batches}. Do not publish.",
         )
     if done.released is not None:
         shown = shown_accuracy(done.released["accuracy"], done.released["plus_minus"])

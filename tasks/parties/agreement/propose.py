@@ -213,7 +213,7 @@ def _settled(root: Path, preset: str, values: dict[str, Any], wish: Wish) -> tup
     if wish.records is not None and params.aggregation.reveals != "sums":
         raise SettingError(
             f"--records bounds sums, and with aggregation.mechanism={params.aggregation.mechanism} teachers vote. "
-            "Leave it out, or propose sums: --set aggregation.mechanism=gradients --set student.kind=sums."
+            "Leave it out, or propose sums: --set aggregation.mechanism=gradients."
         )
     refuse_transcription(preset, params)
     names = list(wish.class_names or _public_classes(root, params))

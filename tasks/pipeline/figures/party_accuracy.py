@@ -1,8 +1,7 @@
 """How well the student serves each party: an average over all may hide that it serves some badly.
 
 It is judged by records that the parties hold: it has never seen them, but their teachers have, and the figures name
-parties, so they are private, covered by no ε. Records of all parties are mixed in a batch: the batches of a party alone
-would normalise away what is particular to it.
+parties, so they are private, covered by no ε. Each record is answered by itself, as the student is served.
 """
 
 from __future__ import annotations

@@ -30,5 +30,5 @@ class SumsStudent(Student):
         if mechanism.reveals != "sums":
             raise SettingError(
                 f"student.kind=sums does not go with aggregation.mechanism={mechanism.mechanism}, which answers "
-                "queries: it is the head of released sums. Set student.kind=linear, or aggregation.mechanism=moments"
+                "queries: it is the head of released sums. Leave one of the two out: each chooses the other"
             )

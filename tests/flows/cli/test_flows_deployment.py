@@ -14,9 +14,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from PIL import Image
+from typer.testing import CliRunner
 
 from flows.cli import app
-from tasks.runtime.store import Folders
+from tasks.runtime.store import Folders, write_json
 from terrine.deployment.model import StudentModel
 from terrine.errors import ArtefactError
 from terrine.ports import free_ports
@@ -167,3 +168,27 @@ def statement_classes(folders):
     from tasks.runtime.store import read_json
 
     return read_json(folders.student / "manifest.json")["class_names"]
+
+
+@pytest.mark.parametrize("command", ["predict", "serve"])
+def test_a_student_that_is_far_less_accurate_as_served_is_warned_of_until_it_is_served_otherwise(
+    command, tmp_path, pictures, monkeypatch
+):
+    student = make_student(tmp_path / "data" / "release" / "clinic" / "student")
+    evaluation = {"accuracy": 0.129, "in_batches": {"statistics": "current", "accuracy": 0.2926}}
+    write_json(tmp_path / "data" / "private" / "clinic" / "evaluation.json", evaluation)
+    monkeypatch.setattr("tasks.serving.serve.serve", lambda *_: None)
+
+    def said(*options):
+        images = [str(pictures)] * (command == "predict")
+        result = CliRunner().invoke(app, [command, "--folder", str(student), *options, *images])
+        assert result.exit_code == 0, result.output
+        return result.output
+
+    warning = "Warning: The student as served is right in 12.9 % of cases, in mixed batches of images in 29.3 %"
+    assert warning in said()
+    assert warning not in said("--statistics", "current")
+    assert warning not in said("--reference", str(pictures))
+    evaluation["accuracy"] = 0.27
+    write_json(tmp_path / "data" / "private" / "clinic" / "evaluation.json", evaluation)
+    assert "Warning" not in said()

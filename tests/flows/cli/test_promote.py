@@ -34,11 +34,16 @@ def test_a_candidate_becomes_the_champion_and_only_the_very_student_does(tmp_pat
 
     monkeypatch.setattr("tasks.runtime.run.chosen_run", lambda name: run)
     monkeypatch.setattr("tasks.serving.mlflow_model._log_torch", lambda student: None)  # it has no alias
-    assert terrine("promote", "clinic") == "Version 1 of clinic is the champion: models:/clinic@champion\n"
+    served, warning, last = terrine("promote", "clinic").splitlines()
+    assert served == "Accuracy as served (private test split): 50.00 %"
+    assert warning.startswith("Warning: The student as served is right in 50.0 % of cases, in mixed batches")
+    assert last == "Version 1 of clinic is the champion: models:/clinic@champion"
     client = mlflow.MlflowClient()
     assert aliases(client, run.name) == {CANDIDATE: "1", CHAMPION: "1"}
     version = client.get_model_version(run.name, "1")
-    assert version.description == (folder / "model-card.md").read_text()
+    served, batches, card = version.description.split("\n\n", 2)
+    assert (served, batches) == ("test accuracy as served 50.00 %", "in batches 75.00 %")
+    assert card == (folder / "model-card.md").read_text()
     assert version.tags["signed_by"] == read_signature(folder / "signature.json").key
     logged = {file.path for file in client.list_artifacts(identity, "release")}
     assert {"release/signature.json", "release/statement-en.html", "release/model-card.md"} <= logged
@@ -50,7 +55,7 @@ def test_a_candidate_becomes_the_champion_and_only_the_very_student_does(tmp_pat
     with mlflow.start_run(run_id=identity):
         log_student_models(run)
     assert aliases(client, run.name) == {CANDIDATE: "2", CHAMPION: "1"}
-    assert terrine("promote", "clinic").startswith("Version 2 of clinic is the champion (before")
+    assert "\nVersion 2 of clinic is the champion (before" in terrine("promote", "clinic")
     assert promote(run).version == "2"
 
     for weights in (run.root / "mlartifacts").rglob("head.safetensors"):

@@ -12,7 +12,16 @@ from tasks.runtime.store import Folders, write_json
 from terrine.errors import InputError
 from tests.conftest import REPOSITORY
 
-RUN = {"accuracy": 0.9, "epsilon": 5.99, "delta": 1e-5, "answered": 10, "asked": 15, "queries": 20, "teachers": 200}
+RUN = {
+    "accuracy": 0.8,
+    "in_batches": 0.9,
+    "epsilon": 5.99,
+    "delta": 1e-5,
+    "answered": 10,
+    "asked": 15,
+    "queries": 20,
+    "teachers": 200,
+}
 
 
 def stands_for(root, runs):
@@ -118,7 +127,7 @@ def test_a_papers_rows_are_made_and_what_was_not_is_said(drawn, tmp_path):
     assert result.exit_code == 0, result.output
     assert len(set(drawn)) == 4
     assert "Run 1 of 4, " in result.output
-    assert "| Table 1: wide | 90.00 | 5.9900 |" in result.output
+    assert "| Table 1: wide | 80.00 | 90.00 | 5.9900 |" in result.output
     assert "1 row needs a GPU" in result.output
     assert "Table 2" not in result.output
     assert reproduced("drawn", "--seeds", "2", "--table", "Table 1").exit_code == 0

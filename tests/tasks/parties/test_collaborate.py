@@ -35,6 +35,7 @@ from tasks.serving.verification import verify_statement
 from terrine.aggregation.course import moments_in_steps
 from terrine.aggregation.votes import histograms_of
 from terrine.data.source import load_dataset
+from terrine.deployment.model import StudentModel
 from terrine.deployment.signature import public_key
 from terrine.errors import BudgetError, InputError, SettingError
 from terrine.files import file_digest
@@ -289,8 +290,10 @@ def check_handed_on(config, terms, run, folder, monkeypatch):
     monkeypatch.setattr(finishing, "measure", lambda config, terms, shares=None: met.update(terms=terms, shares=shares))
     at_home = finish_teacher(party, done.archive, 2.0, None)
     test = read_dataset(run.folders)
-    right = probabilities(run, test.test_images).argmax(axis=1) == test.test_labels
+    right = StudentModel.load(run.folders.student).predict(test.test_images).argmax(axis=1) == test.test_labels
     assert (at_home.images, at_home.accuracy) == (len(right), right.mean())
+    in_batches = (probabilities(run, test.test_images).argmax(axis=1) == test.test_labels).mean()
+    assert at_home.in_batches in (in_batches, None)
     assert (at_home.folder / "manifest.json").read_bytes() == (run.folders.student / "manifest.json").read_bytes()
     # What it shares of that, and on which terms, which are those of the student party that has the same student.
     np.testing.assert_array_equal(np.sort(met["shares"]), np.sort(right_answers(run, test)))

@@ -102,7 +102,7 @@ def test_a_mechanism_that_is_chosen_sums_records_where_somebody_says_how_many_th
     assert outlook.doubt.startswith("21 teachers are few for ε = 6.")
 
 
-@pytest.mark.parametrize("assignments", [[], [*AUTO, "privacy.unit=group"]])
+@pytest.mark.parametrize("assignments", [[], [*AUTO, "student.statistics=current"]])
 def test_a_bound_on_records_that_nobody_sums_is_refused(assignments, proposed, tmp_path):
     with pytest.raises(SettingError, match=r"--records bounds sums, and with .*=histogram teachers vote"):
         proposed(tmp_path / "votes", *assignments, records=500)

@@ -262,6 +262,20 @@ def test_the_headline_numbers_are_those_of_the_artefacts(tmp_path):
         assert text in html, text
 
 
+def test_the_tile_is_of_the_student_as_served_and_a_wide_gap_is_warned_of(tmp_path):
+    run = make_run(tmp_path)
+    evaluation = read_json(run.folders.evaluation)
+    assert "far less accurate" not in written(run)
+    in_batches = {"statistics": "current", "accuracy": evaluation["accuracy"] + 0.031}
+    write_json(run.folders.evaluation, evaluation | {"in_batches": in_batches})
+    html = written(run)
+    tile = html[html.index("Accuracy of the student as served") :][:400]
+    served, batches = (f"{100 * each['accuracy']:.2f} %" for each in (evaluation, in_batches))
+    assert tile.index(served) < tile.index(f"in batches, under current statistics, {batches}")
+    assert "far less accurate" in html
+    assert "aggregation.mechanism=gradients" in html
+
+
 def test_figures_for_rare_classes_stand_with_their_intervals(tmp_path):
     run = make_run(tmp_path, class_names=("healthy", "ill"))
     labels = np.arange(80) // 70

@@ -15,6 +15,7 @@ from tasks.pipeline.figures.released_accuracy import right_answers
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_json, read_table, write_json, write_table
 from terrine.classifiers import predict
+from terrine.deployment.model import StudentModel
 from terrine.errors import ArtefactError, InputError, SettingError
 from terrine.files import file_digest
 from terrine.models.backbone import features_in_batches
@@ -177,10 +178,7 @@ def test_the_evaluation_is_of_the_students_own_backbone(prepared, tmp_path):
     student.train_student.fn(run)
     dataset.prepare_dataset.fn(run)
     shutil.rmtree(run.folders.backbone)
-    before = run.folders.release / "evaluation.json"
-    write_json(before, {"accuracy": "where earlier versions published it"})
     evaluate.evaluate_student.fn(run)
-    assert not before.exists()
     assert run.folders.evaluation.is_relative_to(run.folders.private)
     figures = read_json(run.folders.evaluation)
     own, head, _ = student.read_student(run.folders)
@@ -190,8 +188,25 @@ def test_the_evaluation_is_of_the_students_own_backbone(prepared, tmp_path):
     order = numpy_generator(0, "evaluation order").permutation(len(test.test_labels))
     features = features_in_batches(own, test.test_images, np.array_split(order, 1), "current")
     expected = (predict(head, features).argmax(1) == test.test_labels).mean()
-    assert figures["accuracy"] == figures["measures"]["accuracy"]["value"] == pytest.approx(expected, abs=1e-9)
+    assert figures["in_batches"] == {"statistics": "current", "accuracy": pytest.approx(expected, abs=1e-9)}
     assert figures["measures"]["independent"] == "records"
+
+
+def test_all_figures_are_those_of_the_student_as_served(prepared, tmp_path):
+    """In batches its answers are others: they have one accuracy, beside."""
+    run = prepared("scattering", tmp_path, kind="linear", l2=0.3)
+    student.train_student.fn(run)
+    dataset.prepare_dataset.fn(run)
+    evaluate.evaluate_student.fn(run)
+    test, figures = dataset.read_dataset(run.folders), read_json(run.folders.evaluation)
+    said = StudentModel.load(run.folders.student).predict(np.asarray(test.test_images)).argmax(axis=1)
+    in_batches = evaluate.probabilities(run, test.test_images).argmax(axis=1)
+    served, other = ((each == test.test_labels).mean() for each in (said, in_batches))
+    assert served != other
+    assert figures["accuracy"] == figures["measures"]["accuracy"]["value"] == pytest.approx(served, abs=1e-9)
+    assert figures["in_batches"] == {"statistics": "current", "accuracy": pytest.approx(other, abs=1e-9)}
+    np.testing.assert_array_equal(np.sum(figures["confusion"], axis=0), np.bincount(said, minlength=10))
+    assert right_answers(run, test).mean() == pytest.approx(served, abs=1e-9)  # of which a release would be
 
 
 def test_test_images_belong_together_where_the_data_have_groups_and_not_where_they_have_names(prepared, tmp_path):

@@ -160,12 +160,16 @@ def test_who_would_have_taught_and_what_student_comes_of_it_are_no_part_of_the_r
     assert release_digest(run_of(tmp_path, {"aggregation": {"epsilon": 2}}).params) != plain
 
 
+GRADIENTS = {"aggregation": {"mechanism": "gradients"}}
+VOTES = {"aggregation": {"mechanism": "histogram", "sigma": 9}}
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
         ({"student": {"statistics": "current"}}, "one record would move the features of its whole batch"),
-        ({"student": {"kind": "linear"}}, "Set student.kind=sums"),
-        ({"aggregation": {"mechanism": "histogram", "sigma": 9}}, "Set student.kind=linear"),
+        ({**GRADIENTS, "student": {"kind": "linear"}}, "Leave student.kind out"),
+        ({**VOTES, "student": {"kind": "sums"}}, "each chooses the other"),
         ({"teachers": {"kind": "averaged", "clip": 1.0, "budget_share": 0.5}}, "no teacher learns anything"),
         ({"transcription": {"annotation": {"sigma": 10}}}, "a transcription releases annotations"),
         ({"queries": {"rounds": 2}}, "nobody is asked"),

@@ -1,12 +1,15 @@
-"""What a finished run prints is never cut, however narrow the terminal is."""
+"""The result of a finished run: the accuracy as served comes first, and no line is cut on a narrow terminal."""
 
 import io
 
 import pytest
 from rich.console import Console
 
+from tasks.config.papers import PaperRow
 from tasks.config.params import validate
 from tasks.reports import summary
+from tasks.reports.accuracy import gap_of, known_accuracy
+from tasks.reports.reproduced import Row
 from tasks.runtime.run import Run
 from tasks.runtime.store import write_json
 
@@ -19,14 +22,16 @@ def test_paths_and_names_are_whole(tmp_path, monkeypatch, width):
     statement = {"epsilon": 7.9903, "delta": 1e-5, "mechanism": {}, "unit": "record", "epsilon_claimed": None}
     asked = {"noise": "replay", "private": True, "answered": 90, "asked": 100, "queries": 120, "teachers": 12}
     monkeypatch.setattr(summary, "read_statement", lambda _: statement | asked)
-    write_json(run.folders.evaluation, {"accuracy": 0.9309})
+    batches = {"statistics": "current", "accuracy": 0.9408}
+    write_json(run.folders.evaluation, {"accuracy": 0.9309, "in_batches": batches})
     write_json(run.folders.private / "tracking.json", {"run_id": "a333a9048e9746e8bc1e3c72ba7e5552"})
     shown = io.StringIO()
     Console(file=shown, width=width).print(summary.result(run), soft_wrap=True)
     lines = [line.split("  ") for line in shown.getvalue().splitlines()]
     assert lines[0] == [f"Run {NAME}"]
     assert {parts[1]: parts[-1].strip() for parts in lines[1:]} == {
-        "accuracy (private test split)": "93.09 %",
+        "accuracy as served (private test split)": "93.09 %",
+        "accuracy in batches, current statistics": "94.08 %",
         "ε exact, per record": "7.9903 at δ = 1e-05",
         "noise": "NOT PRIVATE: replayed from a seed",
         "answered / asked": "90 / 100",
@@ -35,3 +40,39 @@ def test_paths_and_names_are_whole(tmp_path, monkeypatch, width):
         "report (private)": f"data/private/{NAME}/report.html",
         "may be published": f"data/release/{NAME}",
     }
+
+
+@pytest.mark.parametrize(("served", "warned"), [(0.2926, False), (0.28, False), (0.26, True), (0.129, True)])
+def test_the_accuracy_as_served_comes_first_and_a_wide_gap_is_warned_of(tmp_path, monkeypatch, served, warned):
+    """People with nine photographs each: 29.26 % in batches, and one in eight as served."""
+    run = Run(tmp_path, NAME, validate({"data": {"public_benchmark": True}}))
+    statement = {"epsilon": 4.0, "delta": 1e-5, "mechanism": {}, "unit": "group", "epsilon_claimed": None}
+    asked = {"noise": "secure", "private": False, "answered": 90, "asked": 100, "queries": 120, "teachers": 12}
+    monkeypatch.setattr(summary, "read_statement", lambda _: statement | asked)
+    batches = {"statistics": "current", "accuracy": 0.2926}
+    found = {"accuracy": served, "in_batches": batches, "confusion": None, "per_class": [], "images": 9, "auc": None}
+    write_json(run.folders.evaluation, found)
+    _, first, second, *others = summary.result(run).plain.splitlines()
+    assert first.split("  ")[1] == "accuracy as served (private test split)"
+    assert second.split("  ")[1] == "accuracy in batches, current statistics"
+    assert (first[-7:], second[-7:]) == (f"{100 * served:.2f} %", "29.26 %")
+    notes = [line for line in others if "note (private)" in line]
+    assert len(notes) == warned
+    for remedy in ("aggregation.mechanism=gradients", "--reference", "--statistics current") * warned:
+        assert remedy in notes[0]
+    run.folders.student.mkdir(parents=True)
+    assert (gap_of(run.folders.student) is not None) == warned
+    assert gap_of(tmp_path) is None
+
+
+def test_tables_compare_accuracies_as_served_and_show_those_in_batches_beside_a_paper(tmp_path, monkeypatch):
+    run = Run(tmp_path, NAME, validate({"data": {"public_benchmark": True}}))
+    known = dict.fromkeys(("epsilon", "delta", "answered", "asked", "queries", "teachers"), 1)
+    monkeypatch.setattr(summary, "read_statement", lambda _: known)
+    write_json(run.folders.evaluation, {"accuracy": 0.3, "in_batches": {"statistics": "current", "accuracy": 0.4}})
+    assert known_accuracy(run) == {"accuracy": 0.3, "accuracy_in_batches": 0.4}
+    figures = summary.figures(run)
+    assert (figures["accuracy"], figures["in_batches"]) == (0.3, 0.4)
+    paper = PaperRow("Table 1", "digits", 40)
+    assert Row("own", "digits", None, (), figures=[figures]).accuracy[0] == pytest.approx(30)
+    assert Row("theirs", "digits", paper, (), figures=[figures]).accuracy[0] == pytest.approx(40)

@@ -20,6 +20,7 @@ from tasks.tools.duration import BORDER, LARGEST_DENSE, PROJECTION, image_second
 from tasks.transcription.release import open_account as open_transcribed
 from tasks.transcription.release import release_terms
 from tasks.transcription.start import section
+from terrine.advice import advise
 from terrine.data import table
 from terrine.data.encoding import learn
 from terrine.data.sources.table import Table
@@ -63,7 +64,7 @@ def _table_of_groups(project, groups):
     (project / "images" / "table.csv").write_text("\n".join(["path,label,group", *rows]))
 
 
-SUMMED = ["aggregation.mechanism=gradients", "student.kind=sums", "backbone.projection=50"]
+SUMMED = ["aggregation.mechanism=gradients", "backbone.projection=50"]
 
 
 def _check(*options):
@@ -333,34 +334,30 @@ def test_undeclared_classes_of_another_task_are_refused_and_declared_ones_are_pr
     assert edition.survey.class_names == ("c", "d")
 
 
-def test_sums_are_held_against_their_noise_and_large_groups_are_told_of_votes(project):
+def test_sums_are_held_against_their_noise(project):
     found = look_at(project, derive(project, "own", SUMMED))
     assert found.strength > 1
     assert not found.stops
     assert "no teacher votes, records add up gradients" in " ".join(
         _check(*(option for setting in SUMMED for option in ("--set", setting))).stdout.split()
     )
-    lines = [
-        "path,label,group",
-        *(f"{kind}/{kind}L{n:03}.png,{kind},p{n % 20}" for kind in ("boot", "shirt") for n in range(190)),
-    ]
-    (project / "images" / "table.csv").write_text("\n".join(lines))
-    grouped = derive(project, "own", [*SUMMED, "data.path=images/table.csv", "privacy.unit=group"])
-    assert any("teachers that vote learn from all" in note for note in look_at(project, grouped).notes)
 
 
-def test_small_groups_whose_teachers_vote_are_told_of_sums(project):
-    small = ["data.path=images/table.csv", "privacy.unit=group", "backbone.projection=50"]
-
-    def told(groups, *settings):
-        _table_of_groups(project, groups)
-        notes = look_at(project, derive(project, "own", [*small, *settings])).notes
-        return any("aggregation.mechanism=gradients and student.kind=sums" in note for note in notes)
-
-    assert told(150, "aggregation.mechanism=auto")  # two or three images each
-    assert not told(70, "aggregation.mechanism=auto")  # five
-    assert not told(150)  # votes are what was asked for
-    assert not told(150, "aggregation.mechanism=auto", "student.statistics=current")  # which sums do not have
+@pytest.mark.parametrize("groups", [20, 70, 150])
+def test_auto_sums_groups_of_any_size_and_praises_no_votes(project, groups):
+    """Votes used to be taken, and to be called more accurate for groups of eight records or more."""
+    _table_of_groups(project, groups)
+    settings = ["data.path=images/table.csv", "privacy.unit=group", "backbone.projection=50", "aggregation.epsilon=8"]
+    found = look_at(project, derive(project, "own", [*settings, "aggregation.mechanism=auto"]))
+    params = found.run.params
+    assert (params.aggregation.mechanism, params.student.kind, found.plan) == ("gradients", "sums", None)
+    units, classes = found.survey.units("group"), len(found.survey.class_names)
+    advice = advise(units, classes=classes, features=50, epsilon=8, delta=1e-5, unit="group")
+    assert (advice.mechanism, advice.sums) == ("gradients", pytest.approx(found.strength))
+    assert advice.useful == (not found.doubts)
+    assert not [note for note in found.notes if "votes" in note or "vote " in note]
+    votes = look_at(project, derive(project, "own", [*settings, "aggregation.mechanism=histogram"]))
+    assert votes.run.params.aggregation.mechanism == "histogram"
 
 
 def test_the_time_that_is_told_hangs_on_the_images_that_a_run_computes_features_of(project):

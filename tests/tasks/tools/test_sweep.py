@@ -172,6 +172,15 @@ def test_what_is_no_list_of_values_is_refused_with_the_text(text):
         parse_vary(text)
 
 
+def test_mechanisms_are_varied_with_their_students_and_back(project):
+    varied = ["aggregation.mechanism=histogram,moments,gradients"]
+    candidates = candidates_of(project, "terrine-digits", [], varied)
+    kinds = [(each.params.aggregation.mechanism, each.params.student.kind) for each in candidates]
+    assert kinds == [("histogram", "linear"), ("moments", "sums"), ("gradients", "sums")]
+    students = candidates_of(project, "terrine-digits", [], ["student.kind=linear,sums"])
+    assert [each.params.aggregation.reveals for each in students] == ["histogram", "sums"]
+
+
 def test_every_combination_is_a_candidate_and_equal_ones_are_one(project):
     candidates = candidates_of(project, "terrine-digits", ["seed=3"], ["aggregation.sigma=20,40,20", "student.l2=1,2"])
     assert [tuple(candidate.settings.values()) for candidate in candidates] == [

@@ -61,6 +61,6 @@ def test_a_student_of_the_same_answers_is_that_of_the_stage(run, made, tmp_path)
     student = tr.LinearStudent().fit(queries, release, backbone, seed=SEED)
     assert np.array_equal(student.head.weight, read_student(run.folders)[1].weight)
     assert np.array_equal(student.predict_proba(data.test_images), probabilities(run, data.test_images))
-    assert student.score(data.test) == read_json(run.folders.evaluation)["accuracy"]
+    assert student.score(data.test) == read_json(run.folders.evaluation)["in_batches"]["accuracy"]
     with pytest.raises(tr.InputError, match="answers other images"):
         tr.LinearStudent().fit(tr.draw("gaussian", count=90, like=data), release, backbone)
