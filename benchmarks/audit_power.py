@@ -50,7 +50,7 @@ def audited(teachers: int, canaries: int, shadows: int, mechanism: str) -> dict[
         run = Run(Path(folder), "audited", validate(values))
         run_through(run, "dataset", "pretrain")
         found = audit_canaries(run, run_through, canaries, shadows)
-    wanted = ("epsilon_at_least", "epsilon_charged", "epsilon_without_noise", "votes_moved", "right", "guesses")
+    wanted = ("epsilon_at_least", "epsilon_charged", "epsilon_without_noise", "moved", "right", "guesses")
     return {name: found[name] for name in wanted}
 
 
@@ -87,7 +87,7 @@ def main() -> None:
         found = cells.get(key, lambda case=case: audited(*case))
         least, charged = f"{found['epsilon_at_least']:.2f}", f"{found['epsilon_charged']:.2f}"
         plain, seconds = f"{found['epsilon_without_noise']:.1f}", f"{found['seconds']:.0f}"
-        row(*case, f"{found['votes_moved']:.0%}", least, charged, plain, seconds)
+        row(*case, f"{found['moved']:.0%}", least, charged, plain, seconds)
     small = cells.get("small case", small_case)
     print(
         f"\nSmall case, 200 repetitions: {small['above the charge']} bounds above μ = {small['mu_charged']:.2f}; "

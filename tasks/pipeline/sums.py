@@ -165,6 +165,24 @@ def records_of(run: Run) -> Records:
     return _records(run, Whitening.of(query_features(run, "original")), statistics)
 
 
+def plant(run: Run, features: np.ndarray, known: np.ndarray | None = None) -> Records:
+    """Give the last records of a run these features [records, features], instead of those of their images.
+
+    For canaries: the run's next release sums the records that are returned. It releases its moments here, if any.
+
+    Args:
+        known: Vectors of all other records, if they were computed before.
+    """
+    moments = release_moments(run)
+    statistics = None if moments is None else statistics_of_moments(run, moments)
+    whitening = Whitening.of(query_features(run, "original"))
+    if known is None:
+        known = _records(run, whitening, statistics).vectors[: -len(features)]
+    path = _work(run, whitening, statistics) / "vectors.npy"
+    write_array(path, np.concatenate([known, whitening.vectors(features)]))
+    return _records(run, whitening, statistics)
+
+
 def held_by_parties(run: Run, teachers: Mapping[str, int]) -> dict[str, np.ndarray]:
     """Return what each party of a trial is given of the records of as many teachers, in order.
 
@@ -242,5 +260,5 @@ def _statement(
         answered=0,
         answered_per_class=(0,) * classes,
         public_inputs=public_inputs(run),
-        **assurance(run, described),
+        **assurance(run, described | {"mu": mu_left(settings.epsilon, settings.delta, before)}),
     )

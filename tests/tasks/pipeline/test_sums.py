@@ -16,13 +16,10 @@ from tasks.runtime.accounts import open_account
 from tasks.runtime.identity import release_digest
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_json, read_tensors, write_text
-from tasks.tools.audit import audit
-from tasks.tools.canaries import audit_canaries
 from terrine.aggregation.records import Records
 from terrine.deployment.model import StudentModel
 from terrine.errors import SettingError
 from terrine.privacy.accounting.events import from_json
-from terrine.privacy.noise import ReplayNoise
 
 VALUES = {
     "data": {"name": "digits", "size": 16},
@@ -174,11 +171,3 @@ def test_who_would_have_taught_and_what_student_comes_of_it_are_no_part_of_the_r
 def test_what_does_not_go_together_is_refused_in_a_sentence(tmp_path, changes, words):
     with pytest.raises(SettingError, match=words):
         run_of(tmp_path, changes)
-
-
-def test_audits_of_votes_are_refused(tmp_path):
-    run = run_of(tmp_path)
-    with pytest.raises(SettingError, match="terrine membership"):
-        audit(run.params.aggregation, noise=ReplayNoise(0))
-    with pytest.raises(SettingError, match="terrine membership"):
-        audit_canaries(run, lambda *_: None, 10)
