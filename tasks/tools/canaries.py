@@ -318,7 +318,8 @@ def _check_auditable(run: Run, shadows: int) -> None:
         raise SettingError(
             f"The run {run.name} {what}: canaries are for teachers who vote and share nothing. Use terrine membership."
         )
-    refuse_findings(params.aggregation, "terrine audit --canaries")
+    if not sums_over_records(run):
+        refuse_findings(params.aggregation, "terrine audit --canaries")
     if params.partition.kind not in ("iid", "party"):
         raise SettingError(
             f"partition.kind={params.partition.kind} reads labels, so a canary would move other records; it is for "

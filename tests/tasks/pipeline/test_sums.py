@@ -13,13 +13,17 @@ from tasks.reports import comparison
 from tasks.reports.comparison import compared
 from tasks.reports.summary import for_anybody, result
 from tasks.runtime.accounts import open_account
+from tasks.runtime.assurance import record_audit
 from tasks.runtime.identity import release_digest
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_json, read_tensors, write_text
+from tasks.tools.audit import audit
 from terrine.aggregation.records import Records
+from terrine.aggregation.sums import mu_left
 from terrine.deployment.model import StudentModel
 from terrine.errors import SettingError
 from terrine.privacy.accounting.events import from_json
+from terrine.privacy.noise import ReplayNoise
 
 VALUES = {
     "data": {"name": "digits", "size": 16},
@@ -171,3 +175,15 @@ def test_who_would_have_taught_and_what_student_comes_of_it_are_no_part_of_the_r
 def test_what_does_not_go_together_is_refused_in_a_sentence(tmp_path, changes, words):
     with pytest.raises(SettingError, match=words):
         run_of(tmp_path, changes)
+
+
+def test_a_statement_quotes_the_audit_of_its_own_mechanism_at_its_own_budget_and_no_other(tmp_path):
+    run = run_of(tmp_path)
+    run_through(run, "dataset", "pretrain")
+    found = audit(run.params.aggregation, noise=ReplayNoise(0), runs=20, mu=mu_left(8.0, 1e-5))
+    record_audit(run, found)
+    run_through(run, "partition", "aggregate")
+    assert read_json(run.folders.statement)["audit_epsilon"] == pytest.approx(found["epsilon"], abs=1e-3)
+    record_audit(run, found | {"mu": mu_left(2.0, 1e-5)})
+    run_through(run, "aggregate", "aggregate")
+    assert read_json(run.folders.statement)["audit_epsilon"] is None
