@@ -165,10 +165,10 @@ def records_of(run: Run) -> Records:
     return _records(run, Whitening.of(query_features(run, "original")), statistics)
 
 
-def plant(run: Run, features: np.ndarray, known: np.ndarray | None = None) -> Records:
-    """Give the last records of a run these features [records, features], instead of those of their images.
+def plant(run: Run, vectors: np.ndarray, known: np.ndarray | None = None) -> Records:
+    """Give the last records of a run these vectors instead of those of their images, and return all its records.
 
-    For canaries: the run's next release sums the records that are returned. It releases its moments here, if any.
+    For canaries: the run's next release sums these records. Moments, if any, are released here.
 
     Args:
         known: Vectors of all other records, if they were computed before.
@@ -177,9 +177,8 @@ def plant(run: Run, features: np.ndarray, known: np.ndarray | None = None) -> Re
     statistics = None if moments is None else statistics_of_moments(run, moments)
     whitening = Whitening.of(query_features(run, "original"))
     if known is None:
-        known = _records(run, whitening, statistics).vectors[: -len(features)]
-    path = _work(run, whitening, statistics) / "vectors.npy"
-    write_array(path, np.concatenate([known, whitening.vectors(features)]))
+        known = _records(run, whitening, statistics).vectors[: -len(vectors)]
+    write_array(_work(run, whitening, statistics) / "vectors.npy", np.concatenate([known, vectors]))
     return _records(run, whitening, statistics)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from tasks.config.findings import refuse_findings
 from terrine.aggregation.aggregation import Aggregation
-from terrine.aggregation.exchange import Exchange, exchanged_rows
+from terrine.aggregation.exchange import Exchange
 from terrine.aggregation.mechanism import Mechanism
 from terrine.aggregation.records import Whitening
 from terrine.aggregation.sums import Sums, mu_left
@@ -151,14 +151,9 @@ def _audit_sums(
 ) -> dict[str, Any]:
     """Guess the coins of canaries in sums of nothing but canaries."""
     course, generator = mechanism.course(mu), numpy_generator(0, "canaries")
-    several = mechanism.findings > 1
-    classes = mechanism.findings if several else _CLASSES
-    labels = (
-        generator.integers(2, size=(_CANARIES, classes)) if several else generator.integers(classes, size=_CANARIES)
-    )
     whitening = Whitening(np.zeros(_FEATURES), np.eye(_FEATURES), 0.5)
-    rows = exchanged_rows(whitening, course, _CANARIES, generator)
-    exchange = Exchange.of_canaries(course, whitening, rows, labels, classes)
+    classes = mechanism.findings if mechanism.findings > 1 else _CLASSES
+    exchange = Exchange.of_canaries(course, whitening, _CANARIES, classes, generator)
     rehearsal = mechanism.release(exchange.worlds[0], mu, ReplayNoise(0))
     plan, moved = best_plan(exchange.guess(rehearsal).information, confidence, releases), exchange.moved(rehearsal)
     coins = generator.random((releases, _CANARIES)) < 0.5

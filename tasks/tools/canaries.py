@@ -16,7 +16,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -56,24 +56,6 @@ _NO_NOISE = 1e-3  # votes: for the guesser, who divides by it
 Make = Callable[[Run, str, str], None]
 
 
-class Planted(Protocol):
-    """Canaries of one kind in shadow runs of a run."""
-
-    charge: Charge
-    information: tuple[np.ndarray, np.ndarray]
-    """`Guess.information` of a release of this kind, and of one without noise: no function of the coins."""
-
-    def shadow(self, coins: np.ndarray, root: Path) -> Run:
-        """Return a shadow run with its partition, in which canaries have the contents that coins decide."""
-
-    def evidence(self, shadow: Run, coins: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return `Guess.evidence` of what a shadow run released, and of what it would have without noise."""
-
-    def about(self) -> dict[str, Any]:
-        """Return figures for the result; `moved`, of what is charged; and `fault`, the reason that voids the
-        guarantee whatever the noise is, or None."""
-
-
 def audit_canaries(
     run: Run, make: Make, canaries: int, shadows: int = 1, confidence: float = 0.95, progress: Progress | None = None
 ) -> dict[str, Any]:
@@ -102,7 +84,7 @@ def audit_canaries(
 def _audit(
     run: Run, make: Make, work: Path, count: int, shadows: int, confidence: float, progress: Progress
 ) -> dict[str, Any]:
-    planted: Planted = (
+    planted = (
         RowCanaries(run, make, count) if sums_over_records(run) else _VoteCanaries(run, make, work, count, progress)
     )
     plans = [best_plan(information, confidence, shadows) for information in planted.information]
@@ -163,13 +145,13 @@ class _VoteCanaries:
         self.charge = Charge.of([mechanism.worst_case(queries, **self._budget)], mechanism.delta)
 
     def shadow(self, coins: np.ndarray, root: Path) -> Run:
-        """See `Planted.shadow`."""
+        """Return a shadow run with its partition, in which canaries have the contents that coins decide."""
         shadow = shadow_run(self._run, self._directed[0].records(coins), root)
         self._make(shadow, "partition", "partition")
         return shadow
 
     def evidence(self, shadow: Run, coins: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """See `Planted.evidence`."""
+        """Return the evidence of what a shadow run released, and of what it would have without noise."""
         beds, directions = self._directed
         queries, classes = directions.rest.shape
         votes = read_votes(shadow.folders)
@@ -179,7 +161,7 @@ class _VoteCanaries:
         return heard.evidence, self._unheard.guess(silent.labels, silent.histograms).evidence
 
     def about(self) -> dict[str, Any]:
-        """See `Planted.about`."""
+        """Return figures for the result; `fault` is a reason that voids the guarantee whatever the noise is."""
         beds, directions = self._directed
         fault = "Canaries moved teachers that are not theirs: the guarantee is void." if self._astray else None
         return {

@@ -22,7 +22,7 @@ from tasks.runtime.releases import spent_on_inputs
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_tensors
 from tasks.tools.shadow import Silence, shadow_run
-from terrine.aggregation.exchange import Exchange, exchanged_rows
+from terrine.aggregation.exchange import Exchange
 from terrine.aggregation.records import Records, Whitening
 from terrine.aggregation.sums import mu_left
 from terrine.determinism.randomness import numpy_generator
@@ -34,62 +34,58 @@ MOST_ROWS = 4096
 
 
 class RowCanaries:
-    """Canaries among the records that a run sums; see `tasks.tools.canaries.Planted`."""
+    """Canaries among the records that a run sums, used as those in votes are (`tasks.tools.canaries`)."""
 
     def __init__(self, run: Run, make: Callable[[Run, str, str], None], count: int) -> None:
         settings: Any = run.params.aggregation
         self._run, self._make, self._mechanism = run, make, settings
         self._mu = mu_left(settings.epsilon, settings.delta, spent_on_inputs(run.params))
-        self._course = course = settings.course(self._mu)
+        course, own = settings.course(self._mu), read_dataset(run.folders)
         generator = numpy_generator(run.params.seed, "canaries")
-        self._whitening = Whitening.of(query_features(run, "original"))
-        self._rows = exchanged_rows(self._whitening, course, count, generator)
-        own = read_dataset(run.folders)
-        several = own.train_labels.ndim > 1
-        labels = generator.integers(2 if several else own.classes, size=(count, *own.train_labels.shape[1:]))
-        names = generator.integers(2**63, size=count)
+        whitening = Whitening.of(query_features(run, "original"))
+        self._canaries = Exchange.of_canaries(course, whitening, count, own.classes, generator)
+        made_up = settings.release(self._canaries.worlds[0], self._mu, ReplayNoise(0))
+        heard, unheard = (self._canaries.guess(made_up, noise=noise).information for noise in (True, False))
+        self.information, self.charge = (heard, unheard), Charge.of([course.event], settings.delta)
         placeholders = np.zeros((count, *own.train_images.shape[1:]), own.train_images.dtype)
+        names = generator.integers(2**63, size=count)
         self._dataset = replace(
             own,
             train_images=np.concatenate([own.train_images, placeholders]),
-            train_labels=np.concatenate([own.train_labels, labels]),
+            train_labels=np.concatenate([own.train_labels, self._canaries.worlds[0].labels]),
             train_names=np.concatenate([own.record_names, names]),
             train_groups=None if own.train_groups is None else np.concatenate([own.train_groups, names]),
             train_parties=None if own.train_parties is None else np.resize(own.train_parties, own.records + count),
         )
-        alone = Exchange.of_canaries(course, self._whitening, self._rows, labels, own.classes)
-        made_up = self._mechanism.release(alone.worlds[0], self._mu, ReplayNoise(0))
-        self.information = alone.guess(made_up).information, alone.guess(made_up, noise=False).information
-        self.charge = Charge.of([course.event], settings.delta)
         self._moved = np.zeros(count)
         self._own: np.ndarray | None = None
         self._records: Records | None = None
 
     def shadow(self, coins: np.ndarray, root: Path) -> Run:
-        """See `Planted.shadow`: with the vectors of its records, of which the last are those of canaries."""
+        """Return a shadow run with its partition and the vectors of its records, in which coins decide."""
         shadow = shadow_run(self._run, self._dataset, root)
         self._make(shadow, "partition", "partition")
-        one, other = self._rows
-        self._records = plant(shadow, np.where(coins[:, None], one, other), self._own)
+        self._records = plant(shadow, self._canaries.world(coins).vectors, self._own)
         if not self._run.params.privacy.moments:  # otherwise vectors follow from moments of the shadow run's own
             self._own = np.array(self._records.vectors[: -len(coins)])
         return shadow
 
     def evidence(self, shadow: Run, coins: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """See `Planted.evidence`."""
-        planted, count = self._records, len(coins)
+        """Return the evidence of what a shadow run released, and of what it would have without noise."""
+        planted = self._records
         assert planted is not None
-        own = planted.vectors[:-count]
         one, other = (
-            replace(planted, vectors=np.concatenate([own, self._whitening.vectors(rows)])) for rows in self._rows
+            replace(planted, vectors=np.concatenate([planted.vectors[: -len(coins)], world.vectors]))
+            for world in self._canaries.worlds
         )
-        exchange, released = Exchange(self._course, (one, other), count), read_tensors(shadow.folders.answers / SUMS)
-        silent = self._mechanism.release(exchange.world(coins), self._mu, Silence())
+        exchange = replace(self._canaries, worlds=(one, other))
+        released = read_tensors(shadow.folders.answers / SUMS)
+        silent = self._mechanism.release(planted, self._mu, Silence())
         self._moved = np.maximum(self._moved, exchange.moved(released))
         return exchange.guess(released).evidence, exchange.guess(silent, noise=False).evidence
 
     def about(self) -> dict[str, Any]:
-        """See `Planted.about`."""
+        """Return figures for the result."""
         most = float(self._moved.max())
         fault = f"A canary moved the sums {most:.2f} times as far as is charged for." if most > 1 else None
         return {"moved": float(self._moved.mean()), "fault": fault}

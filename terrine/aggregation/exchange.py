@@ -29,20 +29,6 @@ _NO_NOISE = 1e-3
 """Standard deviation assumed for sums without noise: the guesser divides by it."""
 
 
-def exchanged_rows(
-    whitening: Whitening, course: Course, count: int, generator: np.random.Generator
-) -> tuple[Floats, Floats]:
-    """Return the rows of features of canaries whose coin is "one", and of those whose coin is "other".
-
-    Both are [count, features]. Directions are random, so those of different canaries are nearly orthogonal.
-    """
-    first, second = (_directions(generator.standard_normal((count, len(whitening.mean)))) for _ in range(2))
-    across = _directions(second - (second * first).sum(axis=1, keepdims=True) * first)
-    other = -first if course.rounds else (across * np.sqrt(3) - first) / 2
-    inverse = np.linalg.inv(whitening.matrix) * _FAR * whitening.constant
-    return first @ inverse + whitening.mean, other @ inverse + whitening.mean
-
-
 @dataclass(frozen=True, eq=False)
 class Exchange:
     """A course over records of which the last `canaries` have contents that coins decide.
@@ -59,11 +45,24 @@ class Exchange:
 
     @classmethod
     def of_canaries(
-        cls, course: Course, whitening: Whitening, rows: tuple[Floats, Floats], labels: NDArray[Any], classes: int
+        cls, course: Course, whitening: Whitening, count: int, classes: int, generator: np.random.Generator
     ) -> Self:
-        """Return the exchange in which there are no records but canaries, with these features and labels."""
-        one, other = (Records.of(whitening.vectors(each), labels, np.arange(len(labels)), classes) for each in rows)
-        return cls(course, (one, other), len(labels))
+        """Return canaries with random labels and directions, which are nearly orthogonal, and no other records."""
+        first, second = (_directions(generator.standard_normal((count, len(whitening.mean)))) for _ in range(2))
+        across = _directions(second - (second * first).sum(axis=1, keepdims=True) * first)
+        other = -first if course.rounds else (across * np.sqrt(3) - first) / 2
+        features = np.linalg.inv(whitening.matrix) * _FAR * whitening.constant
+        labels = generator.integers(2 if course.findings else classes, size=(count, classes))
+        worlds = [
+            Records.of(
+                whitening.vectors(rows @ features + whitening.mean),
+                labels if course.findings else labels[:, 0],
+                np.arange(count),
+                classes,
+            )
+            for rows in (first, other)
+        ]
+        return cls(course, (worlds[0], worlds[1]), count)
 
     def world(self, coins: NDArray[np.bool_]) -> Records:
         """Return all records with the contents that coins decide, True for "one" [canaries]."""
@@ -77,7 +76,7 @@ class Exchange:
 
     def moved(self, released: Mapping[str, NDArray[Any]]) -> Floats:
         """Return how far each coin moves all sums together, as a share of what is charged [canaries]."""
-        square = sum(part.moved for part in self._products(released, True))
+        square = sum(np.diag(part.kernel) for part in self._products(released, True))
         return np.asarray(np.sqrt(square / mu_squared(self.course.event)))
 
     def _products(self, released: Mapping[str, NDArray[Any]], noise: bool) -> list[Products]:

@@ -272,17 +272,21 @@ class Products:
     sigma: float
 
     @property
-    def moved(self) -> Floats:
-        """Squared distance between the sums with "one" and with "other" of each canary, over the variance [M]."""
-        kernel = [
-            np.einsum("ma,ma->m", left, other) * np.einsum("mkb,mkb->m", right, other_right)
-            for left, right, other, other_right in (
-                (self.left[0], self.right[0], self.left[0], self.right[0]),
-                (self.left[1], self.right[1], self.left[1], self.right[1]),
-                (self.left[0], self.right[0], self.left[1], self.right[1]),
-            )
-        ]
-        return np.asarray((kernel[0] + kernel[1] - 2 * kernel[2]) / self.sigma**2)
+    def kernel(self) -> Floats:
+        """Inner products of the directions in which coins move the sums, over the variance of the noise [M, M]."""
+        left = [each / self.sigma for each in self.left]
+        right = [each.reshape(len(each), -1) for each in self.right]
+        products = [[(left[a] @ left[b].T) * (right[a] @ right[b].T) for b in (0, 1)] for a in (0, 1)]
+        return np.asarray(products[0][0] - products[0][1] - products[1][0] + products[1][1])
+
+    @property
+    def scores(self) -> Floats:
+        """Inner products of the residual and these directions, over the variance of the noise [M]."""
+        one, other = (
+            np.einsum("ma,kab,mkb->m", left, self.residual, right, optimize=True)
+            for left, right in zip(self.left, self.right, strict=True)
+        )
+        return np.asarray((one - other) / self.sigma**2)
 
     @property
     def white(self) -> "Products":
@@ -303,18 +307,9 @@ class Products:
 
 def guess_from_sums(sums: Iterable[Products]) -> Guess:
     """Guess every coin from noisy sums of outer products: a matched filter, decoded jointly."""
-    gradient: Floats = np.zeros(1)
-    curvature: Floats = np.zeros((1, 1))
-    for part in sums:
-        contents = [(1.0, part.left[0], part.right[0]), (-1.0, part.left[1], part.right[1])]
-        for sign, left, right in contents:
-            along = np.einsum("kab,mkb->ma", part.residual, right)
-            gradient = gradient + sign * np.einsum("ma,ma->m", left, along) / part.sigma**2
-            flat = right.reshape(len(right), -1)
-            for other_sign, other_left, other_right in contents:
-                products = (left @ other_left.T) * (flat @ other_right.reshape(len(right), -1).T)
-                curvature = curvature + sign * other_sign * products / part.sigma**2
-    return _decode(gradient, curvature)
+    parts = list(sums)
+    scores = np.sum([part.scores for part in parts], axis=0)
+    return _decode(scores, np.sum([part.kernel for part in parts], axis=0))
 
 
 def _decode(gradient: Floats, curvature: Floats) -> Guess:
