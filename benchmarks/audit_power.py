@@ -46,7 +46,7 @@ SMALL = {"votes": None, "moments": {}, "gradients": {"rounds": 6}}
 
 
 def audited(teachers: Any, canaries: int, shadows: int, mechanism: str) -> dict[str, Any]:
-    """What one audit of a run in a folder of its own finds."""
+    """Audit one run in a temporary folder."""
     sums = mechanism in SMALL
     values = {
         "data": {"public_benchmark": True, "name": "digits", "size": 8},
@@ -90,7 +90,7 @@ def one_release(case: str) -> tuple[float, Callable[[int, np.ndarray], np.ndarra
 
 
 def small_case(case: str, repetitions: int = 200, canaries: int = 60) -> dict[str, Any]:
-    """How often a sound release is accused, with the secure source."""
+    """Count how often a sound release is accused, with the secure source."""
     (charged, evidence), mus = one_release(case), []
     for number in range(repetitions):
         coins = np.random.default_rng((1, number)).random(canaries) < 0.5

@@ -30,8 +30,8 @@ _UNLIMITED = 1e8
 _MU, _MOST_QUERIES = 1.5, 2000
 # One-query runs are made in one call, so that there can be more of them.
 _ONE_QUERY_RUNS = 100
-# Sums: so many canaries, of features and classes, in so many times fewer releases. ε of a mechanism without a run.
-_CANARIES, _FEATURES, _CLASSES, _FEWER_RELEASES, _EPSILON = 1000, 64, 10, 20, 2.0
+# Sums: numbers of canaries, features and classes; runs per release; ε of a mechanism without a run.
+_CANARIES, _FEATURES, _CLASSES, _RUNS_PER_RELEASE, _EPSILON = 1000, 64, 10, 20, 2.0
 _PAIRS = {"moments": "canaries with x·x' = −1/2", "gradients": "canaries with x' = −x"}
 
 
@@ -71,12 +71,12 @@ def audit(
         mechanism: What is attacked.
         noise: The source to audit with it.
         teachers: Size of the ensemble that the made-up histograms come from.
-        runs: Runs on either histogram of each pair; a hundred times as many if a run is one query. Of sums a twentieth
-            as many releases, each of 1,000 canaries.
+        runs: Runs on either histogram of each pair; a hundred times as many if a run is one query. Sums take a
+            twentieth as many releases, each of 1,000 canaries.
         queries: Queries in a run; None: as many as show a defect best.
         delta: δ.
         confidence: Of the whole audit: that a sound mechanism is not accused.
-        mu: Of sums, what they may cost; None: ε = 2 at δ.
+        mu: Charge of a mechanism that sums records; None for ε = 2 at δ.
 
     Raises SettingError for an impossible number.
     """
@@ -88,7 +88,7 @@ def audit(
         about["mu"] = mu
         if queries is not None:
             raise SettingError(f"--queries {queries}: {mechanism.mechanism} sums records and asks none. Leave it out.")
-        entries = [_audit_sums(mechanism, noise, mu, max(1, runs // _FEWER_RELEASES), delta, confidence)]
+        entries = [_audit_sums(mechanism, noise, mu, max(1, runs // _RUNS_PER_RELEASE), delta, confidence)]
     else:
         assert isinstance(mechanism, Mechanism)
         refuse_findings(mechanism, "terrine audit")
@@ -149,7 +149,7 @@ def _audit_votes(
 def _audit_sums(
     mechanism: Sums, noise: NoiseSource, mu: float, releases: int, delta: float, confidence: float
 ) -> dict[str, Any]:
-    """Guess the coins of canaries in sums of nothing but canaries."""
+    """Guess the coins of canaries in sums over canaries only."""
     course, generator = mechanism.course(mu), numpy_generator(0, "canaries")
     whitening = Whitening(np.zeros(_FEATURES), np.eye(_FEATURES), 0.5)
     classes = mechanism.findings if mechanism.findings > 1 else _CLASSES
@@ -165,7 +165,8 @@ def _audit_sums(
         "name": _PAIRS[mechanism.mechanism],
         "coins": coins.size,
         "runs": releases,
-        "guesses": plan.guesses * plan.runs,
+        "counted_as_runs": plan.runs,
+        "guesses": plan.guesses,
         "right": right,
         "moved": float(moved.mean()),
         "epsilon_charged": charge.epsilon,

@@ -69,7 +69,7 @@ def audit_canaries(
     if sums_over_records(run):
         check_count(canaries, MOST_ROWS, "The coins of canaries in sums are guessed jointly")
     else:
-        check_count(canaries, run.params.partition.teachers, "Every canary has a teacher of its own")
+        check_count(canaries, run.params.partition.teachers, "Every canary needs one teacher")
     report = progress or (lambda fraction, text: None)
     work = run.folders.work / "canaries"
     shutil.rmtree(work, ignore_errors=True)
@@ -126,7 +126,7 @@ def _audit(
 
 
 class _VoteCanaries:
-    """Canaries in the records of teachers who vote: each has a teacher of its own."""
+    """Canaries in the records of teachers who vote, one canary a teacher."""
 
     def __init__(self, run: Run, make: Make, work: Path, count: int, progress: Progress) -> None:
         mechanism = run.params.aggregation
@@ -161,7 +161,7 @@ class _VoteCanaries:
         return heard.evidence, self._unheard.guess(silent.labels, silent.histograms).evidence
 
     def about(self) -> dict[str, Any]:
-        """Return figures for the result; `fault` is a reason that voids the guarantee whatever the noise is."""
+        """Return figures for the result; `fault` says what voids the guarantee regardless of the noise."""
         beds, directions = self._directed
         fault = "Canaries moved teachers that are not theirs: the guarantee is void." if self._astray else None
         return {

@@ -163,8 +163,7 @@ class _Sums:
         return rounds
 
     def moved(self, before: list[np.ndarray], after: list[np.ndarray], left_out: bool) -> dict[str, Any]:
-        """How far each round moved as a share of its own price, and the largest of these shares and that of all
-        rounds together."""
+        """Return the distance of each round as a share of its price, and the largest of these and of all rounds."""
         course = self._course
         charged, square, gradient = course.event, JOINT, 2 * course.clip
         if left_out:

@@ -1,9 +1,9 @@
 """Canaries in sums over records: rows of features beside a run's own records (`terrine.aggregation.exchange`).
 
-A canary is a record of its own with a placeholder image. Its features are given directly, as if an adversary had found
-an image with these features; from there on they pass through the run's own stages: whitening, division by the norm,
-weights of units, clipping, sums, noise and ledger. So the audit is about everything but the backbone. What an image of
-the run's data can move at most is tried by `tasks.tools.neighbours`.
+A canary is a separate record with a placeholder image. Its features are given directly, as if an adversary had found an
+image with these features. Then they pass through the code and the stages of the run: whitening, division by the norm,
+weights of units, clipping, sums, noise and ledger. So the audit covers everything but the backbone.
+`tasks.tools.neighbours` tests the images of the run's data.
 """
 
 from __future__ import annotations

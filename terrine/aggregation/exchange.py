@@ -1,13 +1,13 @@
 """Canaries in sums over records: rows that move the sums as far as an exchanged unit is charged for.
 
 A canary is one record, alone in its unit. A fair coin decides which of two rows of features it has, with the same
-label. The rows are far from the mean of the public features, so their vectors x and x' have length 1 and can point in
-any direction; x·x' = −1/2 is the worst case for moments, x' = −x for gradients (`Course`). So the audit is about an
+label. The rows are far from the mean of the public features, so their vectors x and x' have length 1 and any
+direction; x·x' = −1/2 is the worst case for moments, x' = −x for gradients (`Course`). So the audit is about an
 adversary who chooses the features of its record, who knows all other records, and who sees everything that is released.
 
-Each coin moves the sum of every round along a direction that follows from earlier rounds, which are public by then:
-x xᵀ − x'x'ᵀ and (x − x') yᵀ for moments, x eᵀ − x'e'ᵀ for gradients. The score of a canary is the inner product of
-the released sums with its direction, over the variance of the noise (a matched filter), decoded jointly
+Each coin moves the sum of every round along one direction: x xᵀ − x'x'ᵀ and (x − x') yᵀ for moments, x eᵀ − x'e'ᵀ for
+gradients. The direction follows from the releases of earlier rounds. The score of a canary is the inner product of the
+released sums with its direction, over the variance of the noise (a matched filter), decoded jointly
 (`guess_from_sums`).
 """
 
@@ -47,7 +47,7 @@ class Exchange:
     def of_canaries(
         cls, course: Course, whitening: Whitening, count: int, classes: int, generator: np.random.Generator
     ) -> Self:
-        """Return canaries with random labels and directions, which are nearly orthogonal, and no other records."""
+        """Return canaries only, with random labels and random, hence nearly orthogonal, directions."""
         first, second = (_directions(generator.standard_normal((count, len(whitening.mean)))) for _ in range(2))
         across = _directions(second - (second * first).sum(axis=1, keepdims=True) * first)
         other = -first if course.rounds else (across * np.sqrt(3) - first) / 2

@@ -36,7 +36,7 @@ class Estimate(NamedTuple):
 
 @dataclass(frozen=True)
 class Attack:
-    """How well membership was inferred, over all runs in turn.
+    """Success of membership inference, over all runs in turn.
 
     Intervals are quantiles of a pigeonhole bootstrap, which resamples runs and records (Owen 2007).
 

@@ -52,7 +52,7 @@ def test_a_private_student_survives_the_attack_and_the_runs_ledger_is_left_alone
 
 
 def test_a_head_of_sums_survives_the_attack_and_one_made_without_noise_gives_its_records_away(tmp_path, monkeypatch):
-    """Of 40 features, in sums of some 30 records, a head knows which."""
+    """Sums over some 30 records of 30 features determine a head that fits those records best."""
     plain = dataset.load_dataset
     monkeypatch.setattr(dataset, "load_dataset", lambda run: members(plain(run), np.arange(1435) < 60))
     sums = {"aggregation": {"mechanism": "moments", "epsilon": 2}, "student": {"kind": "sums"}}

@@ -90,7 +90,7 @@ def test_guesses_are_the_posterior_of_a_linear_model_over_all_rounds(name, monke
 
 @pytest.mark.parametrize("name", KINDS)
 def test_sums_are_the_middle_and_half_of_every_direction_by_its_coin(name):
-    """To the rounding of the grid alone: nothing else enters the sums."""
+    """Up to rounding of doubles, only these directions enter the sums."""
     exchange, coins = planted(name, 12), np.random.default_rng(1).random(12) < 0.5
     design, residual = directions(exchange, released(name, exchange, coins, Silence()))
     assert residual == pytest.approx((coins - 0.5) @ design, abs=1e-9)
@@ -190,7 +190,7 @@ def test_records_that_are_counted_twice_are_caught(name, monkeypatch):
 @pytest.mark.parametrize("name", KINDS)
 def test_sound_sums_are_never_accused(name):
     """One release of 60 canaries, 30 times: at a confidence of 1 − 3e-11 each the chance that any is accused is below
-    1e-9 whatever the seeds are; at 95 % the bound says something in most of them, and with these seeds accuses none."""
+    1e-9 for any seeds; at 95 % the bound says something in most of them, and with these seeds accuses none."""
     exchange, found = planted(name, 60, mu=2.0), []
     charge = Charge.of([exchange.course.event], 1e-5)
     for seed in range(30):
