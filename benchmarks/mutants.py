@@ -83,12 +83,16 @@ PRIVACY_TESTS = (
     "tests/flows/test_zones.py",
     "tests/flows/test_what_leaves.py",
 )
-HARNESS = tuple(f"tests/neighbours/test_neighbours_{name}.py" for name in ("findings", "formats", "kinds", "release"))
+HARNESS = tuple(
+    f"tests/neighbours/test_neighbours_{name}.py" for name in ("findings", "formats", "kinds", "release", "sums")
+)
 AUDITS: dict[str, tuple[str, ...]] = {
     "gnmax": ("--mechanism", "gnmax"),
     "histogram": ("--mechanism", "histogram", "--runs", "2000"),
     "confident": ("--mechanism", "confident", "--sigma", "30", "--sigma1", "5"),
     "lnmax": ("--mechanism", "lnmax"),
+    "moments": ("--mechanism", "moments"),
+    "gradients": ("--mechanism", "gradients"),
     "neighbours": ("--run", "digits", "--neighbours", "2"),
     "neighbours of groups": ("--run", "people", "--neighbours", "2"),
 }

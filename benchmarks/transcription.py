@@ -262,7 +262,12 @@ def audit(runs: Runs, seeds: Sequence[int]) -> None:
         params = runs._params("dpsd-many-teachers", changes, seeds[0])
         cell = f"dpsd-many-teachers-{digest(params)}"
         found = audit_student(Run(runs.work / "cells" / cell, cell, params), make_shadow, 16)
-        row(epsilon, f"{found['auc']:.3f}", f"{found['epsilon_at_least']:.3f}", f"{found['epsilon_charged']:.4g}")
+        row(
+            epsilon,
+            f"{found['auc']['value']:.3f}",
+            f"{found['epsilon_at_least']:.3f}",
+            f"{found['epsilon_charged']:.4g}",
+        )
 
 
 def iteration(runs: Runs, seeds: Sequence[int]) -> None:

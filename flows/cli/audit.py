@@ -44,7 +44,7 @@ def audit(
     shadows: Annotated[int, typer.Option(help="Runs with canaries, each with coins and noise of its own.")] = 1,
     as_json: JsonOption = False,
 ) -> None:
-    """Attack a mechanism on made-up neighbouring histograms: exit code 1 when it leaks more than it charges.
+    """Attack a mechanism on made-up neighbouring data: exit code 1 when it leaks more than it charges.
 
     With --canaries, records made to be found are planted in copies of a run, and looked for in what the copies release.
     The outcome is private: it is written to data/private/RUN/canaries.json, never into the statement.
@@ -88,21 +88,26 @@ def audit_run(name: str, **options: Any) -> dict[str, Any]:
     from flows.stages import check_released, state_anew
     from tasks.runtime.accounts import noise_source
     from tasks.runtime.assurance import record_audit
+    from tasks.runtime.releases import spent_on_inputs
     from tasks.runtime.run import chosen_run
     from tasks.tools.audit import audit as audit_mechanism
+    from terrine.aggregation.sums import mu_left
     from terrine.errors import ArtefactError, SettingError
 
     run = chosen_run(name)
     if run.params.transcription is not None:
-        raise SettingError(f"The run {name} is a transcription: terrine audit is for mechanisms that count votes.")
+        raise SettingError(f"The run {name} is a transcription: terrine audit is for votes and for sums over records.")
     if not run.folders.statement.is_file():
         raise ArtefactError(f"The run {name} has released nothing yet: make it first (terrine run).")
     check_released(run.root, name)
+    settings: Any = run.params.aggregation
+    sums = settings.reveals == "sums"
     result = audit_mechanism(
-        run.params.aggregation,
+        settings,
         noise=noise_source(run),
         teachers=run.params.teachers.voters(run.params.partition.teachers),
-        delta=run.params.aggregation.delta,
+        delta=settings.delta,
+        mu=mu_left(settings.epsilon, settings.delta, spent_on_inputs(run.params)) if sums else None,
         **options,
     )
     record_audit(run, result)
@@ -112,19 +117,21 @@ def audit_run(name: str, **options: Any) -> dict[str, Any]:
 
 def _show(result: dict[str, Any]) -> None:
     console = printer()
-    table = Table("attack", "queries", "runs", "ε charged", "ε ≥", "μ charged", "μ ≥", box=None, pad_edge=False)
+    each = "coins" if "mu" in result else "queries"
+    table = Table("attack", each, "runs", "ε charged", "ε ≥", "μ charged", "μ ≥", box=None, pad_edge=False)
     for entry in result["canaries"]:
         table.add_row(
             Text.assemble(entry["name"], (" caught" if entry["caught"] else "", "bold red")),
-            str(entry["queries"]),
+            f"{entry[each]:,}",
             str(entry["runs"]),
             *(
                 "" if entry[name] is None else f"{entry[name]:.3f}"
                 for name in ("epsilon_charged", "epsilon_at_least", "mu_charged", "mu_at_least")
             ),
         )
+    of = "rows of made-up features" if "mu" in result else f"{result['teachers']} teachers"
     console.print(
-        f"{result['mechanism']}, {result['noise']['kind']} noise, {result['teachers']} teachers, "
+        f"{result['mechanism']}, {result['noise']['kind']} noise, {of}, "
         f"δ = {result['delta']:g}, confidence {result['confidence']:.0%}\n"
     )
     console.print(table)
@@ -142,7 +149,7 @@ def _show_canaries(result: dict[str, Any]) -> None:
         f"{result['mechanism']}, {result['noise']['kind']} noise\n"
     )
     table = Table(box=None, pad_edge=False, show_header=False)
-    table.add_row("votes that a canary moves", f"{result['votes_moved']:.0%}", "100% is the worst case, and charged")
+    table.add_row("moved by a canary", f"{result['moved']:.0%}", "100% is the worst case, and charged")
     table.add_row("coins guessed", f"{result['right']} of {result['guesses']} right", "half is chance")
     table.add_row(
         f"ε at least, with confidence {result['confidence']:.0%}",
@@ -151,8 +158,8 @@ def _show_canaries(result: dict[str, Any]) -> None:
     )
     table.add_row("ε at least, were there no noise", f"{result['epsilon_without_noise']:.3f}", "the audit's power")
     console.print(table)
-    if result["teachers_astray"]:
-        console.print("\nCanaries moved teachers that are not theirs: the guarantee is void.", style="bold red")
+    if result["fault"]:
+        console.print(f"\n{result['fault']}", style="bold red")
     if result["epsilon_at_least"] > result["epsilon_charged"]:
         console.print("\nIt leaks more than it charges.", style="bold red")
     elif not result["caught"]:

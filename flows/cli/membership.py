@@ -46,9 +46,14 @@ def _show(run: str, result: dict[str, Any]) -> None:
     console = printer()
     console.print(f"{run}: {result['shadows']} shadow runs, {result['units']:,} units ({result['unit']})\n")
     table = Table(box=None, pad_edge=False, show_header=False)
-    table.add_row("area under the ROC curve", f"{result['auc']:.3f}", "0.5 is chance")
-    for fpr, rate in result["true_positive_rate"].items():
-        table.add_row(f"members found at {float(fpr):.1%} false alarms", f"{rate:.2%}", f"{float(fpr):.2%} is chance")
+    auc = result["auc"]
+    table.add_row(
+        "area under the ROC curve", f"{auc['value']:.3f} ({auc['low']:.3f} to {auc['high']:.3f})", "0.5 is chance"
+    )
+    for who, found in (("members", result["members_found"]), ("non-members", result["others_found"])):
+        for fpr, rate in found.items():
+            shown = f"{rate['value']:.2%} ({rate['low']:.2%} to {rate['high']:.2%})"
+            table.add_row(f"{who} found at {float(fpr):.1%} false alarms", shown, f"{float(fpr):.2%} is chance")
     table.add_row(f"ε at least, with confidence {result['confidence']:.0%}", f"{result['epsilon_at_least']:.3f}", "")
     charged = result["epsilon_charged"]
     table.add_row("ε charged", "none: NOT PRIVATE" if charged is None else f"{charged:.4f}", f"δ = {result['delta']:g}")

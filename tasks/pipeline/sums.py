@@ -170,6 +170,23 @@ def records_of(run: Run) -> Records:
     return _records(run, Whitening.of(query_features(run, "original")), statistics)
 
 
+def plant(run: Run, vectors: np.ndarray, known: np.ndarray | None = None) -> Records:
+    """Give the last records of a run these vectors instead of those of their images, and return all its records.
+
+    For canaries: the run's next release sums these records. Moments, if any, are released here.
+
+    Args:
+        known: Vectors of all other records, if they were computed before.
+    """
+    moments = release_moments(run)
+    statistics = None if moments is None else statistics_of_moments(run, moments)
+    whitening = Whitening.of(query_features(run, "original"))
+    if known is None:
+        known = _records(run, whitening, statistics).vectors[: -len(vectors)]
+    write_array(_work(run, whitening, statistics) / "vectors.npy", np.concatenate([known, vectors]))
+    return _records(run, whitening, statistics)
+
+
 def held_by_parties(run: Run, teachers: Mapping[str, int]) -> dict[str, np.ndarray]:
     """Return what each party of a trial is given of the records of as many teachers, in order.
 
@@ -247,5 +264,5 @@ def _statement(
         answered=0,
         answered_per_class=(0,) * classes,
         **about_records(run),
-        **assurance(run, described),
+        **assurance(run, described | {"mu": mu_left(settings.epsilon, settings.delta, before)}),
     )

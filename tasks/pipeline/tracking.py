@@ -278,7 +278,7 @@ def _log_queries(statement: Mapping[str, Any]) -> None:
 
 
 def _metrics(run: Run, statement: dict[str, Any]) -> dict[str, float | None]:
-    names = ("epsilon", "epsilon_guaranteed", "delta", "teachers", "queries", "answered")
+    names = ("epsilon", "epsilon_guaranteed", "audit_epsilon", "delta", "teachers", "queries", "answered")
     metrics: dict[str, float | None] = {name: statement[name] for name in names}
     metrics |= {f"cost/drawing_{name}": value for name, value in drawing_cost(run).items()}
     if run.params.tracking.private_metrics:

@@ -1,4 +1,8 @@
-"""Attack the mechanisms as they are installed here, on made-up neighbouring histograms: nothing private is involved."""
+"""Attack the mechanisms as they are installed here, on made-up neighbouring data: nothing private is involved.
+
+Mechanisms that count votes are run many times on neighbouring histograms. Those that sum records are run on canaries,
+each with one of two contents, as a fair coin says (`terrine.aggregation.exchange`).
+"""
 
 from __future__ import annotations
 
@@ -8,11 +12,16 @@ import numpy as np
 
 from tasks.config.findings import refuse_findings
 from terrine.aggregation.aggregation import Aggregation
+from terrine.aggregation.exchange import Exchange
 from terrine.aggregation.mechanism import Mechanism
+from terrine.aggregation.records import Whitening
+from terrine.aggregation.sums import Sums, mu_left
+from terrine.determinism.randomness import numpy_generator
 from terrine.errors import SettingError
 from terrine.privacy.accounting.gaussian import mu_squared
-from terrine.privacy.auditing.audit import audit_mechanism
-from terrine.privacy.noise import NoiseSource
+from terrine.privacy.auditing.audit import Charge, audit_mechanism
+from terrine.privacy.auditing.canaries import best_plan
+from terrine.privacy.noise import NoiseSource, ReplayNoise
 
 # Every run may spend this much: the audit is about the charge, not about the budget.
 _UNLIMITED = 1e8
@@ -21,6 +30,9 @@ _UNLIMITED = 1e8
 _MU, _MOST_QUERIES = 1.5, 2000
 # One-query runs are made in one call, so that there can be more of them.
 _ONE_QUERY_RUNS = 100
+# Sums: numbers of canaries, features and classes; runs per release; ε of a mechanism without a run.
+_CANARIES, _FEATURES, _CLASSES, _RUNS_PER_RELEASE, _EPSILON = 1000, 64, 10, 20, 2.0
+_PAIRS = {"moments": "canaries with x·x' = −1/2", "gradients": "canaries with x' = −x"}
 
 
 Pair = tuple[tuple[int, int], tuple[int, int]]
@@ -49,6 +61,7 @@ def audit(
     queries: int | None = None,
     delta: float = 1e-5,
     confidence: float = 0.95,
+    mu: float | None = None,
 ) -> dict[str, Any]:
     """Return lower bounds on the privacy loss of a mechanism beside what it charges, as JSON values.
 
@@ -58,21 +71,48 @@ def audit(
         mechanism: What is attacked.
         noise: The source to audit with it.
         teachers: Size of the ensemble that the made-up histograms come from.
-        runs: Runs on either histogram of each pair; a hundred times as many where a run is one query.
+        runs: Runs on either histogram of each pair; a hundred times as many if a run is one query. Sums take a
+            twentieth as many releases, each of 1,000 canaries.
         queries: Queries in a run; None: as many as show a defect best.
         delta: δ.
         confidence: Of the whole audit: that a sound mechanism is not accused.
+        mu: Charge of a mechanism that sums records; None for ε = 2 at δ.
 
     Raises SettingError for an impossible number.
     """
-    if not isinstance(mechanism, Mechanism):
-        raise SettingError(
-            f"terrine audit is for mechanisms that count votes, and mechanism={mechanism.mechanism} adds up records. "
-            "Use terrine membership."
-        )
-    refuse_findings(mechanism, "terrine audit")
     if not 0 < confidence < 1:
         raise SettingError(f"confidence must lie strictly between 0 and 1, got {confidence!r}.")
+    about = {**mechanism.describe(), "noise": noise.describe(), "delta": delta, "confidence": confidence}
+    if isinstance(mechanism, Sums):
+        mu = mu_left(_EPSILON, delta) if mu is None else mu
+        about["mu"] = mu
+        if queries is not None:
+            raise SettingError(f"--queries {queries}: {mechanism.mechanism} sums records and asks none. Leave it out.")
+        entries = [_audit_sums(mechanism, noise, mu, max(1, runs // _RUNS_PER_RELEASE), delta, confidence)]
+    else:
+        assert isinstance(mechanism, Mechanism)
+        refuse_findings(mechanism, "terrine audit")
+        about["teachers"] = teachers
+        entries = _audit_votes(mechanism, noise, teachers, runs, queries, delta, confidence)
+    return {
+        **about,
+        "caught": any(entry["caught"] for entry in entries),
+        "epsilon": max(entry["epsilon_at_least"] for entry in entries),
+        "canaries": entries,
+        "may_be_published": True,
+        "note": "From made-up data: no private data was used. A bound below the charge proves nothing.",
+    }
+
+
+def _audit_votes(
+    mechanism: Mechanism,
+    noise: NoiseSource,
+    teachers: int,
+    runs: int,
+    queries: int | None,
+    delta: float,
+    confidence: float,
+) -> list[dict[str, Any]]:
     pairs = canaries(mechanism, teachers)
     asked = queries or _best_queries(mechanism, noise)
     repeats = runs if asked > 1 else runs * _ONE_QUERY_RUNS
@@ -103,17 +143,37 @@ def audit(
                 "caught": verdict.caught,
             }
         )
+    return entries
+
+
+def _audit_sums(
+    mechanism: Sums, noise: NoiseSource, mu: float, releases: int, delta: float, confidence: float
+) -> dict[str, Any]:
+    """Guess the coins of canaries in sums over canaries only."""
+    course, generator = mechanism.course(mu), numpy_generator(0, "canaries")
+    whitening = Whitening(np.zeros(_FEATURES), np.eye(_FEATURES), 0.5)
+    classes = mechanism.findings if mechanism.findings > 1 else _CLASSES
+    exchange = Exchange.of_canaries(course, whitening, _CANARIES, classes, generator)
+    rehearsal = mechanism.release(exchange.worlds[0], mu, ReplayNoise(0))
+    plan, moved = best_plan(exchange.guess(rehearsal).information, confidence, releases), exchange.moved(rehearsal)
+    coins = generator.random((releases, _CANARIES)) < 0.5
+    evidence = [exchange.guess(mechanism.release(exchange.world(own), mu, noise)).evidence for own in coins]
+    right = plan.right(np.stack(evidence), coins)
+    charge = Charge.of([course.event], delta)
+    at_least, mu_at_least = plan.bound(charge, right, confidence)
     return {
-        **mechanism.describe(),
-        "noise": noise.describe(),
-        "teachers": teachers,
-        "delta": delta,
-        "confidence": confidence,
-        "caught": any(entry["caught"] for entry in entries),
-        "epsilon": max(entry["epsilon_at_least"] for entry in entries),
-        "canaries": entries,
-        "may_be_published": True,
-        "note": "From made-up histograms: no private data was used. A bound below the charge proves nothing.",
+        "name": _PAIRS[mechanism.mechanism],
+        "coins": coins.size,
+        "runs": releases,
+        "counted_as_runs": plan.runs,
+        "guesses": plan.guesses,
+        "right": right,
+        "moved": float(moved.mean()),
+        "epsilon_charged": charge.epsilon,
+        "epsilon_at_least": at_least,
+        "mu_charged": charge.mu,
+        "mu_at_least": mu_at_least,
+        "caught": bool(at_least > charge.epsilon or moved.max() > 1),
     }
 
 

@@ -1,17 +1,17 @@
 """Canaries in a run: what its whole path, from records to released answers, gives away in the worst case.
 
 Some of the run's teachers are emptied and given a companion and a canary each (`terrine.privacy.auditing.canaries`);
-all others keep their own records. The run's own stages are then made in shadow runs: twice to learn how each canary's
+all others keep their own records. If records are summed, canaries are added to them (`tasks.tools.row_canaries`).
+The run's own stages are then made in shadow runs: twice to learn how each canary's
 teacher votes with either content, and once or more with contents that fair coins decide. The coins are guessed from
 what these last runs released, and the guesses that are right bound the privacy loss from below.
 
 The two first runs know no coin, so the bound holds whatever defect they show. Beside it stands its power: the same
-votes and mechanism, without noise. All of it is computed from other teachers' records too, and stays private.
+votes or sums, without noise. All of it is computed from other teachers' records too, and stays private.
 """
 
 from __future__ import annotations
 
-import math
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -23,71 +23,37 @@ import numpy as np
 from tasks.config.findings import refuse_findings
 from tasks.pipeline.dataset import read_dataset
 from tasks.pipeline.partition import read_assignment
+from tasks.pipeline.sums import sums_over_records
 from tasks.pipeline.synthesize import read_queries
 from tasks.pipeline.vote import read_votes
 from tasks.runtime.accounts import noise_source
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_table, write_json
-from tasks.tools.shadow import NOTICE, Progress, members, shadow_run
+from tasks.tools.row_canaries import MOST_ROWS, RowCanaries
+from tasks.tools.shadow import NOTICE, Progress, Silence, members, shadow_run
 from terrine.aggregation.mechanism import Mechanism
 from terrine.aggregation.votes import histograms_of
 from terrine.data.dataset import Dataset
 from terrine.data.partition import iid
 from terrine.determinism.randomness import numpy_generator
 from terrine.errors import ArtefactError, SettingError
-from terrine.privacy.accounting.events import UnsupportedEventError
-from terrine.privacy.accounting.gaussian import epsilon_of, mu_squared
-from terrine.privacy.accounting.renyi import epsilon_of_event
+from terrine.privacy.auditing.audit import Charge
 from terrine.privacy.auditing.canaries import (
     Canaries,
     Directions,
     Guess,
-    Plan,
     best_plan,
     check_count,
     guess_from_histograms,
     guess_from_labels,
     make_canaries,
 )
-from terrine.privacy.auditing.one_run import epsilon_of_guesses, mu_of_guesses
-from terrine.privacy.noise import FloatArray, NoiseKind
 
 CONTRASTS = (1, 16, 127)
 """How far canaries are from their companions: the first at which half of their votes move, else the best."""
 _NO_NOISE = 1e-3  # votes: for the guesser, who divides by it
 
 Make = Callable[[Run, str, str], None]
-
-
-@dataclass(frozen=True)
-class Charge:
-    """What the run promises: μ of a mechanism that is charged as Gaussian, and ε at δ."""
-
-    mu: float | None
-    epsilon: float
-    delta: float
-
-    def bound(self, right: int, plan: Plan, confidence: float) -> tuple[float, float | None]:
-        """Return lower bounds on ε at δ and, where the charge is one, on μ."""
-        if self.mu is None:
-            return epsilon_of_guesses(right, plan.guesses, plan.coins, self.delta, confidence, runs=plan.runs), None
-        mu = mu_of_guesses(right, plan.guesses, plan.coins, confidence, runs=plan.runs)
-        return (epsilon_of(mu, self.delta) if mu > 0 else 0.0), mu
-
-
-class _Silence:
-    """No noise at all, for the power of an audit: what it touches is reduced to one private figure."""
-
-    kind: NoiseKind = "replay"
-
-    def gaussian(self, shape: int | tuple[int, ...], sigma: float) -> FloatArray:
-        return np.zeros(shape)
-
-    def laplace(self, shape: int | tuple[int, ...], scale: float) -> FloatArray:
-        return np.zeros(shape)
-
-    def describe(self) -> dict[str, str | int]:
-        return {"kind": self.kind}
 
 
 def audit_canaries(
@@ -100,7 +66,10 @@ def audit_canaries(
     are missing.
     """
     _check_auditable(run, shadows)
-    check_count(canaries, run.params.partition.teachers)
+    if sums_over_records(run):
+        check_count(canaries, MOST_ROWS, "The coins of canaries in sums are guessed jointly")
+    else:
+        check_count(canaries, run.params.partition.teachers, "Every canary needs one teacher")
     report = progress or (lambda fraction, text: None)
     work = run.folders.work / "canaries"
     shutil.rmtree(work, ignore_errors=True)
@@ -115,42 +84,33 @@ def audit_canaries(
 def _audit(
     run: Run, make: Make, work: Path, count: int, shadows: int, confidence: float, progress: Progress
 ) -> dict[str, Any]:
-    mechanism = run.params.aggregation
-    budget = {"epsilon": mechanism.epsilon, "delta": mechanism.delta}
-    beds, directions = _planted(run, make, work, count, progress)
-    queries, classes = directions.rest.shape
-    certain = np.where(np.arange(queries) < mechanism.certain(queries, **budget), 0, -1)
-    heard, unheard = (_Listener(directions, mechanism, noise) for noise in (mechanism.deviation, _NO_NOISE))
-    nothing = np.where(certain[:, None] < 0, np.nan, directions.middle)
-    plans = [
-        best_plan(listener.guess(certain, nothing).information, confidence, shadows) for listener in (heard, unheard)
-    ]
-    thrown, evidence, astray = [], ([], []), 0
+    planted = (
+        RowCanaries(run, make, count) if sums_over_records(run) else _VoteCanaries(run, make, work, count, progress)
+    )
+    plans = [best_plan(information, confidence, shadows) for information in planted.information]
+    thrown, evidence = [], ([], [])
     for number in range(shadows):
         progress(0.3 + 0.7 * number / shadows, f"shadow run {number + 1} of {shadows}")
         coins = numpy_generator(run.params.seed, "canary coins", number).random(count) < 0.5
-        shadow = shadow_run(run, beds.records(coins), work / f"{number:04d}")
-        _through(make, shadow, "aggregate")
-        votes = read_votes(shadow.folders)
-        silent = mechanism.answer(histograms_of(votes, classes), noise=_Silence(), **budget)
-        evidence[0].append(heard.guess(*_released(shadow, queries, classes)).evidence)
-        evidence[1].append(unheard.guess(silent.labels, silent.histograms).evidence)
-        astray = max(astray, beds.astray(directions, votes, coins))
+        shadow = planted.shadow(coins, work / f"{number:04d}")
+        make(shadow, "average", "aggregate")
+        for kept, found in zip(evidence, planted.evidence(shadow, coins), strict=True):
+            kept.append(found)
         thrown.append(coins)
         shutil.rmtree(shadow.root)
-    charge = _charge(mechanism, queries, **budget)
+    charge = planted.charge
     right = [plan.right(np.stack(own), np.stack(thrown)) for plan, own in zip(plans, evidence, strict=True)]
-    (epsilon, mu), (power, _) = (charge.bound(own, plan, confidence) for own, plan in zip(right, plans, strict=True))
+    (epsilon, mu), (power, _) = (plan.bound(charge, own, confidence) for own, plan in zip(right, plans, strict=True))
     above = epsilon > charge.epsilon if mu is None or charge.mu is None else mu > charge.mu
+    about = planted.about()
     return {
         "notice": NOTICE,
         "canaries": count,
         "shadows": shadows,
         "unit": run.params.privacy.unit,
-        **mechanism.describe(),
+        **run.params.aggregation.describe(),
         "noise": noise_source(run).describe(),
-        "contrast": beds.contrast,
-        "votes_moved": float(directions.moved.mean()),
+        **about,
         "counted_as_runs": plans[0].runs,
         "guesses": plans[0].guesses,
         "right": right[0],
@@ -161,9 +121,55 @@ def _audit(
         "delta": charge.delta,
         "confidence": confidence,
         "epsilon_without_noise": power,
-        "teachers_astray": astray,
-        "caught": bool(above or astray),
+        "caught": bool(above or about["fault"]),
     }
+
+
+class _VoteCanaries:
+    """Canaries in the records of teachers who vote, one canary a teacher."""
+
+    def __init__(self, run: Run, make: Make, work: Path, count: int, progress: Progress) -> None:
+        mechanism = run.params.aggregation
+        self._run, self._make, self._mechanism, self._astray = run, make, mechanism, 0
+        self._budget = {"epsilon": mechanism.epsilon, "delta": mechanism.delta}
+        self._directed = _planted(run, make, work, count, progress)
+        directions = self._directed[1]
+        queries = len(directions.rest)
+        certain = np.where(np.arange(queries) < mechanism.certain(queries, **self._budget), 0, -1)
+        nothing = np.where(certain[:, None] < 0, np.nan, directions.middle)
+        self._heard, self._unheard = (
+            _Listener(directions, mechanism, noise) for noise in (mechanism.deviation, _NO_NOISE)
+        )
+        heard, unheard = (each.guess(certain, nothing).information for each in (self._heard, self._unheard))
+        self.information = heard, unheard
+        self.charge = Charge.of([mechanism.worst_case(queries, **self._budget)], mechanism.delta)
+
+    def shadow(self, coins: np.ndarray, root: Path) -> Run:
+        """Return a shadow run with its partition, in which canaries have the contents that coins decide."""
+        shadow = shadow_run(self._run, self._directed[0].records(coins), root)
+        self._make(shadow, "partition", "partition")
+        return shadow
+
+    def evidence(self, shadow: Run, coins: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the evidence of what a shadow run released, and of what it would have without noise."""
+        beds, directions = self._directed
+        queries, classes = directions.rest.shape
+        votes = read_votes(shadow.folders)
+        silent = self._mechanism.answer(histograms_of(votes, classes), noise=Silence(), **self._budget)
+        self._astray = max(self._astray, beds.astray(directions, votes, coins))
+        heard = self._heard.guess(*_released(shadow, queries, classes))
+        return heard.evidence, self._unheard.guess(silent.labels, silent.histograms).evidence
+
+    def about(self) -> dict[str, Any]:
+        """Return figures for the result; `fault` says what voids the guarantee regardless of the noise."""
+        beds, directions = self._directed
+        fault = "Canaries moved teachers that are not theirs: the guarantee is void." if self._astray else None
+        return {
+            "contrast": beds.contrast,
+            "moved": float(directions.moved.mean()),
+            "teachers_astray": self._astray,
+            "fault": fault,
+        }
 
 
 @dataclass(frozen=True, eq=False)
@@ -233,7 +239,8 @@ def _planted(run: Run, make: Make, work: Path, count: int, progress: Progress) -
         both = []
         for content in (True, False):
             shadow = shadow_run(run, beds.records(np.full(count, content)), work / f"all-{content}".lower())
-            _through(make, shadow, "vote")
+            make(shadow, "partition", "partition")
+            make(shadow, "average", "vote")
             both.append(read_votes(shadow.folders))
             shutil.rmtree(shadow.root)
         # Of the others' votes, those of one run: where they depend on the contents, teachers will be found astray.
@@ -245,12 +252,6 @@ def _planted(run: Run, make: Make, work: Path, count: int, progress: Progress) -
             break
     assert best is not None
     return best
-
-
-def _through(make: Make, shadow: Run, last: str) -> None:
-    """Make what depends on records; images and backbone are there."""
-    make(shadow, "partition", "partition")
-    make(shadow, "average", last)
 
 
 def _beds(run: Run, count: int) -> tuple[Dataset, np.ndarray, np.ndarray]:
@@ -291,16 +292,6 @@ def _released(shadow: Run, queries: int, classes: int) -> tuple[np.ndarray, np.n
     return table["label"].to_numpy(), histograms
 
 
-def _charge(mechanism: Mechanism, queries: int, epsilon: float, delta: float) -> Charge:
-    """Return what holds before anything is released: of a mechanism that stops by outcomes, its whole budget."""
-    event = mechanism.worst_case(queries, epsilon, delta)
-    try:
-        mu = math.sqrt(mu_squared(event))
-    except UnsupportedEventError:
-        return Charge(None, epsilon_of_event(event, delta), delta)
-    return Charge(mu, epsilon_of(mu, delta), delta)
-
-
 def _check_auditable(run: Run, shadows: int) -> None:
     """Raise where canaries in votes say nothing about what the run releases, or would say something wrong."""
     params = run.params
@@ -309,11 +300,8 @@ def _check_auditable(run: Run, shadows: int) -> None:
         raise SettingError(
             f"The run {run.name} {what}: canaries are for teachers who vote and share nothing. Use terrine membership."
         )
-    if params.aggregation.reveals == "sums":
-        raise SettingError(
-            f"In the run {run.name} nobody votes: canaries are for mechanisms that count votes. Use terrine membership."
-        )
-    refuse_findings(params.aggregation, "terrine audit --canaries")
+    if not sums_over_records(run):
+        refuse_findings(params.aggregation, "terrine audit --canaries")
     if params.partition.kind not in ("iid", "party"):
         raise SettingError(
             f"partition.kind={params.partition.kind} reads labels, so a canary would move other records; it is for "

@@ -25,6 +25,7 @@ from tasks.runtime.releases import spent_on_inputs
 from tasks.runtime.run import Run
 from tasks.runtime.store import link
 from tasks.tools.shadow import Progress, shadow_run, units_of
+from terrine.aggregation.course import ALONE, JOINT
 from terrine.aggregation.records import STEP
 from terrine.aggregation.sums import mu_left
 from terrine.data.dataset import Dataset
@@ -49,9 +50,9 @@ def audit_neighbours(
     progress: Called with (share done, what is next).
 
     Returns after each step how many teachers learned or voted otherwise, and how many votes changed; of sums, how far
-    they moved as a share of what is charged for. `caught` says that a step moved more than one teacher, or sums by more
-    than their price. Raises SettingError for a count that the data cannot serve, for a run that claims nothing, and
-    where the same training twice gives different teachers, so that nothing can be told.
+    they moved as a share of what is charged for. `caught` says that a step moved more than one teacher, or the sums of
+    a round, or of all rounds, by more than their price. Raises SettingError for a count that the data cannot serve, for
+    a run that claims nothing, and where the same training twice gives different teachers, so that nothing can be told.
     """
     dataset = read_dataset(run.folders)
     units = units_of(dataset, run.params)
@@ -161,11 +162,16 @@ class _Sums:
             rounds.append(sums / np.repeat([sigma for _, sigma in parts], [count for count, _ in parts]))
         return rounds
 
-    def moved(self, before: list[np.ndarray], after: list[np.ndarray], left_out: bool) -> dict[str, float]:
-        """How far all rounds together moved, as a share of what they are charged for."""
-        square = sum(float(np.square(one - other).sum()) for one, other in zip(before, after, strict=True))
-        charged = self._course.event_added if left_out else self._course.event
-        return {"share": math.sqrt(square / mu_squared(charged))}
+    def moved(self, before: list[np.ndarray], after: list[np.ndarray], left_out: bool) -> dict[str, Any]:
+        """Return the distance of each round as a share of its price, and the largest of these and of all rounds."""
+        course = self._course
+        charged, square, gradient = course.event, JOINT, 2 * course.clip
+        if left_out:
+            charged, square, gradient = course.event_added, ALONE, course.clip
+        prices = [math.sqrt(square) / course.sigma, *[gradient / (course.sigma_gradients or 1)] * course.rounds]
+        moved = [float(np.linalg.norm(one - other)) for one, other in zip(before, after, strict=True)]
+        rounds = [far / price for far, price in zip(moved, prices, strict=True)]
+        return {"share": max(math.hypot(*moved) / math.sqrt(mu_squared(charged)), *rounds), "rounds": rounds}
 
     def check(self, before: list[np.ndarray], again: list[np.ndarray]) -> None:
         """Features are computed one by one, so the same data always lead to the same sums."""

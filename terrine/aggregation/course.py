@@ -111,12 +111,17 @@ class Course:
             nonlocal lens, seen
             if question is None:
                 return moments_in_steps(records)
-            head, own = np.split(question, [records.length * records.classes])
+            head, own = self.read_question(question, records.length)
             if not np.array_equal(own, lens):
-                lens, seen = own, records.through(_symmetric(own, records.length))
-            return seen.gradients(head.reshape(records.length, records.classes), self.clip).ravel()
+                lens, seen = own, records.through(own)
+            return seen.gradients(head, self.clip).ravel()
 
         return sums
+
+    def read_question(self, question: Floats, length: int) -> tuple[Floats, Floats]:
+        """Return the head [length, classes] and the lens [length, length] of a question (`Descent.question`)."""
+        head, lens = np.split(question, [len(question) - length * (length + 1) // 2])
+        return head.reshape(length, -1), _symmetric(lens, length)
 
     def descent(self, length: int) -> "Descent":
         """Begin the course."""

@@ -220,13 +220,7 @@ class Records:
 
     def label_moments(self) -> Steps:
         """Σ x yᵀ with a record's label y as a vector of length 1, in whole steps, int64 [length, classes]."""
-
-        def vectors(block: slice) -> NDArray[np.float32]:
-            if self.labels.ndim == 1:
-                return np.eye(self.classes, dtype=np.float32)[self.labels[block]]
-            return on_grid((2.0 * self.labels[block] - 1) / np.sqrt(self.classes))
-
-        return self._sum(vectors)
+        return self._sum(self._targets)
 
     def gradients(self, weights: Floats, clip: float) -> Steps:
         """Σ x eᵀ in whole steps, int64 [length, classes], where x eᵀ is the gradient of the loss of a softmax head.
@@ -238,6 +232,22 @@ class Records:
         A head is what somebody else asks at. Its weights are taken as ±`_HUGE` at most, and as 0 where they are none:
         a score that overflowed would be no number, and which records have one would decide what becomes of the sum.
         """
+        return self._sum(self._errors(weights, clip))
+
+    def labels_as_vectors(self) -> NDArray[np.float32]:
+        """Return the vector y of each record's label [records, classes]."""
+        return np.concatenate([self._targets(block) for block in _blocks(len(self.labels))])
+
+    def errors(self, weights: Floats, clip: float) -> NDArray[np.float32]:
+        """Return e of each record [records, classes]; see `gradients`."""
+        return np.concatenate([self._errors(weights, clip)(block) for block in _blocks(len(self.labels))])
+
+    def _targets(self, block: slice) -> NDArray[np.float32]:
+        if self.labels.ndim == 1:
+            return np.eye(self.classes, dtype=np.float32)[self.labels[block]]
+        return on_grid((2.0 * self.labels[block] - 1) / np.sqrt(self.classes))
+
+    def _errors(self, weights: Floats, clip: float) -> Factors:
         factor = _columns(weights)
 
         def errors(block: slice) -> NDArray[np.float32]:
@@ -252,7 +262,7 @@ class Records:
             norms = np.linalg.norm(errors, axis=1, keepdims=True)
             return on_grid(errors * np.minimum(1.0, clip * _SHORTER / np.maximum(norms, 1e-300)))
 
-        return self._sum(errors)
+        return errors
 
     def _sum(self, factors: Factors) -> Steps:
         total: Steps | None = None

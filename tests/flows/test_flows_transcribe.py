@@ -49,7 +49,7 @@ def test_a_command_that_is_not_for_transcriptions_says_so(tiny):
     with pytest.raises(TerrineError, match="terrine run --preset tiny"):
         candidates_of(tiny, "tiny", [], ["transcription.annotation.step=0.5,1"])
     write_parameters(tiny, "tiny")
-    with pytest.raises(SettingError, match="tiny is a transcription: terrine audit is for mechanisms"):
+    with pytest.raises(SettingError, match="tiny is a transcription: terrine audit is for votes"):
         audit_run("tiny")
 
 

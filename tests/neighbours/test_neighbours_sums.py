@@ -1,6 +1,7 @@
 """Neighbouring datasets through the real stages to sums over records: they differ by no more than is charged."""
 
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,8 +12,9 @@ from tasks.pipeline.sums import records_of
 from tasks.runtime.accounts import open_account
 from tasks.runtime.identity import changes_told
 from tasks.tools.neighbours import audit_neighbours
-from terrine.aggregation.course import JOINT
-from terrine.aggregation.records import STEP
+from terrine.aggregation.course import JOINT, Course, Descent, numbers_of
+from terrine.aggregation.records import STEP, Records
+from terrine.privacy.noise import ReplayNoise
 from tests.neighbours import worlds
 from tests.neighbours.formats import FORMATS
 from tests.neighbours.runs import files, settle
@@ -28,7 +30,9 @@ SUMS = {
     ("unit", "step", "one"),
     [("record", "replaced", "r211"), ("record", "removed", "r211"), ("group", "larger", "person 02")],
 )
-def test_one_unit_moves_sums_by_no_more_than_is_charged_and_no_other_record_at_all(tmp_path, unit, step, one):
+def test_one_unit_moves_sums_by_no_more_than_is_charged_and_no_other_record_at_all(
+    tmp_path, monkeypatch, unit, step, one
+):
     world = worlds.base()
     run = settle(tmp_path / "one", FORM, world, privacy={"unit": unit}, **SUMS)
     run_through(run, "dataset", "vote")
@@ -43,12 +47,37 @@ def test_one_unit_moves_sums_by_no_more_than_is_charged_and_no_other_record_at_a
 
     touched = len(worlds.members(world, unit, one)) + len(worlds.members(changed, unit, one))
     assert 0 < len(voices(before) ^ voices(other)) <= touched
-    second = (before.second_moments() - other.second_moments()) * STEP
-    labels = (before.label_moments() - other.label_moments()) * STEP
-    assert 0 < np.square(second).sum() + np.square(labels).sum() <= JOINT
-    weights = np.random.default_rng(0).normal(size=labels.shape)
-    moved = np.linalg.norm(before.gradients(weights, 0.5) - other.gradients(weights, 0.5)) * STEP
-    assert 0 < moved <= 2 * 0.5
+    check_what_is_released(before, other, run.params.aggregation, monkeypatch)
+
+
+def check_what_is_released(before, other, mechanism, monkeypatch):
+    """With the same noise, and asked the same, neighbours' releases differ by their exact sums, to the bit."""
+    course, asked, released = mechanism.course(0.5), [], []
+
+    class SameQuestions(Descent):
+        def take(self, numbers):
+            if not released:
+                asked.append(numbers)
+            super().take(asked[self.taken])
+            self.taken += 1
+
+        taken = 0
+
+    monkeypatch.setattr(Course, "descent", lambda self, length: SameQuestions(length, self.sigma, self.learning_rate))
+    summing = [course.summing(records) for records in (before, other)]
+    released.append(mechanism.release(before, 0.5, ReplayNoise(3)))
+    released.append(mechanism.release(other, 0.5, ReplayNoise(3)))
+    descent = Descent(before.length, course.sigma, course.learning_rate)
+    rounds = [numbers_of(arrays["second"], arrays["labels"]) for arrays in released]
+    pairs = [rounds, *zip(*(arrays["gradients"] for arrays in released), strict=True)]
+    for number, (first, second) in enumerate(pairs):
+        sums = [sums(descent.question) for sums in summing]
+        moved = (sums[0] - sums[1]) * STEP
+        assert np.array_equal(first.ravel() - second.ravel(), moved)
+        noise = np.concatenate([np.full(n, sigma) for n, sigma in course.noise(before.length, before.classes, number)])
+        charged = JOINT if number == 0 else (2 * course.clip) ** 2
+        assert 0 < np.square(moved / noise).sum() <= charged / noise[0 if number else -1] ** 2
+        descent.take(asked[number])
 
 
 def test_sums_made_again_on_a_neighbour_are_the_stored_ones_and_only_their_keeper_is_told(tmp_path):
@@ -74,6 +103,7 @@ def test_an_audit_of_sums_finds_no_unit_of_the_data_that_moves_them_by_more_than
     assert not result["caught"]
     assert 0.01 < result["most"] == max(entry["share"] for entry in result["steps"]) <= 1
     assert result["rounds"] == 3
+    assert all(0 < share <= 1 for entry in result["steps"] for share in entry["rounds"])
     assert files(run.root) == before
 
 
@@ -89,6 +119,29 @@ def test_an_audit_of_sums_finds_records_whose_features_depend_on_the_others(tmp_
     run_through(run, "dataset", "pretrain")
     monkeypatch.setattr(features, "features_one_by_one", of_the_batch)
     assert audit_neighbours(run, refused, 2)["caught"]
+
+
+@pytest.mark.parametrize("defect", ["gradients of any length", "one record counted twice"])
+def test_an_audit_of_sums_finds_a_round_in_which_a_unit_moves_them_by_more_than_its_own_price(
+    tmp_path, monkeypatch, defect
+):
+    run = settle(tmp_path, FORM, worlds.base(), **SUMS)
+    run_through(run, "dataset", "pretrain")
+    if defect == "one record counted twice":
+        plain = Records.of.__func__
+
+        def twice(cls, *given):
+            own = plain(cls, *given)
+            return replace(own, weights=2 * own.weights)
+
+        monkeypatch.setattr(Records, "of", classmethod(twice))
+    else:
+        clipped = Records._errors
+        monkeypatch.setattr(Records, "_errors", lambda self, weights, clip: clipped(self, weights, 1e9))
+    result = audit_neighbours(run, refused, 2)
+    assert result["caught"]
+    shares = np.max([entry["rounds"] for entry in result["steps"]], axis=0)
+    assert (shares > 1).tolist() == ([True] * 3 if defect == "one record counted twice" else [False, True, True])
 
 
 def refused(run):

@@ -14,9 +14,9 @@ the search for the best rule costs no confidence. Two kinds come out of one rule
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -63,6 +63,25 @@ class Bound:
     delta: float
     confidence: float
     runs: int
+
+
+@dataclass(frozen=True)
+class Charge:
+    """ε at δ of what was charged, and its μ; None if it is not charged as Gaussian."""
+
+    mu: float | None
+    epsilon: float
+    delta: float
+
+    @classmethod
+    def of(cls, events: Iterable[Event], delta: float) -> Self:
+        """Return the charge of the costliest of some events."""
+        known = set(events)
+        try:
+            mu = math.sqrt(max(mu_squared(event) for event in known))
+        except UnsupportedEventError:
+            return cls(None, max(epsilon_of_event(event, delta) for event in known), delta)
+        return cls(mu, epsilon_of(mu, delta), delta)
 
 
 @dataclass(frozen=True)
@@ -163,13 +182,8 @@ def audit_mechanism(
         raise SettingError(f"An audit takes at least one query and 20 runs, got {queries} and {runs}.")
     releases = [_releases(run, histogram, queries, runs) for histogram in pair]
     one_scores, other_scores = _release_scores(releases[0], releases[1], pair[1] - pair[0])
-    events = {release.event for side in releases for release in side}
-    try:
-        mu_charged = math.sqrt(max(mu_squared(event) for event in events))
-        epsilon_charged = epsilon_of(mu_charged, delta)
-    except UnsupportedEventError:
-        mu_charged, epsilon_charged = None, max(epsilon_of_event(event, delta) for event in events)
-    return Verdict(audit_scores(one_scores, other_scores, delta, confidence), epsilon_charged, mu_charged)
+    charge = Charge.of((release.event for side in releases for release in side), delta)
+    return Verdict(audit_scores(one_scores, other_scores, delta, confidence), charge.epsilon, charge.mu)
 
 
 def _bounds(one: Floats, other: Floats, thresholds: Floats, delta: float, confidence: float) -> tuple[Floats, Floats]:

@@ -15,8 +15,13 @@ and coins are found jointly, as many canaries overlap: linear least squares with
 x = (D W Dᵀ + 4 I)⁻¹ D g with W = I/σ² and g = (released − middle)/σ². Where labels alone are released, g and W are
 gradient and curvature of their log-likelihood, that of a softmax of the counts: noise of a Gumbel distribution, which
 is near enough (a guess need not be the best one for a bound to hold).
+
+If records are summed and nobody votes, a canary is a row of features instead of an image, and its coin z decides which
+of two rows is summed (`terrine.aggregation.exchange`). Directions are then sums of outer products, and coins are found
+in the same way (`guess_from_sums`).
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -26,7 +31,9 @@ from scipy.linalg import cho_factor, cho_solve
 from scipy.sparse import csr_array
 
 from terrine.errors import InputError, SettingError
-from terrine.privacy.auditing.one_run import mu_of_guesses
+from terrine.privacy.accounting.gaussian import epsilon_of
+from terrine.privacy.auditing.audit import Charge
+from terrine.privacy.auditing.one_run import epsilon_of_guesses, mu_of_guesses
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -34,7 +41,7 @@ Coins = NDArray[np.bool_]
 
 _PIXELS = 4
 # Shares of the coins that a guess is tried for, and how often a rehearsal is repeated.
-_SHARES, _REHEARSALS = (1.0, 0.5, 0.25, 0.125, 0.0625, 0.03125), 15
+_SHARES, _REHEARSALS = (1.0, 0.5, 0.25, 0.125, 0.0625, 0.03125), 31
 _BLOCK = 4096
 # A Gumbel distribution of this scale is as wide as a Gaussian of deviation 1.
 _GUMBEL = np.sqrt(6) / np.pi
@@ -180,6 +187,17 @@ class Plan:
         hits = ((evidence > 0) == coins).reshape(self.runs, self.coins)
         return int(np.take_along_axis(hits, chosen, axis=1).sum(axis=1).min())
 
+    def bound(self, charge: Charge, right: int, confidence: float) -> tuple[float, float | None]:
+        """Return the lower bounds on ε at δ and on μ from the number of right guesses in the worst run.
+
+        There is no bound on μ, but None, if the mechanism is not charged as Gaussian.
+        """
+        if charge.mu is None:
+            least = epsilon_of_guesses(right, self.guesses, self.coins, charge.delta, confidence, runs=self.runs)
+            return least, None
+        mu = mu_of_guesses(right, self.guesses, self.coins, confidence, runs=self.runs)
+        return (epsilon_of(mu, charge.delta) if mu > 0 else 0.0), mu
+
 
 def best_plan(information: Floats, confidence: float, shadows: int) -> Plan:
     """Return the plan with the best bound on made-up evidence: a function of nothing that was released.
@@ -191,13 +209,14 @@ def best_plan(information: Floats, confidence: float, shadows: int) -> Plan:
     drawn = generator.standard_normal((_REHEARSALS, shadows, coins))
     evidence = information**2 / 2 + information * drawn  # positive where the guess is right
     found: list[tuple[float, Plan]] = []
-    for runs in sorted({1, shadows}):
+    for runs in (runs for runs in range(1, shadows + 1) if shadows % runs == 0):
         each = shadows * coins // runs
         for share in _SHARES:
             plan = Plan(max(1, round(share * each)), each, runs)
             truth = np.ones((shadows, coins), dtype=np.bool_)
-            usual = int(np.median([plan.right(rehearsal, truth) for rehearsal in evidence]))
-            found.append((mu_of_guesses(usual, plan.guesses, each, confidence, runs=runs), plan))
+            # The lower quartile: of plans that are as good on average, the one that varies least.
+            poor = int(np.quantile([plan.right(rehearsal, truth) for rehearsal in evidence], 0.25, method="lower"))
+            found.append((mu_of_guesses(poor, plan.guesses, each, confidence, runs=runs), plan))
     return max(found, key=lambda pair: pair[0])[1]
 
 
@@ -235,6 +254,65 @@ def guess_from_labels(directions: Directions, labels: NDArray[np.integer], sigma
     return _decode(design @ gradient.ravel(), curvature)
 
 
+@dataclass(frozen=True, eq=False)
+class Products:
+    """Noisy sums of outer products left·rightᵀ of records, one sum a round, in which coins choose between two records.
+
+    All rounds have the same left factors.
+
+    Attributes:
+        left: Left factors of each canary's "one" and "other" record, two arrays [M, a].
+        right: Its right factors, two arrays [M, rounds, b].
+        residual: Released sums less what they are without noise if every coin were ½ [rounds, a, b].
+        sigma: Standard deviation of the noise on every coordinate, in the Frobenius norm; above 0.
+    """
+
+    left: tuple[Floats, Floats]
+    right: tuple[Floats, Floats]
+    residual: Floats
+    sigma: float
+
+    @property
+    def kernel(self) -> Floats:
+        """Inner products of the directions in which coins move the sums, over the variance of the noise [M, M]."""
+        left = [each / self.sigma for each in self.left]
+        right = [each.reshape(len(each), -1) for each in self.right]
+        products = [[(left[a] @ left[b].T) * (right[a] @ right[b].T) for b in (0, 1)] for a in (0, 1)]
+        return np.asarray(products[0][0] - products[0][1] - products[1][0] + products[1][1])
+
+    @property
+    def scores(self) -> Floats:
+        """Inner products of the residual and these directions, over the variance of the noise [M]."""
+        one, other = (
+            np.einsum("ma,kab,mkb->m", left, self.residual, right, optimize=True)
+            for left, right in zip(self.left, self.right, strict=True)
+        )
+        return np.asarray((one - other) / self.sigma**2)
+
+    @property
+    def white(self) -> "Products":
+        """The same sums in combinations of rounds whose residuals are uncorrelated.
+
+        Independent noise is left nearly as it is. Noise that two rounds share cancels in a combination of both, which
+        then shows the coins. Needs more coordinates than rounds; otherwise the sums are returned unchanged.
+        """
+        rounds, *shape = self.residual.shape
+        if rounds == 1 or np.prod(shape) <= rounds:
+            return self
+        rows = self.residual.reshape(rounds, -1) / self.sigma
+        values, vectors = np.linalg.eigh(rows @ rows.T / rows.shape[1])
+        root = (vectors / np.sqrt(np.maximum(values, 1e-12))) @ vectors.T
+        right = tuple(np.einsum("jk,mkb->mjb", root, each) for each in self.right)
+        return Products(self.left, (right[0], right[1]), np.tensordot(root, self.residual, axes=1), self.sigma)
+
+
+def guess_from_sums(sums: Iterable[Products]) -> Guess:
+    """Guess every coin from noisy sums of outer products: a matched filter, decoded jointly."""
+    parts = list(sums)
+    scores = np.sum([part.scores for part in parts], axis=0)
+    return _decode(scores, np.sum([part.kernel for part in parts], axis=0))
+
+
 def _decode(gradient: Floats, curvature: Floats) -> Guess:
     """Posterior of z − ½ with its own mean 0 and variance ¼, and from it what the release adds to that."""
     factor = cho_factor(curvature + 4 * np.eye(len(curvature)))
@@ -258,10 +336,7 @@ def _sum_of_classes(queries: int, classes: int) -> csr_array:
     return csr_array((np.ones(len(rows)), (rows, rows // classes)), shape=(queries * classes, queries))
 
 
-def check_count(canaries: int, teachers: int) -> None:
-    """Raise SettingError for a number of canaries that an audit cannot plant."""
-    if not 8 <= canaries <= teachers:
-        raise SettingError(
-            f"Every canary has a teacher of its own: plant between 8 and {teachers} of them, as many as there are "
-            f"teachers, not {canaries}."
-        )
+def check_count(canaries: int, most: int, why: str) -> None:
+    """Raise SettingError unless an audit can plant this number of canaries: 8 to `most`, which `why` explains."""
+    if not 8 <= canaries <= most:
+        raise SettingError(f"{why}: plant between 8 and {most:,} of them, not {canaries:,}.")

@@ -12,6 +12,7 @@ which is little even where no noise is drawn; `terrine.privacy.auditing.canaries
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -22,19 +23,34 @@ from terrine.privacy.auditing.one_run import epsilon_of_guesses
 Floats = NDArray[np.float64]
 
 
+_REPLICATES = 200
+
+
+class Estimate(NamedTuple):
+    """A figure with its two-sided bootstrap interval."""
+
+    value: float
+    low: float
+    high: float
+
+
 @dataclass(frozen=True)
 class Attack:
-    """How well membership was inferred, over all runs in turn.
+    """Success of membership inference, over all runs in turn.
+
+    Intervals are quantiles of a pigeonhole bootstrap, which resamples runs and records (Owen 2007).
 
     Args:
         auc: Area under the ROC curve: 0.5 is chance.
-        tpr_at_fpr: True positive rate at each false positive rate asked for.
+        members: Share of the members found at each false positive rate asked for.
+        others: Share of the non-members found at each of the same rates of members taken for non-members.
         epsilon: Lower bound on ε, holding at `confidence`.
         delta: δ of that bound.
     """
 
-    auc: float
-    tpr_at_fpr: dict[float, float]
+    auc: Estimate
+    members: dict[float, Estimate]
+    others: dict[float, Estimate]
     epsilon: float
     delta: float
     confidence: float
@@ -113,7 +129,7 @@ def attack(
         scores: [runs, records], from `logit_scores`.
         member: bool [runs, records]; each entry drawn by an independent fair coin for the bound on ε to hold.
         delta: δ of the bound on ε.
-        fprs: False positive rates at which the true positive rate is told.
+        fprs: False positive rates at which true positive rates are wanted, for members and for non-members.
         guess_share: Share of the records whose membership is guessed in each run.
 
     Raises:
@@ -125,15 +141,14 @@ def attack(
             raise SettingError(f"{name} must lie strictly between 0 and 1, got {value!r}.")
     inside = np.asarray(member)
     ratio = likelihood_ratios(scores, inside)
-    positive, negative = np.sort(ratio[inside]), np.sort(ratio[~inside])
-    # The probability that a member scores above a non-member, ties counting half.
-    below = np.searchsorted(negative, positive, side="left") + np.searchsorted(negative, positive, side="right")
-    auc = float(below.mean() / (2 * len(negative)))
-    rates = {}
-    for fpr in fprs:
-        allowed = int(fpr * len(negative))
-        threshold = negative[len(negative) - allowed - 1] if allowed < len(negative) else -np.inf
-        rates[fpr] = float(np.mean(positive > threshold))
+    generator, drawn = np.random.default_rng(0), []
+    for _ in range(_REPLICATES):
+        chosen = np.ix_(*(generator.integers(length, size=length) for length in ratio.shape))
+        drawn.append(_rates(ratio[chosen], inside[chosen], fprs))
+    tail = (1 - confidence) / 2
+    low, high = np.nanquantile(drawn, (tail, 1 - tail), axis=0).tolist()
+    auc, *rates = [Estimate(*each) for each in zip(_rates(ratio, inside, fprs), low, high, strict=True)]
+    members, others = (dict(zip(fprs, part, strict=True)) for part in (rates[: len(fprs)], rates[len(fprs) :]))
     runs, records = inside.shape
     guesses = max(1, int(guess_share * records))
     # Runs share shadows, so each is judged alone, and the best counts after a correction for the number of them.
@@ -142,7 +157,26 @@ def attack(
         epsilon_of_guesses(_correct(ratio[run], inside[run], guesses), guesses, records, delta, each)
         for run in range(runs)
     )
-    return Attack(auc, rates, epsilon, delta, confidence)
+    return Attack(auc, members, others, epsilon, delta, confidence)
+
+
+def _rates(ratio: Floats, inside: NDArray[np.bool_], fprs: tuple[float, ...]) -> list[float]:
+    """Return the area under the ROC curve and, at each rate of false alarms, the shares of members and of others found.
+
+    NaN if there are no members or no others.
+    """
+    positive, negative = np.sort(ratio[inside]), np.sort(ratio[~inside])
+    if not len(positive) or not len(negative):
+        return [np.nan] * (1 + 2 * len(fprs))
+    # The probability that a member scores above a non-member, ties counting half.
+    below = np.searchsorted(negative, positive, side="left") + np.searchsorted(negative, positive, side="right")
+    found = [float(below.mean() / (2 * len(negative)))]
+    for wanted, unwanted in ((positive, negative), (-negative[::-1], -positive[::-1])):
+        for fpr in fprs:
+            allowed = int(fpr * len(unwanted))
+            threshold = unwanted[len(unwanted) - allowed - 1] if allowed < len(unwanted) else -np.inf
+            found.append(float(np.mean(wanted > threshold)))
+    return found
 
 
 def _correct(ratio: Floats, inside: NDArray[np.bool_], guesses: int) -> int:

@@ -13,7 +13,7 @@ from terrine.files import file_digest
 from terrine.synthetic.distance import image_distance, scattering_extractor
 from terrine.synthetic.registry import draw
 
-ASKED = {"teachers": 5, "queries": 90, "answered": 90}
+ASKED = {"audit_epsilon": None, "teachers": 5, "queries": 90, "answered": 90}
 VALUES = {
     "data": {"public_benchmark": True, "name": "digits", "size": 8},
     "aggregation": {"mechanism": "histogram", "sigma": 5},

@@ -20,7 +20,7 @@ from tasks.reports.summary import result
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_array, read_json, read_table
 from tasks.tools.audit import audit
-from tasks.tools.canaries import _check_auditable
+from tasks.tools.canaries import _check_auditable, audit_canaries
 from tasks.tools.membership import audit_student
 from tasks.tools.neighbours import _chosen
 from terrine.classifiers import FindingsHead
@@ -133,6 +133,17 @@ def test_other_mechanisms_answer_about_findings_too(tmp_path: Path, sections: An
     run_through(run, "dataset", "evaluate")
     assert read_json(run.folders.evaluation)["auc"] > enough
     assert read_statement(run.folders.statement)["mechanism"]["findings"] == 3
+
+
+@pytest.mark.parametrize("mechanism", ["moments", "gradients"])
+def test_canaries_are_planted_in_sums_about_findings_too(tmp_path: Path, mechanism: str) -> None:
+    run = run_of(tmp_path, aggregation={"mechanism": mechanism}, student={"kind": "sums"})
+    run_through(run, "dataset", "pretrain")
+    found = audit_canaries(run, run_through, 200)
+    assert not found["caught"]
+    assert 0.75 < found["moved"] <= 1
+    assert 0 < found["epsilon_at_least"] < found["epsilon_charged"]
+    assert found["epsilon_without_noise"] > 3
 
 
 def test_confident_charges_the_tests_and_answers_that_one_unit_moves(tmp_path: Path) -> None:

@@ -13,12 +13,13 @@ from tasks.reports import comparison
 from tasks.reports.comparison import compared
 from tasks.reports.summary import for_anybody, result
 from tasks.runtime.accounts import open_account
+from tasks.runtime.assurance import record_audit
 from tasks.runtime.identity import release_digest
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_json, read_tensors, write_text
 from tasks.tools.audit import audit
-from tasks.tools.canaries import audit_canaries
 from terrine.aggregation.records import Records
+from terrine.aggregation.sums import mu_left
 from terrine.deployment.model import StudentModel
 from terrine.errors import SettingError
 from terrine.privacy.accounting.events import from_json
@@ -180,9 +181,13 @@ def test_what_does_not_go_together_is_refused_in_a_sentence(tmp_path, changes, w
         run_of(tmp_path, changes)
 
 
-def test_audits_of_votes_are_refused(tmp_path):
+def test_a_statement_quotes_the_audit_of_its_own_mechanism_at_its_own_budget_and_no_other(tmp_path):
     run = run_of(tmp_path)
-    with pytest.raises(SettingError, match="terrine membership"):
-        audit(run.params.aggregation, noise=ReplayNoise(0))
-    with pytest.raises(SettingError, match="terrine membership"):
-        audit_canaries(run, lambda *_: None, 10)
+    run_through(run, "dataset", "pretrain")
+    found = audit(run.params.aggregation, noise=ReplayNoise(0), runs=20, mu=mu_left(8.0, 1e-5))
+    record_audit(run, found)
+    run_through(run, "partition", "aggregate")
+    assert read_json(run.folders.statement)["audit_epsilon"] == pytest.approx(found["epsilon"], abs=1e-3)
+    record_audit(run, found | {"mu": mu_left(2.0, 1e-5)})
+    run_through(run, "aggregate", "aggregate")
+    assert read_json(run.folders.statement)["audit_epsilon"] is None

@@ -8,7 +8,9 @@ from flows.cli.audit import audit as audit_command
 from tasks.tools.audit import audit, canaries
 from terrine.aggregation.confident import ConfidentGNMax
 from terrine.aggregation.gnmax import GNMax
+from terrine.aggregation.gradients import Gradients
 from terrine.aggregation.lnmax import LNMax
+from terrine.aggregation.moments import Moments
 from terrine.errors import SettingError
 from terrine.privacy.noise import ReplayNoise
 from tests.noises import QuieterNoise
@@ -23,6 +25,26 @@ def test_sound_mechanisms_pass_and_quiet_ones_are_caught(mechanism):
     assert json.loads(json.dumps(sound, allow_nan=False)) == sound
     assert all(entry["epsilon_at_least"] <= entry["epsilon_charged"] for entry in sound["canaries"])
     assert audit(mechanism, noise=QuieterNoise(0.4, seed=1), runs=200)["caught"]
+
+
+@pytest.mark.parametrize("mechanism", [Moments(), Gradients(rounds=4)])
+def test_sums_pass_with_a_bound_of_one_at_a_charge_of_two_and_quiet_ones_are_caught(mechanism):
+    sound = audit(mechanism, noise=ReplayNoise(1), runs=160)
+    assert not sound["caught"]
+    assert json.loads(json.dumps(sound, allow_nan=False)) == sound
+    (entry,) = sound["canaries"]
+    assert 1 <= entry["epsilon_at_least"] == sound["epsilon"] <= entry["epsilon_charged"] == pytest.approx(2)
+    assert (entry["runs"], entry["coins"]) == (8, 8000)
+    assert audit(mechanism, noise=QuieterNoise(0.5, seed=1), runs=160)["caught"]
+    assert audit(mechanism, noise=QuieterNoise(0.001, seed=1), runs=20)["epsilon"] > 3
+
+
+def test_sums_about_several_findings_are_audited_at_the_price_that_is_asked_for():
+    found = audit(Gradients(rounds=4, findings=5), noise=ReplayNoise(1), runs=20, mu=0.9)
+    assert not found["caught"]
+    assert (found["mu"], found["findings"]) == (0.9, 5)
+    assert found["canaries"][0]["mu_charged"] == pytest.approx(0.9)
+    assert found["canaries"][0]["moved"] > 0.8
 
 
 @pytest.mark.parametrize(
@@ -49,6 +71,8 @@ def test_impossible_audits_are_refused():
         audit(ConfidentGNMax(threshold=80.0, sigma1=40.0, sigma2=10.0), noise=ReplayNoise(0))
     with pytest.raises(SettingError, match="confidence"):
         audit(GNMax(sigma=10.0), noise=ReplayNoise(0), confidence=1.0)
+    with pytest.raises(SettingError, match="asks none"):
+        audit(Moments(), noise=ReplayNoise(0), queries=5)
 
 
 def test_the_command_prints_what_was_found():
@@ -63,3 +87,8 @@ def test_the_command_prints_what_was_found():
     assert found["mechanism"] == "histogram"
     assert found["canaries"][0]["queries"] == 20
     assert found["noise"] == {"kind": "replay", "seed": 0}
+    options = ["audit", "--mechanism", "moments", "--noise", "replay", "--runs", "20"]
+    table = CliRunner().invoke(app, options, catch_exceptions=False)
+    assert table.exit_code == 0
+    assert "rows of made-up features" in table.stdout
+    assert "1,000" in table.stdout

@@ -11,13 +11,14 @@ from typer.testing import CliRunner
 from flows.cli import audit as command
 from flows.stages import run_through
 from tasks.config.params import lay_over, validate
-from tasks.pipeline import vote
+from tasks.pipeline import dataset, vote
 from tasks.pipeline.dataset import read_dataset
 from tasks.pipeline.partition import read_assignment
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_json
 from tasks.tools import canaries
 from tasks.tools.canaries import audit_canaries
+from terrine.aggregation.records import Records
 from terrine.errors import ArtefactError, SettingError
 from terrine.files import file_digest
 from terrine.privacy.auditing.canaries import make_canaries
@@ -36,6 +37,29 @@ ANSWERS = {
     "lnmax": {"scale": 60},
     "confident": {"threshold": 10, "sigma1": 40, "sigma2": 20},
 }
+
+
+SUMS = {
+    "moments": {"aggregation": {"mechanism": "moments"}},
+    "gradients": {"aggregation": {"mechanism": "gradients", "rounds": 4}},
+    "moments, normalised by released ones": {
+        "aggregation": {"mechanism": "moments", "epsilon": 4},
+        "backbone": {"kind": "scattering", "projection": 20},
+        "data": {"size": 16},
+        "privacy": {"moments": 0.1},
+    },
+    "groups": {"aggregation": {"mechanism": "moments"}, "privacy": {"unit": "group"}},
+}
+"""Sections of runs whose records are summed."""
+
+
+def summed(root, name):
+    """A run that sums records, with its release."""
+    base = {section: values for section, values in VALUES.items() if section != "aggregation"}
+    base |= {"aggregation": {"epsilon": 2, "noise": "replay"}, "student": {"kind": "sums"}}
+    run = Run(root, "sums", validate(lay_over(base, SUMS[name])))
+    run_through(run, "dataset", "aggregate")
+    return run
 
 
 @pytest.fixture(scope="module")
@@ -68,9 +92,49 @@ def test_a_sound_run_is_not_accused_and_nothing_but_the_private_figure_is_writte
     assert read_json(written) == json.loads(json.dumps(result, allow_nan=False)) == result
     assert not result["caught"]
     assert result["teachers_astray"] == 0
-    assert result["votes_moved"] > 0.8
+    assert result["moved"] > 0.8
     assert result["epsilon_at_least"] <= result["epsilon_charged"]
     assert (result["mu_charged"] is None) == (mechanism == "lnmax")
+
+
+@pytest.mark.parametrize("name", sorted(SUMS))
+def test_a_sound_run_that_sums_records_is_not_accused_and_only_the_private_figure_is_written(
+    tmp_path, monkeypatch, name
+):
+    if name == "groups":
+        plain = dataset.load_dataset
+
+        def grouped(run):
+            records = plain(run)
+            return replace(records, train_groups=np.arange(records.records) // 3)
+
+        monkeypatch.setattr(dataset, "load_dataset", grouped)
+    run = summed(tmp_path, name)
+    before = contents(run.root)
+    result = audit_canaries(run, run_through, 300)
+    written = run.folders.private / "canaries.json"
+    after = contents(run.root)
+    after.pop(written)
+    assert after == before
+    assert read_json(written) == json.loads(json.dumps(result, allow_nan=False)) == result
+    assert (result["caught"], result["fault"]) == (False, None)
+    assert 0.85 < result["moved"] <= 1
+    assert result["epsilon_at_least"] <= result["epsilon_charged"] < 4
+    assert result["epsilon_without_noise"] > 3
+
+
+def test_in_a_run_that_sums_records_missing_noise_and_gradients_of_any_length_are_found(tmp_path, monkeypatch):
+    run = summed(tmp_path, "gradients")
+    with monkeypatch.context() as quiet:
+        quiet.setattr(ReplayNoise, "gaussian", lambda self, shape, sigma: np.zeros(shape))
+        result = audit_canaries(run, run_through, 100)
+        assert result["caught"]
+        assert result["epsilon_at_least"] > max(3, result["epsilon_charged"])
+    clipped = Records._errors
+    monkeypatch.setattr(Records, "_errors", lambda self, weights, clip: clipped(self, weights, 1e9))
+    result = audit_canaries(run, run_through, 100)
+    assert result["caught"]
+    assert "as far as is charged" in result["fault"]
 
 
 def test_with_the_noise_left_out_the_bound_says_that_it_is_missing(made, monkeypatch):
@@ -147,6 +211,8 @@ def test_groups_and_parties_get_canaries_too(made, monkeypatch):
 def test_what_canaries_say_nothing_about_is_refused(made, tmp_path):
     with pytest.raises(SettingError, match="between 8 and 24"):
         audit_canaries(made, run_through, 25)
+    with pytest.raises(SettingError, match="between 8 and 4,096"):
+        audit_canaries(summed(tmp_path / "sums", "moments"), run_through, 5000)
     with pytest.raises(SettingError, match="no independent runs"):
         audit_canaries(made, run_through, 20, 2)
     by_label = replace(made, params=validate(VALUES | {"partition": {"kind": "dirichlet", "alpha": 1, "teachers": 24}}))

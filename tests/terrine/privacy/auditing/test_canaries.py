@@ -178,6 +178,6 @@ def test_misshapen_votes_and_impossible_numbers_are_refused():
     with pytest.raises(InputError, match=r"\[queries, canaries\]"):
         Directions(votes, votes[:, :2], np.zeros((4, 5), np.int64))
     with pytest.raises(SettingError, match="between 8 and 20"):
-        check_count(21, 20)
+        check_count(21, 20, "Every canary needs one teacher")
     with pytest.raises(SettingError, match="between 8 and 20"):
-        check_count(7, 20)
+        check_count(7, 20, "Every canary needs one teacher")

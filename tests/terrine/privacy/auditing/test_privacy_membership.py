@@ -36,15 +36,17 @@ def test_ratios_equal_a_loop_that_leaves_the_attacked_run_out():
 
 def test_a_run_that_remembers_its_records_is_found_out():
     result = attack(*shadow_runs(4.0))
-    assert result.auc > 0.98
-    assert result.tpr_at_fpr[0.01] > 0.8
+    assert result.auc.low > 0.98
+    assert result.members[0.01].low > 0.8
+    assert result.others[0.01].low > 0.8
     assert result.epsilon > 1.0
 
 
 def test_a_run_that_remembers_nothing_gives_nothing_away():
     result = attack(*shadow_runs(0.0))
-    assert 0.45 < result.auc < 0.55
-    assert result.tpr_at_fpr[0.1] < 0.15
+    assert 0.45 < result.auc.low < 0.5 < result.auc.high < 0.55
+    assert result.members[0.1].value < 0.15
+    assert result.others[0.1].value < 0.15
     assert result.epsilon < 0.3
 
 
