@@ -26,7 +26,6 @@ from terrine.privacy.ledger.chain import Head, Row, Tip, row_after
 from terrine.privacy.ledger.database import _ROWS, Database
 from terrine.privacy.ledger.ledger import Ledger
 from terrine.privacy.ledger.standing import Standing
-from terrine.privacy.ledger.steps import IDENTITY
 
 KEY = bytes(range(32))
 DATASET = "people"
@@ -54,7 +53,7 @@ def filled(url: str, store: Path, rows: int, levels: int, laplace: bool) -> None
     add("register", None, {"epsilon": 8.0, "delta": DELTA, "mode": "release"})
     while len(chain) < rows:
         event, release = to_json(event_of(len(chain), levels, laplace)), f"{len(chain):064x}"
-        add("reserve", release, {"event": event, "noise": "secure", "run": "run", "identity": IDENTITY})
+        add("reserve", release, {"event": event, "noise": "secure", "run": "run"})
         add("commit", release, {"event": event, "noise": "secure", "digest": release})
         (store / f"{release}.npz").touch()
     with database._engine.begin() as connection:

@@ -84,12 +84,10 @@ def overview(ledger: Ledger, names: dict[str, str]) -> list[dict[str, Any]]:
     """Return every account with its budget, what was spent over all runs, what is left, and its releases, as JSON
     values.
 
-    A release that was reserved and not committed shows, and counts, at its worst case. One that an earlier version made
-    shows under the account that it was made for and under the one that it counts for now.
+    A release that was reserved and not committed shows, and counts, at its worst case.
     """
     rows = ledger.rows()
     commits = {row.release_id: row for row in rows if row.kind == "commit"}
-    adopted = {(row.dataset, row.content["of"]) for row in rows if row.kind == "adopt"}
     datasets = []
     standing = Standing.of(rows)
     for dataset in standing.accounts:
@@ -97,7 +95,7 @@ def overview(ledger: Ledger, names: dict[str, str]) -> list[dict[str, Any]]:
         budget = account.budget
         releases = []
         for row in rows:
-            if row.kind != "reserve" or (row.dataset != dataset and (dataset, row.release_id) not in adopted):
+            if row.kind != "reserve" or row.dataset != dataset:
                 continue
             charged = commits.get(row.release_id, row)
             releases.append(

@@ -26,9 +26,8 @@ class Row:
 
     Attributes:
         position: 1 for the first row.
-        kind: `register`, `budget`, `reserve`, `commit`, `adopt` (an identity for a release of an earlier version), or
-            `link` (accounts that add up).
-        release_id: The release it is about, for `reserve`, `commit` and `adopt`.
+        kind: `register`, `budget`, `reserve`, `commit`, or `link` (accounts that add up).
+        release_id: The release it is about, for `reserve` and `commit`.
         body: What it says, as canonical JSON.
         written: When, UTC, ISO 8601.
         previous: The HMAC of the row before.

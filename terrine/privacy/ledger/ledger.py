@@ -37,7 +37,6 @@ from terrine.privacy.ledger.account import Account, Budget
 from terrine.privacy.ledger.chain import Row, Tip
 from terrine.privacy.ledger.data import Fingerprint
 from terrine.privacy.ledger.database import Database
-from terrine.privacy.ledger.earlier_versions import known_as
 from terrine.privacy.ledger.identity import account_of, load_or_create_key, release_identity
 from terrine.privacy.ledger.locks import locked
 from terrine.privacy.ledger.release_store import ReleaseStore
@@ -239,8 +238,7 @@ class Ledger:
     def costs(self, dataset: str) -> dict[str, Event]:
         """What was spent on the dataset by each release, in the order of reservation, from all rows.
 
-        A release that is reserved and not committed counts with its worst case. One that an earlier version made has
-        the identity it had there.
+        A release that is reserved and not committed counts with its worst case.
         """
         self._required(dataset)
         return costs_of(dataset, self.rows())
@@ -264,7 +262,6 @@ class Ledger:
         noise_kind: str,
         draw: Callable[[], tuple[dict[str, NDArray[Any]], Event]],
         inputs: Mapping[str, str] | None = None,
-        made_by: Callable[[str], bool] | None = None,
         data: NDArray[np.uint64] | None = None,
         task: Task | None = None,
     ) -> StoredRelease:
@@ -280,9 +277,6 @@ class Ledger:
                 stays: check inputs before.
             inputs: Digests of what is drawn from, by name. They are sealed with the release, for its keeper to tell
                 whether the data changed under one identity; nothing that is decided here depends on them.
-            made_by: Whether a run, by its name, makes this very release, from its parameters alone. Identities of
-                earlier versions were functions of the votes; a release that such a run made is this one, and is not
-                drawn again.
             data: A sketch of the records that are released about (`terrine.data.sketch`), where they are known: other
                 accounts and ledgers of the site are refused them from then on.
             task: The classes that the release is about; None if it depends on no labels. They are recorded with the
@@ -296,8 +290,6 @@ class Ledger:
         """
         if noise_kind not in ("secure", "replay"):
             raise SettingError(f"Noise is 'secure' or 'replay', got {noise_kind!r}.")
-        if made_by is not None:
-            release_id = known_as(self._transactions, dataset, release_id, worst_case, noise_kind, made_by)
         asked = Asked(dataset, release_id, run, worst_case, delta, noise_kind, task)
         path = self._releases.path(release_id)
         with self._exclusive(path, release_id):
@@ -359,9 +351,8 @@ class Ledger:
         return self._transactions.transact(lambda rows: {name for name in wanted if rows.find("reserve", name)})
 
     def committed(self, release_id: str) -> bool:
-        """Whether a release is made and recorded, be it under an identity of an earlier version."""
-        kinds = ("commit", "adopt")
-        return self._transactions.transact(lambda rows: any(rows.find(kind, release_id) for kind in kinds))
+        """Whether a release is made and recorded."""
+        return self._transactions.transact(lambda rows: rows.find("commit", release_id) is not None)
 
     def stored(self, release_id: str) -> dict[str, NDArray[Any]]:
         """The arrays of a committed release, their seal checked, without anything being drawn or charged.

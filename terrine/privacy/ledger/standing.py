@@ -27,12 +27,10 @@ class Standing:
     Attributes:
         accounts: By the dataset that they are about, in the order of registration.
         stored: How many releases were committed.
-        earlier: The last row that reserved a release under an identity of an earlier version; 0 where none did.
     """
 
     accounts: dict[str, Account] = field(default_factory=dict)
     stored: int = 0
-    earlier: int = 0
 
     @classmethod
     def of(cls, rows: Iterable[Row]) -> Self:
@@ -60,18 +58,10 @@ class Standing:
                     own.append(data)
                 if (task := task_in(content)) is not None and task not in self.accounts[row.dataset].tasks:
                     self.accounts[row.dataset].tasks.append(task)
-                if "identity" not in content:
-                    self.earlier = row.position
             case "commit" if release is not None:
                 self.stored += 1
                 for account in self.together(row.dataset):
                     account.finish(release, from_json(content["event"]))
-            case "adopt":
-                # Made by an earlier version under another account of the same people: it counts here from now on.
-                names = [row.dataset, *self.accounts[row.dataset].linked]
-                for account in [self.accounts[name] for name in names if content["from"] not in names]:
-                    account.reserve(content["of"], from_json(content["event"]))
-                    account.finish(content["of"], from_json(content["event"]))
             case "link":
                 self._link(row.dataset, content["with"])
 
@@ -92,7 +82,6 @@ class Standing:
         tree = {
             "code": _code(),
             "stored": self.stored,
-            "earlier": self.earlier,
             "accounts": [[name, account.to_json()] for name, account in self.accounts.items()],
         }
         return canonical_json(tree).decode()
@@ -104,7 +93,7 @@ class Standing:
         if tree["code"] != _code():
             return None
         accounts = {name: Account.from_json(account) for name, account in tree["accounts"]}
-        return cls(accounts, tree["stored"], tree["earlier"])
+        return cls(accounts, tree["stored"])
 
 
 def task_in(content: Mapping[str, Any]) -> Task | None:

@@ -17,16 +17,12 @@ from terrine.privacy.accounting.pricing import covers, price
 from terrine.privacy.ledger.account import Account, check_together
 from terrine.privacy.ledger.chain import Row
 from terrine.privacy.ledger.data import Fingerprint
-from terrine.privacy.ledger.earlier_versions import is_adopted
 from terrine.privacy.ledger.release_store import ReleaseStore, StoredArrays
 from terrine.privacy.ledger.site import SiteMemory
 from terrine.privacy.ledger.standing import task_in
 from terrine.privacy.ledger.task import Task, as_recorded
 from terrine.privacy.ledger.transaction import LedgerTransaction, Transactions
 from terrine.privacy.ledger.verification import refuse_older
-
-IDENTITY = 2
-"""How identities are made: of public things alone. Rows without this mark hold identities that were made of votes."""
 
 
 class Reserved(NamedTuple):
@@ -113,7 +109,7 @@ class Steps:
             refuse_older(transaction, self._releases, there)
             check_together(standing.together(dataset), [asked.worst_case], asked.noise_kind)
             worst = to_json(asked.worst_case)
-            body = {"event": worst, "noise": asked.noise_kind, "run": asked.run, "identity": IDENTITY}
+            body = {"event": worst, "noise": asked.noise_kind, "run": asked.run}
             if data is not None:
                 transaction.claim(dataset, data)
                 body["data"] = data.name
@@ -122,7 +118,7 @@ class Steps:
             transaction.append("reserve", dataset, release_id, body)
             return Reserved(True, None, task)
         if (
-            (known.dataset != dataset and not is_adopted(release_id, transaction.of_kind("adopt")))
+            known.dataset != dataset
             or known.content["noise"] != asked.noise_kind
             or (
                 commit is None and not covers(from_json(known.content["event"]), asked.worst_case, account.budget.delta)
@@ -183,13 +179,10 @@ class Steps:
                 transaction.append("commit", dataset, release_id, body | {"total": said})
                 return total
             said = row.content.get("total", {})
-            if row.dataset == dataset and said.get("delta") == delta:
+            if said.get("delta") == delta:
                 return math.inf if said["epsilon"] is None else float(said["epsilon"])
-            # Of an earlier version, adopted by this account since, or asked for at another δ: from all rows.
-            rows = transaction.rows()
-            if row.dataset != dataset:
-                row = next(row for row in rows if row.kind == "adopt" and row.content["of"] == release_id)
-            return price(compose(*costs_of(dataset, rows[: row.position]).values()), delta)
+            # Asked for at another δ: from all rows.
+            return price(compose(*costs_of(dataset, transaction.rows()[: row.position]).values()), delta)
 
         return self._transactions.transact(work)
 
@@ -202,6 +195,4 @@ def costs_of(dataset: str, rows: Iterable[Row]) -> dict[str, Event]:
             continue
         if row.kind in ("reserve", "commit") and row.release_id is not None:
             spent[row.release_id] = from_json(row.content["event"])
-        elif row.kind == "adopt" and row.content["from"] != dataset:
-            spent[row.content["of"]] = from_json(row.content["event"])
     return spent

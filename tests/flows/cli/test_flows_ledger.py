@@ -14,7 +14,6 @@ from terrine.errors import LedgerError, SettingError
 from terrine.privacy.accounting.events import GaussianEvent
 from terrine.privacy.ledger.identity import account_of
 from terrine.privacy.ledger.ledger import Ledger, load_or_create_key
-from terrine.privacy.ledger.transaction import LedgerTransaction
 
 ANSWER = GaussianEvent(1.0, 10.0)
 
@@ -184,25 +183,3 @@ def test_without_options_the_ledger_of_the_project_is_meant(
     )
     monkeypatch.setenv("TERRINE_ROOT", str(tmp_path))
     assert "intact: 4 rows" in terrine("verify")
-
-
-def test_a_release_of_an_earlier_version_shows_under_both_of_its_accounts(options: list[str]) -> None:
-    ledger = Ledger(options[1], Path(options[3]), load_or_create_key(Path(options[5])))
-    ledger.register("by-name", None, 1e-5, "replay")
-    append = LedgerTransaction.append
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            LedgerTransaction,
-            "append",
-            lambda book, kind, dataset, release, body: append(
-                book, kind, dataset, release, {name: value for name, value in body.items() if name != "identity"}
-            ),
-        )
-        about = {"dataset": "abcdef" * 10, "run": "old", "worst_case": ANSWER, "delta": 1e-5, "noise_kind": "secure"}
-        ledger.release(release_id="old", draw=lambda: ({"labels": np.arange(3)}, ANSWER), **about)
-    about |= {"dataset": "by-name", "made_by": lambda run: run == "old"}
-    ledger.release(release_id="new", draw=lambda: ({}, ANSWER), **about)
-    first, second = json.loads(terrine("show", "--json", *options))
-    assert [release["release_id"] for release in first["releases"]] == ["first", "second", "old"]
-    assert [release["release_id"] for release in second["releases"]] == ["old"]
-    assert second["epsilon_spent"] > 0
