@@ -55,6 +55,7 @@ PRIVACY_TESTS = (
     "tests/tasks/config/test_params.py",
     "tests/tasks/parties/test_measuring.py",
     "tests/tasks/pipeline/test_new_dataset.py",
+    "tests/tasks/runtime/test_account_histories.py",
     "tests/tasks/runtime/test_identity.py",
     "tests/tasks/runtime/test_accounts.py",
     "tests/tasks/runtime/test_parameters.py",

@@ -30,18 +30,19 @@ from PIL import Image
 
 from tasks.config.params import validate
 from tasks.pipeline.dataset import prepare_dataset
-from tasks.pipeline.public_inputs import public_inputs
+from tasks.pipeline.public_inputs import about_records
 from tasks.pipeline.synthesize import assemble_images, plan
 from tasks.runtime.accounts import noise_source, open_ledger, release_at_price
 from tasks.runtime.releases import identity_in_ledger
 from tasks.runtime.run import Run
-from tasks.runtime.store import read_array, read_json
+from tasks.runtime.store import read_array, read_json, write_json
 from tasks.runtime.task import task_of
 from terrine.data.images import resize
 from terrine.data.units import name_codes
 from terrine.errors import TerrineError
 from terrine.privacy.accounting.events import Event, GaussianEvent, compose
 from terrine.privacy.accounting.pricing import price
+from terrine.privacy.facts import told
 
 PEOPLE, SIDE, DELTA = 30, 8, 1e-5
 PIXELS = np.random.default_rng(7).integers(0, 256, (PEOPLE, 1, SIDE, SIDE), dtype=np.uint8)
@@ -145,7 +146,7 @@ class Histories(RuleBasedStateMachine):
         except TerrineError:
             return
         assert released == task, "a release about one task is not given to another"
-        # self._statement_discloses(run)
+        self._statement_discloses(run)
 
     def _run(self, account: str, **chosen: Any) -> Run:
         """Return a run about the data in their present form."""
@@ -260,10 +261,25 @@ class Histories(RuleBasedStateMachine):
         return set(np.floor(values + 0.01).astype(int).tolist())
 
     def _statement_discloses(self, run: Run) -> None:
-        """Assert that what is said of a run's public inputs is true of them."""
+        """Assert that what a statement says of public records is true, in the facts and in its sentences."""
+        write_json(run.folders.backbone / "manifest.json", {"kind": "none", "origin": "a test", "sha256": "0" * 64})
+        facts = about_records(run)["facts"]
+        known = {item.why: item.count for item in facts.unprotected}
+        files = [*run.folders.images.glob("*-pool.npy")]
+        if not run.params.data.of_images:
+            files = [run.folders.images / "queries-00000.npy"]
+        here = sum(len(np.load(path)) for path in files)
+        assert known.pop("own images", 0) + known.pop("own rows", 0) == here
         people = self._published_now(run)
-        said = " ".join(str(one) for one in public_inputs(run))
-        assert ("declared public" in said) == bool(people), said
+        assert bool(known.pop("published earlier", 0)) == bool(
+            self._publications(str(run.params.ledger.account)) - people
+        )
+        assert not known
+        said = {"facts": facts.to_json(), "unit": run.params.privacy.unit, "mechanism": {}}
+        for language in ("en", "de", "fr", "es"):
+            assert len(told(said, "unprotected", language)) == len(facts.unprotected)
+        real = [item for item in facts.examples if item.origin in ("own rows", "own images")]
+        assert bool(real) == bool(people)
 
     @invariant()
     def everybodys_total_is_known(self) -> None:
