@@ -1,10 +1,10 @@
 """Canaries in a run: what its whole path, from records to released answers, gives away in the worst case.
 
 Some of the run's teachers are emptied and given a companion and a canary each (`terrine.privacy.auditing.canaries`);
-all others keep their own records. If records are summed, canaries are added to them (`tasks.tools.row_canaries`).
-The run's own stages are then made in shadow runs: twice to learn how each canary's
-teacher votes with either content, and once or more with contents that fair coins decide. The coins are guessed from
-what these last runs released, and the guesses that are right bound the privacy loss from below.
+all others keep their own records. If records are summed, canaries are added to them (`tasks.tools.row_canaries`). The
+run's own stages are then made in shadow runs: of votes, twice to learn how each canary's teacher votes with either
+content, and of both, once or more with contents that fair coins decide. The coins are guessed from what these last runs
+released, and the guesses that are right bound the privacy loss from below.
 
 The two first runs know no coin, so the bound holds whatever defect they show. Beside it stands its power: the same
 votes or sums, without noise. All of it is computed from other teachers' records too, and stays private.
@@ -155,7 +155,7 @@ class _VoteCanaries:
         beds, directions = self._directed
         queries, classes = directions.rest.shape
         votes = read_votes(shadow.folders)
-        silent = self._mechanism.answer(histograms_of(votes, classes), noise=Silence(), **self._budget)
+        silent = self._mechanism.answer(histograms_of(votes, classes), noise=Silence(0), **self._budget)
         self._astray = max(self._astray, beds.astray(directions, votes, coins))
         heard = self._heard.guess(*_released(shadow, queries, classes))
         return heard.evidence, self._unheard.guess(silent.labels, silent.histograms).evidence

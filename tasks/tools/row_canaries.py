@@ -80,7 +80,7 @@ class RowCanaries:
         )
         exchange = replace(self._canaries, worlds=(one, other))
         released = read_tensors(shadow.folders.answers / SUMS)
-        silent = self._mechanism.release(planted, self._mu, Silence())
+        silent = self._mechanism.release(planted, self._mu, Silence(0))
         self._moved = np.maximum(self._moved, exchange.moved(released))
         return exchange.guess(released).evidence, exchange.guess(silent, noise=False).evidence
 

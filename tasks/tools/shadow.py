@@ -19,24 +19,18 @@ from tasks.pipeline.dataset import write_dataset
 from tasks.runtime.run import Run
 from tasks.runtime.store import link
 from terrine.data.dataset import Dataset
-from terrine.privacy.noise import FloatArray, NoiseKind
+from terrine.privacy.noise import FloatArray, ReplayNoise
 
 NOTICE = "PRIVATE: computed from the records themselves. Do not publish."
 
 
-class Silence:
+class Silence(ReplayNoise):
     """No noise at all, for the power of an audit: what it touches is reduced to one private figure."""
-
-    kind: NoiseKind = "replay"
 
     def gaussian(self, shape: int | tuple[int, ...], sigma: float) -> FloatArray:
         return np.zeros(shape)
 
-    def laplace(self, shape: int | tuple[int, ...], scale: float) -> FloatArray:
-        return np.zeros(shape)
-
-    def describe(self) -> dict[str, str | int]:
-        return {"kind": self.kind}
+    laplace = gaussian
 
 
 Progress = Callable[[float, str], None]

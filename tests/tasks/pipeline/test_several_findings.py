@@ -142,7 +142,7 @@ def test_canaries_are_planted_in_sums_about_findings_too(tmp_path: Path, mechani
     found = audit_canaries(run, run_through, 200)
     assert not found["caught"]
     assert 0.75 < found["moved"] <= 1
-    assert 0 < found["epsilon_at_least"] < found["epsilon_charged"]
+    assert found["epsilon_at_least"] < found["epsilon_charged"]
     assert found["epsilon_without_noise"] > 3
 
 
