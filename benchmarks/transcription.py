@@ -71,11 +71,12 @@ class Runs:
             taught = time.perf_counter()
             run_through(run, "transcribe", "evaluate")
             statement, teachers = read_json(run.folders.statement), read_manifest(run)
+            evaluation = read_json(run.folders.evaluation)
             return {
                 "preset": preset,
                 "seed": seed,
                 "changes": changes,
-                "accuracy": 100 * read_json(run.folders.evaluation)["accuracy"],
+                "accuracy": 100 * evaluation.get("in_batches", evaluation)["accuracy"],  # as the paper measures
                 "teacher": 100 * teachers["accuracy"],
                 "plurality": 100 * teachers["plurality_accuracy"],
                 "epsilon": statement["epsilon"],
