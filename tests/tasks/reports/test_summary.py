@@ -12,14 +12,23 @@ from tasks.reports.accuracy import gap_of, known_accuracy
 from tasks.reports.reproduced import Row
 from tasks.runtime.run import Run
 from tasks.runtime.store import write_json
+from terrine.privacy.facts import Facts
 
+FACTS = Facts("image").to_json()
 NAME = "your-own-images-of-the-second-ward-0a1b2c3d"
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])
 def test_paths_and_names_are_whole(tmp_path, monkeypatch, width):
     run = Run(tmp_path, NAME, validate({"data": {"public_benchmark": True}}))
-    statement = {"epsilon": 7.9903, "delta": 1e-5, "mechanism": {}, "unit": "record", "epsilon_claimed": None}
+    statement = {
+        "epsilon": 7.9903,
+        "delta": 1e-5,
+        "mechanism": {},
+        "unit": "record",
+        "epsilon_claimed": None,
+        "facts": FACTS,
+    }
     asked = {"noise": "replay", "private": True, "answered": 90, "asked": 100, "queries": 120, "teachers": 12}
     monkeypatch.setattr(summary, "read_statement", lambda _: statement | asked)
     batches = {"statistics": "current", "accuracy": 0.9408}
@@ -46,7 +55,14 @@ def test_paths_and_names_are_whole(tmp_path, monkeypatch, width):
 def test_the_accuracy_as_served_comes_first_and_a_wide_gap_is_warned_of(tmp_path, monkeypatch, served, warned):
     """People with nine photographs each: 29.26 % in batches, and one in eight as served."""
     run = Run(tmp_path, NAME, validate({"data": {"public_benchmark": True}}))
-    statement = {"epsilon": 4.0, "delta": 1e-5, "mechanism": {}, "unit": "group", "epsilon_claimed": None}
+    statement = {
+        "epsilon": 4.0,
+        "delta": 1e-5,
+        "mechanism": {},
+        "unit": "group",
+        "epsilon_claimed": None,
+        "facts": FACTS,
+    }
     asked = {"noise": "secure", "private": False, "answered": 90, "asked": 100, "queries": 120, "teachers": 12}
     monkeypatch.setattr(summary, "read_statement", lambda _: statement | asked)
     batches = {"statistics": "current", "accuracy": 0.2926}

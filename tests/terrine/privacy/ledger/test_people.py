@@ -253,6 +253,17 @@ def test_of_equal_rows_one_is_refused_exactly_if_a_private_one_is_missing_and_a_
         assert no == wanted
 
 
+def test_a_cohort_is_found_again_in_an_archive_a_thousand_times_as_large() -> None:
+    """What a site remembers of another ledger is a sketch."""
+    digests = np.random.default_rng(4).integers(1, 2**63, 400_000).astype(np.uint64)
+    archive = People.of(digests).sketch()
+    assert len(archive) == 2**14
+    found = [
+        np.isin(People.of(digests[start : start + 100]).sketch(), archive).any() for start in range(0, 40_000, 400)
+    ]
+    assert sum(found) >= 95
+
+
 def test_linked_accounts_add_up_and_each_budget_holds_for_both(ledger: Ledger) -> None:
     ask(ledger, "b", Draw(), dataset="second")
     alone = ledger.spent(DATASET, 1e-5)
