@@ -29,16 +29,13 @@ from terrine.data.partition import iid
 from terrine.data.source import load_dataset
 from terrine.determinism.parallel import side_by_side
 from terrine.determinism.randomness import derive_seed
-from terrine.models.backbone import Backbone, features_in_batches
 from terrine.models.invariance import learn_projection
 from terrine.models.registry import build_backbone
 from terrine.models.scattering import LOG_OFFSET, ScatteringNetwork
 from terrine.privacy.accounting.calibrate import calibrate
 from terrine.privacy.accounting.pricing import price
 from terrine.privacy.noise import ReplayNoise
-from terrine.queries import Queries
 from terrine.students.answers import histogram_answers, label_answers
-from terrine.students.guided import guide, joined, none_yet
 from terrine.students.linear import fit
 from terrine.students.selection import Pool, select
 from terrine.synthetic.registry import draw
@@ -98,8 +95,8 @@ class Study:
         self.queries = queries
 
     @cache  # noqa: B019  # one study lives as long as the script
-    def pool(self, seed: int) -> tuple[Queries, Backbone]:
-        """Query images in their batches, and the backbone."""
+    def public(self, seed: int) -> tuple[torch.Tensor, np.ndarray, np.ndarray]:
+        """Projection, and features of queries and test images."""
         share = self.queries // len(SOURCES)
         per_source = [draw(kind, seed=seed, first=0, count=share, size=28, channels=1).numpy() for kind in SOURCES]
         # Sources take turns, batch by batch, as in the pipeline.
@@ -108,13 +105,7 @@ class Study:
         batches = np.array_split(np.arange(len(images)), len(images) // BATCH)
         backbone = build_backbone("scattering", channels=1, size=28, seed=seed, projection=FEATURES)
         learn_projection(backbone, images, batches[:16], seed=seed)
-        return Queries(images, batches, [SOURCES[number % len(SOURCES)] for number in range(len(batches))]), backbone
-
-    @cache  # noqa: B019
-    def public(self, seed: int) -> tuple[torch.Tensor, np.ndarray, np.ndarray]:
-        """Projection, and features of queries and test images."""
-        pool, backbone = self.pool(seed)
-        images, batches, projection = pool.images, pool.batches, backbone.network.projection
+        projection = backbone.network.projection
         queries = features_of(log_coefficients(self.network, images), batches, projection)
         check = backbone.features(torch.from_numpy(images[batches[0]]), "current").numpy()
         assert np.allclose(queries[batches[0]], check, atol=1e-3), "these are not the pipeline's features"
@@ -136,19 +127,12 @@ class Study:
     @cache  # noqa: B019
     def histograms(self, seed: int, teachers: int, ridge: float) -> np.ndarray:
         """Votes by class on the queries, int64 [queries, classes]."""
-        return self.histograms_on(self.public(seed)[1], seed, teachers, ridge)
-
-    def histograms_on(self, features: np.ndarray, seed: int, teachers: int, ridge: float) -> np.ndarray:
-        """Votes by class on images with these features, int64 [images, classes]."""
-        heads = self.heads(seed, teachers, ridge)
+        features, heads = self.public(seed)[1], self.heads(seed, teachers, ridge)
         return histograms_of(np.concatenate([vote(group, features) for group in heads], axis=1), CLASSES)
 
-    def accuracy(
-        self, seed: int, mechanism: Mechanism, released: Rounds, teachers: int, made: np.ndarray | None = None
-    ) -> float:
-        """Test accuracy in per cent of the linear student of what was released; made: features of guided queries."""
+    def accuracy(self, seed: int, mechanism: Mechanism, released: Rounds, teachers: int) -> float:
+        """Test accuracy in per cent of the linear student of what was released."""
         _, queries, test = self.public(seed)
-        queries = queries if made is None else np.concatenate([queries, made])
         head = student(queries, mechanism, released, teachers, seed)
         return float((predict(head, test).argmax(axis=1) == self.data.test_labels).mean() * 100)
 
@@ -181,45 +165,6 @@ def release(
     return answer_in_rounds(
         mechanism, histograms, rounds=rounds, adviser=advise, epsilon=epsilon, delta=DELTA, noise=noise
     )
-
-
-def release_guided(
-    study: Study, seed: int, mechanism: Mechanism, epsilon: float, teachers: int, rounds: int
-) -> tuple[Rounds, np.ndarray, np.ndarray]:
-    """Answer in rounds with `select: guided`, as the stage `aggregate` does.
-
-    Also returns the features of the guided queries, and the histograms of all queries.
-    """
-    pool, backbone = study.pool(seed)
-    _, queries, _ = study.public(seed)
-    ridge = ridge_for(teachers)
-    made, features = none_yet(pool), np.empty((0, queries.shape[1]), np.float32)
-
-    def advise(released: Rounds) -> Advice:
-        nonlocal made, features
-        unasked = np.setdiff1d(np.flatnonzero(released.round[: len(queries)] == NEVER), made.starts)
-        if not released.answers.answered.any():
-            return Advice(unasked)
-        head = student(np.concatenate([queries, features]), mechanism, released, teachers, seed)
-        new = guide(backbone, head, pool, unasked, released.affordable, statistics="current", most=BATCH)
-        own = features_in_batches(backbone, new.images, new.batches, "current")
-        numbers = len(queries) + len(made.starts) + np.arange(len(new.starts))
-        made, features = joined(made, new), np.concatenate([features, own])
-        order = np.concatenate([numbers, np.setdiff1d(unasked, new.starts)])
-        return Advice(order, predict(head, np.concatenate([queries, features])), made=len(new.starts))
-
-    histograms = study.histograms(seed, teachers, ridge)
-    released = answer_in_rounds(
-        mechanism,
-        histograms,
-        rounds=rounds,
-        adviser=advise,
-        epsilon=epsilon,
-        delta=DELTA,
-        noise=ReplayNoise(derive_seed(seed, "replayed noise")),
-        later_votes=lambda numbers: study.histograms_on(features, seed, teachers, ridge)[numbers - len(queries)],
-    )
-    return released, features, np.concatenate([histograms, study.histograms_on(features, seed, teachers, ridge)])
 
 
 def ridge_for(teachers: int) -> float:
@@ -258,7 +203,7 @@ def by_selection(study: Study, cells: Cells, seeds: list[int]) -> None:
     """Accuracy by what is asked: the rules of query selection, and Interactive- beside Confident-GNMax."""
     teachers = 200
     cases: list[tuple[str, Mechanism, float, str, int]] = []
-    for rule, rounds in (("order", 1), ("balanced", 5), ("uncertain", 5), ("diverse", 5), ("guided", 5)):
+    for rule, rounds in (("order", 1), ("balanced", 5), ("uncertain", 5), ("diverse", 5)):
         # Noise for 2,500 answers of a pool of 10,000: there is something to choose.
         cases.append((f"histogram, {rule}", GaussianHistogram(sigma=54.0), 6.0, rule, rounds))
         cases.append((f"gnmax, {rule}", GNMax(sigma=54.0), 6.0, rule, rounds))
@@ -273,15 +218,11 @@ def by_selection(study: Study, cells: Cells, seeds: list[int]) -> None:
         for seed in seeds:
 
             def compute(seed=seed, mechanism=mechanism, epsilon=epsilon, rule=rule, rounds=rounds):
-                made = None
-                if rule == "guided":
-                    released, made, histograms = release_guided(study, seed, mechanism, epsilon, teachers, rounds)
-                else:
-                    histograms = study.histograms(seed, teachers, 0.3)
-                    released = release(study, seed, mechanism, epsilon, histograms, rule, rounds)
+                histograms = study.histograms(seed, teachers, 0.3)
+                released = release(study, seed, mechanism, epsilon, histograms, rule, rounds)
                 answers = released.answers
                 return {
-                    "accuracy": study.accuracy(seed, mechanism, released, teachers, made),
+                    "accuracy": study.accuracy(seed, mechanism, released, teachers),
                     "epsilon": price(answers.event, DELTA),
                     "asked": answers.asked,
                     "answered": int(answers.answered.sum()),

@@ -107,11 +107,6 @@ class Params(Settings):
                 f"queries.select={self.queries.select} chooses by what earlier rounds released. Set queries.rounds to "
                 "2 or more, or queries.select=order"
             )
-        if self.queries.select == "guided" and self.data.name == "table":
-            raise ValueError(
-                "queries.select=guided moves the pixels of images, and data.name=table has none. Set queries.select to "
-                "order, balanced, uncertain or diverse"
-            )
         check_findings(self)
         check_order(self)
         for name in type(self).model_fields:

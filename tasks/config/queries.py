@@ -34,8 +34,7 @@ class Queries(Images):
     """Image programs and their weights; `pool` is the real images that data.pool declares public."""
     batch: Annotated[int, Unit("images")] = Field(500, ge=1)
     """Images of one source that share their batch statistics."""
-    select: Literal["order", "balanced", "uncertain", "diverse", "guided"] = "order"
-    """Which queries are asked first: the order they were drawn in, or what a student of the answers so far suggests.
-    `guided`: it moves their pixels, too."""
+    select: Literal["order", "balanced", "uncertain", "diverse"] = "order"
+    """Order of the queries: as they were drawn, or as a student of the answers released so far suggests."""
     rounds: Annotated[int, Unit("rounds")] = Field(1, ge=1, le=100)
     """How often the student looks at what was released and chooses again."""

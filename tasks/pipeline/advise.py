@@ -36,7 +36,7 @@ def adviser(run: Run, teachers: int, classes: int) -> Adviser:
     count, rounds = run.params.queries.count, run.params.queries.rounds
 
     def advise(released: Rounds) -> Advice:
-        head = student_head(run, features, released, teachers, classes)
+        head = _student_head(run, features, released, teachers, classes)
         probabilities = None if head is None else predict(head, features)
         pool = Pool(np.flatnonzero(released.round == NEVER), features, probabilities)
         # More than a round's share may be named; what it does not use is asked about again in the next.
@@ -55,7 +55,7 @@ def describe(run: Run) -> dict[str, Any]:
     return {"select": queries.select, "rounds": queries.rounds}
 
 
-def student_head(run: Run, features: np.ndarray, released: Rounds, teachers: int, classes: int) -> LinearHead | None:
+def _student_head(run: Run, features: np.ndarray, released: Rounds, teachers: int, classes: int) -> LinearHead | None:
     """Return the linear student of the released answers, None before there are any.
 
     features: float32 [queries, features] of all queries there are, released.round of as many.

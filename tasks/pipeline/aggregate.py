@@ -16,8 +16,6 @@ from tasks.pipeline.advise import describe as describe_order
 from tasks.pipeline.averaging.files import about_averages, coordinates_released, spent_on_averages
 from tasks.pipeline.figures.private_figures import private_figures
 from tasks.pipeline.figures.released_accuracy import check_use_of_accuracy
-from tasks.pipeline.guided.queries import Guide, write_guided
-from tasks.pipeline.guided.votes import check_voters, forget_votes, votes_on
 from tasks.pipeline.moments import about_moments, numbers_of_moments, release_moments, write_moments
 from tasks.pipeline.partition import dealt_by
 from tasks.pipeline.public_inputs import about_records
@@ -45,18 +43,13 @@ from tasks.runtime.store import atomic_folder, read_json, write_array, write_jso
 from tasks.runtime.task import check_task, task_of
 from terrine.aggregation.findings import answer_names, histograms_of_findings
 from terrine.aggregation.release import about_answers, asked, release_histograms
-from terrine.aggregation.rounds import LaterVotes
 from terrine.aggregation.votes import histograms_of
 from terrine.data.digest import digest_of_arrays
 from terrine.files import file_digest
 from terrine.privacy.accounting.events import Event, compose
 from terrine.privacy.ledger.ledger import StoredRelease
 from terrine.privacy.statement import PrivacyStatement
-from terrine.students.guided import Guided
 from terrine.teachers.kinds.averaged import AveragedTeachers
-
-UNGUIDED = -1
-"""The start of a query that was there from the start."""
 
 
 def inputs_of_answers(run: Run, votes: np.ndarray) -> Inputs:
@@ -102,9 +95,8 @@ def release_answers(run: Run) -> None:
         release = release_once(run, histograms, inputs)
     check_queries(run, release, inputs)
     write_answers(run, votes_manifest, release, moments)
-    _write_private_figures(run, votes_manifest, histograms, release)
+    _write_private_figures(run, histograms, release)
     tell_change(run, "answers", release, inputs)
-    forget_votes(run)
     names = answer_names(votes_manifest["class_names"], findings is not None)
     write_statement(run, privacy_statement(run, votes_manifest, release), names)
 
@@ -124,14 +116,8 @@ def release_once(run: Run, histograms: np.ndarray, inputs: Inputs) -> StoredRele
     """Release through the ledger: the same account, edition and settings again return the stored answers."""
     settings = run.params.aggregation
     ledger, dataset = open_account(run)
-    # Whatever the adviser reads is read now: once the worst case is reserved, nothing should fail any more.
-    teachers, classes = int(histograms[0].sum()), histograms.shape[1]
-    guide = None
-    if run.params.queries.select == "guided":
-        check_voters(run, teachers)
-        guide = Guide(run, teachers, classes)
-    advise = adviser(run, teachers, classes) if guide is None else guide
-
+    # The adviser reads its inputs now: once the worst case is reserved, nothing should fail any more.
+    advise = adviser(run, int(histograms[0].sum()), histograms.shape[1])
     return release_histograms(
         ledger,
         settings,
@@ -145,9 +131,6 @@ def release_once(run: Run, histograms: np.ndarray, inputs: Inputs) -> StoredRele
         inputs=inputs,
         rounds=run.params.queries.rounds,
         adviser=advise,
-        later_votes=None if guide is None else _votes_on_what_it_makes(run, guide, classes),
-        # Answers say nothing without what they are about: whatever happens next, both can be written from these.
-        also=dict if guide is None else lambda: guide.made.to_arrays(),
         data=stored_people(run),
         task=task_of(run),
         **_before(run),
@@ -181,18 +164,6 @@ def _before(run: Run) -> dict[str, Any]:
     }
 
 
-def _votes_on_what_it_makes(run: Run, guide: Guide, classes: int) -> LaterVotes:
-    def later_votes(queries: np.ndarray) -> np.ndarray:
-        return histograms_of(votes_on(run, guide.made), classes)[queries - guide.pool]
-
-    return later_votes
-
-
-def _guided(run: Run, release: StoredRelease) -> Guided | None:
-    """Return the guided queries of a release, None for one that was made without."""
-    return Guided.from_arrays(release.arrays) if run.params.queries.select == "guided" else None
-
-
 def write_answers(
     run: Run, votes_manifest: dict[str, Any], release: StoredRelease, moments: StoredRelease | None
 ) -> None:
@@ -201,7 +172,7 @@ def write_answers(
     Raises ArtefactError for a release that is about other classes.
     """
     check_task(release, votes_manifest["class_names"])
-    arrays, guided = release.arrays, _guided(run, release)
+    arrays = release.arrays
     numbers, findings = np.arange(len(arrays["labels"])), run.params.aggregation.findings
     table = {
         "query": numbers // findings,
@@ -214,11 +185,7 @@ def write_answers(
         table["reinforced"] = arrays["reinforced"]
     if "histograms" in arrays:
         table |= {f"count_{number}": arrays["histograms"][:, number] for number in range(votes_manifest["classes"])}
-    if guided is not None:
-        pool = len(arrays["labels"]) - len(guided.starts)
-        table["start"] = np.concatenate([np.full(pool, UNGUIDED), guided.starts])
     with atomic_folder(run.folders.answers) as folder:
-        about_guided = {} if guided is None else {"guided": write_guided(run, folder, guided)}
         write_table(folder / "answers.parquet", pd.DataFrame(table))
         if moments is not None:
             write_moments(run, moments, folder)
@@ -233,20 +200,13 @@ def write_answers(
                 "asked": asked(release),
                 "answered": int(arrays["answered"].sum()),
                 "noise": run.params.aggregation.noise,
-                **about_guided,
             },
         )
 
 
-def _write_private_figures(
-    run: Run, votes_manifest: dict[str, Any], histograms: np.ndarray, release: StoredRelease
-) -> None:
-    guided, settings = _guided(run, release), run.params.aggregation
+def _write_private_figures(run: Run, histograms: np.ndarray, release: StoredRelease) -> None:
+    settings = run.params.aggregation
     with atomic_folder(run.folders.accounting) as folder:
-        if guided is not None:
-            votes = votes_on(run, guided)
-            write_array(folder / "guided_votes.npy", votes)
-            histograms = np.concatenate([histograms, histograms_of(votes, votes_manifest["classes"])])
         write_array(folder / "histograms.npy", histograms)
         write_json(folder / "figures.json", private_figures(settings, settings.delta, histograms, release))
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from tasks.pipeline.guided.queries import FILE as GUIDED_FILE
 from tasks.pipeline.synthesize import POOL, PUBLIC_ROWS
 from tasks.runtime.accounts import published_earlier
 from tasks.runtime.releases import record_facts
@@ -30,30 +29,19 @@ def about_records(run: Run) -> dict[str, Any]:
     unasked = sum(shard["count"] for shard in images["shards"].get("unlabelled", ()))
     declared = {"own rows": images.get("declared", 0), pool: counts[POOL] + unasked}
     declared["published earlier"] = published_earlier(run)
-    copies: Counter[bool] = Counter()
-    if run.params.queries.select == "guided":
-        for batch in read_json(run.folders.answers / "manifest.json")["guided"]["batches"]:
-            copies[batch["kind"].endswith(POOL)] += batch["count"]
     examples = tuple(Examples(origin, count) for origin, count in found.items() if count)  # type: ignore[arg-type]
-    if any(copies.values()):
-        examples += (Examples("copies", sum(copies.values())),)
     facts = Facts(
         examples=examples,
         unprotected=tuple(Unprotected(why, count) for why, count in declared.items() if count),  # type: ignore[arg-type]
-        real_copies=copies[True],
         **record_facts(run.params),
     )
     drawn = f" ({', '.join(sorted(counts.keys() - real.keys()))}; seed {images['seed']})" if programs else ""
-    inputs = [
+    inputs = (
         PublicInput(
             name="query rows" if "columns" in images else "query images",
-            origin=origin_of(tuple(item for item in examples if item.origin != "copies")) + drawn,
+            origin=origin_of(examples) + drawn,
             digest=file_digest(path),
         ),
         PublicInput(name="backbone", origin=f"{backbone['kind']}: {backbone['origin']}", digest=backbone["sha256"]),
-    ]
-    if run.params.queries.select == "guided":
-        origin = "query images, moved towards what a student of the answers released before was unsure of"
-        digest = file_digest(run.folders.answers / GUIDED_FILE)
-        inputs.append(PublicInput(name="guided images", origin=origin, digest=digest))
-    return {"facts": facts, "public_inputs": tuple(inputs)}
+    )
+    return {"facts": facts, "public_inputs": inputs}

@@ -19,7 +19,7 @@ from tasks.config.presets import DERIVED_NAME, changes, read_preset
 from tasks.config.values import flat
 from tasks.pipeline.distance import distance_rows
 from tasks.pipeline.graph import MAIN
-from tasks.pipeline.guided.queries import read_all_queries
+from tasks.pipeline.synthesize import read_queries
 from tasks.reports.accuracy import OF_ORDER, gap_warning, released_accuracy, released_error, shown_measure
 from tasks.reports.charts import stacked_histogram
 from tasks.reports.pages import bar_rows, count, percent, plain, render
@@ -111,7 +111,7 @@ def sheets(run: Run, answers: pd.DataFrame, manifest: dict[str, Any]) -> list[Co
     columns = [f"count_{number}" for number in range(len(manifest["class_names"]))]
     noisy = answers[columns].to_numpy() if columns[0] in answers else None
     return contact_sheets(
-        read_all_queries(run.folders),
+        read_queries(run.folders),
         answers["answered"].to_numpy(),
         answers["label"].to_numpy(),
         answers["round"].to_numpy() >= 0,

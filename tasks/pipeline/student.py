@@ -11,10 +11,10 @@ import numpy as np
 
 from tasks.config.values import digest
 from tasks.pipeline.features import query_features
-from tasks.pipeline.guided.queries import guided_digest, read_all_queries
 from tasks.pipeline.pretrain import read_backbone
 from tasks.pipeline.reference_images import write_reference
 from tasks.pipeline.sums import student_of_sums, sums_over_records
+from tasks.pipeline.synthesize import read_queries
 from tasks.runtime.progress import progress_reporter
 from tasks.runtime.run import Run
 from tasks.runtime.step import step
@@ -149,11 +149,12 @@ def read_answers(run: Run) -> tuple[np.ndarray, ReleasedAnswers, dict[str, Any]]
 
 
 def student_pool(run: Run) -> Queries:
-    """Return the images the student may look at: the queries, guided ones in the batches they were asked in; then,
-    where its kind uses them, images without answers: what was not asked about of a public pool, and at most
-    `student.pool` of the pretraining images, in batches of one source, as large as the queries'.
+    """Return the images that the student may use: the queries in their fixed batches.
+
+    A student that learns from images without answers also gets the images of a public pool that were not queries, and
+    at most `student.pool` of the pretraining images, in batches of one source, as large as the queries'.
     """
-    queries = read_all_queries(run.folders)
+    queries = read_queries(run.folders)
     if not run.params.student.looks_at_more:
         return queries
     images, batches, sources = [queries.images], list(queries.batches), list(queries.sources)
@@ -176,10 +177,9 @@ def student_pool(run: Run) -> Queries:
 
 
 def feature_cache(run: Run, images: int) -> Cache:
-    """Return a cache of the frozen backbone's features of a pool of so many images: public, hence shared between runs.
+    """Return a cache of the frozen backbone's features of a pool of that many images: public, so runs share it.
 
-    Features of the queries alone are those the teachers voted on. With guided queries in the pool they hang on this
-    run's answers, and are kept with the training's other work.
+    If the pool contains only the queries, their features are the cached ones that teachers of features voted on.
     """
     queries = sum(batch["count"] for batch in read_json(run.folders.images / "manifest.json")["batches"])
     everything = {
@@ -187,15 +187,12 @@ def feature_cache(run: Run, images: int) -> Cache:
         "backbone": file_digest(run.folders.backbone / "backbone.safetensors"),
         "images": file_digest(run.folders.images / "manifest.json"),
     }
-    guided = guided_digest(run.folders)
 
     def keep(name: str, compute: Callable[[], np.ndarray]) -> np.ndarray:
         if name == "plain" and images == queries:
             return query_features(run, run.params.student.statistics)
         identity = digest({**everything, "name": name, "pool": images})
         path = run.folders.shared("views", identity).with_suffix(".npy")
-        if guided is not None:
-            path = work_folder(run) / f"views-{identity}.npy"
         if not path.is_file():
             write_array(path, compute())
         return read_array(path)

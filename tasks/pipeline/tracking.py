@@ -41,7 +41,7 @@ Logged = TypeVar("Logged")
 
 _logger = logging.getLogger(__name__)
 
-QUERIES = ("query images", "query rows", "guided images")
+QUERIES = ("query images", "query rows")
 """What statements call public inputs that are data sets."""
 
 FIGURE = "epsilon-against-accuracy.html"

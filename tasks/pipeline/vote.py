@@ -42,7 +42,7 @@ def cast_block(run: Run, block: range) -> None:
     path = _block_file(run, block)
     if not path.is_file():
         queries, device = teachers_queries(run, run.params.teachers.inputs), resolve_device(run.params.device)
-        write_array(path, block_votes(run, teacher_kind(run), block, queries, np.arange(len(queries.inputs)), device))
+        write_array(path, block_votes(run, teacher_kind(run), block, queries, device))
 
 
 @step("votes")
@@ -64,20 +64,14 @@ def _block_file(run: Run, block: range) -> Path:
     return work_folder(run) / f"votes-{block.start:06d}.npy"
 
 
-def block_votes(
-    run: Run, kind: TeacherKind, block: range, queries: Queries, numbers: np.ndarray, device: torch.device
-) -> np.ndarray:
-    """Return the votes of a block of teachers, trained or not: unsigned integers [queries, teachers].
-
-    numbers: of the queries among all that the run asks, int64 [queries].
-    """
+def block_votes(run: Run, kind: TeacherKind, block: range, queries: Queries, device: torch.device) -> np.ndarray:
+    """Return the votes of a block of teachers, trained or not: unsigned integers [queries, teachers]."""
     return cast_votes(
         kind,
         block,
         set(read_teachers_manifest(run.folders).get("untrained", [])),
         lambda teachers: read_states(run.folders, teachers),
         queries,
-        numbers,
         classes=len(run.folders.dataset_manifest()["class_names"]),
         seed=run.params.seed,
         device=device,

@@ -7,7 +7,7 @@ counted, the worst case is reserved before anything is drawn, and the statement 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from terrine.aggregation.mechanism import NOTHING, Mechanism
-from terrine.aggregation.rounds import NEVER, Adviser, LaterVotes, answer_in_rounds, in_order
+from terrine.aggregation.rounds import NEVER, Adviser, answer_in_rounds, in_order
 from terrine.aggregation.votes import HistogramArray, IntegerArray
 from terrine.privacy.accounting.events import Event, NonPrivateEvent, compose
 from terrine.privacy.facts import Facts
@@ -120,8 +120,6 @@ def release_histograms(
     inputs: Mapping[str, str],
     rounds: int = 1,
     adviser: Adviser = in_order,
-    later_votes: LaterVotes | None = None,
-    also: Callable[[], dict[str, NDArray[Any]]] = dict,
     before: Event = NOTHING,
     drawn_before: int = 0,
     unprotected: bool = False,
@@ -137,8 +135,7 @@ def release_histograms(
         release_id: A function of public things alone (`terrine.privacy.ledger.identity.release_identity`).
         epsilon: The release's own budget, for what was spent `before`, too.
         inputs: Digests of what is drawn from; sealed with the release.
-        rounds: See `answer_in_rounds`, as for `adviser` and `later_votes`.
-        also: Returns what else is released, once everything is drawn.
+        rounds: See `answer_in_rounds`, as for `adviser`.
         before: What the same run spent before anything was asked.
         drawn_before: How many values with noise that was.
         unprotected: Whether nothing is guaranteed, whatever noise is drawn.
@@ -161,7 +158,6 @@ def release_histograms(
             epsilon=epsilon,
             delta=delta,
             noise=noise,
-            later_votes=later_votes,
             before=before,
         )
         answers = released.answers
@@ -174,7 +170,7 @@ def release_histograms(
             arrays["histograms"] = answers.histograms
         if answers.reinforced is not None:
             arrays["reinforced"] = answers.reinforced
-        return arrays | also(), NonPrivateEvent() if unprotected else answers.event
+        return arrays, NonPrivateEvent() if unprotected else answers.event
 
     worst_case = NonPrivateEvent() if unprotected else mechanism.worst_case(len(histograms), epsilon, delta, before)
     return ledger.release(

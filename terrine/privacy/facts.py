@@ -20,9 +20,9 @@ from terrine.privacy.sentences import SENTENCES
 Record = Literal["image", "dicom", "volume", "row"]
 """Kind of a record: an image file, the DICOM files that one row of labels describes, a volume, or a row of a table."""
 
-Origin = Literal["programs", "own rows", "own images", "public dataset", "provided", "copies"]
+Origin = Literal["programs", "own rows", "own images", "public dataset", "provided"]
 """Origin of public examples: image programs; rows or images of the operator's own data that were declared public;
-a public dataset; examples that a caller passes as public; or images among these that a program changed slightly."""
+a public dataset; or examples that a caller passes as public."""
 
 Reason = Literal["own rows", "own images", "public dataset", "published earlier"]
 """Why records of the data are not protected: declared public, part of a public dataset, or published by an earlier run
@@ -56,7 +56,6 @@ class Facts:
         record: What one record is.
         examples: Public examples that the release was made with.
         unprotected: Records of the data that are not protected.
-        real_copies: Slightly changed copies of real, public images among the released files.
         held_out: Whether records were set aside for testing.
         accuracy_epsilon: Separate ε under which an accuracy on them is released; None if none is.
         by_party: Whether a record's teacher follows from the party that holds it.
@@ -66,7 +65,6 @@ class Facts:
     record: Record
     examples: tuple[Examples, ...] = ()
     unprotected: tuple[Unprotected, ...] = ()
-    real_copies: int = 0
     held_out: bool = False
     accuracy_epsilon: float | None = None
     declared_units: int | None = None
@@ -85,8 +83,6 @@ class Facts:
             used = sum(item.count for item in self.examples if item.origin == own)
             known = sum(item.count for item in self.unprotected if item.why == own)
             _require(used <= known, f"{used} examples are {own}, and only {known} are listed as not protected")
-        copies = sum(item.count for item in self.examples if item.origin == "copies")
-        _require(0 <= self.real_copies <= copies, f"{self.real_copies} of {copies} copies cannot be of real images")
         _require(self.accuracy_epsilon is None or self.held_out, "an accuracy needs records that were set aside")
 
     def to_json(self) -> dict[str, Any]:
@@ -141,14 +137,12 @@ TABLE: tuple[tuple[Section, str, Callable[[Said], list[Values]]], ...] = (
     ("examples", "from_images", _examples("own images")),
     ("examples", "from_dataset", _examples("public dataset")),
     ("examples", "from_provided", _examples("provided")),
-    ("examples", "from_copies", _examples("copies")),
     ("unprotected", "unprotected_rows", _unprotected("own rows")),
     ("unprotected", "unprotected_images", _unprotected("own images")),
     ("unprotected", "unprotected_dataset", _unprotected("public dataset")),
     ("unprotected", "unprotected_earlier", _unprotected("published earlier")),
     ("files", "files_images", _when(lambda said: said["facts"]["record"] in _IMAGES)),
     ("files", "files_rows", _when(lambda said: said["facts"]["record"] == "row")),
-    ("files", "files_copies", _number("real_copies")),
     ("who", "who_image", _who("record", "image")),
     ("who", "who_dicom", _who("record", "dicom")),
     ("who", "who_volume", _who("record", "volume")),

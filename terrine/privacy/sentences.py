@@ -7,7 +7,6 @@ SENTENCES: dict[str, dict[str, str]] = {
         "from_images": "{count} real images from the operator’s own data, which the operator declared public",
         "from_dataset": "{count} images of a public dataset",
         "from_provided": "{count} examples that the operator provided as public",
-        "from_copies": "{count} slightly changed copies of these images",
         "unprotected_rows": "The operator declared {count} rows of this table public. They can be passed on as they "
         "are, and the people they describe are not protected.",
         "unprotected_images": "The operator declared {count} images from these data public. They can be passed on as "
@@ -21,8 +20,6 @@ SENTENCES: dict[str, dict[str, str]] = {
         "files_rows": "The student’s files contain no row of the table. From the public rows they contain the mean "
         "and spread of each column of numbers, the words in the other columns and, depending on the kind of student, "
         "single values as thresholds.",
-        "files_copies": "The released answers come with {count} slightly changed copies of real images that were "
-        "declared public.",
         "who_image": "One record: one image with its class. If a person contributed several images, each image is "
         "protected separately, but not all of them together.",
         "who_dicom": "One record: what one row of the list of labels describes (an image with all its frames, a "
@@ -67,7 +64,6 @@ SENTENCES: dict[str, dict[str, str]] = {
         "hat",
         "from_dataset": "{count} Bilder aus einem öffentlichen Datensatz",
         "from_provided": "{count} Beispiele, die der Betreiber als öffentlich bereitgestellt hat",
-        "from_copies": "{count} leicht veränderte Kopien dieser Bilder",
         "unprotected_rows": "Der Betreiber hat {count} Zeilen dieser Tabelle für öffentlich erklärt. Sie können "
         "unverändert veröffentlicht werden, und die darin beschriebenen Personen sind nicht geschützt.",
         "unprotected_images": "Der Betreiber hat {count} Bilder aus diesen Daten für öffentlich erklärt. Sie können "
@@ -81,8 +77,6 @@ SENTENCES: dict[str, dict[str, str]] = {
         "files_rows": "Die Dateien des Schülermodells enthalten keine Zeile der Tabelle. Aus den öffentlichen Zeilen "
         "enthalten sie Mittelwert und Streuung jeder Zahlenspalte, die Wörter der übrigen Spalten und, je nach Art "
         "des Schülermodells, einzelne Werte als Schwellen.",
-        "files_copies": "Den freigegebenen Antworten liegen {count} leicht veränderte Kopien echter Bilder bei, die "
-        "für öffentlich erklärt wurden.",
         "who_image": "Ein Eintrag: ein Bild mit seiner Klasse. Hat eine Person mehrere Bilder beigetragen, so ist "
         "jedes Bild einzeln geschützt, aber nicht alle zusammen.",
         "who_dicom": "Ein Eintrag: das, was eine Zeile der Liste mit den Klassen beschreibt (ein Bild mit allen "
@@ -130,7 +124,6 @@ SENTENCES: dict[str, dict[str, str]] = {
         "from_images": "{count} images réelles issues des données de l’opérateur, que celui-ci a déclarées publiques",
         "from_dataset": "{count} images d’un jeu de données public",
         "from_provided": "{count} exemples que l’opérateur a fournis comme publics",
-        "from_copies": "{count} copies légèrement modifiées de ces images",
         "unprotected_rows": "L’opérateur a déclaré publiques {count} lignes de ce tableau. Elles peuvent être "
         "publiées telles quelles, et les personnes qu’elles décrivent ne sont pas protégées.",
         "unprotected_images": "L’opérateur a déclaré publiques {count} images de ces données. Elles peuvent être "
@@ -144,8 +137,6 @@ SENTENCES: dict[str, dict[str, str]] = {
         "files_rows": "Les fichiers du modèle élève ne contiennent aucune ligne du tableau. Des lignes publiques, ils "
         "contiennent la moyenne et la dispersion de chaque colonne de nombres, les mots des autres colonnes et, selon "
         "le type de modèle élève, des valeurs isolées servant de seuils.",
-        "files_copies": "Les réponses communiquées sont accompagnées de {count} copies légèrement modifiées d’images "
-        "réelles déclarées publiques.",
         "who_image": "Un enregistrement : une image avec sa classe. Si une personne a fourni plusieurs images, "
         "chacune est protégée séparément, mais non toutes ensemble.",
         "who_dicom": "Un enregistrement : ce que décrit une ligne de la liste des classes (une image avec toutes ses "
@@ -195,7 +186,6 @@ SENTENCES: dict[str, dict[str, str]] = {
         "from_images": "{count} imágenes reales de los propios datos del operador, que este declaró públicas",
         "from_dataset": "{count} imágenes de un conjunto de datos público",
         "from_provided": "{count} ejemplos que el operador aportó como públicos",
-        "from_copies": "{count} copias ligeramente modificadas de esas imágenes",
         "unprotected_rows": "El operador declaró públicas {count} filas de esta tabla. Pueden publicarse tal como "
         "están, y las personas a las que describen no están protegidas.",
         "unprotected_images": "El operador declaró públicas {count} imágenes de estos datos. Pueden publicarse tal "
@@ -209,8 +199,6 @@ SENTENCES: dict[str, dict[str, str]] = {
         "files_rows": "Los archivos del modelo alumno no contienen ninguna fila de la tabla. De las filas públicas "
         "contienen la media y la dispersión de cada columna numérica, las palabras de las demás columnas y, según el "
         "tipo de modelo alumno, valores sueltos como umbrales.",
-        "files_copies": "Las respuestas comunicadas van acompañadas de {count} copias ligeramente modificadas de "
-        "imágenes reales declaradas públicas.",
         "who_image": "Un registro: una imagen con su clase. Si una persona aportó varias imágenes, cada una está "
         "protegida por separado, pero no todas juntas.",
         "who_dicom": "Un registro: lo que describe una fila de la lista de clases (una imagen con todos sus "

@@ -75,7 +75,6 @@ class FittedTeachers:
             asked = Queries(rows, queries.batches)
         untrained = set(range(voters)) - self.states.keys()
         blocks = [range(first, min(first + self.kind.block, voters)) for first in range(0, voters, self.kind.block)]
-        numbers = np.arange(len(queries))
         votes = np.concatenate(
             [
                 cast_votes(
@@ -84,7 +83,6 @@ class FittedTeachers:
                     untrained,
                     self._states,
                     asked,
-                    numbers,
                     classes=classes,
                     seed=self.seed,
                     device=self.device,
@@ -196,7 +194,6 @@ def cast_votes(
     untrained: set[int],
     states: States,
     queries: Queries,
-    numbers: np.ndarray,
     *,
     classes: int,
     seed: int,
@@ -205,11 +202,11 @@ def cast_votes(
 ) -> np.ndarray:
     """Return the votes of a block of teachers, trained or not: unsigned integers [queries, teachers].
 
-    Of several findings [queries · findings, teachers], as `kind` was told that there are. numbers: of the queries among
-    all that the run asks, int64 [queries]. states: where they are `stacked`, of one that was not trained zeros.
+    With `findings`, which `kind` must also have, [queries · findings, teachers]. states: `stacked` kinds need zeros for
+    a teacher that was not trained.
     """
     trained = [teacher for teacher in block if teacher not in untrained]
-    votes = votes_without_records(block, numbers, classes, seed=seed, findings=findings)
+    votes = votes_without_records(block, len(queries), classes, seed=seed, findings=findings)
     if trained:
         # Stacked states share a product: those that were not trained keep their places in it, so that its shapes say
         # nothing about who they are.

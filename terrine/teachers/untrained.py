@@ -22,21 +22,20 @@ from terrine.teachers.kind import vote_type
 
 
 def votes_without_records(
-    teachers: Sequence[int], queries: np.ndarray, classes: int, *, seed: int, findings: Findings | None = None
+    teachers: Sequence[int], queries: int, classes: int, *, seed: int, findings: Findings | None = None
 ) -> np.ndarray:
     """Return the votes of teachers that were not trained: unsigned integers [queries, teachers].
 
-    Of several findings those of scores drawn uniformly from −1 to 1, [queries · findings, teachers]. queries: their
-    numbers, int64 [queries]. A vote depends on (seed, teacher, number of the query) alone.
+    With several findings, those of scores drawn uniformly from −1 to 1, [queries · findings, teachers]. A vote depends
+    only on (seed, teacher, number of the query).
     """
-    drawn = int(queries.max()) + 1 if len(queries) else 0
-    asked = len(queries) * (1 if findings is None else findings.number)
+    asked = queries * (1 if findings is None else findings.number)
     votes = np.empty((asked, len(teachers)), vote_type(classes))
     for column, teacher in enumerate(teachers):
         generator = numpy_generator(seed, "teacher without records", teacher)
         if findings is not None:
-            scores = generator.uniform(-1, 1, (drawn, findings.number))[queries]
+            scores = generator.uniform(-1, 1, (queries, findings.number))
             votes[:, column] = bounded(scores, findings.bound).ravel()
             continue
-        votes[:, column] = generator.integers(0, classes, drawn)[queries]
+        votes[:, column] = generator.integers(0, classes, queries)
     return votes

@@ -38,9 +38,7 @@ def answer_figures(run: Run) -> dict[str, float | int] | None:
     answers = answers[answers["answered"]]
     counts = [name for name in answers.columns if name.startswith("count_")]
     given = answers[counts].to_numpy().argmax(axis=1) if counts else answers["label"].to_numpy()
-    numbers = answers["query"].to_numpy()
-    # Guided images, which follow the queries, started from one and are it no longer.
-    known = np.where(numbers < len(truth), truth[np.minimum(numbers, len(truth) - 1)], -1)
+    known = truth[answers["query"].to_numpy()]
     real = known >= 0
     right = int((given[real] == known[real]).sum())
     figures: dict[str, float | int] = {"of_pool": int((truth >= 0).sum()), "answered": int(real.sum())}

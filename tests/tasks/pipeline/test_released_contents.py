@@ -11,7 +11,6 @@ from tasks.reports.language import languages
 from tasks.reports.statement_page import read_statement
 from tasks.reports.summary import for_anybody
 from tasks.runtime.run import Run
-from tasks.runtime.store import read_array
 from tasks.serving.export import export_folder
 from tasks.serving.mlflow_model import save_student_model
 from tasks.serving.pages import model_card
@@ -120,20 +119,6 @@ def test_reference_images_of_a_mixed_set_are_its_synthetic_ones(images):
     assert check_seal(run.folders.student)["reference"] == "40 images drawn by the image programs gaussian"
     origins = {item["origin"]: item["count"] for item in statement["facts"]["examples"]}
     assert origins == {"programs": 40, "own images": 80}
-
-
-def test_moved_images_of_a_pool_are_disclosed_with_their_number(images):
-    run, statement = finished(
-        images,
-        IMAGES,
-        queries={"select": "guided", "rounds": 2},
-        aggregation={"epsilon": 8},
-    )
-    made = len(read_array(run.folders.answers / "guided.npy"))
-    assert made > 0
-    assert statement["facts"]["real_copies"] == made
-    assert {"origin": "copies", "count": made} in statement["facts"]["examples"]
-    assert f"come with {made} slightly changed copies of real images" in board_page(statement, "en")
 
 
 def load_dataset_of(run):

@@ -285,9 +285,7 @@ def test_teachers_with_too_few_records_vote_by_a_rule_and_move_nobody(prepared, 
     untrained = [2, 4, 5, 6, 7]
     assert manifest["untrained"] == untrained
     assert teach.read_teachers_manifest(whole.folders)["untrained"] == []
-    np.testing.assert_array_equal(
-        votes[:, untrained], votes_without_records(untrained, np.arange(24), 10, seed=run.params.seed)
-    )
+    np.testing.assert_array_equal(votes[:, untrained], votes_without_records(untrained, 24, 10, seed=run.params.seed))
     others = [0, 1, 3, 8]
     np.testing.assert_array_equal(votes[:, others], before[:, others])
     for one, other in zip(
@@ -308,7 +306,7 @@ def test_where_nobody_has_enough_records_all_vote_by_the_rule(prepared, tmp_path
 
     monkeypatch.setattr(teach, "teacher_kind", demanding)
     _, votes = taught(run)
-    np.testing.assert_array_equal(votes, votes_without_records(range(11), np.arange(24), 10, seed=run.params.seed))
+    np.testing.assert_array_equal(votes, votes_without_records(range(11), 24, 10, seed=run.params.seed))
 
 
 @pytest.mark.parametrize("kind", ["linear", "scratch"])

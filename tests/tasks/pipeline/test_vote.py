@@ -12,8 +12,7 @@ from tasks.runtime.store import write_json
 from terrine.queries import Queries
 from terrine.teachers.untrained import votes_without_records
 
-BLOCK, UNTRAINED, CLASSES = range(3, 9), [4, 5, 8], 4
-NUMBERS = np.array([7, 0, 2, 11, 5])
+BLOCK, UNTRAINED, CLASSES, QUERIES = range(3, 9), [4, 5, 8], 4, 5
 
 
 @pytest.mark.parametrize("stacked", [True, False])
@@ -24,8 +23,8 @@ def test_who_was_not_trained_votes_by_the_rule_whatever_the_others_say(tmp_path,
     monkeypatch.setattr(vote, "read_teachers_manifest", lambda _: {"untrained": [*UNTRAINED, 40]})
     write_json(run.folders.dataset / "manifest.json", {"class_names": list("abcd")})
     monkeypatch.setattr(vote, "read_states", lambda _, teachers: teachers)
-    queries = Queries(np.zeros((len(NUMBERS), 2), np.float32), [])
-    rule = votes_without_records(UNTRAINED, NUMBERS, CLASSES, seed=run.params.seed)
+    queries = Queries(np.zeros((QUERIES, 2), np.float32), [])
+    rule = votes_without_records(UNTRAINED, QUERIES, CLASSES, seed=run.params.seed)
     for said in range(CLASSES):
         # Teacher t of those that are asked says `said`, and t behind the first class, so that columns can be told.
         kind = SimpleNamespace(
@@ -34,7 +33,7 @@ def test_who_was_not_trained_votes_by_the_rule_whatever_the_others_say(tmp_path,
                 [np.full(len(queries.inputs), (said + teacher) % CLASSES, np.uint8) for teacher in teachers], axis=1
             ),
         )
-        votes = vote.block_votes(run, kind, BLOCK, queries, NUMBERS, "cpu")
+        votes = vote.block_votes(run, kind, BLOCK, queries, "cpu")
         for column, teacher in enumerate(BLOCK):
             if teacher in UNTRAINED:
                 assert votes[:, column].tolist() == rule[:, UNTRAINED.index(teacher)].tolist()

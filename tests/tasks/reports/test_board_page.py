@@ -52,9 +52,8 @@ PARTIES = {"rounds": 4, "clip": 0.5, "learning_rate": 1.0, "sigma": 3.0, "sigma_
 ROWS = Facts("row", (Examples("own rows", 1000),), (Unprotected("own rows", 1234),), held_out=True)
 POOL = Facts(
     "dicom",
-    (Examples("programs", 200), Examples("own images", 500), Examples("copies", 300)),
+    (Examples("programs", 500), Examples("own images", 500)),
     (Unprotected("own images", 600), Unprotected("published earlier", 7)),
-    real_copies=100,
     held_out=True,
     accuracy_epsilon=0.5,
     declared_units=2000,
@@ -312,11 +311,6 @@ CLAIMS = {
         {"en": "contain no real image", "de": "kein echtes Bild", "fr": "aucune image réelle",
          "es": "ninguna imagen real"},
     ),
-    "changed copies of real images were released": (
-        lambda said: said["facts"]["real_copies"],
-        {"en": "copies of real images", "de": "Kopien echter Bilder", "fr": "copies légèrement modifiées d’images",
-         "es": "copias ligeramente modificadas de imágenes"},
-    ),
     "records are of DICOM files": (
         lambda said: said["facts"]["record"] == "dicom" and said["unit"] == "record",
         {"en": "a series or a study", "de": "eine Serie oder eine Studie", "fr": "une série ou une étude",
@@ -360,16 +354,15 @@ def combinations():
     """Every choice of origins with each other fact switched on and off, over all kinds of records and units."""
     every = list(get_args(Origin))
     subsets = [list(compress(every, bits)) for bits in product((0, 1), repeat=len(every))]
-    switches = cycle(product((0, 1), repeat=5))
+    switches = cycle(product((0, 1), repeat=4))
     for chosen, record, unit in product(subsets, get_args(Record), ("record", "group")):
-        earlier, copied, held_out, declared, sums = next(switches)
+        earlier, held_out, declared, sums = next(switches)
         counts = [100 + number for number in range(len(chosen))]
         own = [Unprotected(why, 3210) for why in chosen if why in ("own rows", "own images", "public dataset")]
         facts = Facts(
             record,
             tuple(map(Examples, chosen, counts)),
             (*own, *[Unprotected("published earlier", 7)] * earlier),
-            real_copies=5 * (copied and "copies" in chosen),
             held_out=bool(held_out),
             accuracy_epsilon=0.5 if held_out and declared else None,
             declared_units=54321 * declared or None,

@@ -107,7 +107,7 @@ def states_and_votes(settings, records, voters, device):
     inputs = images
     if settings.inputs == "features":
         inputs = np.concatenate([BACKBONE.features(torch.from_numpy(images[b]), "current").numpy() for b in batches])
-    votes = votes_without_records(range(voters), np.arange(40), CLASSES, seed=3)
+    votes = votes_without_records(range(voters), 40, CLASSES, seed=3)
     trained = sorted(states)
     votes[:, trained] = kind.vote([states[teacher] for teacher in trained], Queries(inputs, batches), device=device)
     return states, votes
