@@ -26,6 +26,6 @@ def test_what_a_run_has_yet_to_choose_is_shown_as_auto(monkeypatch, pytestconfig
     monkeypatch.chdir(pytestconfig.rootpath)
     monkeypatch.setenv("COLUMNS", "200")
     result = CliRunner().invoke(
-        app, ["params", "partition.teachers", "--run", "your-own-images"], catch_exceptions=False
+        app, ["params", "aggregation.mechanism", "--run", "your-own-images"], catch_exceptions=False
     )
     assert "your-own-images: auto" in result.stdout

@@ -184,7 +184,7 @@ NEEDS = {
     "tr.load_dataset('folder', path='images')": "PIL",
     "import terrine.data.pictures.dicom_header": "pydicom",
     "import terrine.data.pictures.nifti_pixels": "nibabel",
-    "tr.load_dataset('table', path='table.csv', target='class')": "pandas",
+    "tr.load_dataset('table', path='table.csv', target='class', public_fraction=0.2)": "pandas",
     "tr.load_dataset('bloodmnist')": "medmnist",
     "tr.load_dataset('mnist')": "torchvision",
     "tr.Timm(architecture='resnet18').build(1, 28, 0)": "timm",
