@@ -22,10 +22,12 @@ def test_a_name_that_no_setting_has_is_refused_with_the_sections():
         CliRunner().invoke(app, ["params", "aggregatoin"], catch_exceptions=False)
 
 
-def test_what_a_run_has_yet_to_choose_is_shown_as_auto(monkeypatch, pytestconfig):
-    monkeypatch.chdir(pytestconfig.rootpath)
+def test_what_a_run_has_yet_to_choose_is_shown_as_auto(monkeypatch, tmp_path):
+    (tmp_path / "experiments").mkdir()
+    (tmp_path / "params.yaml").write_text("run: own\n")
+    (tmp_path / "dvc.yaml").write_text("stages: {}\n")
+    (tmp_path / "experiments" / "own.yaml").write_text("description: own\npartition: {teachers: auto}\n")
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")
-    result = CliRunner().invoke(
-        app, ["params", "aggregation.mechanism", "--run", "your-own-images"], catch_exceptions=False
-    )
-    assert "your-own-images: auto" in result.stdout
+    result = CliRunner().invoke(app, ["params", "partition.teachers", "--run", "own"], catch_exceptions=False)
+    assert "own: auto" in result.stdout
