@@ -12,6 +12,8 @@ again after an interruption. A run that cannot be made, e.g. for lack of data, l
 A Markdown table may be published: of private data it has released accuracies only, and neither paths nor accounts.
 """
 
+# ruff: noqa: E402  Prefect and torch read the environment when they are imported
+
 import math
 import statistics
 import string
@@ -34,17 +36,17 @@ from flows.stopping import stoppable
 
 prepare_environment()
 
-from flows import making  # noqa: E402
-from tasks.config.presets import derive, project_root, resolve, shown_assignment  # noqa: E402
-from tasks.config.values import read_yaml  # noqa: E402
-from tasks.reports.accuracy import known_accuracy  # noqa: E402
-from tasks.reports.statement_page import read_statement  # noqa: E402
-from tasks.runtime.run import Run, open_run  # noqa: E402
-from tasks.runtime.sharing import looked_at  # noqa: E402
-from tasks.runtime.store import Folders, read_json  # noqa: E402
-from tasks.runtime.timing import timings  # noqa: E402
-from tasks.transcription.graph import pipeline_of  # noqa: E402
-from terrine.errors import SettingError, TerrineError, did_you_mean  # noqa: E402
+from flows import making
+from tasks.config.presets import derive, project_root, resolve, shown_assignment
+from tasks.config.values import read_yaml
+from tasks.reports.accuracy import known_accuracy
+from tasks.reports.statement_page import read_statement
+from tasks.runtime.run import Run, open_run
+from tasks.runtime.sharing import looked_at
+from tasks.runtime.store import Folders, read_json
+from tasks.runtime.timing import timings
+from tasks.transcription.graph import pipeline_of
+from terrine.errors import SettingError, TerrineError, did_you_mean
 
 PAPERS = Path(__file__).with_name("papers")
 
@@ -87,13 +89,13 @@ class Paper:
     def chosen(self, table: str | None) -> tuple[PaperRow, ...]:
         """Return the rows of one table, or all. Raises SettingError for a table without rows."""
         tables = dict.fromkeys(row.table for row in self.rows)
+        if table is None or table in tables:
+            return tuple(row for row in self.rows if table in (None, row.table))
         if table in self.elsewhere:
             raise SettingError(f"{table} of {self.name} is made by {self.elsewhere[table]}.")
-        if table is not None and table not in tables:
-            raise SettingError(
-                f"{self.name} has no rows of '{table}' here, but of {', '.join(tables)}.{did_you_mean(table, tables)}"
-            )
-        return tuple(row for row in self.rows if table in (None, row.table))
+        raise SettingError(
+            f"{self.name} has no rows of '{table}' here, but of {', '.join(tables)}.{did_you_mean(table, tables)}"
+        )
 
 
 def papers() -> dict[str, Paper]:
@@ -176,7 +178,6 @@ def figures(run: Run, *, published: bool = False) -> dict[str, float]:
 
 def make_all(root: Path, rows: Sequence[Row]) -> bool:
     """Make the runs of all rows, seed by seed; return whether all could be made."""
-    console = printer(soft_wrap=True)
     by_seed = zip_longest(*(row.runs for row in rows))
     of = {run: row for runs in by_seed for run, row in zip(runs, rows, strict=True) if run is not None}
     complete = True
@@ -184,11 +185,11 @@ def make_all(root: Path, rows: Sequence[Row]) -> bool:
         try:
             if not making.is_made(root, run):
                 left = time_left(root, rows, list(of)[place:])
-                console.print(f"Run {place + 1} of {len(of)}, {run}: {row}{left}")
+                print(f"Run {place + 1} of {len(of)}, {run}: {row}{left}", flush=True)
                 making.make(root, run)
         except (TerrineError, LoggedError) as error:
             complete, row.missing = False, f"not made: {error}"
-            console.print("\n".join([f"{row}: {row.missing}", *getattr(error, "__notes__", [])]))
+            print(f"{row}: {row.missing}", *getattr(error, "__notes__", []), sep="\n", flush=True)
     return complete
 
 
@@ -333,61 +334,47 @@ def notes(rows: Sequence[Row], papers: Sequence[Paper], table: str | None, *, re
 
 
 @stoppable()
-def reproduce(
-    names: Sequence[str],
-    *,
-    table: str | None = None,
-    gpu: bool = False,
-    seeds: int = 5,
-    overrides: Sequence[str] = (),
-    finished: bool = False,
-    markdown: bool = False,
-) -> bool:
-    """Make what is not finished and print the table; return whether all runs could be made. Arguments: see `main`."""
-    root, known = project_root(), papers()
-    if table is not None and not any(name in known for name in names):
-        raise SettingError(f"--table {table} is of a paper: name one of {', '.join(known)}.")
-
-    def row(name: str, preset: str, sets: Sequence[str], paper: PaperRow | None) -> Row:
-        if paper is not None and paper.gpu and not gpu:
-            return Row(name, preset, paper, (), "for a GPU")
-        each = [[*sets, *([f"seed={seed}"] if seed else [])] for seed in range(seeds)]
-        return Row(name, preset, paper, tuple(derive(root, preset, chosen, keeps=not finished) for chosen in each))
-
-    rows = []
-    for name in names:
-        if name in known:
-            rows += [row(one.row, one.preset, (*one.sets, *overrides), one) for one in known[name].chosen(table)]
-        else:
-            title = " ".join([name, *(f"--set {shown_assignment(override)}" for override in overrides)])
-            rows.append(row(f"`{title}`", name, overrides, None if overrides else published(name)))
-    complete = finished or make_all(root, rows)
-    for each in rows:
-        runs = (open_run(root, run) for run in each.runs if Folders(root, run).finished)
-        each.figures = [figures(run, published=markdown) for run in runs]
-    console = printer(soft_wrap=True)
-    if markdown:
-        console.print(markdown_table(rows))
-    else:
-        printer().print(terminal_table(rows))
-    for line in notes(rows, [known[name] for name in names if name in known], table, reasons=not markdown):
-        console.print(line)
-    return complete
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Read the command line and reproduce; exit with 1 if a run could not be made."""
+    """Make what is not finished and print the table; exit with 1 if a run could not be made."""
+    known = papers()
     parser = common_options(__doc__, set=[])
-    parser.add_argument("names", nargs="+", metavar="NAME", help=f"presets, or a paper: {', '.join(papers())}")
+    parser.add_argument("names", nargs="+", metavar="NAME", help=f"presets, or a paper: {', '.join(known)}")
     parser.add_argument("--table", help='of papers, one table only, as "Table 1"')
     parser.add_argument("--gpu", action="store_true", help="of papers, also the rows that need a GPU")
     parser.add_argument("--seeds", type=int, default=5, help="seeds 0, 1, ... of each row")
     parser.add_argument("--finished", action="store_true", help="make nothing: print what is finished so far")
     parser.add_argument("--markdown", action="store_true", help="print the table in Markdown, with more columns")
-    given = vars(parser.parse_args(arguments))
-    if given["seeds"] < 1:
-        parser.error("--seeds is at least 1")
-    if not reproduce(given.pop("names"), overrides=given.pop("set"), **given):
+    given = parser.parse_args(arguments)
+    asked = [known[name] for name in given.names if name in known]
+    if given.seeds < 1 or (given.table is not None and not asked):
+        parser.error(f"--seeds is at least 1, and --table needs a paper: {', '.join(known)}")
+    root = project_root()
+
+    def row(name: str, preset: str, sets: Sequence[str], paper: PaperRow | None) -> Row:
+        if paper is not None and paper.gpu and not given.gpu:
+            return Row(name, preset, paper, (), "for a GPU")
+        each = [[*sets, *([f"seed={seed}"] if seed else [])] for seed in range(given.seeds)]
+        runs = (derive(root, preset, assignments, keeps=not given.finished) for assignments in each)
+        return Row(name, preset, paper, tuple(runs))
+
+    rows = []
+    for name in given.names:
+        if name in known:
+            chosen = known[name].chosen(given.table)
+            rows += [row(one.row, one.preset, (*one.sets, *given.set), one) for one in chosen]
+        else:
+            title = " ".join([name, *(f"--set {shown_assignment(override)}" for override in given.set)])
+            rows.append(row(f"`{title}`", name, given.set, None if given.set else published(name)))
+    complete = given.finished or make_all(root, rows)
+    for each in rows:
+        finished = (open_run(root, run) for run in each.runs if Folders(root, run).finished)
+        each.figures = [figures(run, published=given.markdown) for run in finished]
+    if given.markdown:
+        print(markdown_table(rows))
+    else:
+        printer().print(terminal_table(rows))
+    print(*notes(rows, asked, given.table, reasons=not given.markdown), sep="\n")
+    if not complete:
         sys.exit(1)
 
 
