@@ -30,13 +30,12 @@ from unittest.mock import patch
 
 import numpy as np
 from cells import KEPT, common_options, datasets, heading, row, spread
+from features import Kept, counted_votes, student_of_votes, vectors_of
 from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax, softmax
 from sums import DELTA, features
 
 import terrine as tr
-from tasks.tools.board import counted_votes, student_of_votes
-from tasks.tools.features import Kept, vectors_of
 from terrine.aggregation import course
 from terrine.aggregation.records import Records, Whitening
 from terrine.aggregation.sums import Sums, mu_left

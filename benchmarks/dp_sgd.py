@@ -24,11 +24,11 @@ from typing import Any
 import numpy as np
 import torch
 from cells import KEPT, Cells, common_options, datasets, heading, row, spread
+from dp_sgd_head import Recipe, exchanged
 from torch import Tensor, nn
 
 import terrine
 from terrine.aggregation.records import Whitening
-from terrine.baselines.dp_sgd import Recipe, exchanged
 from terrine.data.source import load_dataset
 from terrine.models.backbone import Backbone, as_float, features_in_batches
 from terrine.models.one_by_one import features_one_by_one

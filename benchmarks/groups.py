@@ -24,9 +24,9 @@ from typing import Any
 import numpy as np
 import torch
 from cells import KEPT, Cells, common_options, datasets, heading, row
+from features import vectors_of
 
 import terrine as tr
-from tasks.tools.features import vectors_of
 from terrine.advice import advise
 from terrine.aggregation.sums import Sums, mu_left
 from terrine.aggregation.votes import histograms_of

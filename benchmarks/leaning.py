@@ -12,9 +12,9 @@ AUC; and accuracy and balanced accuracy on what was held out, by which a setting
 
 import numpy as np
 from cells import KEPT, common_options, datasets, heading, row, spread
+from features import TEACHERS, student_of_votes
 from sums import DELTA, EPSILONS, features
 
-from tasks.tools.board import TEACHERS, student_of_votes
 from terrine.classifiers import predict
 from terrine.data.partition import dirichlet, iid
 from terrine.measures import balanced_accuracy, macro_auc

@@ -20,10 +20,10 @@ from typing import get_args
 
 import numpy as np
 from cells import KEPT, Cells, common_options, datasets, heading, row, spread
+from features import vectors_of
 from PIL import Image
 
 import terrine as tr
-from tasks.tools.features import vectors_of
 from terrine.aggregation.sums import mu_left
 from terrine.data.images import Fit
 from terrine.determinism.randomness import numpy_generator

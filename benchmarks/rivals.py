@@ -33,9 +33,9 @@ import torch
 from cells import KEPT, Cells, common_options, datasets
 from dp_fedavg import FedAvgSettings
 from dp_fedavg import train as federated
+from features import QUIET, TEACHERS, student_of_votes
 from sums import DELTA, EPSILONS, KINDS, features, right, vectors
 
-from tasks.tools.board import QUIET, TEACHERS, student_of_votes
 from terrine.aggregation.records import Records
 from terrine.aggregation.sums import Sums, mu_left
 from terrine.classifiers import LinearHead, predict

@@ -20,9 +20,9 @@ from typing import Any
 
 import numpy as np
 from cells import KEPT, Cells, common_options, datasets, heading, row, spread
+from features import kept_features, vectors_of
 
 import terrine as tr
-from tasks.tools.features import kept_features, vectors_of
 from terrine.aggregation.records import Records
 from terrine.aggregation.sums import Sums, mu_left
 from terrine.privacy.accounting.events import compose

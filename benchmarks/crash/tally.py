@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from benchmarks.cells import Cells
 from benchmarks.crash.checks import FAULTS
-from tasks.tools.cells import Cells
 
 
 class Tally:

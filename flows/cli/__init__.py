@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from io import TextIOWrapper
 from typing import Annotated
 
@@ -15,7 +16,6 @@ from flows.cli import (
     accounting,
     advise,
     audit,
-    board,
     check,
     compare,
     doctor,
@@ -28,7 +28,6 @@ from flows.cli import (
     party,
     predict,
     promote,
-    reproduce,
     serve,
     statement,
     sweep,
@@ -192,9 +191,9 @@ def datasets() -> None:
 
 
 for command in (
-    *(accounting.account, accounting.calibrate, advise.advise, audit.audit, board.board, check.check),
+    *(accounting.account, accounting.calibrate, advise.advise, audit.audit, check.check),
     *(compare.compare, doctor.doctor, export.export, images.images, init.init, membership.membership),
-    *(params.params, predict.predict, stoppable()(promote.promote), stoppable()(reproduce.reproduce), serve.serve),
+    *(params.params, predict.predict, stoppable()(promote.promote), serve.serve),
     *(statement.statement, statement.verify, stoppable()(sweep.sweep), stoppable()(track.track), ui.ui),
 ):
     app.command()(command)
@@ -202,13 +201,13 @@ for group in (ledger.ledger, party.party):
     app.add_typer(group)
 
 
-def main() -> None:
-    """Run the command line; an error is one red sentence, and where a run has a log of it, the log is named."""
+def main(command: Callable[[], object] = app) -> None:
+    """Run a command line; an error is printed as one red sentence, with the log of the run if there is one."""
     prepare_environment()
     if isinstance(sys.stdout, TextIOWrapper):  # a name may hold what the terminal's encoding does not
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        app()
+        command()
     except (TerrineError, LoggedError) as error:
         console = printer(stderr=True)
         console.print(Text(f"Error: {error}", style="red"), soft_wrap=True)

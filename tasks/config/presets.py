@@ -28,7 +28,7 @@ PRESETS = "experiments"
 NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,59}")
 DERIVED_NAME = re.compile(r"^(?P<preset>[a-z0-9][a-z0-9-]*)-(?P<digest>[0-9a-f]{8})$")
 SELECTED = "selected"
-FOLDERS = ("ledger", "shared", "site", "source", "board")
+FOLDERS = ("ledger", "shared", "site", "source", "benchmarks")
 """What lies in data/<zone>/ beside the folders of runs; no run has such a name."""
 GROUPS = {
     "your-own-": "To start from, with data of your own",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from rich.table import Table
@@ -25,25 +24,6 @@ from terrine.privacy.facts import told
 from terrine.privacy.statement import OUTCOME_DEPENDENT
 
 _SUMS = "sums over records, with noise"
-
-
-def figures(run: Run, *, published: bool = False) -> dict[str, float]:
-    """Return the figures of a finished run that tables compare; accuracies are evaluation, the rest is public.
-
-    `accuracy` is that as served, `in_batches` that under the batch statistics of the student's training, if it has any.
-    published: whether the figures may be published. Accuracies are then those of a public benchmark or the released
-    one, or NaN if neither exists.
-    """
-    statement, evaluation = read_statement(run.folders.statement), read_json(run.folders.evaluation)
-    accuracy = evaluation["accuracy"]
-    in_batches = evaluation.get("in_batches", evaluation)["accuracy"]
-    if published and not run.params.data.public_benchmark:
-        accuracy = in_batches = known_accuracy(run).get("accuracy_released", math.nan)
-    return {
-        "accuracy": accuracy,
-        "in_batches": in_batches,
-        **{name: statement[name] for name in ("epsilon", "delta", "answered", "asked", "queries", "teachers")},
-    }
 
 
 def result_lines(run: Run, *own: tuple[str, str]) -> Text:

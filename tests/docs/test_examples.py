@@ -11,12 +11,13 @@ import sys
 import pytest
 import typer
 
+from benchmarks.reproduce import papers
 from benchmarks.tables import REPOSITORY, pages
 from flows.cli import app
-from tasks.config.papers import papers
 
-COMMAND = re.compile(r"^ {4,}(?:\w+\$ +)?(?:\S+ && )*(terrine (?:.*\\\n)*.*)$", re.MULTILINE)
-IN_TEXT = re.compile(r"(?<!`)`(terrine [^`\n]+)`")
+OURS = r"(?:terrine|python -m benchmarks\.(?:leaderboard|reproduce))"
+COMMAND = re.compile(rf"^ {{4,}}(?:\w+\$ +)?(?:\S+ && )*({OURS} (?:.*\\\n)*.*)$", re.MULTILINE)
+IN_TEXT = re.compile(rf"(?<!`)`({OURS} [^`\n]+)`")
 FENCED = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
@@ -55,13 +56,15 @@ def understood(words):
 
 
 @pytest.mark.parametrize("page", pages(), ids=named)
-def test_every_command_of_a_page_is_one(page):
+def test_every_command_of_a_page_is_one(page, monkeypatch):
     for words in commands(page):
         if words[0] == "terrine":
             given = understood(words[1:])
             preset = given.get("preset")
             ours = isinstance(preset, str) and preset.islower() and not preset.startswith("my-")
             assert not ours or (REPOSITORY / "experiments" / f"{preset}.yaml").is_file(), words
+        elif words[0] == "python":
+            script_understands(words, monkeypatch)
 
 
 class Understood(Exception):

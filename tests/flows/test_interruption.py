@@ -7,8 +7,8 @@ from functools import partial
 
 import pytest
 
+from benchmarks.reproduce import main as reproduce
 from flows import making
-from flows.cli.reproduce import reproduce
 from flows.stages import run_stage
 from tasks.config.presets import derive
 from tasks.pipeline import teach
@@ -84,7 +84,7 @@ def test_pretraining_goes_on_from_the_last_checkpoint(project, monkeypatch):
 def test_a_table_killed_after_a_release_goes_on_with_it_and_pays_once(finished, monkeypatch):
     monkeypatch.setattr(making, "make", partial(making.make, with_server=False))
     other = ["aggregation.sigma=7"]
-    table = partial(reproduce, ["small"], None, gpu=False, seeds=1, set_=other, finished=False, markdown=False)
+    table = partial(reproduce, ["small", "--seeds", "1", "--set", *other])
 
     def until_killed():
         arm(

@@ -75,7 +75,7 @@ def test_one_setting_selects_a_mechanism_together_with_its_student(
     assert mechanism in (found[0], None)
     assert student in (found[1], None)
     assert (params.aggregation.reveals == "sums") == (params.student.kind == "sums")
-    # The same two settings together, as `terrine reproduce` and reports print them, are the same run.
+    # The same two settings together, as benchmarks/reproduce.py and reports print them, are the same run.
     both = [f"aggregation.mechanism={found[0]}", f"student.kind={found[1]}"]
     _, spelled = with_assignments(root, chosen, both)
     assert spelled == params

@@ -5,11 +5,9 @@ import io
 import pytest
 from rich.console import Console
 
-from tasks.config.papers import PaperRow
 from tasks.config.params import validate
 from tasks.reports import summary
 from tasks.reports.accuracy import gap_of, known_accuracy
-from tasks.reports.reproduced import Row
 from tasks.runtime.run import Run
 from tasks.runtime.store import write_json
 from terrine.privacy.facts import Facts
@@ -30,6 +28,7 @@ def test_paths_and_names_are_whole(tmp_path, monkeypatch, width):
         "facts": FACTS,
     }
     asked = {"noise": "replay", "private": True, "answered": 90, "asked": 100, "queries": 120, "teachers": 12}
+    asked["facts"] = Facts("image").to_json()
     monkeypatch.setattr(summary, "read_statement", lambda _: statement | asked)
     batches = {"statistics": "current", "accuracy": 0.9408}
     write_json(run.folders.evaluation, {"accuracy": 0.9309, "in_batches": batches})
@@ -64,6 +63,7 @@ def test_the_accuracy_as_served_comes_first_and_a_wide_gap_is_warned_of(tmp_path
         "facts": FACTS,
     }
     asked = {"noise": "secure", "private": False, "answered": 90, "asked": 100, "queries": 120, "teachers": 12}
+    asked["facts"] = Facts("image").to_json()
     monkeypatch.setattr(summary, "read_statement", lambda _: statement | asked)
     batches = {"statistics": "current", "accuracy": 0.2926}
     found = {"accuracy": served, "in_batches": batches, "confusion": None, "per_class": [], "images": 9, "auc": None}
@@ -81,14 +81,7 @@ def test_the_accuracy_as_served_comes_first_and_a_wide_gap_is_warned_of(tmp_path
     assert gap_of(tmp_path) is None
 
 
-def test_tables_compare_accuracies_as_served_and_show_those_in_batches_beside_a_paper(tmp_path, monkeypatch):
+def test_accuracies_as_served_and_in_batches_are_both_known(tmp_path):
     run = Run(tmp_path, NAME, validate({"data": {"public_benchmark": True}}))
-    known = dict.fromkeys(("epsilon", "delta", "answered", "asked", "queries", "teachers"), 1)
-    monkeypatch.setattr(summary, "read_statement", lambda _: known)
     write_json(run.folders.evaluation, {"accuracy": 0.3, "in_batches": {"statistics": "current", "accuracy": 0.4}})
     assert known_accuracy(run) == {"accuracy": 0.3, "accuracy_in_batches": 0.4}
-    figures = summary.figures(run)
-    assert (figures["accuracy"], figures["in_batches"]) == (0.3, 0.4)
-    paper = PaperRow("Table 1", "digits", 40)
-    assert Row("own", "digits", None, (), figures=[figures]).accuracy[0] == pytest.approx(30)
-    assert Row("theirs", "digits", paper, (), figures=[figures]).accuracy[0] == pytest.approx(40)

@@ -1,6 +1,6 @@
 """Figures that a long table keeps."""
 
-from tasks.tools.cells import Cells, spread
+from benchmarks.cells import Cells, spread
 
 
 def test_what_is_there_is_not_made_again_and_half_a_line_is(tmp_path):

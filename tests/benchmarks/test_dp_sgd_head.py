@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from terrine.baselines.dp_sgd import Recipe, exchanged, noise_for, train
+from benchmarks.dp_sgd_head import Recipe, exchanged, noise_for, train
 from terrine.privacy.accounting.gaussian import epsilon_of
 from tests.noises import Silence
 

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from tasks.config.papers import papers, published
+from benchmarks.reproduce import papers, published
 from tasks.config.presets import read_preset, with_assignments
 from tasks.pipeline.graph import MAIN
 from tasks.runtime.sharing import looked_at

@@ -1,12 +1,9 @@
-"""`terrine reproduce`: the rows of a paper are made, each once."""
+"""Reproduction: the rows of a paper are made, each once."""
 
 import pytest
-from typer.testing import CliRunner
 
-from flows.cli import app
-from flows.cli.reproduce import time_left
-from tasks.config.papers import Paper, PaperRow
-from tasks.reports.reproduced import Row
+from benchmarks.reproduce import Paper, PaperRow, Row, figures, main, time_left
+from tasks.config.params import validate
 from tasks.runtime.run import Run
 from tasks.runtime.store import Folders, write_json
 from terrine.errors import InputError
@@ -97,9 +94,9 @@ def drawn(tmp_path, monkeypatch):
         PaperRow("Table 2", "digits", 92.0, "other"),
     )
     paper = Paper("drawn", "Nobody 2020", "docs/drawn.md", rows, {"Figure 1": "python benchmarks/drawn.py"})
-    monkeypatch.setattr("tasks.config.papers.papers", lambda: {"drawn": paper})
-    monkeypatch.setattr("tasks.runtime.run.open_run", lambda root, run: Run(root, run, None))
-    monkeypatch.setattr("tasks.reports.summary.figures", lambda run, published: RUN)
+    monkeypatch.setattr("benchmarks.reproduce.papers", lambda: {"drawn": paper})
+    monkeypatch.setattr("benchmarks.reproduce.open_run", lambda root, run: Run(root, run, None))
+    monkeypatch.setattr("benchmarks.reproduce.figures", lambda run, published: RUN)
     monkeypatch.setattr("flows.making.changed_stages", lambda *of: [])
     made = []
 
@@ -112,30 +109,28 @@ def drawn(tmp_path, monkeypatch):
     return made
 
 
-def reproduced(*arguments):
-    return CliRunner().invoke(app, ["reproduce", *arguments])
-
-
-def test_a_papers_rows_are_made_and_what_was_not_is_said(drawn, tmp_path):
+def test_a_papers_rows_are_made_and_what_was_not_is_said(drawn, tmp_path, capsys):
     """A row of a paper is a run with its own overrides; rows for a GPU are left out and named."""
-    nothing = reproduced("drawn", "--finished")
-    assert nothing.exit_code == 0, nothing.output
+    main(["drawn", "--finished"])
+    nothing = capsys.readouterr().out
     assert drawn == []
     assert [path.name for path in (tmp_path / "experiments").iterdir()] == ["digits.yaml"]
-    assert "15 runs of 3 rows are not made" in nothing.output
-    result = reproduced("drawn", "--seeds", "2", "--table", "Table 1", "--markdown")
-    assert result.exit_code == 0, result.output
+    assert "15 runs of 3 rows are not made" in nothing
+    main(["drawn", "--seeds", "2", "--table", "Table 1", "--markdown"])
+    printed = capsys.readouterr().out
     assert len(set(drawn)) == 4
-    assert "Run 1 of 4, " in result.output
-    assert "| Table 1: wide | 80.00 | 90.00 | 5.9900 |" in result.output
-    assert "1 row needs a GPU" in result.output
-    assert "Table 2" not in result.output
-    assert reproduced("drawn", "--seeds", "2", "--table", "Table 1").exit_code == 0
+    assert "Run 1 of 4, " in printed
+    assert "| Table 1: wide | 80.00 | 90.00 | 5.9900 |" in printed
+    assert "1 row needs a GPU" in printed
+    assert "Table 2" not in printed
+    main(["drawn", "--seeds", "2", "--table", "Table 1"])
     assert len(drawn) == 4  # finished runs are not made again
-    assert reproduced("digits", "--table", "Table 1").exit_code != 0
+    with pytest.raises(SystemExit):
+        main(["digits", "--table", "Table 1"])
+    assert "--table needs a paper: drawn" in capsys.readouterr().err
 
 
-def test_a_row_that_cannot_be_made_leaves_the_others(drawn, monkeypatch):
+def test_a_row_that_cannot_be_made_leaves_the_others(drawn, monkeypatch, capsys):
     from flows import making
 
     make = making.make
@@ -147,8 +142,22 @@ def test_a_row_that_cannot_be_made_leaves_the_others(drawn, monkeypatch):
         make(root, run)
 
     monkeypatch.setattr("flows.making.make", refuse_the_first)
-    result = reproduced("drawn", "--seeds", "1", "--table", "Table 1")
-    assert result.exit_code == 1
+    with pytest.raises(SystemExit) as ended:
+        main(["drawn", "--seeds", "1", "--table", "Table 1"])
+    assert ended.value.code == 1
+    printed = capsys.readouterr().out
     assert len(drawn) == 2
-    assert "Table 1: wide: not made: There are no digits here." in result.output
-    assert "1 row has one run" in result.output
+    assert "Table 1: wide: not made: There are no digits here." in printed
+    assert "1 row has one run" in printed
+
+
+def test_tables_compare_accuracies_as_served_and_show_those_in_batches_beside_a_paper(tmp_path, monkeypatch):
+    run = Run(tmp_path, "own", validate({"data": {"public_benchmark": True}}))
+    known = dict.fromkeys(("epsilon", "delta", "answered", "asked", "queries", "teachers"), 1)
+    monkeypatch.setattr("benchmarks.reproduce.read_statement", lambda _: known)
+    write_json(run.folders.evaluation, {"accuracy": 0.3, "in_batches": {"statistics": "current", "accuracy": 0.4}})
+    found = figures(run)
+    assert (found["accuracy"], found["in_batches"]) == (0.3, 0.4)
+    paper = PaperRow("Table 1", "digits", 40)
+    assert Row("own", "digits", None, (), figures=[found]).accuracy[0] == pytest.approx(30)
+    assert Row("theirs", "digits", paper, (), figures=[found]).accuracy[0] == pytest.approx(40)

@@ -5,8 +5,7 @@ import math
 import pytest
 from rich.console import Console
 
-from tasks.config.papers import Paper, PaperRow, papers
-from tasks.reports.reproduced import Row, beside, markdown_table, notes, terminal_table
+from benchmarks.reproduce import Paper, PaperRow, Row, beside, markdown_table, notes, papers, terminal_table
 
 RUN = {
     "accuracy": 0.8,
@@ -87,14 +86,8 @@ def test_what_is_less_what_differs_and_what_is_missing_is_said_below():
 
 
 def test_of_what_was_not_released_there_is_no_accuracy_nor_why_it_was_not_made():
-    row = Row(
-        "own",
-        "own",
-        None,
-        ("a", "b"),
-        "not made: /secure/scans is missing",
-        [RUN | dict.fromkeys(("accuracy", "in_batches"), math.nan)],
-    )
+    figures = [RUN | {"accuracy": math.nan, "in_batches": math.nan}]
+    row = Row("own", "own", None, ("a", "b"), "not made: /secure/scans is missing", figures)
     assert "| own | not released | not released | 5.9900 |" in markdown_table([row])
     assert "/secure/scans" not in "\n".join(notes([row], [], None, reasons=False))
 

@@ -5,6 +5,7 @@ most moves by 2C, so a round is dominated by the pair (1 − q) N(0, σ²) + q N
 2022). dp-accounting composes it from the masses of a fine grid.
 """
 
+import functools
 import math
 from dataclasses import dataclass
 
@@ -54,11 +55,11 @@ def exchanged(sigma: float, q: float, rounds: int, delta: float, before: float =
     return float(spent.get_epsilon_for_delta(delta))
 
 
+@functools.cache
 def noise_for(
     epsilon: float, q: float, rounds: int, delta: float, before: float = 0.0, step: float = 1e-3
 ) -> tuple[float, float]:
-    """Return the noise σ at which so many rounds, and what was spent before, cost no more than ε and hardly less; and
-    what they cost."""
+    """Return σ at which the rounds, with what was spent before, cost between 99 % of ε and ε; and that cost."""
     sigma = 1.3 * q * 2 * math.sqrt(rounds) / math.sqrt(mu_of(epsilon, delta) ** 2 - before**2)
     while True:  # ε falls about as σ grows
         cost = exchanged(sigma, q, rounds, delta, before, step)

@@ -1,0 +1,105 @@
+"""Cached features of whole datasets, and students of teachers' votes on them: inputs that several tables share."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from tasks.pipeline.features import rows_in_parts
+from tasks.runtime.store import atomic_file
+from terrine.aggregation.records import Records, Whitening
+from terrine.aggregation.votes import histograms_of
+from terrine.classifiers import LinearHead
+from terrine.data.dataset import Dataset
+from terrine.models.architecture import Architecture
+from terrine.models.backbone import features_in_batches
+from terrine.models.moments import bound_for, set_statistics, statistics_from, unit_vectors
+from terrine.planning import Plan
+from terrine.privacy.clipped_mean import ClippedMean
+from terrine.privacy.noise import ReplayNoise
+from terrine.students.answers import histogram_answers
+from terrine.students.linear import fit
+from terrine.synthetic.queries import draw
+from terrine.teachers.kinds.linear import LinearTeachers
+from terrine.teachers.linear import train_heads, vote
+
+TEACHERS = LinearTeachers(ridge=0.1)
+QUIET = 1e4
+"""μ of noise that is too small to change a result."""
+
+Kept = dict[str, np.ndarray]
+"""Features of `train`, `test` and `queries`, one image at a time, with `labels` and `test_labels`."""
+
+
+def kept_features(
+    load: Callable[[], Dataset], backbone: Architecture, path: Path, mean: ClippedMean | None = None
+) -> Kept:
+    """Return the features of a public benchmark and of 6,000 synthetic images, to which the backbone is fitted.
+
+    Args:
+        load: Reads the dataset; called only if `path` does not exist.
+        backbone: The architecture.
+        path: The .npz file that caches the features.
+        mean: Releases the moments that normalise private images, with replayed noise. None: use the moments of the
+            synthetic images.
+    """
+    if not path.is_file():
+        parts, data = path.with_suffix(".parts"), load()
+        queries = draw({"dead_leaves": 1, "stylegan": 1}, count=6000, like=data)
+        fitted = backbone.fit(queries)
+        made = {"queries": features_in_batches(fitted, queries.inputs, queries.batches, "original", "cpu")}
+        if mean is not None:
+            bound = bound_for(fitted, None, mean.noise_multiplier)
+            units = unit_vectors(fitted, data.train_images, np.arange(data.records), bound)
+            released = mean.mean(mean.release(units, ReplayNoise(0)))
+            set_statistics(fitted, statistics_from(fitted, *released, bound))
+        for part, images in (("train", data.train_images), ("test", data.test_images)):
+            made[part] = rows_in_parts(parts / f"{part}.npy", fitted, images, np.copy)
+        with atomic_file(path) as stream:
+            np.savez(stream, **made, labels=data.train_labels, test_labels=data.test_labels)
+        shutil.rmtree(parts)
+    with np.load(path) as kept:
+        return dict(kept)
+
+
+def vectors_of(kept: Kept, unit: np.ndarray | None = None) -> tuple[Records, np.ndarray, np.ndarray]:
+    """Return the records that sum mechanisms read, and the vectors and labels of the test images.
+
+    unit: int64 [records], the privacy unit of each record; None: each record is its own unit.
+    """
+    whitening, labels = Whitening.of(kept["queries"]), kept["labels"]
+    train, test = (whitening.vectors(kept[part]) for part in ("train", "test"))
+    unit = np.arange(len(labels)) if unit is None else unit
+    return Records.of(train, labels, unit, int(labels.max()) + 1), test, kept["test_labels"]
+
+
+def counted_votes(
+    kept: Kept, teacher: np.ndarray, classes: int, most: int | None = None, teachers: LinearTeachers = TEACHERS
+) -> np.ndarray:
+    """Return the histograms of teachers' votes on the synthetic images, [queries, classes].
+
+    Args:
+        kept: The features.
+        teacher: int64 [records], the teacher that learns from each record.
+        classes: Number of classes.
+        most: Number of leading features that are read; None: all.
+        teachers: Settings of the teachers.
+    """
+    train, queries = (kept[part][:, :most] for part in ("train", "queries"))
+    present, own = np.unique(teacher, return_inverse=True)
+    heads = train_heads(train, kept["labels"], own, list(range(len(present))), classes, teachers, seed=0)
+    return histograms_of(vote(heads, queries), classes)
+
+
+def student_of_votes(
+    kept: Kept, teacher: np.ndarray, classes: int, most: int | None = None, teachers: LinearTeachers = TEACHERS
+) -> Callable[[Plan, int], LinearHead]:
+    """Return a function of a plan and a noise seed that fits a student to noisy votes. Arguments: `counted_votes`."""
+    counts = counted_votes(kept, teacher, classes, most, teachers)
+
+    def student(planned: Plan, seed: int) -> LinearHead:
+        noisy = counts + ReplayNoise(seed).gaussian(counts.shape, planned.sigma)
+        return fit(kept["queries"][:, :most], histogram_answers(noisy, int(counts[0].sum()), planned.sigma), seed=0)
+
+    return student

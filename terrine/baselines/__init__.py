@@ -1,1 +1,0 @@
-"""Rivals: what others do with the same records, and what tables compare with."""
