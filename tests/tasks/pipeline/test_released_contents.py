@@ -100,7 +100,7 @@ def test_a_release_of_a_pool_has_none_of_its_images_and_names_how_many_are_publi
     assert statement["facts"]["unprotected"] == [{"why": "own images", "count": len(pool)}]
     for page in pages_of(run, statement):
         assert f"The operator declared {len(pool)} images from these data public." in page
-    assert "120 real images from the operator’s own data" in board_page(statement, "en")
+    assert "120 real images that the operator declared public" in board_page(statement, "en")
     export_folder(run.folders.student, images / "out", ["single", "frozen"], ["pt2"])
     assert check_seal(images / "out")["reference"] == manifest["reference"]
     save_student_model(run.folders.student, images / "model", check_example=False)

@@ -108,7 +108,7 @@ def test_a_table_goes_through_every_stage_and_its_student_predicts(tmp_path):
     largest = max(entry["count"] for entry in figures["per_class"]) / figures["images"]
     assert figures["accuracy"] > largest + 0.05
     origins = {entry["name"]: entry["origin"] for entry in read_json(run.folders.statement)["public_inputs"]}
-    assert origins["query rows"] == "400 rows of the operator’s own table, which the operator declared public"
+    assert origins["query rows"] == "400 rows that the operator declared public"
     assert origins["backbone"] == "columns: nothing is learned"
     (tmp_path / "experiments").mkdir()
     (tmp_path / "experiments" / "adult.yaml").write_text(yaml.safe_dump({"description": "a table"}))

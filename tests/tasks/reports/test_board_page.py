@@ -280,13 +280,13 @@ def test_what_holds_only_sometimes_is_said_only_then():
 CLAIMS = {
     "own rows were asked about": (
         lambda said: origins(said) & {"own rows"},
-        {"en": "rows of the operator’s own table", "de": "Zeilen aus der eigenen Tabelle des Betreibers",
-         "fr": "lignes du tableau de l’opérateur", "es": "filas de la propia tabla del operador"},
+        {"en": "rows that the operator declared public", "de": "Zeilen, die der Betreiber für öffentlich",
+         "fr": "lignes que l’opérateur a déclarées", "es": "filas que el operador declaró"},
     ),
     "own images were asked about": (
         lambda said: origins(said) & {"own images"},
-        {"en": "real images from the operator’s own data", "de": "echte Bilder aus den eigenen Daten",
-         "fr": "images réelles issues des données de l’opérateur", "es": "imágenes reales de los propios datos"},
+        {"en": "real images that the operator declared", "de": "echte Bilder, die der Betreiber",
+         "fr": "images réelles que l’opérateur a déclarées", "es": "imágenes reales que el operador declaró"},
     ),
     "the examples have nothing of the private data": (
         lambda said: origins(said) & {"programs"},

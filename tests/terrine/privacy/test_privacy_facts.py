@@ -110,7 +110,7 @@ def test_every_language_has_every_sentence_with_the_same_placeholders(code):
 def test_numbers_are_those_of_the_facts():
     facts = Facts("row", (Examples("own rows", 1234),), (Unprotected("own rows", 6546),), held_out=True)
     said = statement(facts=facts, queries=1234).to_dict()
-    assert told(said, "examples") == ["1,234 rows of the operator’s own table, which the operator declared public"]
+    assert told(said, "examples") == ["1,234 rows that the operator declared public"]
     assert told(said, "unprotected")[0].startswith("The operator declared 6,546 rows of this table public.")
     assert said["summary"].endswith("the people they describe are not protected.")
     assert origin_of(facts.examples) == told(said, "examples")[0]
