@@ -2,6 +2,7 @@
 
     python benchmarks/ledger.py --rows 1000 10000 100000
     python benchmarks/ledger.py --rows 100000 --url postgresql://terrine@/postgres?host=/tmp/server
+    python benchmarks/ledger.py --people 1000000     # what it costs to recognise so many records
 
 Rows are written at once, with the keys and sums that a ledger writes one by one: half of them reserve a release of one
 account, half commit it. Noise levels differ from release to release (`--levels`), so that nothing is counted up
@@ -9,28 +10,31 @@ that would not be in practice. A release is all of `Ledger.release`, from openin
 noise is drawn in no time.
 """
 
+import contextlib
 import json
 import secrets
 import statistics
 import tempfile
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from unittest import mock
 
 import numpy as np
 from cells import common_options
 
+from terrine.errors import LedgerError
 from terrine.privacy.accounting.events import Event, GaussianEvent, LaplaceEvent, to_json
 from terrine.privacy.ledger.chain import Head, Row, Tip, row_after
 from terrine.privacy.ledger.database import _ROWS, Database
 from terrine.privacy.ledger.ledger import Ledger
+from terrine.privacy.ledger.people import PUBLIC, TAUGHT, People
 from terrine.privacy.ledger.standing import Standing
 
 KEY = bytes(range(32))
 DATASET = "people"
 DELTA = 1e-5
-PEOPLE = np.random.default_rng(0).integers(0, 2**63, 2048).astype(np.uint64)
+PEOPLE = People.of(np.random.default_rng(0).integers(1, 2**63, 2048).astype(np.uint64))
 
 
 def event_of(number: int, levels: int, laplace: bool) -> Event:
@@ -85,13 +89,54 @@ def seconds(url: str, store: Path, event: Event, repeats: int) -> tuple[float, f
     return statistics.median(clock), min(clock), statistics.median(processor)
 
 
+def recognise(url: str, store: Path, records: int) -> dict[str, float]:
+    """Return the seconds to publish a fifth of so many records, to release about the rest, and to refuse others."""
+    draws, settings = np.random.default_rng(0), {"data.public_fraction": 0.2}
+    contents = draws.integers(1, 2**63, (records, 2)).astype(np.uint64)
+    sides = np.where(draws.random(records) < 0.2, PUBLIC, TAUGHT).astype(np.uint8)
+    names = draws.integers(0, 2**62, records)
+    people = People(contents, sides, names, np.full(records, -1), ("age",), settings)
+    moved = replace(people, sides=np.roll(sides, 1))
+    ledger, event = Ledger(url, store, KEY, site=store.parent / "site"), GaussianEvent(1.0, 100.0)
+    for name in (DATASET, "others"):
+        ledger.register(name, 8.0, DELTA, "release")
+
+    def about(dataset: str) -> None:
+        ledger.release(
+            dataset=dataset, release_id=secrets.token_hex(32), run="run", worst_case=event, delta=DELTA,
+            noise_kind="secure", draw=lambda: ({}, event), data=people,
+        )  # fmt: skip
+
+    steps = {
+        "publish": lambda: ledger.publish(DATASET, people),
+        "first release": lambda: about(DATASET),
+        "next release": lambda: about(DATASET),
+        "publication refused": lambda: ledger.publish(DATASET, moved),
+        "account refused": lambda: about("others"),
+    }
+    taken = {}
+    for name, step in steps.items():
+        begun = time.perf_counter()
+        with contextlib.suppress(LedgerError):
+            step()
+            assert "refused" not in name
+        taken[name] = round(time.perf_counter() - begun, 2)
+    return taken
+
+
 def main() -> None:
     parser = common_options(__doc__, repeats=5)
     parser.add_argument("--rows", type=int, nargs="+", default=[1_000, 10_000, 100_000])
     parser.add_argument("--url", help="An empty database in the place of SQLite in a file; for one number of rows.")
     parser.add_argument("--levels", type=int, default=1_000, help="How many levels of noise there are.")
     parser.add_argument("--laplace", action="store_true", help="Laplace noise, which is added up at a Rényi order.")
+    parser.add_argument("--people", type=int, help="Measure how long it takes to recognise so many records instead.")
     chosen = parser.parse_args()
+    if chosen.people:
+        with tempfile.TemporaryDirectory() as folder:
+            url = chosen.url or f"sqlite:///{folder}/ledger.db"
+            print(json.dumps({"people": chosen.people, **recognise(url, Path(folder) / "releases", chosen.people)}))
+        return
     for rows in chosen.rows:
         with tempfile.TemporaryDirectory() as folder:
             url, store = chosen.url or f"sqlite:///{folder}/ledger.db", Path(folder) / "releases"

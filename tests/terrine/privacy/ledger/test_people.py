@@ -133,8 +133,8 @@ def _dataset(sides: dict[int, int], **known: Any) -> People:
 FIRST = {number: TAUGHT if number < 60 else HELD_OUT if number < 80 else PUBLIC for number in range(100)}
 
 
-def test_a_record_that_was_private_is_never_published_and_a_published_one_stays_public(place: Place) -> None:
-    ledger = place.open()
+def test_a_record_that_was_private_is_never_published_and_a_published_one_stays_public(any_place: Place) -> None:
+    ledger = any_place.open()
     ledger.register(DATASET, 9.0, 1e-5, "release")
     ledger.publish(DATASET, _dataset(FIRST))
     ask(ledger, "a", Draw(), data=_dataset(FIRST))
