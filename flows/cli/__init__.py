@@ -201,13 +201,13 @@ for group in (ledger.ledger, party.party):
     app.add_typer(group)
 
 
-def main(command: Callable[[], object] = app) -> None:
+def main(command: Callable[[], object] | None = None) -> None:
     """Run a command line; an error is printed as one red sentence, with the log of the run if there is one."""
     prepare_environment()
     if isinstance(sys.stdout, TextIOWrapper):  # a name may hold what the terminal's encoding does not
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        command()
+        (command or app)()
     except (TerrineError, LoggedError) as error:
         console = printer(stderr=True)
         console.print(Text(f"Error: {error}", style="red"), soft_wrap=True)
