@@ -231,6 +231,8 @@ def shared_people(now: People, before: People) -> int:
 
     Equal rows of tables in which rows repeat may belong to different people; any other equal record is shared.
     """
+    if not _alike(now, before):
+        return 0
     common, private = 0, before.contents[before.sides != PUBLIC]
     for kind in range(min(now.contents.shape[1], before.contents.shape[1])):
         own: Digests | None = now.contents[:, kind]
@@ -238,6 +240,11 @@ def shared_people(now: People, before: People) -> int:
             own = None if now.on is None else now.on(before.columns)
         common = max(common, 0 if own is None else _common(own, private[:, kind]))
     return common if is_shared(common, len(now), len(before), now.distinct and before.distinct) else 0
+
+
+def _alike(now: People, before: People) -> bool:
+    """Return whether both are images or both are rows: an image does not tell which row describes the same person."""
+    return bool(now.columns) == bool(before.columns)
 
 
 def is_shared(common: int, one: int, other: int, distinct: bool) -> bool:
@@ -298,10 +305,10 @@ def private_before(now: People, store: PeopleStore, mentions: Sequence[Mention])
 
 def _recognisable(now: People, before: People) -> Digests:
     """Return digests of the current records that are comparable with earlier ones, uint64 [N, 1 or more]."""
-    if not before.columns:
-        return now.contents
+    if not _alike(now, before):
+        return np.zeros((len(now), 1), np.uint64)
     if now.columns == before.columns:
-        return now.contents[:, :1]
+        return now.contents[:, :1] if now.columns else now.contents
     own = None if now.on is None else now.on(before.columns)
     if own is None and not (now.named and before.named):
         missing = ", ".join(sorted(set(before.columns) - set(now.columns))) or "some"

@@ -222,6 +222,24 @@ def test_a_table_whose_columns_are_gone_publishes_nothing_unless_its_rows_have_i
         ledger.publish(DATASET, replace(moved, on=lambda columns: table.contents[:, 0]))
 
 
+def test_images_and_rows_about_the_same_people_are_told_apart_by_names_and_groups_alone(place: Place) -> None:
+    """One account may have both; a row's columns are not looked for among images."""
+    ledger = place.open()
+    for name in (DATASET, "second"):
+        ledger.register(name, 9.0, 1e-5, "release")
+    images, on = _dataset(FIRST), {("age",): DIGESTS[:100]}.__getitem__
+    table = _dataset(FIRST, columns=("age",), on=on)
+    table = replace(table, contents=table.contents + np.uint64(1))
+    ledger.publish(DATASET, images)
+    ask(ledger, "a", Draw(), data=images)
+    ask(ledger, "b", Draw(), dataset="second", data=table)
+    ledger.publish(DATASET, replace(images, edition="2"))
+    ledger.publish("second", table)
+    rows = replace(table, sides=_dataset({**FIRST, 3: PUBLIC}).sides, contents=table.contents + np.uint64(5))
+    with pytest.raises(LedgerError, match="1 of the 21 records"):
+        ledger.publish(DATASET, rows)
+
+
 @given(
     st.lists(st.tuples(st.integers(0, 4), st.sampled_from([TAUGHT, PUBLIC])), min_size=1, max_size=8),
     st.lists(st.tuples(st.integers(0, 4), st.sampled_from([TAUGHT, PUBLIC])), min_size=1, max_size=8),
