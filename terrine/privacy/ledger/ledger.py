@@ -216,19 +216,9 @@ class Ledger:
             LedgerError: another account, or another ledger of the site, released about some of the records; a later
                 edition has no ids; or records would be published that a release of the account protects.
         """
-        if not len(people):
-            return
-        keyed = people.keyed(self._key)
-
-        def work(transaction: LedgerTransaction) -> str:
-            transaction.check_people(dataset, keyed, self._people)
-            transaction.check_publication(dataset, keyed, self._people)
-            first = transaction.row(1)
-            return "" if first is None else first.mac
-
-        identity = self._transactions.transact(work)
-        if self._memory is not None:
-            self._memory.check(identity, people)
+        if len(people):
+            keyed = people.keyed(self._key)
+            self._transactions.transact(lambda transaction: self._check(transaction, dataset, people, keyed))
 
     def publish(self, dataset: str, people: People) -> None:
         """Record, before they are written, that records are published; refuse those that a release protects.
@@ -239,17 +229,23 @@ class Ledger:
             LedgerError: see `check_people`. Nothing may be written then.
         """
         file, keyed = self._people.write(people)
-        if self._memory is not None:
-            self.check_people(dataset, people)
+        mention = Mention(file, "published")
 
         def work(transaction: LedgerTransaction) -> None:
-            mention = Mention(file, "published")
-            if mention not in transaction.require(dataset).people:
-                transaction.check_people(dataset, keyed, self._people)
-                transaction.check_publication(dataset, keyed, self._people)
+            known = transaction.require(dataset).people
+            self._check(transaction, dataset, people, keyed)
+            if mention not in known:
                 transaction.append("people", dataset, None, {"people": list(mention)})
 
         self._transactions.transact(work)
+
+    def _check(self, transaction: LedgerTransaction, dataset: str, people: People, keyed: People) -> None:
+        """Refuse records within a transaction, see `check_people`. keyed: the same digests under the ledger's key."""
+        transaction.check_people(dataset, keyed, self._people)
+        transaction.check_publication(dataset, keyed, self._people)
+        if self._memory is not None:
+            first = transaction.row(1)
+            self._memory.check("" if first is None else first.mac, people)
 
     def settings_before(self, dataset: str) -> dict[str, Any]:
         """Return the settings that decided which records are public in the account's last run, by name."""

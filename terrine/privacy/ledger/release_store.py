@@ -83,7 +83,7 @@ class ReleaseStore:
                 members = {name: file[name] for name in file.files}
             seal = members.pop(_SEAL).tobytes().decode()
             event_text = members.pop(_EVENT).tobytes()
-            # Releases of earlier versions remember nothing.
+            # A release without inputs has no such member.
             inputs_text = members.pop(_INPUTS).tobytes() if _INPUTS in members else b""
             arrays = {name.removeprefix(_ARRAYS): array for name, array in members.items()}
         except FileNotFoundError:
