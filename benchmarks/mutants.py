@@ -76,7 +76,7 @@ PRIVACY_TESTS = (
         )
     ),
     "tests/tasks/parties/test_accept.py",
-    "tests/tasks/parties/test_party_config.py",
+    "tests/tasks/parties/test_config.py",
     "tests/tasks/serving/test_verification.py",
     "tests/tasks/tools/test_sweep.py",
     "tests/tasks/transcription/test_transcribe.py",
@@ -84,9 +84,7 @@ PRIVACY_TESTS = (
     "tests/flows/test_zones.py",
     "tests/flows/test_what_leaves.py",
 )
-HARNESS = tuple(
-    f"tests/neighbours/test_neighbours_{name}.py" for name in ("findings", "formats", "kinds", "release", "sums")
-)
+HARNESS = tuple(f"tests/neighbours/test_{name}.py" for name in ("findings", "formats", "kinds", "release", "sums"))
 AUDITS: dict[str, tuple[str, ...]] = {
     "gnmax": ("--mechanism", "gnmax"),
     "histogram": ("--mechanism", "histogram", "--runs", "2000"),

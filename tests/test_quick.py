@@ -8,7 +8,7 @@ from tests.quick import REPOSITORY, changed_files, near
 @pytest.mark.parametrize(
     ("changed", "first"),
     [
-        ("terrine/privacy/accounting/gaussian.py", "tests/terrine/privacy/accounting/test_privacy_gaussian.py"),
+        ("terrine/privacy/accounting/gaussian.py", "tests/terrine/privacy/accounting/test_gaussian.py"),
         ("terrine/data/partitions.py", "tests/terrine/library/test_names.py"),
         ("tasks/config/presets.py", "tests/tasks/config/test_presets.py"),
         ("constraints.txt", "tests/test_habits.py"),
@@ -22,7 +22,7 @@ def test_the_nearest_tests_come_first(changed, first):
 
 def test_what_is_reached_over_other_modules_comes_after_what_imports_it():
     found = near(["terrine/privacy/noise.py"])
-    direct, far = "tests/terrine/privacy/test_privacy_noise.py", "tests/tasks/pipeline/test_aggregate.py"
+    direct, far = "tests/terrine/privacy/test_noise.py", "tests/tasks/pipeline/test_aggregate.py"
     assert found.index(direct) < found.index(far)
 
 

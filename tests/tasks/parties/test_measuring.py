@@ -149,7 +149,7 @@ def views():
 
 
 def test_nobody_sees_another_partys_accuracy(views):
-    from tests.terrine.collaboration.protocol.test_collaboration_transcript import LEAST, homogeneity
+    from tests.terrine.collaboration.protocol.test_transcript import LEAST, homogeneity
 
     which, seen = views
     assert {to for _, to in seen} == {"guardian", "student"}

@@ -226,7 +226,7 @@ def test_reference_runs_come_out_of_the_files(shared_folder):
             sanitise=True,
             order=row["order"],
         )
-        # The reference's own cost of the release is no bound (test_privacy_sanitize.py); with its β and σ_ss all but
+        # The reference's own cost of the release is no bound (test_sanitize.py); with its β and σ_ss all but
         # that is equal.
         reference = row["optimised"]
         result = account(counts, replace(question, beta=reference["beta"], sigma_ss=reference["sigma_ss"]))["sanitised"]

@@ -36,7 +36,7 @@ from terrine.privacy.accounting.gaussian import mu_squared
 from terrine.privacy.facts import TABLE, Examples, Facts, Origin, Record, Unprotected, told
 from terrine.privacy.statement import statement_from
 from tests.tasks.pipeline.test_report import Page, check_offline
-from tests.terrine.privacy.test_privacy_statement import statement
+from tests.terrine.privacy.test_statement import statement
 
 MARK = Mark(datetime(2026, 3, 1, tzinfo=UTC), "01ab 23cd")
 VOTES = {"mechanism": "histogram", "sigma": 40.0}

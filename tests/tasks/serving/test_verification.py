@@ -317,7 +317,7 @@ def test_a_parameter_that_is_missing_is_wrong_and_not_only_untold(name, missing,
 
 
 def test_a_statement_that_guarantees_nothing_says_so(release):
-    from tests.terrine.privacy.test_privacy_statement import statement
+    from tests.terrine.privacy.test_statement import statement
 
     write_json(release / "privacy.json", statement(noise="replay", release_id="01").to_dict())
     (release / "signature.json").unlink()

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 import torch
-from test_simclr import SETTINGS, pretrain, some_images, state, tiny_backbone
 
 from terrine.errors import SettingError
 from terrine.mapped import MappedRows, Segment
 from terrine.models.backbone import Backbone
 from terrine.pretraining.launch import pretrain_on_devices
+from tests.terrine.pretraining.test_simclr import SETTINGS, pretrain, some_images, state, tiny_backbone
 
 
 def without_dropout() -> Backbone:

@@ -1,7 +1,8 @@
 """What several tests of accounting compare with."""
 
 import pytest
-from privacy_votes_help import Golden
+
+from tests.terrine.privacy.accounting.helpers import Golden
 
 
 @pytest.fixture(scope="module")

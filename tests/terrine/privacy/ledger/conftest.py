@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sql
-from privacy_ledger_help import DATASET, Place
 
 from terrine.privacy.ledger.ledger import Ledger
+from tests.terrine.privacy.ledger.helpers import DATASET, Place
 
 
 def _programs() -> Path | None:

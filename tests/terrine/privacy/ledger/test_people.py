@@ -10,7 +10,6 @@ import pytest
 import sqlalchemy as sql
 from hypothesis import given
 from hypothesis import strategies as st
-from privacy_ledger_help import ANSWER, DATASET, KEY, Draw, Place, ask
 
 from terrine.errors import BudgetError, LedgerError
 from terrine.privacy.accounting.events import GaussianEvent, LaplaceEvent, RepeatedEvent, compose
@@ -29,6 +28,7 @@ from terrine.privacy.ledger.people import (
 )
 from terrine.privacy.ledger.site import SiteMemory
 from terrine.privacy.ledger.standing import Standing
+from tests.terrine.privacy.ledger.helpers import ANSWER, DATASET, KEY, Draw, Place, ask
 
 DIGESTS, STRANGERS = (np.random.default_rng(seed).integers(1, 2**63, 1000).astype(np.uint64) for seed in (1, 2))
 PEOPLE, OTHERS = People.of(DIGESTS), People.of(STRANGERS)

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from privacy_votes_help import SIXTEEN_ORDERS, random_histograms
 from scipy.stats import norm
 
 from terrine.errors import InputError, SettingError
@@ -20,6 +19,7 @@ from terrine.privacy.accounting.data_dependent import (
     threshold_rdp,
 )
 from terrine.privacy.accounting.renyi import convert, gaussian_rdp, pure_rdp, reference_orders
+from tests.terrine.privacy.accounting.helpers import SIXTEEN_ORDERS, random_histograms
 
 REL = 1e-10
 

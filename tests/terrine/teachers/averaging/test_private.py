@@ -21,7 +21,7 @@ from terrine.teachers.averaging.ttac import average_teachers, local_round
 from terrine.teachers.kind import Records
 from terrine.teachers.kinds.averaged import AveragedTeachers
 from tests.noises import Silence
-from tests.terrine.teachers.averaging.averaged_help import averaged, sorted_records
+from tests.terrine.teachers.averaging.helpers import averaged, sorted_records
 
 SETTINGS = averaged(rounds=4, steps=3, learning_rate=0.7, step_decay=0.5, batch=5)
 DELTA = 1e-5

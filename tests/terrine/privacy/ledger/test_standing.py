@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sql
-from privacy_ledger_help import ANSWER, DATASET, Draw, Place, ask
 
 from terrine.errors import BudgetError, LedgerError, SettingError
 from terrine.privacy.accounting.events import (
@@ -32,6 +31,7 @@ from terrine.privacy.ledger.database import Transaction
 from terrine.privacy.ledger.ledger import Ledger
 from terrine.privacy.ledger.standing import Standing
 from terrine.privacy.ledger.steps import Steps, costs_of
+from tests.terrine.privacy.ledger.helpers import ANSWER, DATASET, Draw, Place, ask
 
 EVENTS: list[Event] = [
     compose(),

@@ -6,13 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import sqlalchemy as sql
-from privacy_ledger_help import ANSWER, DATASET, Draw, Place, ask
 
 from terrine.errors import BudgetError, LedgerError, SettingError
 from terrine.privacy.accounting.events import GaussianEvent, LaplaceEvent, RepeatedEvent, compose
 from terrine.privacy.accounting.gaussian import mu_of
 from terrine.privacy.accounting.pricing import price
 from terrine.privacy.ledger.ledger import Budget, Ledger
+from tests.terrine.privacy.ledger.helpers import ANSWER, DATASET, Draw, Place, ask
 
 
 def test_a_release_is_what_was_drawn_and_costs_what_was_spent(ledger: Ledger) -> None:

@@ -2,7 +2,6 @@ import math
 
 import numpy as np
 import pytest
-from privacy_votes_help import random_histograms
 
 from terrine.errors import InputError, SettingError
 from terrine.privacy.accounting.data_dependent import gnmax_rdp, log_p_answered, log_q_gnmax, threshold_rdp
@@ -14,6 +13,7 @@ from terrine.privacy.accounting.local_sensitivity import (
     threshold_sensitivities,
 )
 from terrine.privacy.accounting.sanitize import smooth_sensitivity
+from tests.terrine.privacy.accounting.helpers import random_histograms
 
 
 def plain_answer_sensitivity(counts, sigma, order):

@@ -11,7 +11,7 @@ from terrine.errors import InputError
 from terrine.queries import Queries
 from terrine.students.inputs import ImageInputs, scores_of
 from terrine.students.sampling import FEWEST_HELD_OUT, draw, split_answers
-from tests.terrine.students.students_help import frozen_backbone, small_network, some_images, some_material
+from tests.terrine.students.helpers import frozen_backbone, small_network, some_images, some_material
 
 
 def test_a_pool_whose_batches_do_not_cover_it_once_is_refused():

@@ -14,7 +14,7 @@ from terrine.teachers.averaging.ttac import average_teachers, exact_means, local
 from terrine.teachers.kind import Records
 from terrine.teachers.kinds.scratch import ScratchTeachers
 from terrine.teachers.scratch import ScratchKind
-from tests.terrine.teachers.averaging.averaged_help import averaged, plain_ttac, sorted_records
+from tests.terrine.teachers.averaging.helpers import averaged, plain_ttac, sorted_records
 
 SETTINGS = averaged(rounds=4, steps=3, learning_rate=0.7, step_decay=0.9, server_rate=0.8, batch=5)
 
@@ -154,7 +154,7 @@ def test_all_records_may_be_taken_in_every_step_also_by_parties_of_different_siz
     local = local_round(
         learner, Average.start(learner), np.zeros((5, learner.length)), feature_records, range(5), settings, 0, seed=0
     )
-    from tests.terrine.teachers.averaging.averaged_help import plain_gradient
+    from tests.terrine.teachers.averaging.helpers import plain_gradient
 
     for teacher in range(5):
         rows = feature_records.assignment == teacher

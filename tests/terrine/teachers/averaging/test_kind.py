@@ -12,7 +12,7 @@ from terrine.teachers.averaging.learners import LinearLearner, unit_rows
 from terrine.teachers.averaging.ttac import average_teachers
 from terrine.teachers.kind import Records
 from terrine.teachers.networks import Classifier
-from tests.terrine.teachers.averaging.averaged_help import averaged, plain_ttac, sorted_records
+from tests.terrine.teachers.averaging.helpers import averaged, plain_ttac, sorted_records
 
 ALONE = averaged(averaging="none", correction="none", rounds=3, steps=4, learning_rate=1.0, batch=6)
 BLOCKS = averaged(averaging="blocks", block=3, rounds=3, steps=4, learning_rate=1.0, batch=6)
@@ -44,7 +44,7 @@ def test_conventional_teachers_equal_plain_gradient_descent_of_one_party_each(pa
 
 def one_party(records, teacher):
     """A party's own steps, round after round, with the batches of its number."""
-    from tests.terrine.teachers.averaging.averaged_help import plain_batches, plain_gradient
+    from tests.terrine.teachers.averaging.helpers import plain_batches, plain_gradient
 
     theta = np.zeros(4 * 6)
     for number in range(ALONE.rounds):
@@ -68,7 +68,7 @@ def test_a_group_votes_with_the_average_of_its_own_parties_after_the_last_round(
 
 def average_of(records, members):
     """Algorithm 1 within a group; its batches go by the parties' own numbers."""
-    import tests.terrine.teachers.averaging.averaged_help as plain
+    import tests.terrine.teachers.averaging.helpers as plain
 
     batches = plain.plain_batches
     try:

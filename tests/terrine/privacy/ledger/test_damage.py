@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sql
-from privacy_ledger_help import ANSWER, DATASET, Draw, Place, ask
 
 from terrine.errors import BudgetError, LedgerError
 from terrine.privacy.accounting.events import GaussianEvent
 from terrine.privacy.accounting.gaussian import mu_of
 from terrine.privacy.ledger.ledger import Ledger
+from tests.terrine.privacy.ledger.helpers import ANSWER, DATASET, Draw, Place, ask
 
 
 def filled(place: Any) -> Ledger:

@@ -16,7 +16,7 @@ from terrine.teachers.features import PrivateFeatures, private_features, record_
 from terrine.teachers.kind import Records
 from terrine.teachers.linear import train_heads
 from terrine.teachers.registry import TEACHERS, TeacherContext
-from tests.terrine.teachers.averaging.averaged_help import averaged
+from tests.terrine.teachers.averaging.helpers import averaged
 
 BACKBONE = build_backbone("small_cnn", channels=1, size=8, seed=0)
 

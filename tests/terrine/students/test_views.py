@@ -7,7 +7,7 @@ import torch
 from terrine.determinism.randomness import torch_generator
 from terrine.models.kinds.scattering import Deformations
 from terrine.students.views import Augmentation, augment, strong_augmentation, view_features, weak_augmentation
-from tests.terrine.students.students_help import frozen_backbone, some_images
+from tests.terrine.students.helpers import frozen_backbone, some_images
 
 STILL = Deformations(rotation=0, scale=0, shear=0, shift=0)
 

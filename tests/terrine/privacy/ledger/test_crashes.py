@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from privacy_ledger_help import ANSWER, DATASET, Draw, Place, ask
 
 from terrine import files
 from terrine.privacy.accounting.events import RepeatedEvent
 from terrine.privacy.ledger import chain, database, release_store, steps
 from tests.processes import process
+from tests.terrine.privacy.ledger.helpers import ANSWER, DATASET, Draw, Place, ask
 
 RESERVED = RepeatedEvent(ANSWER, 3)
 

@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from privacy_ledger_help import ANSWER, DATASET, Draw, Place, ask
 
 from terrine.errors import LedgerError
 from terrine.privacy.ledger.ledger import Ledger
+from tests.terrine.privacy.ledger.helpers import ANSWER, DATASET, Draw, Place, ask
 
 
 def test_other_inputs_under_one_identity_get_what_was_released_and_cost_nothing(ledger: Ledger) -> None:

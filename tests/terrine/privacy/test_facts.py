@@ -10,7 +10,7 @@ import pytest
 from terrine.errors import SettingError
 from terrine.privacy.facts import TABLE, Examples, Facts, Origin, Reason, Record, Unprotected, keys, origin_of, told
 from terrine.privacy.sentences import SENTENCES
-from tests.terrine.privacy.test_privacy_statement import statement
+from tests.terrine.privacy.test_statement import statement
 
 IMAGES = ("image", "dicom", "volume")
 # When each sentence holds, written independently of the table: f are the facts, u is the unit, v whether there was a

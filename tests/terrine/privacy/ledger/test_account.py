@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from privacy_ledger_help import DATASET, Draw, Place, ask
 
 from terrine.errors import BudgetError
 from terrine.privacy.accounting.events import (
@@ -24,6 +23,7 @@ from terrine.privacy.accounting.gaussian import mu_of, mu_squared, pure_mu
 from terrine.privacy.accounting.pricing import covers, price
 from terrine.privacy.accounting.renyi import conversion_cost, default_orders, pure_epsilon, rdp_of_event
 from terrine.privacy.ledger.account import Account, Budget
+from tests.terrine.privacy.ledger.helpers import DATASET, Draw, Place, ask
 
 LNMAX = RepeatedEvent(LaplaceEvent(2.0, 20.0), 100)
 GAUSSIAN = RepeatedEvent(vote_answer(40.0), 100)

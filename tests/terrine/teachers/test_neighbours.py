@@ -19,7 +19,7 @@ from terrine.teachers.kinds.linear import LinearTeachers
 from terrine.teachers.linear import stacked
 from terrine.teachers.untrained import votes_without_records
 from tests.devices import DEVICES
-from tests.terrine.teachers.averaging.averaged_help import averaged
+from tests.terrine.teachers.averaging.helpers import averaged
 from tests.terrine.teachers.conftest import CLASSES, striped_images
 
 TEACHERS, MOVED = 6, 2

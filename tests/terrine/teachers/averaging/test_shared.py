@@ -9,7 +9,7 @@ from terrine.privacy.noise import ReplayNoise, lattice_step
 from terrine.teachers.averaging.average import Average, server_step
 from terrine.teachers.averaging.private import PrivateAveraging
 from terrine.teachers.averaging.shared import SharedAverages
-from tests.terrine.teachers.averaging.averaged_help import averaged
+from tests.terrine.teachers.averaging.helpers import averaged
 
 TEACHERS, WEIGHTS, FEATURES = 6, 7, 4
 

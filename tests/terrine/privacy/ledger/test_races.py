@@ -5,12 +5,12 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from privacy_ledger_help import ANSWER, DATASET, Draw, Place, ask
 
 from terrine.errors import BudgetError
 from terrine.privacy.accounting.events import RepeatedEvent
 from terrine.privacy.accounting.pricing import price
 from tests.processes import CONTEXT, process
+from tests.terrine.privacy.ledger.helpers import ANSWER, DATASET, Draw, Place, ask
 
 
 def together(count: int, work: Callable[[int], Any]) -> list[Any]:

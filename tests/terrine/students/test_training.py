@@ -25,7 +25,7 @@ from terrine.students.kinds.vat import VATStudent
 from terrine.students.linear import fit
 from terrine.students.sampling import draw
 from terrine.students.student import STUDENTS
-from tests.terrine.students.students_help import (
+from tests.terrine.students.helpers import (
     frozen_backbone,
     small_network,
     some_images,
@@ -300,7 +300,7 @@ torch.set_num_threads(1)
 sys.path.insert(0, sys.argv[2])
 from terrine.students import training
 from terrine.students.student import STUDENTS
-from tests.terrine.students.students_help import frozen_backbone, small_network, some_material
+from tests.terrine.students.helpers import frozen_backbone, small_network, some_material
 training._REPORT_SECONDS = training.CHECKPOINT_SECONDS = 0
 def kill(fraction, text):
     if fraction >= 0.5:
