@@ -17,7 +17,7 @@ import yaml
 
 from tasks.parties.agreement.terms import Terms
 from tasks.parties.trial import CONFIG, PartyProcess, free_endpoints, lay_out, teachers_of_parties
-from terrine.aggregation.records import Records, noised, on_grid, row_type
+from terrine.aggregation.records import STEP, Records, on_grid, row_type
 from terrine.aggregation.votes import histograms_of
 from tests.processes import CONTEXT
 
@@ -177,6 +177,7 @@ def plain_answers(terms, votes, seed=SEED, gone=None):
 
     gone: by name, from which round on a party was away.
     """
+    from terrine.privacy.clipped_sum import add_noise
     from terrine.privacy.noise import ReplayNoise
 
     if (sums := terms.fixed_point) is not None:
@@ -189,7 +190,7 @@ def plain_answers(terms, votes, seed=SEED, gone=None):
             for part, (_, sigma) in zip(
                 np.split(total, np.cumsum([count for count, _ in parts])[:-1]), parts, strict=True
             ):
-                drawn.append(noised(part, sigma, noise))
+                drawn.append(add_noise(part, sigma, noise, STEP))
             descent.take(np.concatenate(drawn))
             opened.append(np.concatenate(drawn) / sums.step(number))
         return np.ones(sums.numbers, bool), np.concatenate(opened)[:, None]

@@ -20,9 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from terrine.aggregation.course import Course
-from terrine.aggregation.records import STEP, Floats, Steps, fine_step
+from terrine.aggregation.records import STEP, Floats, Steps
 from terrine.errors import InputError
 from terrine.privacy.accounting.events import Event
+from terrine.privacy.clipped_sum import common_step, noise_in_steps
 from terrine.privacy.noise import NoiseSource
 
 _LARGEST = 2**63 - 2**55
@@ -81,8 +82,7 @@ class SummedRounds(ABC):
     def noise(self, source: NoiseSource, number: int) -> Steps:
         """Draw the noise on a round's total, int64 [numbers of it], in the order of `parts`."""
         parts = zip(self.parts(number), self.steps(number), strict=True)
-        drawn = [np.rint(source.gaussian((count,), sigma) / step) for (count, sigma), step in parts]
-        return np.concatenate(drawn).astype(np.int64)
+        return np.concatenate([noise_in_steps(source, (count,), sigma, step) for (count, sigma), step in parts])
 
     def opened(self, total: Steps, number: int) -> Floats:
         """Return the numbers that a round released, from its total with noise, int64."""
@@ -95,7 +95,7 @@ class FixedPoint(SummedRounds):
     """A course over vectors with `length` coordinates by `classes`, as whole numbers.
 
     Raises:
-        SettingError: noise on too coarse a lattice (`fine_step`), where a step is asked for.
+        SettingError: noise on too coarse a lattice (`clipped_sum.common_step`), where a step is asked for.
     """
 
     length: int
@@ -115,7 +115,7 @@ class FixedPoint(SummedRounds):
 
     def step(self, number: int) -> float:
         """What all numbers of a round are whole multiples of."""
-        return min(fine_step(sigma) for _, sigma in self.parts(number))
+        return min(common_step(sigma, STEP) for _, sigma in self.parts(number))
 
     def steps(self, number: int) -> list[float]:
         """See `SummedRounds.steps`: the same for all parts."""

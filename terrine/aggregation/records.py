@@ -36,8 +36,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from terrine.errors import InputError, SettingError
-from terrine.privacy.noise import NoiseSource, lattice_step
+from terrine.errors import InputError
 
 Floats = NDArray[np.float64]
 Steps = NDArray[np.int64]
@@ -283,26 +282,3 @@ def _filled(rows: NDArray[np.float32]) -> Floats:
     block = np.zeros((_ROWS, rows.shape[1]))
     block[: len(rows)] = rows
     return block
-
-
-def noised(total: Steps, sigma: float, noise: NoiseSource) -> Floats:
-    """Return a sum of steps with Gaussian noise of standard deviation `sigma` on every coordinate, float64.
-
-    The sum lies on the lattice that noise is drawn on, and theirs is an exact sum of whole numbers, of which floating
-    point is post-processing. Raises SettingError for more noise than that lattice is fine enough for.
-    """
-    step = fine_step(sigma)
-    drawn = np.rint(noise.gaussian(total.shape, sigma) / step).astype(np.int64)
-    exact = total.astype(object) * round(STEP / step) + drawn.astype(object)
-    return np.asarray(exact.astype(np.float64) * step)
-
-
-def fine_step(sigma: float) -> float:
-    """Return the step of the lattice that noise on sums of records is drawn on: they lie on it, or a SettingError."""
-    step = lattice_step(sigma)
-    if step > STEP:
-        raise SettingError(
-            f"Noise of standard deviation {sigma:g} on a sum of records is drawn on a lattice too coarse for it. Use a "
-            "larger budget."
-        )
-    return step

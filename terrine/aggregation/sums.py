@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 from terrine.aggregation.aggregation import NOTHING, Aggregation
 from terrine.aggregation.course import Course
 from terrine.aggregation.mechanism import budget_after
-from terrine.aggregation.records import Floats, Records, noised
+from terrine.aggregation.records import STEP, Floats, Records
 from terrine.errors import SettingError
 from terrine.privacy.accounting.events import Event
+from terrine.privacy.clipped_sum import add_noise
 from terrine.privacy.noise import NoiseSource
 
 ROOM = 1 - 1e-9
@@ -58,7 +59,7 @@ class Sums(Aggregation):
         for number in range(course.passes):
             parts = course.noise(records.length, records.classes, number)
             sums = np.split(summed(descent.question), np.cumsum([count for count, _ in parts])[:-1])
-            drawn = [noised(part, sigma, noise) for part, (_, sigma) in zip(sums, parts, strict=True)]
+            drawn = [add_noise(part, sigma, noise, STEP) for part, (_, sigma) in zip(sums, parts, strict=True)]
             released.append(np.concatenate(drawn))
             descent.take(released[-1])
         return course.arrays(released, records.length)

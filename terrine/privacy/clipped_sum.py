@@ -90,10 +90,8 @@ class ClippedSum:
         return owners * self.clip / lattice_step(self.sigma) < _MOST_STEPS
 
     def noised(self, total: Steps, noise: NoiseSource) -> Floats:
-        """A sum of all owners' steps, of any shape, with noise. What floating point makes of it is post-processing."""
-        step = lattice_step(self.sigma)
-        drawn = np.rint(noise.gaussian(total.shape, self.sigma) / step).astype(np.int64)
-        return np.asarray((total + drawn).astype(np.float64) * step)
+        """Return a sum of all owners' steps, of any shape, with noise; see `add_noise`."""
+        return add_noise(total, self.sigma, noise, lattice_step(self.sigma))
 
     def release(self, groups: Iterable[ArrayLike], noise: NoiseSource) -> Floats:
         """The sum of all clipped vectors with noise, [length]; groups, and what is raised: see `total`."""
@@ -139,6 +137,46 @@ class ClippedSum:
                 "that noise is drawn on. Use less noise, or a larger budget."
             )
         return bound
+
+
+def add_noise(total: Steps, sigma: float, noise: NoiseSource, unit: float) -> Floats:
+    """Return a sum with Gaussian noise on every coordinate, float64.
+
+    The sum and the noise lie on one lattice, and their exact sum is a sum of whole numbers. Floating point only rounds
+    the result, which is post-processing.
+
+    Args:
+        total: The sum of clipped vectors, of any shape, in whole multiples of `unit`. Its sum with the noise fits
+            64 bits if `unit` is the step of the noise's lattice, see `ClippedSum.fits`.
+        sigma: Standard deviation of the noise.
+        unit: A power of two.
+
+    Raises:
+        SettingError: the lattice of the noise is coarser than `unit`.
+    """
+    step = common_step(sigma, unit)
+    drawn = noise_in_steps(noise, total.shape, sigma, step)
+    exact = total + drawn if step == unit else total.astype(object) * round(unit / step) + drawn.astype(object)
+    return np.asarray(exact.astype(np.float64) * step)
+
+
+def noise_in_steps(noise: NoiseSource, shape: tuple[int, ...], sigma: float, step: float) -> Steps:
+    """Draw Gaussian noise as whole multiples of `step`, int64; its lattice lies on that of `step`."""
+    return np.asarray(np.rint(noise.gaussian(shape, sigma) / step).astype(np.int64))
+
+
+def common_step(sigma: float, unit: float) -> float:
+    """Return the step of the noise's lattice, on which multiples of `unit` lie.
+
+    Raises:
+        SettingError: the lattice is coarser than `unit`.
+    """
+    step = lattice_step(sigma)
+    if step > unit:
+        raise SettingError(
+            f"Noise of standard deviation {sigma:g} is drawn on a lattice too coarse for this sum. Use a larger budget."
+        )
+    return step
 
 
 def noise_multiplier_for(epsilon: float, delta: float, share: float, releases: int) -> float:

@@ -13,11 +13,9 @@ from terrine.aggregation.records import (
     Whitening,
     _columns,
     _of_length_one,
-    noised,
     on_grid,
 )
-from terrine.errors import InputError, SettingError
-from terrine.privacy.noise import ReplayNoise, lattice_step
+from terrine.errors import InputError
 
 GENERATOR = np.random.default_rng(0)
 QUERIES = GENERATOR.normal(size=(300, 6)) * [1, 1, 2, 2, 3, 3] + 3
@@ -180,19 +178,6 @@ def test_rounding_is_towards_zero() -> None:
     values = GENERATOR.uniform(-1, 1, 1000)
     assert (np.abs(on_grid(values)) <= np.abs(values)).all()
     assert np.abs(on_grid(values) - values).max() <= GRID
-
-
-def test_noise_is_added_to_whole_numbers_and_too_coarse_a_lattice_is_refused() -> None:
-    total = np.array([[3, -(2**50)], [2**55 + 1, 0]])
-    noise = ReplayNoise(1).gaussian((2, 2), 8.0)
-    exact = [
-        int(t) * round(STEP / lattice_step(8.0)) + round(n / lattice_step(8.0))
-        for t, n in zip(total.ravel().tolist(), noise.ravel().tolist(), strict=True)
-    ]
-    expected = [float(value) * lattice_step(8.0) for value in exact]
-    assert noised(total, 8.0, ReplayNoise(1)).ravel().tolist() == expected
-    with pytest.raises(SettingError, match="larger budget"):
-        noised(total, 600.0, ReplayNoise(1))
 
 
 def test_what_does_not_fit_is_refused() -> None:

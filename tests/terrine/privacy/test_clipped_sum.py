@@ -5,11 +5,12 @@ import math
 import numpy as np
 import pytest
 
+from terrine.aggregation.records import STEP
 from terrine.errors import InputError, SettingError
 from terrine.privacy.accounting.events import GaussianEvent, RepeatedEvent, compose, vote_answer
 from terrine.privacy.accounting.gaussian import epsilon_of, mu_of, mu_squared
 from terrine.privacy.auditing.audit import audit_scores
-from terrine.privacy.clipped_sum import ClippedSum, noise_multiplier_for
+from terrine.privacy.clipped_sum import ClippedSum, add_noise, noise_multiplier_for
 from terrine.privacy.noise import ReplayNoise, SecureNoise, lattice_step
 from tests.noises import Silence
 
@@ -147,3 +148,16 @@ def test_averages_and_votes_cost_what_the_privacy_loss_distribution_of_dp_accoun
 def test_an_impossible_share_is_refused(epsilon, share, releases, fault):
     with pytest.raises(SettingError, match=fault):
         noise_multiplier_for(epsilon, 1e-5, share, releases)
+
+
+def test_noise_is_added_to_whole_numbers_and_too_coarse_a_lattice_is_refused() -> None:
+    total = np.array([[3, -(2**50)], [2**55 + 1, 0]])
+    noise = ReplayNoise(1).gaussian((2, 2), 8.0)
+    exact = [
+        int(t) * round(STEP / lattice_step(8.0)) + round(n / lattice_step(8.0))
+        for t, n in zip(total.ravel().tolist(), noise.ravel().tolist(), strict=True)
+    ]
+    expected = [float(value) * lattice_step(8.0) for value in exact]
+    assert add_noise(total, 8.0, ReplayNoise(1), STEP).ravel().tolist() == expected
+    with pytest.raises(SettingError, match="larger budget"):
+        add_noise(total, 600.0, ReplayNoise(1), STEP)
