@@ -19,9 +19,9 @@ import numpy as np
 from cells import Cells, common_options, heading, row
 
 from flows.stages import run_through
+from tasks.auditing.canaries import audit_canaries
 from tasks.config.params import validate
 from tasks.runtime.run import Run
-from tasks.tools.canaries import audit_canaries
 from terrine.aggregation.exchange import Exchange
 from terrine.aggregation.records import Whitening
 from terrine.aggregation.registry import mechanism_of

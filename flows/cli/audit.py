@@ -49,14 +49,14 @@ def audit(
     With --canaries, records made to be found are planted in copies of a run, and looked for in what the copies release.
     The outcome is private: it is written to data/private/RUN/canaries.json, never into the statement.
     """
-    from tasks.tools.audit import audit as audit_mechanism
+    from tasks.auditing.mechanisms import audit as audit_mechanism
     from terrine.aggregation.registry import mechanism_of
     from terrine.privacy.noise import ReplayNoise, SecureNoise
 
     if canaries is not None:
         from flows.stages import run_through
+        from tasks.auditing.canaries import audit_canaries
         from tasks.runtime.run import chosen_run
-        from tasks.tools.canaries import audit_canaries
 
         subject = chosen_run(run)
         found = with_bar(
@@ -86,11 +86,11 @@ def audit(
 def audit_run(name: str, **options: Any) -> dict[str, Any]:
     """Audit the mechanism of a complete run with its own noise, and write its statement anew with the bound in it."""
     from flows.stages import check_released, state_anew
+    from tasks.auditing.mechanisms import audit as audit_mechanism
     from tasks.runtime.accounts import noise_source
     from tasks.runtime.assurance import record_audit
     from tasks.runtime.releases import spent_on_inputs
     from tasks.runtime.run import chosen_run
-    from tasks.tools.audit import audit as audit_mechanism
     from terrine.aggregation.sums import mu_left
     from terrine.errors import ArtefactError, SettingError
 
@@ -169,8 +169,8 @@ def _show_canaries(result: dict[str, Any]) -> None:
 
 def exchange_units(run: str | None, count: int, as_json: bool) -> None:
     """Try `count` units of a run (None: the one selected last); exit code 1 when one moves too much."""
+    from tasks.auditing.neighbours import audit_neighbours
     from tasks.runtime.run import chosen_run
-    from tasks.tools.neighbours import audit_neighbours
 
     subject = chosen_run(run)
     conclude(

@@ -25,8 +25,8 @@ def membership(
 
     The outcome is private: it is written to data/private/RUN/membership.json.
     """
+    from tasks.auditing.membership import audit_student
     from tasks.runtime.run import chosen_run
-    from tasks.tools.membership import audit_student
 
     subject = chosen_run(run)
     result = with_bar("shadow runs", lambda tell: audit_student(subject, make_shadow, shadows, confidence, tell))

@@ -23,7 +23,7 @@ def record_search(run: Run, epsilon_tuning: float, delta: float) -> None:
 
 
 def record_audit(run: Run, result: dict[str, Any]) -> None:
-    """Keep the outcome of an audit (`tasks.tools.audit.audit`) of the run's mechanism."""
+    """Keep the outcome of an audit (`tasks.auditing.mechanisms.audit`) of the run's mechanism."""
     write_json(run.folders.public / AUDIT, result)
 
 

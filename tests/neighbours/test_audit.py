@@ -12,13 +12,13 @@ from typer.testing import CliRunner
 from flows.cli import audit
 from flows.cli.audit import vote_again
 from flows.stages import run_through
+from tasks.auditing.neighbours import audit_neighbours, neighbour
+from tasks.auditing.shadow_runs import units_of
 from tasks.config.params import lay_over, validate
 from tasks.pipeline import vote
 from tasks.pipeline.dataset import read_dataset
 from tasks.runtime.run import Run
 from tasks.runtime.store import write_text
-from tasks.tools.neighbours import audit_neighbours, neighbour
-from tasks.tools.shadow import units_of
 from terrine.errors import SettingError
 from tests.neighbours import worlds
 from tests.neighbours.faults import FAULTS, SECTIONS

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from flows.stages import run_through
+from tasks.auditing.neighbours import audit_neighbours
 from tasks.pipeline import features
 from tasks.pipeline.sums import records_of
 from tasks.runtime.accounts import open_account
 from tasks.runtime.identity import changes_told
-from tasks.tools.neighbours import audit_neighbours
 from terrine.aggregation.course import JOINT, Course, Descent, numbers_of
 from terrine.aggregation.records import STEP, Records
 from terrine.privacy.noise import ReplayNoise

@@ -9,6 +9,10 @@ import pytest
 from PIL import Image
 
 from flows.stages import run_through
+from tasks.auditing.canaries import _check_auditable, audit_canaries
+from tasks.auditing.mechanisms import audit
+from tasks.auditing.membership import audit_student
+from tasks.auditing.neighbours import _chosen
 from tasks.config.params import lay_over, validate
 from tasks.pipeline.dataset import read_dataset
 from tasks.pipeline.evaluate import figures_of_findings
@@ -19,10 +23,6 @@ from tasks.reports.statement_page import read_statement
 from tasks.reports.summary import result
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_array, read_json, read_table
-from tasks.tools.audit import audit
-from tasks.tools.canaries import _check_auditable, audit_canaries
-from tasks.tools.membership import audit_student
-from tasks.tools.neighbours import _chosen
 from terrine.classifiers import FindingsHead
 from terrine.deployment.export import export_student
 from terrine.deployment.model import StudentModel

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from flows.stages import run_through
+from tasks.auditing.mechanisms import audit
 from tasks.config.params import lay_over, validate
 from tasks.pipeline import features, sums
 from tasks.pipeline.report import write_report
@@ -17,7 +18,6 @@ from tasks.runtime.assurance import record_audit
 from tasks.runtime.identity import release_digest
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_json, read_tensors, write_text
-from tasks.tools.audit import audit
 from terrine.aggregation.records import Records
 from terrine.aggregation.sums import mu_left
 from terrine.deployment.model import StudentModel

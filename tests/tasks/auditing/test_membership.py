@@ -7,15 +7,15 @@ import pytest
 
 from flows.cli.membership import make_shadow
 from flows.stages import run_through
+from tasks.auditing import membership
+from tasks.auditing.membership import audit_student, coins_of
+from tasks.auditing.shadow_runs import members, shadow_run, units_of
 from tasks.config.params import validate
 from tasks.pipeline import aggregate, dataset
 from tasks.pipeline.dataset import read_dataset
 from tasks.pipeline.partition import read_assignment
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_json
-from tasks.tools import membership
-from tasks.tools.membership import audit_student, coins_of
-from tasks.tools.shadow import members, shadow_run, units_of
 from terrine.data.dataset import Dataset
 from terrine.errors import ArtefactError, SettingError
 from terrine.privacy.noise import ReplayNoise, SecureNoise

@@ -10,14 +10,14 @@ from typer.testing import CliRunner
 
 from flows.cli import audit as command
 from flows.stages import run_through
+from tasks.auditing import canaries
+from tasks.auditing.canaries import audit_canaries
 from tasks.config.params import lay_over, validate
 from tasks.pipeline import dataset, vote
 from tasks.pipeline.dataset import read_dataset
 from tasks.pipeline.partition import read_assignment
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_json
-from tasks.tools import canaries
-from tasks.tools.canaries import audit_canaries
 from terrine.aggregation.records import Records
 from terrine.errors import ArtefactError, SettingError
 from terrine.files import file_digest
@@ -91,7 +91,7 @@ def test_a_sound_run_is_not_accused_and_nothing_but_the_private_figure_is_writte
     assert after == before
     assert read_json(written) == json.loads(json.dumps(result, allow_nan=False)) == result
     assert not result["caught"]
-    assert result["teachers_astray"] == 0
+    assert result["leaked_votes"] == 0
     assert result["moved"] > 0.8
     assert result["epsilon_at_least"] <= result["epsilon_charged"]
     assert (result["mu_charged"] is None) == (mechanism == "lnmax")
@@ -159,7 +159,7 @@ def test_teachers_that_look_at_others_are_found_astray(made):
             run_through(run, "aggregate", "aggregate")
 
     result = audit_canaries(made, make, 20)
-    assert result["teachers_astray"] > 0
+    assert result["leaked_votes"] > 0
     assert result["caught"]
 
 
@@ -192,15 +192,15 @@ def test_groups_and_parties_get_canaries_too(made, monkeypatch):
     monkeypatch.setattr(canaries, "read_dataset", lambda folders: groups)
     by_group = replace(made, params=validate(VALUES | {"privacy": {"unit": "group"}}))
     result = audit_canaries(by_group, run_through, 24)
-    assert (result["unit"], result["teachers_astray"]) == ("group", 0)
+    assert (result["unit"], result["leaked_votes"]) == ("group", 0)
     held = replace(
         dataset, train_parties=read_assignment(made.folders), party_names=tuple(f"party {k}" for k in range(24))
     )
     monkeypatch.setattr(canaries, "read_dataset", lambda folders: held)
     by_party = replace(made, params=validate(VALUES | {"partition": {"kind": "party", "teachers": 24}}))
-    own, teachers, names = canaries._beds(by_party, 8)
+    own, teachers, names = canaries._free_slots(by_party, 8)
     assert own.records == np.sum(~np.isin(held.train_parties, teachers))
-    beds = canaries._Beds(
+    beds = canaries._CanarySlots(
         own, make_canaries(dataset.train_images, 8, 10, 1, np.random.default_rng(0)), 1, teachers, names
     )
     planted = beds.records(np.ones(8, dtype=bool))

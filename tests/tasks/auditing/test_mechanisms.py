@@ -5,7 +5,7 @@ import typer
 from typer.testing import CliRunner
 
 from flows.cli.audit import audit as audit_command
-from tasks.tools.audit import audit, canaries
+from tasks.auditing.mechanisms import audit, canaries
 from terrine.aggregation.confident import ConfidentGNMax
 from terrine.aggregation.gnmax import GNMax
 from terrine.aggregation.gradients import Gradients

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from tasks.auditing.shadow_runs import Progress, shadow_run, units_of
 from tasks.config.findings import refuse_findings
 from tasks.pipeline.dataset import read_dataset
 from tasks.pipeline.sums import records_of, sums_over_records
@@ -24,7 +25,6 @@ from tasks.pipeline.vote import read_votes
 from tasks.runtime.releases import spent_on_inputs
 from tasks.runtime.run import Run
 from tasks.runtime.store import link
-from tasks.tools.shadow import Progress, shadow_run, units_of
 from terrine.aggregation.course import ALONE, JOINT
 from terrine.aggregation.records import STEP
 from terrine.aggregation.sums import mu_left

@@ -1,6 +1,6 @@
 """Membership inference against the student: shadow runs, attacked by `terrine.privacy.auditing.membership`.
 
-A shadow run (`tasks.tools.shadow`) is the run itself, stage by stage, on a random half of the units (records or
+A shadow run (`tasks.auditing.shadow_runs`) is the run itself, stage by stage, on a random half of the units (records or
 groups), each in or out by its own fair coin, while everybody stays with the teacher of the run itself. It leaves one
 row of scores. All of it is a function of private records and stays in the private zone.
 """
@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 
+from tasks.auditing.shadow_runs import NOTICE, Progress, members, shadow_run, units_of
 from tasks.config.findings import refuse_findings
 from tasks.config.values import digest
 from tasks.pipeline.dataset import read_dataset
 from tasks.pipeline.evaluate import probabilities
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_array, read_json, write_array, write_json
-from tasks.tools.shadow import NOTICE, Progress, members, shadow_run, units_of
 from terrine.data.dataset import Dataset
 from terrine.determinism.randomness import numpy_generator
 from terrine.errors import ArtefactError, SettingError

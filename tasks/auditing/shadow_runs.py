@@ -24,7 +24,7 @@ from terrine.privacy.noise import FloatArray, ReplayNoise
 NOTICE = "PRIVATE: computed from the records themselves. Do not publish."
 
 
-class Silence(ReplayNoise):
+class NoNoise(ReplayNoise):
     """No noise at all, for the power of an audit: what it touches is reduced to one private figure."""
 
     def gaussian(self, shape: int | tuple[int, ...], sigma: float) -> FloatArray:
