@@ -1,77 +1,53 @@
-"""Locks between processes, and threads; the system frees them when their holder dies, however it dies."""
+"""Locks between processes and between threads, which the operating system frees when their holder dies."""
 
-import fcntl
+import logging
 import math
-import os
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+
+from filelock import FileLock, Timeout
 
 
 @contextmanager
-def locked(path: Path, patience: float = math.inf, waiting: Callable[[], None] | None = None) -> Iterator[None]:
-    """Hold the lock at `path` against all others.
+def locked(path: Path, patience: float = math.inf, what: str | None = None) -> Iterator[None]:
+    """Hold the lock at `path` against all other processes and threads.
 
     Args:
-        path: A file that exists for the time of the lock; its folder exists.
+        path: A file that exists while the lock is held; its folder is made.
         patience: Seconds to wait for another holder.
-        waiting: Called once where there is another holder.
+        what: What another holder is doing, for a warning if that may take long.
 
     Raises:
         TimeoutError: another holder kept it for longer.
-        OSError: its folder is missing or may not be written.
+        OSError: its folder is not writable, or its file system has no locks.
     """
-    deadline = time.monotonic() + patience
-    while True:
-        file = opened(path)
+    # A lock that is emulated by the existence of a file would outlive its holder.
+    lock = FileLock(path, mode=0o600, thread_local=False, fallback_to_soft=False)
+    try:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if waiting is not None:
-                waiting()
-                waiting = None
-            if time.monotonic() > deadline:
-                file.close()
-                raise TimeoutError(f"Another process has held {path} for more than {patience:g} s") from None
-            if patience < math.inf:
-                file.close()
-                time.sleep(0.02)
-                continue
-            fcntl.flock(file, fcntl.LOCK_EX)
-        # The holder before removed the file when it was done: then this lock is on a file nobody else can find.
-        with suppress(FileNotFoundError):
-            if os.path.samestat(os.fstat(file.fileno()), path.stat()):
-                break
-        file.close()
-    with file:
-        try:
-            yield
-        finally:
-            path.unlink(missing_ok=True)
-
-
-@contextmanager
-def shared(path: Path) -> Iterator[None]:
-    """Hold the lock at `path` beside others that hold it so; its file stays, for `is_held`."""
-    with opened(path) as file:
-        fcntl.flock(file, fcntl.LOCK_SH)
+            lock.acquire(blocking=False)
+        except Timeout:
+            if what is not None:
+                logging.getLogger(__name__).warning("Another process %s: waiting until it is done.", what)
+            lock.acquire(timeout=patience, poll_interval=0.02)
+    except Timeout:
+        raise TimeoutError(f"Another process has held {path} for more than {patience:g} s") from None
+    try:
         yield
+    finally:
+        path.unlink(missing_ok=True)  # while it is held, so that a waiting process locks a new file
+        lock.release()
 
 
 def is_held(path: Path) -> bool:
-    """Whether anybody holds the lock at `path`, together with others or alone. Nothing is made where there is none."""
+    """Return whether a process holds the lock at `path`. No file is created."""
+    if not path.exists():
+        return False
+    lock = FileLock(path, fallback_to_soft=False)
     try:
-        with open(path, "rb") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+        lock.acquire(blocking=False)
+    except Timeout:
         return True
-    except FileNotFoundError:
-        pass
+    lock.release()
     return False
-
-
-def opened(path: Path) -> IO[bytes]:
-    """Open a file to lock, which is made where there is none; nobody else may read it."""
-    return open(path, "ab", opener=lambda name, flags: os.open(name, flags, 0o600))

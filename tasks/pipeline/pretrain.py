@@ -76,7 +76,7 @@ def pretrain_backbone(run: Run) -> None:
     identity = backbone_identity(run)
     folder = run.folders.shared("backbone", identity)
     manifest_path = folder / "manifest.json"
-    with locked(folder / ".lock", "is training the same backbone"):
+    with locked(folder / ".lock", what="is training the same backbone"):
         if not manifest_path.is_file():
             _make(run, identity, folder)
     target = run.folders.backbone

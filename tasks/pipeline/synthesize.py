@@ -113,7 +113,7 @@ def draw_shard(run: Run, draw: Draw) -> None:
     Raises ArtefactError if the disk is full; no half shard is left.
     """
     path = shard_path(run, draw)
-    with locked(path.with_name(f".{path.name}.lock"), "is drawing the same images"):
+    with locked(path.with_name(f".{path.name}.lock"), what="is drawing the same images"):
         written = write_stretch(
             path, stretch(run, draw), device=resolve_device(run.params.device), progress=_progress(draw)
         )

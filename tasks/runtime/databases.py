@@ -21,7 +21,7 @@ def lay_out(database: Path, migrate: Callable[[Path], None], lock: Path) -> None
     if _is_there(database):
         return
     database.parent.mkdir(parents=True, exist_ok=True)
-    with locked(lock, f"is laying out {database.name}"):
+    with locked(lock, what=f"is laying out {database.name}"):
         if _is_there(database):
             return
         with tempfile.TemporaryDirectory(prefix=f".{database.name}.", suffix=".tmp", dir=database.parent) as folder:

@@ -7,15 +7,16 @@ last HMAC are also kept apart from the rows, in a sealed head file, and beside t
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
 
 from terrine.errors import LedgerError
 from terrine.files import atomic_file
+from terrine.locks import locked
 from terrine.privacy.ledger.identity import canonical_json, keyed_digest
-from terrine.privacy.ledger.locks import locked
 
 _GENESIS = "0" * 64
 
@@ -202,7 +203,7 @@ class Tip:
 
     def advance(self, head: Head) -> None:
         """Remember a head whose rows are committed, unless a longer chain is remembered already."""
-        with locked(self._path.with_suffix(".lock"), patience=30.0):
+        with ledger_lock(self._path.with_suffix(".lock"), patience=30.0):
             known = self.read()
             if known is None or (known.count <= head.count and known != head):
                 seal, sums_seal = self._seals(head)
@@ -222,6 +223,23 @@ class Tip:
             f"The ledger's head {os.fspath(self._path)} was changed by hand, or written under another key. Nothing was "
             "released; restore it from a backup."
         )
+
+
+@contextmanager
+def ledger_lock(path: Path, patience: float) -> Iterator[None]:
+    """Hold the lock at `path`, see `terrine.locks.locked`.
+
+    Raises:
+        LedgerError: another holder kept it for longer than `patience` seconds, or its folder is not writable.
+    """
+    with ExitStack() as held:
+        try:
+            held.enter_context(locked(path, patience))
+        except TimeoutError as error:
+            raise LedgerError(f"{error}: wait for it, or end it. Nothing was released.") from error
+        except OSError as error:
+            raise LedgerError(f"The lock {path} cannot be taken: {error.strerror}. Nothing was released.") from error
+        yield
 
 
 def _mac(key: bytes, content: Mapping[str, Any]) -> str:

@@ -34,10 +34,9 @@ from terrine.files import private_folder
 from terrine.privacy.accounting.events import Event
 from terrine.privacy.accounting.pricing import price
 from terrine.privacy.ledger.account import Account, Budget
-from terrine.privacy.ledger.chain import Row, Tip
+from terrine.privacy.ledger.chain import Row, Tip, ledger_lock
 from terrine.privacy.ledger.database import Database
 from terrine.privacy.ledger.identity import account_of, load_or_create_key, release_identity
-from terrine.privacy.ledger.locks import locked
 from terrine.privacy.ledger.people import PUBLIC, Mention, People, PeopleStore, among, distinct_values, mentioned
 from terrine.privacy.ledger.release_store import ReleaseStore
 from terrine.privacy.ledger.site import SiteMemory
@@ -433,7 +432,7 @@ class Ledger:
     @contextlib.contextmanager
     def _exclusive(self, path: Path, release_id: str) -> Iterator[None]:
         with (
-            locked(path.with_suffix(".lock"), self._draw_patience),
+            ledger_lock(path.with_suffix(".lock"), self._draw_patience),
             self._database.exclusive(release_id, self._draw_patience),
         ):
             yield

@@ -27,7 +27,7 @@ def test_a_run_is_made_by_one_at_a_time_and_whoever_waits_says_so(tmp_path, capl
         def emit(self, record):
             told.set()
 
-    logger = logging.getLogger("tasks.runtime.locks")
+    logger = logging.getLogger("terrine.locks")
     logger.addHandler(handler := Told(logging.WARNING))
     try:
         with ThreadPoolExecutor() as pool:
