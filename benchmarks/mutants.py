@@ -99,8 +99,6 @@ AUDITS: dict[str, tuple[str, ...]] = {
 
 DETECTORS = ("tests", "harness", "audit")
 NAMES = {"tests": "privacy tests", "harness": "neighbour harness", "audit": "terrine audit"}
-MARKS = {"caught": "✓", "passed": "–", None: "·"}
-LEGEND = "✓ noticed it; – was run in full and did not; · was not run: nothing of it looks at what is broken."
 
 _LIMIT = 3600
 _LIBRARIES = (
@@ -393,22 +391,23 @@ def caught(found: dict[str, Any]) -> bool:
 
 
 def table(known: dict[str, dict[str, Any]]) -> str:
-    """The Markdown table of what was found, with its legend and a count."""
+    """Return a Markdown table of the outcomes by kind of defect, with a total."""
     rows = [
-        f"| Defect | What it does | {' | '.join(NAMES[name].capitalize() for name in DETECTORS)} |",
-        f"|---|---|{':-:|' * len(DETECTORS)}",
+        f"| Kind of defect | Mutants | {' | '.join(NAMES[name].capitalize() for name in DETECTORS)} |",
+        f"|---|---:|{'---:|' * len(DETECTORS)}",
     ]
-    everybody = [mutant for mutant in mutants() if mutant.name in known]
-    for mutant in everybody:
-        marks = (MARKS[known[mutant.name].get(name, {}).get("outcome")] for name in DETECTORS)
-        rows.append(f"| {mutant.name} | {mutant.defect} | {' | '.join(marks)} |")
-    counts = []
-    for name in DETECTORS:
-        outcomes = [known[mutant.name].get(name, {}).get("outcome") for mutant in everybody]
-        counts.append(f"{NAMES[name]} {outcomes.count('caught')} of {len(outcomes) - outcomes.count(None)}")
-    total = sum(caught(known[mutant.name]) for mutant in everybody)
-    rows += ["", f"{total} of {len(everybody)} are caught; by detector, of those it was run on: {', '.join(counts)}."]
-    return "\n".join([*rows, LEGEND])
+    tried = [mutant for mutant in mutants() if mutant.name in known]
+    for kind in dict.fromkeys(mutant.kind for mutant in tried):
+        group = [known[mutant.name] for mutant in tried if mutant.kind == kind]
+        rows.append(f"| {kind} | {len(group)} | {' | '.join(_share(group, name) for name in DETECTORS)} |")
+    total = [known[mutant.name] for mutant in tried]
+    rows.append(f"| all | {len(total)} | {' | '.join(_share(total, name) for name in DETECTORS)} |")
+    return "\n".join([*rows, "", f"{sum(map(caught, total))} of {len(total)} are caught by at least one detector."])
+
+
+def _share(group: list[dict[str, Any]], detector: str) -> str:
+    outcomes = [found[detector]["outcome"] for found in group if detector in found]
+    return f"{outcomes.count('caught')} of {len(outcomes)}" if outcomes else "–"
 
 
 def main() -> int:

@@ -11,7 +11,7 @@ ROOT is where MNIST lies, or is downloaded to. `plain` fits ridge regressions to
 noise anywhere, and says the error on its test split beside the student's: of the numbers themselves, and of saying the
 mean. `forms` compares at one price, on 6,000 images with 60 teachers and 1,000 queries: votes on one of K bins, of
 which a softmax student learns, or one that tells what lies above each boundary; and votes on K - 1 boundaries that are
-answered as findings. What came out is in docs/ordered-targets.md.
+answered as findings. What came out is in docs/targets.md.
 """
 
 import sys

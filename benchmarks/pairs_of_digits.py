@@ -2,7 +2,7 @@
 
     python benchmarks/pairs_of_digits.py ROOT pairs.npz 20000    # ROOT: where MNIST lies, or is downloaded to
 
-What is measured on them is in docs/several-findings.md.
+What is measured on them is in docs/targets.md.
 """
 
 import sys

@@ -6,7 +6,7 @@ the statistics of whole batches. Served image by image, under released moments, 
 nearly all of it if there are so few units that the moments are mostly noise. So sums are advised wherever they are
 possible, for records and for groups; votes remain for models that are not linear, and for data that may not be added
 up. Both signals and their thresholds are those of `terrine.planning`. Which mechanism is better was measured, as served
-(benchmarks/groups.py, docs/choosing-settings.md).
+(benchmarks/groups.py, docs/settings.md).
 
     >>> advise(60_000, classes=10, epsilon=2, delta=1e-5).mechanism
     'gradients'

@@ -10,7 +10,7 @@ Below `ENOUGH` a student learns little more than noise. From `AMPLE`·√K on, w
 teachers for itself and T·μ/K is `AMPLE`, more teachers gain little, and each of them has fewer records. So as many
 teachers are taken as make the signal ample, and no more than leave each of them `UNITS_EACH` units. The constants were
 measured once, on digits, MNIST, CIFAR-10, blood cells and X-rays cut to 1,400 ... 20,000 records, at ε from 1 to 8
-(benchmarks/automatic.py, docs/choosing-settings.md), and are no function of anybody's data.
+(benchmarks/automatic.py, docs/settings.md), and are no function of anybody's data.
 
 Where records are summed instead (`terrine.aggregation.sums`), n units of which each adds a vector of length one for its
 class, in d coordinates of noise, tell signal from noise with n·μ / (K·√d); `ENOUGH_OF_SUMS` and `AMPLE_OF_SUMS` are to

@@ -3,7 +3,7 @@
 What stands in for a number until `tasks.runtime.parameters` chooses it is declared with its mark. A mechanism is chosen
 here, from settings alone and by the rule of `terrine.advice`: units add up gradients if what those need is there,
 because in most measured cases their student is more accurate, as served, than one of votes; else teachers vote
-(docs/choosing-settings.md).
+(docs/settings.md).
 """
 
 from __future__ import annotations

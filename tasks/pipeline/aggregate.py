@@ -1,7 +1,7 @@
 """aggregate: the one step that reads votes and writes what may be published.
 
 The ledger comes first: it knows whether this very release was made before, whether the dataset's budget over all runs
-covers it, and it reserves the worst case before any noise is drawn (docs/exactly-once.md).
+covers it, and it reserves the worst case before any noise is drawn (docs/ledger.md).
 """
 
 from __future__ import annotations

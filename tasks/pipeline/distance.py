@@ -1,6 +1,6 @@
 """distance: how far each source of queries is from the private data. A private figure, in the private zone.
 
-It answers "which images serve my data" without a label and without a teacher (docs/choosing-images.md). It is a
+It answers "which images serve my data" without a label and without a teacher (docs/components.md). It is a
 function of private images that no noise covers, so it must not decide anything that is published: choose sources by it
 on data that may be looked at, or by a choice that is paid for.
 """

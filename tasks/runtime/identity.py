@@ -6,7 +6,7 @@ of classes, edges of bins, the column of labels) and the settings upstream of it
 public things alone. A count of units and moments of images depend on no label: tasks about the same people share them.
 So a run that changes its student shares the release, one that
 changes a teacher's penalty makes a release of its own and pays for it, whether its votes are equal or not, and whether
-a release is made again never says anything about the data (docs/exactly-once.md).
+a release is made again never says anything about the data (docs/ledger.md).
 
 What the data were is remembered beside the release, sealed and private (`Inputs`): should they change under one
 edition, the stored release is what comes back, and the operator is told.

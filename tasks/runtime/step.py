@@ -1,7 +1,7 @@
 """The one way a Terrine task is declared: a Prefect task without result caching.
 
 What has been done is known from the artefacts on disk and from DVC: Prefect's results would be pickled, and a release
-must be idempotent by its identity (docs/exactly-once.md). `.fn` is the plain function. Prefect is imported when a flow
+must be idempotent by its identity (docs/ledger.md). `.fn` is the plain function. Prefect is imported when a flow
 asks for its task: `dvc repro` starts a process for every stage, and none of them has a flow.
 """
 

@@ -1,7 +1,7 @@
 """A search over settings: which candidates it has, what they may cost together, and what the search itself cost.
 
 Every candidate is an ordinary run and every distinct release is charged by the ledger as it is made. Candidates that
-differ in the student alone learn from one release, which is paid for once (docs/tuning.md).
+differ in the student alone learn from one release, which is paid for once (docs/settings.md).
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ def check_selection(candidates: list[Candidate], selection: Selection) -> None:
         raise SettingError(
             "--select evaluation chooses by accuracy on the private test split, which is not covered by any ε of the "
             "sweep: it is for public benchmark data only. Use --select none, and choose by public quantities "
-            "(docs/tuning.md). Or release accuracies with noise (--set evaluation.epsilon=0.5), and use --select "
+            "(docs/settings.md). Or release accuracies with noise (--set evaluation.epsilon=0.5), and use --select "
             "released."
         )
     numbers = any(scale is not None and scale.edges for scale in (each.params.data.scale for each in candidates))

@@ -41,7 +41,7 @@ class Aggregation(Settings, ABC):
     """How many findings each query or record has, where it has several: those of data.findings; not for you to set."""
     findings_bound: Annotated[int | None, Unit("findings"), Field(ge=1, repr=False)] = None
     """With data.findings, the most findings that a teacher may say a query has, those that it is surest of: then one
-    unit moves fewer answers, and each has less noise (docs/several-findings.md). null: all of them."""
+    unit moves fewer answers, and each has less noise (docs/targets.md). null: all of them."""
 
     @classmethod
     def __pydantic_init_subclass__(cls, **_: Any) -> None:

@@ -235,7 +235,7 @@ def sharpness(classes: int) -> float:
     """Return what the scores of a regression on 0 and 1 are taken times, √(10 K), to be those of a softmax.
 
     Of more classes each is rarer, and its scores closer to one another. The best factor by what held-out records come
-    out as grows as √K from data to data, for two classes and for ten (docs/moments-and-gradients.md). Of several
+    out as grows as √K from data to data, for two classes and for ten (docs/sums.md). Of several
     findings each is there or not: two classes.
     """
     return math.sqrt(10 * classes)
@@ -247,7 +247,7 @@ def levelled(labels: Floats, share: Floats) -> Floats:
     The scores of a regression on 0 and 1 are large where a class is frequent, and a rare one's are hardly ever the
     largest. Targets of one variance, π_c^(-1/2) (optimal scoring: Hastie, Tibshirani & Buja 1994), find rare classes at
     the cost of frequent ones. This is between the two, and is right more often, of all records and of those of rare
-    classes (docs/moments-and-gradients.md). Not so of two classes: there one score is what the other leaves, and none
+    classes (docs/sums.md). Not so of two classes: there one score is what the other leaves, and none
     hides the other. Nor do gradients need it: scores of a softmax are logarithms of shares as they are.
     """
     return labels / (len(share) * share) ** LEVELLED

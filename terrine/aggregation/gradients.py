@@ -3,7 +3,7 @@
 Each round releases G = Σ clip(∇ℓ) + noise over all records (full batch: no record is drawn, none has a place in an
 order), at the weights that the earlier rounds made public (Abadi et al. 2016, without sampling). Few rounds are enough,
 since they start at the ridge head of the moments and go on in their metric (`terrine.aggregation.course`, with what a
-record moves). All constants were chosen on MNIST and digits, once (docs/moments-and-gradients.md).
+record moves). All constants were chosen on MNIST and digits, once (docs/sums.md).
 """
 
 import math

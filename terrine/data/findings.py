@@ -30,7 +30,7 @@ class SeveralFindings(Settings):
 
     findings: tuple[str, ...] = Field(())
     """Names of two findings or more that a record may have at once: then teachers vote on each, and the student says of
-    each how likely it is (docs/several-findings.md). Empty: every record is of one class."""
+    each how likely it is (docs/targets.md). Empty: every record is of one class."""
 
     @field_validator("findings")
     @classmethod
@@ -54,7 +54,7 @@ def on_combinations(class_names: Sequence[str]) -> tuple[str, ...]:
     named = ", ".join(findings[:_NAMED]) + (", ..." if len(findings) > _NAMED else "")
     return (
         f"{len(several)} of {len(class_names)} classes, such as '{several[0]}', look like several findings of one "
-        f"image. Name the findings: data.findings=[{named}] (docs/several-findings.md). To go on all the same: "
+        f"image. Name the findings: data.findings=[{named}] (docs/targets.md). To go on all the same: "
         "--anyway.",
     )
 

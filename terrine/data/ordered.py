@@ -99,7 +99,7 @@ class InOrder(Settings):
 
     grades: tuple[str, ...] = Field(())
     """Names of all classes from the least to the greatest, where they are grades of one thing ([none, mild, severe]):
-    the student then knows how far a wrong one is off (docs/ordered-targets.md). Empty: classes have no order."""
+    the student then knows how far a wrong one is off (docs/targets.md). Empty: classes have no order."""
     bins: tuple[float, ...] = Field(())
     """Rising edges of bins, where labels are numbers such as ages ([0, 20, 40, 60, 80, 100]): the student then says a
     number. They are public: choose them by what you measure, never by your data. Empty: labels are names."""

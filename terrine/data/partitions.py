@@ -89,7 +89,7 @@ class PartyPartition(Partition):
         if parties is None:
             raise SettingError(
                 f"partition.kind=party, but {dataset.name} does not say which party holds a record. Give every record "
-                "a party (docs/partitions.md), or use partition.kind=iid."
+                "a party (docs/components.md), or use partition.kind=iid."
             )
         if self.teachers != len(names):
             raise SettingError(

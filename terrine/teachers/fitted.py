@@ -151,7 +151,7 @@ def fit(
             "in the pipeline, which keeps account of both."
         )
     if data.several:
-        raise SettingError(f"{data.name} has several findings: run it in the pipeline (docs/several-findings.md).")
+        raise SettingError(f"{data.name} has several findings: run it in the pipeline (docs/targets.md).")
     settings.refuse_shared_passes(device, public=data.public)
     check_parts(parts, data)
 

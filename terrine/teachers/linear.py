@@ -11,7 +11,7 @@ many at a time as a fixed amount of memory holds. Two ways to train (`LinearTeac
 Of several findings at once (labels [records, findings]) a head has a score for each, by least squares on 0 and 1 or by
 the sum of a logistic loss each. A score says how much likelier the finding is than among the teacher's own records, and
 one above 0 is a vote yes; where votes are bounded, for the highest scores alone (`terrine.aggregation.findings`). Were
-yes said to what is likelier than not, few teachers would ever say it of a rare finding (docs/several-findings.md).
+yes said to what is likelier than not, few teachers would ever say it of a rare finding (docs/targets.md).
 
 Guarantees, besides those of every kind (`terrine.teachers.kind`):
 - On a CPU it is the same to the last bit whichever teachers share its stack, so whoever has equally many records, and

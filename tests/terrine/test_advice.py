@@ -8,7 +8,7 @@ import pytest
 from terrine.advice import advise
 
 MEASURED = [
-    # records, classes, features, ε; accuracy by votes, moments, gradients (docs/choosing-settings.md)
+    # records, classes, features, ε; accuracy by votes, moments, gradients (docs/settings.md)
     (1_435, 10, 200, 1, 45.3, 83.4, 90.2),
     (1_435, 10, 200, 2, 73.8, 90.9, 94.4),
     (13_671, 8, 100, 6, 79.5, 85.0, 89.1),
@@ -28,7 +28,7 @@ def test_what_is_advised_was_the_best_of_what_was_measured_or_within_a_point_of_
 
 
 def test_of_groups_it_is_within_two_points_of_the_best_as_served_in_nine_of_ten_cells():
-    """Groups of 3 to 40 records, ε from 1 to 8, as docs/choosing-settings.md shows them; means over draws and ways."""
+    """Groups of 3 to 40 records, ε from 1 to 8, as docs/settings.md shows them; means over draws and ways."""
     table = json.loads((MEASUREMENTS / "automatic.json").read_text(encoding="utf-8"))["groups"]
     rows = [dict(zip(table["columns"], row, strict=True)) for block in table["measured"] for row in block["rows"]]
     good, sizes, classes = [], set(), set()

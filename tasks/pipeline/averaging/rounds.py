@@ -1,4 +1,4 @@
-"""average: the rounds in which teachers learn from one another, all but the last (docs/heterogeneous.md).
+"""average: the rounds in which teachers learn from one another, all but the last (docs/components.md).
 
 A round is a fan-out and a step: groups of teachers take their local steps, each a task that any worker may carry, and
 the averages of what they did start the next round. Private averages are releases: each round goes through the ledger

@@ -90,7 +90,7 @@ def _on_header(header: Sequence[str], keys: Sequence[str], optional: Sequence[st
     if not findings and len(other) > 1 and any(name in header for name in keys):
         return (
             f" If the others are findings of which an image may have several: data.findings=[{', '.join(other)}] "
-            "(docs/several-findings.md)."
+            "(docs/targets.md)."
         )
     return ""
 

@@ -1,6 +1,6 @@
 """A common centre for parties whose data differ: what batch statistics would be, were they not a party's own.
 
-Features must be centred before a linear teacher can vote on images of another kind (docs/current-statistics.md). A
+Features must be centred before a linear teacher can vote on images of another kind (docs/components.md). A
 party that has one class cannot centre them by its own mean: what it would take away is the class. So the mean of the
 parties' means is taken from all, in averaging `global` as a release of its own: every party's mean of features of unit
 length is itself of length 1 at most, which bounds it without a clipping norm to be chosen. Queries are centred by the

@@ -14,7 +14,7 @@ Altogether μ² = 4V/z² + Σ over votes, for V released vectors: exact, and wha
 The control variate c need not be released by itself: eq. 3 makes its change a function of the mean update
 (`terrine.teachers.averaging.average.derived_control`), so it is computed from the released one at no cost. `control:
 released` clips and releases the teachers' control-variate updates as vectors of their own, at twice the cost: the two
-are compared in docs/heterogeneous.md. A teacher's own c_i never leaves it.
+are compared in docs/components.md. A teacher's own c_i never leaves it.
 
 Not one of these quantities may be looked at without noise: the norms of updates and the share that was clipped are
 private figures.

@@ -1,4 +1,4 @@
-"""The kind `averaged`: teachers that learn in rounds, with averages between them (docs/heterogeneous.md)."""
+"""The kind `averaged`: teachers that learn in rounds, with averages between them (docs/components.md)."""
 
 from __future__ import annotations
 

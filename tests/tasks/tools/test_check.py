@@ -377,7 +377,7 @@ def test_the_time_that_is_told_hangs_on_the_images_that_a_run_computes_features_
 
 @pytest.mark.parametrize(("size", "milliseconds"), [(28, 0.75), (64, 6.6), (128, 12.9), (224, 31.4)])
 def test_seconds_of_an_image_are_those_that_were_measured(size, milliseconds):
-    """docs/scaling.md."""
+    """docs/operations.md."""
     assert 1000 * image_seconds(size) == pytest.approx(milliseconds, rel=0.1)
 
 
