@@ -1,4 +1,4 @@
-"""The kind `prompt`: a frame around the image, and a mapping of what a frozen network makes of it (docs/components.md)."""
+"""The kind `prompt`: a trained frame around each image and a mapping of a frozen network's outputs (docs/components.md)."""
 
 from __future__ import annotations
 
