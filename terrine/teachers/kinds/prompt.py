@@ -1,4 +1,4 @@
-"""The kind `prompt`: a trained frame around each image and a mapping of a frozen network's outputs (docs/components.md)."""
+"""The kind `prompt`: a trained frame around each image, and a mapping of a frozen network's outputs (Prom-PATE)."""
 
 from __future__ import annotations
 
