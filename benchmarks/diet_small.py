@@ -33,9 +33,8 @@ from terrine.pretraining.settings import SimCLRSettings
 from terrine.pretraining.simclr import pretrain
 from terrine.queries import Queries
 from terrine.students.answers import histogram_answers
-from terrine.students.fitted import FittedStudent
-from terrine.students.kinds.finetune import FinetuneStudent
-from terrine.students.material import Material
+from terrine.students.gradient import FinetuneStudent
+from terrine.students.student import FittedStudent, StudentData
 from terrine.teachers.linear import vote
 
 PROGRAMS = ("dead_leaves", "stylegan", "mixup")
@@ -83,7 +82,7 @@ def figures(
         trainable=share, start="shared", epochs=arguments.student_epochs, schedule="constant", learning_rate=0.001,
         train_batch=256, ema=0, patience=None, l2=0,
     )  # fmt: skip
-    student = settings.train(Material(pool, np.arange(len(images)), answers, backbone, "current"), seed=seed)
+    student = settings.train(StudentData(pool, np.arange(len(images)), answers, backbone, "current"), seed=seed)
     fitted = FittedStudent(student.backbone or backbone, student.head, "current", 256)
     return found | {"student": fitted.score((data.test_images, data.test_labels))}
 

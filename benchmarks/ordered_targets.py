@@ -175,8 +175,7 @@ def in_forms(
     from terrine.aggregation.votes import histograms_of
     from terrine.classifiers import predict
     from terrine.privacy.accounting.gaussian import mu_of
-    from terrine.students.answers import ReleasedAnswers, histogram_answers, ordered_answers
-    from terrine.students.findings import share_loss
+    from terrine.students.answers import ReleasedAnswers, histogram_answers, ordered_answers, share_loss
     from terrine.students.linear import fit
     from terrine.teachers.kinds.linear import LinearTeachers
     from terrine.teachers.linear import LinearHeads, train_heads, vote

@@ -45,9 +45,9 @@ from terrine.privacy.accounting.calibrate import calibrate
 from terrine.privacy.noise import ReplayNoise
 from terrine.queries import Queries
 from terrine.students.answers import ReleasedAnswers, histogram_answers, label_answers
-from terrine.students.kinds.fixmatch import FixMatchStudent
+from terrine.students.fixmatch import FixMatchStudent
 from terrine.students.linear import fit
-from terrine.students.material import Material
+from terrine.students.student import StudentData
 from terrine.teachers.features import PrivateFeatures, private_features
 from terrine.teachers.kind import Records
 from terrine.teachers.kinds.finetune import FinetuneTeachers
@@ -221,7 +221,7 @@ def matched(
     released = release(votes, data, epsilon, seed, mechanism)
     batches = near_equal(shuffled(len(data.pool_images)))
     pool = Queries(data.pool_images, batches, ["pool"] * len(batches))
-    material = Material(pool, released.rows, released.answers, start, "current")
+    material = StudentData(pool, released.rows, released.answers, start, "current")
     trained = FIXMATCH.train(material, seed=seed, device=device)
     own = trained.backbone or start
     test = features_in_batches(own, data.test_images, near_equal(shuffled(len(data.test_images))), "current", device)

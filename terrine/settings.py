@@ -124,10 +124,10 @@ def load_plugins() -> tuple[str, ...]:
 
 
 @cache
-def import_modules(package: str) -> None:
-    """Import every module of a package, once: what they declare is known by then."""
-    for module in pkgutil.iter_modules(importlib.import_module(package).__path__):
-        importlib.import_module(f"{package}.{module.name}")
+def import_modules(name: str) -> None:
+    """Import a module, or every module of a package, once, so that the kinds they declare are known."""
+    for module in pkgutil.iter_modules(getattr(importlib.import_module(name), "__path__", [])):
+        importlib.import_module(f"{name}.{module.name}")
 
 
 S = TypeVar("S", bound=Settings)
@@ -139,13 +139,13 @@ class Kinds(Generic[S]):
     Args:
         family: What the family is called in params.yaml and in messages.
         base: The class that all of them are below.
-        package: Its modules declare Terrine's own kinds; "" for a family that is declared where it is used.
-        default: The kind of a mapping that does not say which it is.
+        modules: Modules, and packages of modules, that declare Terrine's own kinds; imported at first use.
+        default: The kind of a mapping that does not name one.
         key: The field that tells kinds apart: a Literal of the names that a class answers to.
     """
 
-    def __init__(self, family: str, base: type[S], package: str = "", *, default: str = "", key: str = "kind") -> None:
-        self.family, self.base, self.package, self.default, self.key = family, base, package, default, key
+    def __init__(self, family: str, base: type[S], *modules: str, default: str = "", key: str = "kind") -> None:
+        self.family, self.base, self.modules, self.default, self.key = family, base, modules, default, key
 
     def names(self) -> tuple[str, ...]:
         """Return all names, in alphabetical order."""
@@ -180,8 +180,8 @@ class Kinds(Generic[S]):
         return Annotated[Union[members], Discriminator(name_of)]  # noqa: UP007
 
     def _classes(self) -> dict[str, type[S]]:
-        if self.package:
-            import_modules(self.package)
+        for module in self.modules:
+            import_modules(module)
         load_plugins()
         known: dict[str, type[S]] = {}
         # The last to declare a name has it, as when a notebook's cell runs again; but nobody takes one of Terrine's.

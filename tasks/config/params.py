@@ -28,7 +28,7 @@ from terrine.errors import SettingError, did_you_mean, offered
 from terrine.models.architecture import ARCHITECTURES
 from terrine.models.kinds.scattering import Scattering
 from terrine.settings import AtHome, Kinds, Settings, sections_of
-from terrine.students.kinds.linear import LinearStudent
+from terrine.students.linear import LinearStudent
 from terrine.students.student import STUDENTS
 from terrine.teachers.kinds.linear import LinearTeachers
 from terrine.teachers.registry import TEACHERS

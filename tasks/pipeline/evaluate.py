@@ -26,7 +26,7 @@ from terrine.device import resolve_device
 from terrine.measures import auc, measures
 from terrine.measures.order import measures_of_order
 from terrine.models.statistics import has_batch_norm
-from terrine.students.fitted import FittedStudent
+from terrine.students.student import FittedStudent
 
 NOTICE = "PRIVATE evaluation: computed on the private test split, covered by no guarantee. Do not publish."
 

@@ -44,7 +44,7 @@ from terrine.models.backbone import Backbone
 from terrine.models.files import load_backbone, save_backbone
 from terrine.queries import Queries
 from terrine.students.answers import ReleasedAnswers, released_answers
-from terrine.students.material import Cache, Material, TrainedStudent
+from terrine.students.student import Cache, StudentData, TrainedStudent
 
 
 @step("student")
@@ -91,7 +91,7 @@ def _trained(run: Run) -> tuple[TrainedStudent, dict[str, Any]]:
     settings = run.params.student
     pool = student_pool(run)
     cache = feature_cache(run, len(pool.images))
-    material = Material(pool, rows, answers, read_backbone(run.folders), settings.statistics, cache)
+    material = StudentData(pool, rows, answers, read_backbone(run.folders), settings.statistics, cache)
     trained = settings.train(
         material,
         seed=run.params.seed,
@@ -155,7 +155,7 @@ def student_pool(run: Run) -> Queries:
     at most `student.pool` of the pretraining images, in batches of one source, as large as the queries'.
     """
     queries = read_queries(run.folders)
-    if not run.params.student.looks_at_more:
+    if not run.params.student.uses_unlabelled:
         return queries
     images, batches, sources = [queries.images], list(queries.batches), list(queries.sources)
     size = max(len(batch) for batch in batches)

@@ -60,7 +60,7 @@ from terrine.privacy.accounting.events import compose
 from terrine.privacy.ledger.ledger import StoredRelease
 from terrine.privacy.noise import check_slack
 from terrine.privacy.statement import PrivacyStatement
-from terrine.students.material import TrainedStudent
+from terrine.students.student import TrainedStudent
 
 SUMS = "sums.safetensors"
 """Among the answers: the noisy sums, and the public map from features to the vectors that were summed."""

@@ -1,32 +1,48 @@
-"""Released answers and how likely a student makes them: noisy histograms, or labels.
+"""Released answers and their likelihoods under a student's scores: noisy histograms or labels, of one or more findings.
 
 The likelihoods, per query, with scores f(x) and p = softmax(f(x)):
 
-- `boundary_loss`: the same of what lies above each boundary between classes in an order (`ordered_answers`);
 - `histogram_loss`: a released histogram is h = n + N(0, σ²I). Its expected share of votes n/N is modelled as p, so the
   negative log-likelihood is ‖h/N − p‖² / 2(σ/N)² (up to a constant).
+- `boundary_loss`: the same for the votes above each boundary between ordered classes (`ordered_answers`).
 - `smoothed_loss`: cross-entropy with the label, a share of which is spread evenly over all classes.
-- `corrected_loss`: −log (Tᵀ p)_label with the transition matrix of `terrine.students.correction`.
+- `corrected_loss`: −log (Tᵀ p)_label with the transition matrix T of forward correction (`transition_matrix`).
+
+With several findings, answers are questions with the classes no and yes (`terrine.aggregation.findings`), and the
+student's score s of a finding gives p = σ(s), the probability of yes. Likelihoods add up over findings, and a question
+without an answer adds nothing:
+
+- `share_loss`: noisy counts (h₀, h₁), each with noise of variance σ², estimate the share of yes c/T by (h₁ − h₀ +
+  T)/2T, which has variance σ²/2T²: the negative log-likelihood is (that − p)²·(T/σ)².
+- `coin_loss`: a released label is yes with probability r = p·(1 − w) + (1 − p)·w, where w is the probability that noise
+  flips the answer of unanimous teachers (`transition_matrix`), or 0: the negative log-likelihood of a coin.
 
 All of it is post-processing of a release: it reads no private data and costs no privacy.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from scipy.special import log_ndtr
 from torch import Tensor
 
-from terrine.aggregation.mechanism import Mechanism
+from terrine.aggregation.findings import ANSWERS
 from terrine.errors import InputError, SettingError
-from terrine.students.correction import transition_matrix
-from terrine.students.student import Student
+
+if TYPE_CHECKING:
+    from terrine.aggregation.mechanism import Mechanism
+    from terrine.students.student import Student
+
+_LEAST = 1e-7
+_REACH, _POINTS = 12.0, 4001  # the trapezium rule is exact to rounding for integrands that die off on both sides
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """(scores [B, classes], targets [B, classes]) -> negative log-likelihood of each query [B]."""
@@ -34,13 +50,15 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True, eq=False)
 class ReleasedAnswers:
-    """What was released about some queries, and what a student is fitted with.
+    """Released answers about some queries, with their likelihood.
 
-    targets: float32 [answers, classes]: shares of votes (noise included), or labels as one-hot rows; of several
-    findings [answers, findings, 2] (`terrine.students.findings`); of classes in an order [answers, classes − 1], shares
-    of votes above each boundary.
-    fit_loss: what training minimises. held_out_loss: what judges a student on answers it was not fitted to; the same
-    but for smoothing, which is a device of training. described: the likelihood in words and numbers.
+    Attributes:
+        targets: float32 [answers, classes]: shares of votes (noise included), or labels as one-hot rows. With several
+            findings [answers, findings, 2]: the share of yes or the label, and 1 if it was answered. With ordered
+            classes [answers, classes − 1]: shares of votes above each boundary.
+        fit_loss: The loss that training minimises.
+        held_out_loss: The loss on answers that were held out: `fit_loss` without label smoothing.
+        described: The likelihood as JSON values.
     """
 
     targets: np.ndarray
@@ -89,6 +107,58 @@ def corrected_loss(scores: Tensor, one_hot: Tensor, transition: np.ndarray) -> T
     return -(released.clamp(min=-1e4) * one_hot).sum(1)
 
 
+def share_loss(scores: Tensor, targets: Tensor, weight: float) -> Tensor:
+    """Return Σ weight · (σ(score) − share)² over the answered findings of each image, [B]; targets [B, K, 2]."""
+    shares, answered = targets.unbind(2)
+    return ((torch.sigmoid(scores) - shares).square() * answered).sum(1) * weight
+
+
+def coin_loss(scores: Tensor, targets: Tensor, wrong: float = 0.0, smoothing: float = 0.0) -> Tensor:
+    """Return −log of the released labels' probability over the answered findings of each image, [B].
+
+    wrong: probability that noise flips a label. smoothing: share of each label that is spread evenly over no and yes.
+    """
+    labels, answered = targets.unbind(2)
+    labels = labels * (1 - smoothing) + smoothing / 2
+    yes = wrong + (1 - 2 * wrong) * torch.sigmoid(scores)
+    yes = yes.clamp(_LEAST, 1 - _LEAST)
+    return -((labels * yes.log() + (1 - labels) * (1 - yes).log()) * answered).sum(1)
+
+
+def transition_matrix(sigma: float, teachers: int, classes: int) -> np.ndarray:
+    """Return T, float64 [classes, classes]: T[i, j] is the probability that a unanimous vote for i is released as j.
+
+    A released label is argmax(n + N(0, σ²I)). If all N teachers vote for class i, n is N in place i and 0 elsewhere,
+    and with independent standard normal z the label is i exactly when z_i + N/σ exceeds the other m − 1 of them:
+
+        P(i → i) = ∫ φ(z) Φ(z + N/σ)^(m−1) dz,      P(i → j) = (1 − P(i → i)) / (m − 1)  for j ≠ i, by symmetry.
+
+    The matrix depends only on σ, N and m, which are published with the release, so it costs no privacy. It is the
+    *least* noise a label can have: teachers that disagree leave a smaller gap than N, and how often they disagree is
+    private. Source: Patrini et al. 2017, section 4 (forward correction).
+
+    Args:
+        sigma: Standard deviation of the noise on each count, in votes.
+        teachers: N, the number of teachers.
+        classes: m, the number of classes.
+
+    Raises:
+        SettingError: sigma <= 0, no teacher, or fewer than two classes.
+    """
+    if not 0 < sigma < math.inf or teachers < 1 or classes < 2:
+        raise SettingError(
+            f"forward correction: noise of {sigma} votes, {teachers} teachers and {classes} classes; give a positive "
+            "noise, at least one teacher and at least two classes."
+        )
+    z = np.linspace(-_REACH, _REACH, _POINTS)
+    log_density = -0.5 * z**2 - 0.5 * math.log(2 * math.pi)
+    right = np.exp(log_density + (classes - 1) * log_ndtr(z + teachers / sigma)).sum() * (z[1] - z[0])
+    right = min(1.0, float(right))
+    matrix = np.full((classes, classes), (1 - right) / (classes - 1))
+    np.fill_diagonal(matrix, right)
+    return matrix
+
+
 def released_answers(
     mechanism: Mechanism,
     settings: Student,
@@ -116,9 +186,7 @@ def released_answers(
             "sigma or epsilon."
         )
     if mechanism.findings > 1:
-        from terrine.students.findings import answers_of_findings
-
-        return rows, answers_of_findings(mechanism, settings, known, labels, histograms, teachers).at(rows)
+        return rows, _answers_of_findings(mechanism, settings, known, labels, histograms, teachers).at(rows)
     if mechanism.reveals == "histogram" and histograms is not None:
         make = ordered_answers if ordered else histogram_answers
         return rows, make(histograms[rows], teachers, mechanism.deviation)
@@ -178,3 +246,29 @@ def label_answers(
     corrected = partial(corrected_loss, transition=transition)
     described = {"answers": "labels", "forward_correction": np.round(transition, 12).tolist()}
     return ReleasedAnswers(targets, corrected, corrected, described)
+
+
+def _answers_of_findings(
+    mechanism: Mechanism,
+    settings: Student,
+    known: np.ndarray,
+    labels: np.ndarray,
+    histograms: np.ndarray | None,
+    teachers: int,
+) -> ReleasedAnswers:
+    """Return answers about several findings; known: bool [images, findings], whether each was answered."""
+    described = {"answers": "labels", "findings": mechanism.findings}
+    if mechanism.reveals == "histogram" and histograms is not None:
+        values = (histograms[:, 1] - histograms[:, 0] + teachers) / (2 * teachers)
+        weight = (teachers / mechanism.deviation) ** 2
+        fit = held_out = partial(share_loss, weight=weight)
+        described |= {"answers": "histograms", "teachers": int(teachers), "sigma": float(mechanism.deviation)}
+    else:
+        wrong = 0.0
+        if settings.forward_correction:
+            wrong = float(transition_matrix(mechanism.deviation, teachers, len(ANSWERS))[0, 1])
+        held_out, values = partial(coin_loss, wrong=wrong), labels
+        fit = partial(held_out, smoothing=settings.label_smoothing)
+        described |= {"label_smoothing": float(settings.label_smoothing), "wrong": wrong}
+    values = np.where(known, np.asarray(values, dtype=np.float64).reshape(known.shape), 0.0)
+    return ReleasedAnswers(np.stack([values, known], axis=2).astype(np.float32), fit, held_out, described)

@@ -1,34 +1,81 @@
 """The forest student: regression trees on features, fitted to released shares of votes (or to released labels).
 
-A tree's leaf is the mean of the answers that fall into it, so the noise of a released histogram averages out where a
-leaf holds many: `least` is to a forest what the prior's precision is to the linear student, and like that it is chosen
-on released answers that were held out. Of labels a leaf holds the share of each; splits by squared error on labels as
-one-hot rows are those of the Gini impurity. All of this is post-processing of the release.
+A tree's leaf is the mean of its answers, so the noise of a released histogram averages out in leaves with many of them:
+`least` is to a forest what the prior's precision is to the linear student, and is also chosen on held-out released
+answers. For labels a leaf contains the share of each; splits by squared error on one-hot labels are those of the Gini
+impurity. All of this is post-processing of the release.
 """
 
-from typing import Any
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
-import torch
 
 from terrine.determinism.randomness import derive_seed
-from terrine.forest import ForestHead
-from terrine.students.answers import ReleasedAnswers
-from terrine.students.sampling import FEWEST_TO_CHOOSE, check_rows, deciding_quarter
+from terrine.settings import Field, Unit
+from terrine.students.linear import FEWEST_TO_CHOOSE, check_rows, validation_split
+from terrine.students.student import Progress, Student, StudentData, TrainedStudent
+
+if TYPE_CHECKING:
+    import torch
+
+    from terrine.forest import ForestHead
+    from terrine.students.answers import ReleasedAnswers
 
 LEAST = (200, 100, 50, 20, 10, 5)
-"""Answers in a leaf that are tried, in this order, when none are given."""
+"""Minimum answers in a leaf that are tried, in this order, if none are given."""
 
 _DEEPEST = 16
 _LEAVES = 8  # a tree that cannot have so many is not tried
 
 
+class ForestStudent(Student):
+    """A random forest on features, or on a table's columns, fitted to released shares of votes or labels."""
+
+    kind: Literal["forest"] = "forest"
+    trees: int = Field(100, ge=1, le=1000)
+    """Number of trees."""
+    least: Annotated[int | None, Unit("answers")] = Field(None, ge=1)
+    """Minimum answers in a leaf; null chooses it on released answers."""
+
+    def train(
+        self,
+        data: StudentData,
+        *,
+        seed: int,
+        device: torch.device | str = "cpu",
+        work: Path | None = None,
+        progress: Progress | None = None,
+    ) -> TrainedStudent:
+        """See `Student.train`. Trees grow on the CPU in seconds, so no checkpoint is written to `work`."""
+        features = data.features(device)[data.rows]
+        head = fit(features, data.answers, trees=self.trees, least=self.least, seed=seed)
+        if progress is not None:
+            progress(1.0, f"{self.trees} trees fitted to {len(features)} answers")
+        return TrainedStudent(head)
+
+    def check(self, run: Any) -> None:
+        """See `Settings.check`: it has no head for a prior, smoothing or a correction."""
+        super().check(run)
+        given = {"l2": self.l2, "label_smoothing": self.label_smoothing, "forward_correction": self.forward_correction}
+        for name, value in given.items():
+            if value:
+                raise ValueError(f"student.{name}={value} has no meaning for student.kind=forest. Leave it out")
+
+
 def fit(features: np.ndarray, answers: ReleasedAnswers, *, trees: int, least: int | None, seed: int) -> ForestHead:
     """Fit a forest to released answers, one row of features [answers, features] each.
 
-    trees: how many. least: fewest answers in a leaf; None goes through `LEAST` from the most on, for as long as a
-    held-out quarter of the answers grows likelier. seed decides which quarter, and what the trees draw: equal seeds
-    grow equal forests. Raises InputError when arrays do not fit together, are not finite or are empty.
+    Args:
+        trees: Number of trees.
+        least: Minimum answers in a leaf; None tries `LEAST` in order, as long as the likelihood of a held-out quarter
+            of the answers grows.
+        seed: Decides which quarter is held out, and seeds the trees: equal seeds grow equal forests.
+
+    Raises:
+        InputError: arrays do not fit together, are not finite or are empty.
     """
     targets = answers.targets
     check_rows(features, targets)
@@ -39,9 +86,11 @@ def fit(features: np.ndarray, answers: ReleasedAnswers, *, trees: int, least: in
 
 
 def _chosen(inputs: np.ndarray, answers: ReleasedAnswers, trees: int, seed: int) -> int:
+    import torch
+
     if len(inputs) < FEWEST_TO_CHOOSE:
         return LEAST[-1]
-    rest, kept = deciding_quarter(len(inputs), seed)
+    rest, kept = validation_split(len(inputs), seed)
     wanted = torch.from_numpy(answers.targets[rest])
     chosen, best = LEAST[-1], float("inf")
     for candidate in (least for least in LEAST if _LEAVES * least <= len(kept)):
@@ -56,6 +105,8 @@ def _chosen(inputs: np.ndarray, answers: ReleasedAnswers, trees: int, seed: int)
 
 def _grown(inputs: np.ndarray, targets: np.ndarray, trees: int, least: int, seed: int) -> ForestHead:
     from sklearn.ensemble import RandomForestRegressor
+
+    from terrine.forest import ForestHead
 
     forest = RandomForestRegressor(
         trees,

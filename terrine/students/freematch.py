@@ -17,16 +17,44 @@ passed, and H the cross-entropy. The answer's loss + λ ℓ_u + λ_f ℓ_f is mi
 from __future__ import annotations
 
 from dataclasses import dataclass
-
-import numpy as np
-import torch
-import torch.nn.functional as F
-from torch import Tensor
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from terrine.determinism.randomness import derive_seed
-from terrine.students.inputs import Inputs
-from terrine.students.kinds.freematch import FreeMatchStudent
-from terrine.students.term import UnlabelledTerm
+from terrine.settings import Field
+from terrine.students.gradient import SemiSupervisedStudent
+
+if TYPE_CHECKING:
+    import numpy as np
+    from torch import Tensor
+
+    from terrine.students.inputs import Inputs
+
+
+class FreeMatchStudent(SemiSupervisedStudent):
+    """FixMatch with thresholds that start at chance and follow the student (Wang et al. 2023, section 4)."""
+
+    views_wanted: ClassVar[tuple[str, ...]] = ("weak", "strong")
+
+    kind: Literal["freematch"] = "freematch"
+    decay: float = Field(0.99, ge=0, lt=1)
+    """d: decay of the thresholds."""
+    fairness: float = Field(0.01, ge=0)
+    """λ_f: weight of the fairness of classes."""
+
+    def initial_state(self, classes: int) -> dict[str, Tensor]:
+        return vars(Thresholds.initial(classes)).copy()
+
+    def unlabelled_loss(self, inputs: Inputs, rows: np.ndarray, seed: int, state: dict[str, Tensor]) -> Tensor:
+        import torch
+
+        with torch.no_grad():
+            weak = torch.softmax(inputs.scores(inputs.weak(rows, derive_seed(seed, "weak"))), dim=1)
+            before = Thresholds(**{name: value.to(weak) for name, value in state.items()})
+            thresholds = before.after(weak, self.decay)
+            state.update(vars(thresholds))
+        strong = inputs.scores(inputs.strong(rows, derive_seed(seed, "strong")))
+        consistency, fairness = freematch_loss(weak, strong, thresholds)
+        return self.unlabelled_weight * consistency + self.fairness * fairness
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,10 +68,14 @@ class Thresholds:
     @classmethod
     def initial(cls, classes: int) -> Thresholds:
         """Return the state before the first batch."""
+        import torch
+
         return cls(torch.tensor(1 / classes), torch.full((classes,), 1 / classes), torch.full((classes,), 1 / classes))
 
     def after(self, probabilities: Tensor, decay: float) -> Thresholds:
         """Return the state after a batch of weak views' probabilities [μB, classes]: equations 5, 6 and 11."""
+        import torch.nn.functional as F
+
         confidence, label = probabilities.max(dim=1)
         histogram = F.one_hot(label, probabilities.shape[1]).to(probabilities.dtype).mean(0)
         return Thresholds(
@@ -58,54 +90,28 @@ class Thresholds:
 
 
 def freematch_loss(probabilities: Tensor, strong_scores: Tensor, thresholds: Thresholds) -> tuple[Tensor, Tensor]:
-    """Return ℓ_u and ℓ_f, scalars: see the module's head.
+    """Return ℓ_u and ℓ_f, scalars.
 
     probabilities: [μB, classes] of the weak views, without gradients; strong_scores: [μB, classes] of the strong ones;
-    thresholds: the state after this batch. ℓ_f is zero where no image passes.
+    thresholds: the state after this batch. ℓ_f is zero if no image passes.
     """
+    import torch
+    import torch.nn.functional as F
+
     confidence, label = probabilities.detach().max(dim=1)
     passed = confidence >= thresholds.per_class()[label]
     losses = F.cross_entropy(strong_scores, label, reduction="none")
     consistency = (losses * passed).mean()
     if not bool(passed.any()):
         return consistency, torch.zeros_like(consistency)
+
+    def reciprocal(values: Tensor) -> Tensor:
+        return torch.where(values > 0, 1 / values.clamp(min=torch.finfo(values.dtype).tiny), 0.0)
+
     strong = torch.softmax(strong_scores[passed], dim=1)
     own = F.one_hot(strong.argmax(1), strong.shape[1]).to(strong.dtype).mean(0)
-    target = thresholds.probability * _reciprocal(thresholds.histogram)
+    target = thresholds.probability * reciprocal(thresholds.histogram)
     target = target / target.sum()
-    actual = strong.mean(0) * _reciprocal(own)
+    actual = strong.mean(0) * reciprocal(own)
     actual = actual / actual.sum()
     return consistency, (target * torch.log(actual + 1e-12)).sum()
-
-
-def _reciprocal(values: Tensor) -> Tensor:
-    """Return 1 / values, and 0 where that is infinite."""
-    return torch.where(values > 0, 1 / values.clamp(min=torch.finfo(values.dtype).tiny), 0.0)
-
-
-class FreeMatchTerm(UnlabelledTerm):
-    """The term of `FreeMatchStudent`: see the module's head."""
-
-    settings: FreeMatchStudent
-    strengths = ("weak", "strong")
-
-    def __init__(self, settings: FreeMatchStudent, classes: int) -> None:
-        super().__init__(settings)
-        self.thresholds = Thresholds.initial(classes)
-
-    def loss(self, inputs: Inputs, rows: np.ndarray, seed: int) -> Tensor:
-        with torch.no_grad():
-            weak = torch.softmax(inputs.scores(inputs.weak(rows, derive_seed(seed, "weak"))), dim=1)
-            now = self.thresholds
-            moved = Thresholds(*(part.to(weak) for part in (now.level, now.probability, now.histogram)))
-            self.thresholds = moved.after(weak, self.settings.decay)
-        strong = inputs.scores(inputs.strong(rows, derive_seed(seed, "strong")))
-        consistency, fairness = freematch_loss(weak, strong, self.thresholds)
-        return self.settings.unlabelled_weight * consistency + self.settings.fairness * fairness
-
-    def state(self) -> dict[str, Tensor]:
-        now = self.thresholds
-        return {"level": now.level, "probability": now.probability, "histogram": now.histogram}
-
-    def load(self, state: dict[str, Tensor]) -> None:
-        self.thresholds = Thresholds(state["level"], state["probability"], state["histogram"])

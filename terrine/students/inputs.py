@@ -1,31 +1,130 @@
-"""What a student in training sees of the pool: cached features of a frozen backbone, or the images themselves.
+"""Inputs of students that are trained by gradient: images, or features of a frozen backbone, and views of them.
 
-Where only a head is trained, features of the images and of a few views of each are computed once; an epoch then costs
-matrix products alone. Where the backbone is trained, views are drawn anew in every step.
+If only a head is trained, features of the images and of a few views of each are computed once, so an epoch consists of
+matrix products. If the backbone is trained, views are drawn again in every step.
+
+FixMatch asks that a weakly changed image keeps its class, and that a strongly changed one gets the class of the weak
+one. Weak is a shift by up to an eighth of the side, and a mirror image if the data allow it (Sohn et al. 2020, section
+2.3). Strong is a random affine map, brightness, contrast and an erased square: equivalent to RandAugment and Cutout on
+small images, drawn continuously so that a whole batch is one computation on any device.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
-from typing import Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from terrine.determinism.parallel import side_by_side
 from terrine.determinism.randomness import numpy_generator, torch_generator
 from terrine.device import mixed_precision
 from terrine.models.backbone import Backbone, as_float
+from terrine.models.invariance import deform
+from terrine.models.kinds.scattering import Deformations
 from terrine.models.statistics import Statistics, batch_statistics
-from terrine.students.material import Material
-from terrine.students.views import Augmentation, augment, strong_augmentation, view_features, weak_augmentation
+
+if TYPE_CHECKING:
+    from terrine.students.student import StudentData
 
 _EVALUATION_BATCH = 500
 
 
-class Inputs(Protocol):
-    """Inputs of a student by image number, and the scores it gives them.
+@dataclass(frozen=True)
+class Augmentation:
+    """Strength of the difference between a view and its image.
 
-    groups: numbers of the images that may share a training batch; one source each where batch statistics are those of
-    the batch. `weak` and `strong` are functions of (rows, seed) alone.
+    name: its name in caches. brightness, contrast: factors are uniform in 1 ± this. erase: side of the erased
+    square at most, as a share of the image's. flip: whether half of the views are mirrored left to right.
+    """
+
+    name: str
+    deformations: Deformations
+    brightness: float = 0.0
+    contrast: float = 0.0
+    erase: float = 0.0
+    flip: bool = False
+
+
+def weak_augmentation(flip: bool) -> Augmentation:
+    """Return FixMatch's weak augmentation: shifts, and mirror images if `flip`."""
+    return Augmentation(f"weak{'-flip' * flip}", Deformations(rotation=0, scale=0, shear=0, shift=0.25), flip=flip)
+
+
+def strong_augmentation(flip: bool) -> Augmentation:
+    """Return the strong augmentation."""
+    deformations = Deformations(rotation=30.0, scale=0.25, shear=0.3, shift=0.25)
+    return Augmentation(f"strong{'-flip' * flip}", deformations, brightness=0.5, contrast=0.5, erase=0.5, flip=flip)
+
+
+def augment(images: Tensor, augmentation: Augmentation, generator: torch.Generator) -> Tensor:
+    """Return views, float [B, C, H, W] in [0, 1], of float images in [0, 1], each under its own random change.
+
+    `generator` lives on the CPU, so a seed gives the same changes on every device.
+    """
+    count = len(images)
+
+    def uniform(low: float, high: float, columns: int = 1) -> Tensor:
+        return (torch.rand(count, columns, generator=generator) * (high - low) + low).to(images.device)
+
+    views = deform(images, augmentation.deformations, generator)
+    if augmentation.flip:
+        mirrored = uniform(0, 1) < 0.5
+        views = torch.where(mirrored[:, :, None, None], views.flip(-1), views)
+    if augmentation.contrast:
+        mean = views.mean((1, 2, 3), keepdim=True)
+        views = mean + (views - mean) * uniform(1 - augmentation.contrast, 1 + augmentation.contrast)[:, :, None, None]
+    if augmentation.brightness:
+        views = views * uniform(1 - augmentation.brightness, 1 + augmentation.brightness)[:, :, None, None]
+    if augmentation.erase:
+        views = _erase(views, uniform(0, augmentation.erase), uniform(0, 1, 2))
+    return views.clamp(0, 1)
+
+
+def _erase(views: Tensor, share: Tensor, centre: Tensor) -> Tensor:
+    """Fill `share` [B, 1] of the image's height and width around `centre` [B, 2] in [0, 1] with the image's mean."""
+    rows, columns = (
+        ((torch.arange(side, device=views.device) + 0.5) / side - centre[:, axis, None]).abs() <= share / 2
+        for axis, side in enumerate(views.shape[-2:])
+    )
+    square = rows[:, :, None] & columns[:, None, :]
+    return torch.where(square[:, None], views.mean((1, 2, 3), keepdim=True), views)
+
+
+def view_features(
+    data: StudentData, augmentation: Augmentation, number: int, *, seed: int, device: torch.device | str = "cpu"
+) -> np.ndarray:
+    """Return cached float32 features [N, feature_dim] of view `number` of every image, batch by batch.
+
+    Like `features_in_batches` for a frozen backbone, on views instead of images. The randomness of batch k derives from
+    (seed, augmentation, number, k). On a CPU the result does not depend on the number of threads.
+    """
+    device, backbone, images, batches = torch.device(device), data.backbone, data.pool.images, data.pool.batches
+
+    def compute_all() -> np.ndarray:
+        out = np.empty((len(images), backbone.feature_dim), np.float32)
+        backbone.to(device)
+
+        def compute(position: int) -> None:
+            batch = as_float(torch.from_numpy(np.ascontiguousarray(images[batches[position]])).to(device))
+            views = augment(batch, augmentation, torch_generator(seed, f"view {augmentation.name}", number, position))
+            out[batches[position]] = backbone.features(views, data.statistics).cpu().numpy()
+
+        for _ in side_by_side(compute, range(len(batches)), device):
+            pass
+        return out
+
+    return data.cache(f"{augmentation.name} view {number}, seed {seed}", compute_all)
+
+
+class Inputs(Protocol):
+    """Inputs of a student by image number, and its scores of them.
+
+    groups: numbers of the images that may share a training batch; of one source each if statistics are the batch's.
+    `weak` and `strong` depend only on (rows, seed).
     """
 
     groups: list[np.ndarray]
@@ -44,14 +143,14 @@ class Inputs(Protocol):
 
 
 class FrozenInputs:
-    """Features of the frozen backbone: the images', and those of `views` views of each strength that will be looked at.
+    """Features of the frozen backbone: of the images, and of `views` views of each wanted strength.
 
     With `views` 0, every view is the image as it is.
     """
 
     def __init__(
         self,
-        material: Material,
+        data: StudentData,
         head: nn.Module,
         *,
         strengths: Sequence[str],
@@ -61,11 +160,11 @@ class FrozenInputs:
         device: torch.device,
     ) -> None:
         self.head, self.device = head, device
-        self.groups = [np.arange(len(material.pool.images))]
-        self._plain = material.features(device)
+        self.groups = [np.arange(len(data.pool.images))]
+        self._plain = data.features(device)
         augmentations = {"weak": weak_augmentation(flip), "strong": strong_augmentation(flip)}
         self._views = {
-            strength: [_view_features(material, augmentations[strength], k, seed, device) for k in range(views)]
+            strength: [view_features(data, augmentations[strength], k, seed=seed, device=device) for k in range(views)]
             for strength in strengths
         }
 
@@ -96,36 +195,18 @@ class FrozenInputs:
         return self._to_device(features)
 
 
-def _view_features(
-    material: Material, augmentation: Augmentation, number: int, seed: int, device: torch.device
-) -> np.ndarray:
-    return material.cache(
-        f"{augmentation.name} view {number}, seed {seed}",
-        lambda: view_features(
-            material.backbone,
-            material.pool.images,
-            material.pool.batches,
-            augmentation,
-            number,
-            material.statistics,
-            seed=seed,
-            device=device,
-        ),
-    )
-
-
 class ImageInputs:
     """The images, through a backbone that is trained; in bfloat16 (mixed precision) on CUDA."""
 
     def __init__(
-        self, material: Material, backbone: Backbone, head: nn.Module, *, flip: bool, device: torch.device
+        self, data: StudentData, backbone: Backbone, head: nn.Module, *, flip: bool, device: torch.device
     ) -> None:
         self.head, self.backbone, self.device = head, backbone, device
-        self.statistics: Statistics = material.statistics
-        self._images = material.pool.images
+        self.statistics: Statistics = data.statistics
+        self._images = data.pool.images
         self._weak, self._strong = weak_augmentation(flip), strong_augmentation(flip)
-        together = material.statistics == "original"
-        self.groups = [np.arange(len(self._images))] if together else list(material.pool.by_source().values())
+        together = data.statistics == "original"
+        self.groups = [np.arange(len(self._images))] if together else list(data.pool.by_source().values())
 
     def plain(self, rows: np.ndarray) -> Tensor:
         return as_float(torch.from_numpy(np.ascontiguousarray(self._images[rows])).to(self.device))

@@ -1,29 +1,87 @@
 """The linear student: one head on the frozen public backbone, from released labels or released noisy histograms.
 
-The fit is maximum a posteriori under one of the likelihoods of `terrine.students.answers`, by full-batch L-BFGS, so
-there is nothing to tune but the strength of the prior. A histogram costs the privacy of its argmax and carries far more
-(docs/results.md).
+The fit is maximum a posteriori under one of the likelihoods of `terrine.students.answers`, by full-batch L-BFGS, so the
+only hyperparameter is the precision of the prior. A histogram costs the privacy of its argmax and contains far more
+information (docs/results.md).
 
-The strength may be given, or chosen on released answers that were held out. Held-out answers are about synthetic
-images, which ask less of a student than real ones do, so they favour a prior that is too strong for a large budget.
-All of this is post-processing of the release: it reads no private data and costs no privacy.
+The precision may be given, or chosen on held-out released answers. Held-out answers are about synthetic images, which
+are easier for a student than real ones, so they favour a prior that is too strong for a large budget. All of this is
+post-processing of the release: it reads no private data and costs no privacy.
 """
 
-import numpy as np
-import torch
-from torch import Tensor
+from __future__ import annotations
 
-from terrine.classifiers import FindingsHead, LinearHead, OrderedHead
-from terrine.determinism.parallel import side_by_side
-from terrine.students.answers import Loss, ReleasedAnswers
-from terrine.students.sampling import FEWEST_TO_CHOOSE, check_rows, deciding_quarter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from terrine.determinism.randomness import numpy_generator
+from terrine.errors import InputError, SettingError
+from terrine.students.student import Progress, Student, StudentData, TrainedStudent
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from terrine.aggregation.aggregation import Aggregation
+    from terrine.classifiers import LinearHead
+    from terrine.students.answers import Loss, ReleasedAnswers
 
 L2 = 0.3
-"""The prior's precision where nothing decides about it."""
+"""Precision of the prior if it is neither given nor chosen."""
 
 PRECISIONS = (3.0, 1.0, 0.3, 0.1, 0.03)
-"""Values of `l2` that are tried, in this order, when none is given: a score's prior deviation from 0.6 to 6."""
+"""Values of `l2` that are tried, in this order, if none is given: a score's prior deviation from 0.6 to 6."""
+
+FEWEST_TO_CHOOSE = 50
+"""Minimum number of answers from which a regularisation strength is chosen; with fewer, the default is used."""
+
 _MOST_STEPS = 100
+
+
+class LinearStudent(Student):
+    """One head on the frozen public backbone, fitted exactly; the only hyperparameter is the prior's precision `l2`."""
+
+    kind: Literal["linear"] = "linear"
+
+    def train(
+        self,
+        data: StudentData,
+        *,
+        seed: int,
+        device: torch.device | str = "cpu",
+        work: Path | None = None,
+        progress: Progress | None = None,
+    ) -> TrainedStudent:
+        """See `Student.train`. The fit takes seconds, so no checkpoint is written to `work`."""
+        features = data.features(device)[data.rows]
+        head = fit(features, data.answers, self.l2, seed=seed, device=device)
+        if progress is not None:
+            progress(1.0, f"fitted to {len(features)} answers")
+        return TrainedStudent(head)
+
+
+class SumsStudent(Student):
+    """The linear head that follows from released moments or gradients, on the frozen public backbone."""
+
+    kind: Literal["sums"] = "sums"
+    statistics: Literal["current", "original"] = "original"
+    """The backbone's own: sums are of features that depend on one image only."""
+
+    def train(self, data: StudentData, **how: Any) -> TrainedStudent:
+        """Raise SettingError: nothing is trained. Its head is that of `Sums.head`."""
+        raise SettingError(
+            "A student of kind sums learns from released sums, not from answers. Use student.kind=linear."
+        )
+
+    def check_mechanism(self, mechanism: Aggregation) -> None:
+        """Raise SettingError for mechanisms that release answers: it learns from none."""
+        if mechanism.reveals != "sums":
+            raise SettingError(
+                f"student.kind=sums does not go with aggregation.mechanism={mechanism.mechanism}, which answers "
+                "queries: it is the head of released sums. Leave one of the two out: each chooses the other"
+            )
 
 
 def fit(
@@ -34,13 +92,23 @@ def fit(
     seed: int,
     device: torch.device | str = "cpu",
 ) -> LinearHead:
-    """Fit a head to released answers, one row of features [queries, features] each.
+    """Fit a head to released answers by maximum a posteriori.
 
-    l2: precision of the Gaussian prior, in units that do not depend on the features' scale or number: a weight's prior
-    variance is 1 / (l2 · mean ‖x‖²), so that a class's score has prior variance 1 / l2. 0 is no prior. None goes
-    through `PRECISIONS` from the strongest on, for as long as a held-out quarter of the answers grows likelier. seed
-    decides which quarter. Raises InputError when arrays do not fit together, are not finite or are empty.
+    Args:
+        features: One row per answer, [answers, features].
+        l2: Precision of the Gaussian prior, independent of the features' scale and number: a weight's prior variance is
+            1 / (l2 · mean ‖x‖²), so that a class's score has prior variance 1 / l2. 0 is no prior. None tries
+            `PRECISIONS` from the strongest on, as long as the likelihood of a held-out quarter of the answers grows.
+        seed: Decides which quarter is held out.
+
+    Raises:
+        InputError: arrays do not fit together, are not finite or are empty.
     """
+    import torch
+
+    from terrine.classifiers import FindingsHead, LinearHead, OrderedHead
+    from terrine.determinism.parallel import side_by_side
+
     targets, device = answers.targets, torch.device(device)
     check_rows(features, targets)
     features = np.ascontiguousarray(features, np.float32)
@@ -53,7 +121,7 @@ def fit(
         if l2 is None and len(inputs) < FEWEST_TO_CHOOSE:
             l2 = L2
         if l2 is None:
-            rest, kept = (torch.from_numpy(part).to(device) for part in deciding_quarter(len(inputs), seed))
+            rest, kept = (torch.from_numpy(part).to(device) for part in validation_split(len(inputs), seed))
             l2, best, weight_and_bias = PRECISIONS[0], float("inf"), head
             for candidate in PRECISIONS:
                 weight_and_bias = _minimise(
@@ -76,6 +144,8 @@ def _minimise(
     inputs: Tensor, targets: Tensor, loss: Loss, penalty: float, start: tuple[Tensor, Tensor]
 ) -> tuple[Tensor, Tensor]:
     """Return weight [C, D] and bias [C] that minimise loss + penalty/2 ‖weight‖², by L-BFGS."""
+    import torch
+
     weight, bias = (part.clone().requires_grad_() for part in start)
     optimiser = torch.optim.LBFGS(
         [weight, bias],
@@ -96,3 +166,20 @@ def _minimise(
 
     optimiser.step(closure)
     return weight.detach(), bias.detach()
+
+
+def check_rows(features: np.ndarray, targets: np.ndarray) -> None:
+    """Raise InputError if features [answers, features] and answers do not fit together, are empty or not finite."""
+    if features.ndim != 2 or len(features) != len(targets) or len(features) == 0:
+        raise InputError(
+            f"features of shape {features.shape} and {len(targets)} answers do not fit together. Give one row of "
+            "features per released answer, and at least one."
+        )
+    if not np.isfinite(targets).all() or not np.isfinite(features.sum(dtype=np.float64)):
+        raise InputError("The student's features and the released answers must be finite numbers.")
+
+
+def validation_split(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the positions of a random quarter of `count` answers, and those of the others."""
+    order = numpy_generator(seed, "student held out").permutation(count)
+    return order[: count // 4], order[count // 4 :]

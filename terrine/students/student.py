@@ -1,15 +1,19 @@
-"""What every kind of student has in common: public images and released answers in, weights out."""
+"""Students: their common settings, the public data they learn from, and what training returns."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
+import numpy as np
 from pydantic import model_validator
 
-from terrine.errors import SettingError
+from terrine.determinism.randomness import numpy_generator
+from terrine.errors import InputError, SettingError
+from terrine.queries import Queries
 from terrine.settings import Field, Kinds, Settings, Unit
 
 if TYPE_CHECKING:
@@ -17,25 +21,142 @@ if TYPE_CHECKING:
 
     from terrine.aggregation.aggregation import Aggregation
     from terrine.aggregation.release import Release
+    from terrine.classifiers import Head
+    from terrine.mapped import Rows
     from terrine.models.backbone import Backbone
-    from terrine.queries import Queries
-    from terrine.students.fitted import FittedStudent
-    from terrine.students.material import Material, TrainedStudent
+    from terrine.models.statistics import Statistics
+    from terrine.students.answers import ReleasedAnswers
 
 Progress = Callable[[float, str], None]
 """Called with (fraction done, a line about it)."""
 
+Cache = Callable[[str, Callable[[], np.ndarray]], np.ndarray]
+"""(name of an array, function that computes it) -> the array, computed or cached."""
 
-class Student(Settings, ABC):
-    """A way to train the model that leaves the building; its fields are its settings.
 
-    Guarantee of an implementation: what `train` returns is a function of `Material` (all of which is public or
-    released), its settings and the seed. So it is post-processing, costs no privacy, and may be repeated and compared
-    at will.
+@dataclass(frozen=True, eq=False)
+class StudentData:
+    """Training data of a student: public images and released answers.
+
+    Attributes:
+        pool: All public images that the student may use; each is in one batch, and no batch has two sources.
+        rows: int64 [answers], the number in the pool of each image that has an answer.
+        answers: The released answers, in the order of `rows`.
+        backbone: The public backbone, which is never changed.
+        statistics: Batch statistics with which the student is trained and used.
+        cache: Stores features of the frozen backbone by name.
+
+    Raises:
+        InputError: images, batches and answers do not fit together.
     """
 
-    looks_at_more: ClassVar[bool] = False
-    """Whether it looks at public images that have no answer."""
+    pool: Queries
+    rows: np.ndarray
+    answers: ReleasedAnswers
+    backbone: Backbone
+    statistics: Statistics
+    cache: Cache = lambda _, compute: compute()
+
+    def __post_init__(self) -> None:
+        pool = self.pool
+        covered = np.sort(np.concatenate(pool.batches)) if len(pool.batches) else np.empty(0, int)
+        if len(pool.batches) != len(pool.sources) or not np.array_equal(covered, np.arange(len(pool))):
+            raise InputError(
+                f"The student's pool has {len(pool)} images, {len(pool.batches)} batches and {len(pool.sources)} "
+                "sources. Every image belongs in one batch, and every batch to one source."
+            )
+        rows = np.asarray(self.rows)
+        if rows.shape != (len(self.answers),) or len(rows) == 0:
+            raise InputError(
+                f"{len(self.answers)} released answers and image numbers of shape {rows.shape} do not fit together. "
+                "Give one image per released answer, and at least one."
+            )
+        if rows.min() < 0 or rows.max() >= len(pool) or len(np.unique(rows)) != len(rows):
+            raise InputError(
+                f"Answers are about images {rows.min()} to {rows.max()}, some perhaps more than once, and the pool has "
+                f"{len(pool)}."
+            )
+
+    def features(self, device: torch.device | str) -> np.ndarray:
+        """Return the frozen backbone's features of all images, float32 [images, features], in the pool's batches."""
+        from terrine.models.backbone import features_in_batches
+
+        return self.cache(
+            "plain",
+            lambda: features_in_batches(self.backbone, self.pool.images, self.pool.batches, self.statistics, device),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class TrainedStudent:
+    """A trained student.
+
+    Attributes:
+        head: The student's head.
+        backbone: The student's own backbone, or None if it uses the public one.
+        record: Facts about the training as JSON values, computed only from public and released data.
+    """
+
+    head: Head
+    backbone: Backbone | None = None
+    record: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class FittedStudent:
+    """A student that predicts: a head on a backbone. It may be published if the answers it learned from may.
+
+    statistics  batch statistics with which it predicts; with `current` ones a prediction depends on its batch
+    batch       how many images share batch statistics
+    """
+
+    backbone: Backbone
+    head: Head
+    statistics: Statistics
+    batch: int
+    device: torch.device | str = "cpu"
+
+    def predict_proba(self, images: Rows) -> np.ndarray:
+        """Return class probabilities, float32 [images, classes], of uint8 images [images, C, H, W].
+
+        Images are shuffled into batches as a deployment would see them: files are often sorted by class, and a batch
+        should not be. Raises InputError for images that do not fit the backbone.
+        """
+        from terrine.classifiers import predict
+        from terrine.models.backbone import features_in_batches
+
+        order = numpy_generator(0, "evaluation order").permutation(len(images))
+        batches = np.array_split(order, max(1, round(len(order) / self.batch)))
+        return predict(self.head, features_in_batches(self.backbone, images, batches, self.statistics, self.device))
+
+    def predict(self, images: Rows) -> np.ndarray:
+        """Return the class of each image, int64 [images]; see `predict_proba`."""
+        return self.predict_proba(images).argmax(axis=1)
+
+    def score(self, test: tuple[Rows, Any]) -> float:
+        """Return the accuracy on labelled images. On private images it is a private figure, outside any ε.
+
+        Args:
+            test: Images, uint8 [images, C, H, W], and their labels, whole numbers [images] (`Dataset.test`).
+
+        Raises:
+            InputError: other numbers of images and of labels.
+        """
+        images, labels = test
+        if np.shape(labels) != (len(images),) or not len(images):
+            raise InputError(f"{len(images)} images and labels of shape {np.shape(labels)} do not fit together.")
+        return float((self.predict(images) == labels).mean())
+
+
+class Student(Settings, ABC):
+    """A way to train the model that is published; its fields are its settings.
+
+    Guarantee of an implementation: the result of `train` is a function of `StudentData` (which is public or released),
+    its settings and the seed. So it is post-processing, costs no privacy, and may be repeated and compared freely.
+    """
+
+    uses_unlabelled: ClassVar[bool] = False
+    """True if it also learns from public images without an answer."""
 
     kind: str
     statistics: Literal["current", "original"] = "current"
@@ -53,7 +174,7 @@ class Student(Settings, ABC):
     @abstractmethod
     def train(
         self,
-        material: Material,
+        data: StudentData,
         *,
         seed: int,
         device: torch.device | str = "cpu",
@@ -62,9 +183,12 @@ class Student(Settings, ABC):
     ) -> TrainedStudent:
         """Train a student on `device`.
 
-        With `work`, a folder of this very training, a long training writes its state there and goes on from what it
-        finds; on a CPU with equally many threads the end is the same to the last bit. Raises SettingError for settings
-        that do not suit the backbone, and ArtefactError when `work` belongs to another training.
+        With `work`, a folder for this training only, a long training writes checkpoints there and resumes from them;
+        on a CPU with the same number of threads the result is the same to the last bit.
+
+        Raises:
+            SettingError: settings that do not suit the backbone.
+            ArtefactError: `work` belongs to another training.
         """
 
     def fit(
@@ -90,9 +214,26 @@ class Student(Settings, ABC):
             InputError: a release about other images, or without answers.
             SettingError: settings that do not suit the backbone or the release.
         """
-        from terrine.students.fitted import fit
+        from terrine.students.answers import released_answers
 
-        return fit(self, queries, release, backbone, seed=seed, device=device, progress=progress)
+        if release.queries != queries.digest:
+            raise InputError("The release answers other images than these queries: give those that teachers voted on.")
+        self.check_mechanism(release.mechanism)
+        rows, answers = released_answers(
+            release.mechanism,
+            self,
+            answered=release.answered,
+            labels=release.labels,
+            histograms=release.histograms,
+            teachers=release.teachers,
+            classes=release.classes,
+        )
+        sources = queries.sources or ["queries"] * len(queries.batches)
+        data = StudentData(
+            Queries(np.asarray(queries.images), queries.batches, sources), rows, answers, backbone, self.statistics
+        )
+        trained = self.train(data, seed=seed, device=device, progress=progress)
+        return FittedStudent(trained.backbone or backbone, trained.head, self.statistics, self.batch, device)
 
     @model_validator(mode="after")
     def _one_remedy(self) -> Student:
@@ -115,4 +256,9 @@ class Student(Settings, ABC):
             )
 
 
-STUDENTS: Kinds[Student] = Kinds("student", Student, "terrine.students.kinds", default="linear")
+STUDENTS: Kinds[Student] = Kinds(
+    "student",
+    Student,
+    *(f"terrine.students.{name}" for name in ("linear", "forest", "gradient", "fixmatch", "freematch", "vat")),
+    default="linear",
+)

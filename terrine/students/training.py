@@ -1,32 +1,36 @@
-"""Training by gradient: what all student kinds but the linear one share.
+"""Training by gradient descent (`terrine.students.gradient`).
 
-A student starts as the linear one: its head is fitted to the answers on the frozen backbone, and carried through the
-hidden layer where there is one. Heads that start at random would first undo what the backbone knows (Kumar et al.
-2022); `start=shared` is for those who want that, as papers have it. Then every step minimises, by Adam with FixMatch's
-cosine schedule unless it is to be constant,
+The initial head is the linear student's: fitted to the answers on the frozen backbone, and carried through the hidden
+layer if there is one. A random initial head would first destroy what the backbone has learned (Kumar et al. 2022);
+`start=shared` uses one anyway, as published. Every step then minimises, by Adam with FixMatch's cosine schedule unless
+it is constant,
 
-    mean over a batch of answers of the negative log-likelihood  +  prior / number of answers  +  a term of the kind
+    mean over a batch of answers of the negative log-likelihood  +  prior / number of answers  +  unlabelled loss
 
-with the linear student's prior (`terrine.students.start`). The term sees images, not answers, so it may look at every
-synthetic image. What is kept is a moving average of the weights.
+with the linear student's prior (`terrine.students.head_init`). The unlabelled loss uses images, not answers, so it may
+use every synthetic image. The result is a moving average of the weights.
 
-Which moment of the training is kept is decided by answers that were held out, every few steps; when they have not
-become likelier for `patience` times, training ends. Held-out answers are released ones: nothing private is asked. A
-head on a frozen backbone is then trained again on all answers for as many steps, for it takes seconds. The start is a
-moment like any other: where training does not help, the linear student is what is kept.
+Held-out answers decide every few steps which step is kept; training ends when their likelihood has not improved
+for `patience` evaluations. Held-out answers are released ones: nothing private is asked. A head on a frozen backbone is
+then trained again on all answers up to the chosen step, because that takes seconds. Step 0 is a candidate like any
+other: if training does not help, the linear student is kept.
 
-A training is a function of (material, settings, seed) on one kind of device. All randomness of step k derives from
-(seed, k), so a checkpoint needs no generator's state, and one that is killed ends with the bits of one that was not.
+A training is a function of (data, settings, seed) on one kind of device. All randomness of step k derives from (seed,
+k), so a checkpoint needs no generator state, and a training that was killed and resumed ends with the same bits.
 """
 
+from __future__ import annotations
+
 import copy
+import hashlib
 import math
 import time
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
@@ -39,23 +43,34 @@ from terrine.errors import SettingError
 from terrine.models.backbone import Backbone, features_in_batches
 from terrine.models.last_layers import last_parameters
 from terrine.pretraining.checkpoint import optimizer_tensors, part, read_checkpoint, restore_optimizer, write_checkpoint
-from terrine.students.by_gradient import GradientStudent
+from terrine.students.head_init import mean_square_norm, prior, starting_head
 from terrine.students.inputs import FrozenInputs, ImageInputs, Inputs, scores_of
 from terrine.students.linear import L2
-from terrine.students.material import Material, TrainedStudent
-from terrine.students.reproducible import identity, one_thread
-from terrine.students.sampling import AnswerSplit, draw, split_answers
-from terrine.students.start import mean_square_norm, prior, starting_head
-from terrine.students.student import Progress
+from terrine.students.student import Progress, StudentData, TrainedStudent
+
+if TYPE_CHECKING:
+    from terrine.students.gradient import GradientStudent, SemiSupervisedStudent
 
 EVALUATIONS = 20
-"""How often in a training the held-out answers are asked."""
+"""Evaluations on held-out answers in a training."""
+HELD_OUT = 8
+"""One in this number of answers is held out to decide when to stop."""
+FEWEST_HELD_OUT = 64
+"""Groups of images with fewer answers hold none out."""
 CHECKPOINT_SECONDS = 60.0
 _REPORT_SECONDS = 1.0
 
 
+@dataclass(frozen=True, eq=False)
+class AnswerSplit:
+    """Positions of the answers that are fitted, and of those that decide when to stop."""
+
+    kept: np.ndarray
+    held_out: np.ndarray
+
+
 def train(
-    material: Material,
+    data: StudentData,
     settings: GradientStudent,
     *,
     seed: int,
@@ -63,11 +78,11 @@ def train(
     work: Path | None = None,
     progress: Progress | None = None,
 ) -> TrainedStudent:
-    """Train a student: see the module's head, and `Student.train` for arguments and errors."""
-    device, percent = torch.device(device), settings.percent(material.backbone)
+    """Train a student; see the module, and `Student.train` for arguments and errors."""
+    device, percent = torch.device(device), settings.percent(data.backbone)
     frozen = percent == 0
     if not frozen:
-        last_parameters(material.backbone.network, percent)  # refuses before any work is done
+        last_parameters(data.backbone.network, percent)  # refuses before any work is done
     kept: dict[str, np.ndarray] = {}
 
     def remember(name: str, compute: Callable[[], np.ndarray]) -> np.ndarray:
@@ -75,17 +90,17 @@ def train(
             kept[name] = outer(name, compute)
         return kept[name]
 
-    outer = material.cache
-    material = replace(material, cache=remember)
+    outer = data.cache
+    data = replace(data, cache=remember)
     with reproducible(device):
-        groups = [np.arange(len(material.pool.images))]
-        if not frozen and material.statistics == "current":
-            groups = list(material.pool.by_source().values())
-        everything = AnswerSplit(np.arange(len(material.rows)), np.empty(0, np.int64))
+        groups = [np.arange(len(data.pool.images))]
+        if not frozen and data.statistics == "current":
+            groups = list(data.pool.by_source().values())
+        everything = AnswerSplit(np.arange(len(data.rows)), np.empty(0, np.int64))
         judged = settings.patience is not None
-        split = split_answers(np.asarray(material.rows), groups, seed) if judged else everything
+        split = split_answers(np.asarray(data.rows), groups, seed) if judged else everything
         new = partial(
-            _Training, material, settings, percent=percent, seed=seed, device=device, work=work, progress=progress
+            _Training, data, settings, percent=percent, seed=seed, device=device, work=work, progress=progress
         )
         run = new(split, name="training")
         run.go(run.steps)
@@ -96,12 +111,50 @@ def train(
         return TrainedStudent(head_from_module(run.head), run.backbone, record)
 
 
+@contextmanager
+def one_thread(wanted: bool) -> Iterator[None]:
+    """Compute small products by one thread if `wanted`: the same bits on any number of cores, and no slower."""
+    threads = torch.get_num_threads()
+    try:
+        if wanted:
+            torch.set_num_threads(1)
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _identity(
+    data: StudentData, settings: GradientStudent, percent: float, seed: int, split: AnswerSplit
+) -> dict[str, Any]:
+    """Return everything the result depends on as JSON values; for the images, their shape and a sample of up to 64."""
+
+    def digest(*arrays: np.ndarray) -> str:
+        summary = hashlib.sha256()
+        for array in arrays:
+            summary.update(np.ascontiguousarray(array).tobytes())
+        return summary.hexdigest()
+
+    images = data.pool.images
+    weights = [value.detach().cpu().numpy() for value in data.backbone.state_dict().values()]
+    return {
+        "settings": settings.model_dump(mode="json", exclude={"batch"}),
+        "trainable": percent,
+        "seed": seed,
+        "statistics": data.statistics,
+        "answers": digest(np.asarray(data.rows), data.answers.targets),
+        "likelihood": data.answers.described,
+        "held out": digest(split.held_out),
+        "images": {"shape": list(images.shape), "sample": digest(images[:: max(1, len(images) // 64)])},
+        "backbone": {**data.backbone.describe(), "weights": digest(*weights)},
+    }
+
+
 class _Training:
     """One training: its state between two steps, and its checkpoint."""
 
     def __init__(
         self,
-        material: Material,
+        data: StudentData,
         settings: GradientStudent,
         split: AnswerSplit,
         *,
@@ -113,22 +166,24 @@ class _Training:
         progress: Progress | None,
     ) -> None:
         self.settings, self.split, self.seed, self.name, self.progress = settings, split, seed, name, progress
-        self.rows = np.asarray(material.rows)
-        self.steps = settings.total_steps(len(split.kept))
-        self.answers = material.answers
-        self.targets = torch.from_numpy(material.answers.targets).to(device)
-        self.term = settings.term(material.answers.classes)
+        self.rows = np.asarray(data.rows)
+        epochs = settings.epochs
+        self.steps = settings.steps if epochs is None else epochs * -(-len(split.kept) // settings.train_batch)
+        self.answers = data.answers
+        self.targets = torch.from_numpy(data.answers.targets).to(device)
+        self.semi = cast("SemiSupervisedStudent", settings) if settings.uses_unlabelled else None
+        self.state = self.semi.initial_state(data.answers.classes) if self.semi else {}
         self.device = device
         self.backbone: Backbone | None = None
-        start = self._start(material, percent, device)
+        start = self._start(data, percent, device)
         self.head = start.module().to(device)
         self.inputs: Inputs
         weights = list(self.head.parameters())
         self.share = 0.0
         if percent == 0:
-            strengths = {*(("weak",) if settings.augment else ()), *(self.term.strengths if self.term else ())}
+            strengths = {*(("weak",) if settings.augment else ()), *settings.views_wanted}
             self.inputs = FrozenInputs(
-                material,
+                data,
                 self.head,
                 strengths=sorted(strengths),
                 views=settings.views,
@@ -137,7 +192,7 @@ class _Training:
                 device=device,
             )
         else:
-            self.backbone = copy.deepcopy(material.backbone).to(device)
+            self.backbone = copy.deepcopy(data.backbone).to(device)
             chosen = last_parameters(self.backbone.network, percent)
             total = sum(parameter.numel() for parameter in self.backbone.network.parameters())
             self.share = 100 * sum(parameter.numel() for _, parameter in chosen) / total
@@ -145,7 +200,7 @@ class _Training:
             for parameter_name, parameter in self.backbone.network.named_parameters():
                 parameter.requires_grad_(parameter_name in names)
             weights = [parameter for _, parameter in chosen] + weights
-            self.inputs = ImageInputs(material, self.backbone, self.head, flip=settings.flip, device=device)
+            self.inputs = ImageInputs(data, self.backbone, self.head, flip=settings.flip, device=device)
         self.weights = weights
         self.rate = settings.learning_rate or (1e-3 if percent == 0 else 1e-4)
         self.optimizer = torch.optim.AdamW(weights, lr=self.rate, weight_decay=settings.weight_decay)
@@ -162,24 +217,22 @@ class _Training:
         if not any(len(positions) for positions in self.labelled):
             raise SettingError("student: no image source has two answered images. Ask more queries.")
         self.checkpoint = work / name if work is not None else None
-        self.identity = identity(material, settings, percent, seed, split)
+        self.identity = _identity(data, settings, percent, seed, split)
         if self.checkpoint is not None and self.checkpoint.exists():
             self._restore(self.checkpoint)
 
-    def _start(self, material: Material, percent: float, device: torch.device) -> Head:
+    def _start(self, data: StudentData, percent: float, device: torch.device) -> Head:
         """Return the head that the linear student of the kept answers has, or the one that teachers begin with."""
         kept = self.rows[self.split.kept]
         if percent == 0:
-            features = material.features(device)[kept]
+            features = data.features(device)[kept]
         else:
-            answered = np.zeros(len(material.pool.images), bool)
+            answered = np.zeros(len(data.pool.images), bool)
             answered[kept] = True
-            batches = [batch for batch in material.pool.batches if answered[batch].any()]
-            out = np.empty((len(answered), material.backbone.feature_dim), np.float32)
-            frozen = copy.deepcopy(material.backbone)
-            features = features_in_batches(frozen, material.pool.images, batches, material.statistics, device, out=out)[
-                kept
-            ]
+            batches = [batch for batch in data.pool.batches if answered[batch].any()]
+            out = np.empty((len(answered), data.backbone.feature_dim), np.float32)
+            frozen = copy.deepcopy(data.backbone)
+            features = features_in_batches(frozen, data.pool.images, batches, data.statistics, device, out=out)[kept]
         self.scale = mean_square_norm(features)
         if self.settings.start == "shared":
             return initial_head(features.shape[1], self.answers.classes, self.seed)
@@ -207,7 +260,8 @@ class _Training:
                 now, ends = time.monotonic(), self.step == steps or self.stopped
                 if self.progress is not None and (now - reported >= _REPORT_SECONDS or ends):
                     reported = now
-                    self.progress(self.step / max(1, steps), self._line(steps))
+                    told = f", held-out loss {self.history[-1]['held_out_loss']:.4f}" if self.history else ""
+                    self.progress(self.step / max(1, steps), f"{self.name}: step {self.step} of {steps}{told}")
                 if self.checkpoint is not None and (now - saved >= CHECKPOINT_SECONDS or ends):
                     self.checkpoint.parent.mkdir(parents=True, exist_ok=True)
                     self._save(self.checkpoint)
@@ -229,10 +283,6 @@ class _Training:
             "history": self.history,
         }
 
-    def _line(self, steps: int) -> str:
-        told = f", held-out loss {self.history[-1]['held_out_loss']:.4f}" if self.history else ""
-        return f"{self.name}: step {self.step} of {steps}{told}"
-
     def _take_step(self) -> None:
         settings, step = self.settings, self.step
         step_seed = derive_seed(self.seed, "student step", step)
@@ -247,9 +297,10 @@ class _Training:
         loss = self.answers.fit_loss(self.inputs.scores(inputs), targets).mean()
         l2 = settings.l2 if settings.l2 is not None else L2
         loss = loss + prior(self.head, l2, self.scale) / len(self.split.kept)
-        if self.term is not None:
-            others = draw(self.inputs.groups, self.term.ratio * settings.train_batch, generator)
-            loss = loss + self.term.loss(self.inputs, others, derive_seed(step_seed, "unanswered"))
+        if self.semi is not None:
+            others = draw(self.inputs.groups, self.semi.unlabelled_ratio * settings.train_batch, generator)
+            own_seed = derive_seed(step_seed, "unanswered")
+            loss = loss + self.semi.unlabelled_loss(self.inputs, others, own_seed, self.state)
         for group in self.optimizer.param_groups:
             group["lr"] = self.rate
             if settings.schedule == "cosine":
@@ -285,8 +336,7 @@ class _Training:
             tensors[f"weight.{number}"], tensors[f"average.{number}"] = weight, self.average[number]
             tensors[f"best.{number}"] = self.best[number]
         tensors |= {f"adam.{name}": value for name, value in optimizer_tensors(self.optimizer).items()}
-        if self.term is not None:
-            tensors |= {f"term.{name}": value for name, value in self.term.state().items()}
+        tensors |= {f"state.{name}": value for name, value in self.state.items()}
         best_loss = self.best_loss if math.isfinite(self.best_loss) else None
         state = {"step": self.step, "best_step": self.best_step, "best_loss": best_loss, "stopped": self.stopped}
         write_checkpoint(path, tensors, {"run": self.identity, "history": self.history, **state})
@@ -297,8 +347,7 @@ class _Training:
         for name, targets in (("weight", self.weights), ("average", self.average), ("best", self.best)):
             _assign(targets, [tensors[f"{name}.{number}"] for number in range(len(targets))])
         restore_optimizer(self.optimizer, part(tensors, "adam."))
-        if self.term is not None:
-            self.term.load(part(tensors, "term."))
+        self.state = part(tensors, "state.")
         self.step, self.best_step, self.stopped = (description[key] for key in ("step", "best_step", "stopped"))
         self.best_loss = math.inf if description["best_loss"] is None else description["best_loss"]
         self.history = description["history"]
@@ -308,3 +357,23 @@ class _Training:
 def _assign(targets: list[Any], values: list[Tensor]) -> None:
     for target, value in zip(targets, values, strict=True):
         target.copy_(value)
+
+
+def split_answers(rows: np.ndarray, groups: list[np.ndarray], seed: int) -> AnswerSplit:
+    """Hold out one answer in `HELD_OUT` of every group that has at least `FEWEST_HELD_OUT`."""
+    held: list[np.ndarray] = []
+    for number, group in enumerate(groups):
+        own = np.flatnonzero(np.isin(rows, group))
+        if len(own) >= FEWEST_HELD_OUT:
+            held.append(numpy_generator(seed, "student held out", number).permutation(own)[: len(own) // HELD_OUT])
+    held_out = np.sort(np.concatenate(held)) if held else np.empty(0, np.int64)
+    return AnswerSplit(np.setdiff1d(np.arange(len(rows)), held_out), held_out)
+
+
+def draw(groups: list[np.ndarray], count: int, generator: np.random.Generator) -> np.ndarray:
+    """Return up to `count` members of one group, which is drawn in proportion to the groups' sizes."""
+    sizes = np.array([len(group) for group in groups], float)
+    group = groups[generator.choice(len(groups), p=sizes / sizes.sum())]
+    if len(group) <= count:
+        return group
+    return group[generator.choice(len(group), count, replace=False, shuffle=False)]

@@ -25,7 +25,7 @@ FILES = {
     "student": '''
         from typing import Literal
 
-        from terrine.students.kinds.linear import LinearStudent
+        from terrine.students.linear import LinearStudent
 
         class PlainStudent(LinearStudent):
             """A linear student whose prior is given."""

@@ -19,7 +19,7 @@ from terrine.deployment.model import StudentModel
 from terrine.errors import ArtefactError, InputError, SettingError
 from terrine.files import file_digest
 from terrine.models.backbone import features_in_batches
-from terrine.students.correction import transition_matrix
+from terrine.students.answers import transition_matrix
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -167,9 +167,7 @@ def with_student(run, **settings):
 def test_features_of_views_are_kept_for_the_next_student(prepared, tmp_path, monkeypatch):
     run = prepared("scattering", tmp_path, **ON_SCATTERING["fixmatch"])
     student.train_student.fn(run)
-    monkeypatch.setattr(
-        "terrine.students.inputs.view_features", lambda *_, **__: pytest.fail("computed what was on disk")
-    )
+    monkeypatch.setattr("terrine.students.inputs.augment", lambda *_: pytest.fail("computed what was on disk"))
     student.train_student.fn(Run(run.root, run.name, with_student(run, threshold=0.6)))
 
 

@@ -7,7 +7,7 @@ from torch import nn
 from terrine.models.backbone import Backbone
 from terrine.queries import Queries
 from terrine.students.answers import histogram_answers, label_answers
-from terrine.students.material import Material
+from terrine.students.student import StudentData
 
 CLASSES, SIDE, TEACHERS, SIGMA = 3, 8, 50, 10.0
 
@@ -52,7 +52,9 @@ def some_images(count: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     return images.astype(np.uint8), labels
 
 
-def some_material(backbone, *, answered=160, count=240, histograms=True, statistics="current", **options) -> Material:
+def some_material(
+    backbone, *, answered=160, count=240, histograms=True, statistics="current", **options
+) -> StudentData:
     """Images of two sources in batches of 40; the first `answered` of each batch's share have answers."""
     images, labels = some_images(count)
     batches = np.array_split(np.arange(count), count // 40)
@@ -62,4 +64,4 @@ def some_material(backbone, *, answered=160, count=240, histograms=True, statist
     votes = TEACHERS * (0.8 * np.eye(CLASSES)[labels[rows]] + 0.2 / CLASSES)
     noisy = votes + SIGMA * generator.normal(size=votes.shape)
     answers = histogram_answers(noisy, TEACHERS, SIGMA) if histograms else label_answers(noisy.argmax(1), CLASSES)
-    return Material(Queries(images, batches, sources), rows, answers, backbone, statistics, **options)
+    return StudentData(Queries(images, batches, sources), rows, answers, backbone, statistics, **options)

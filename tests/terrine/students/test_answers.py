@@ -7,8 +7,14 @@ from scipy.special import softmax
 
 from terrine.classifiers import predict
 from terrine.errors import InputError
-from terrine.students.answers import corrected_loss, histogram_answers, histogram_loss, label_answers, smoothed_loss
-from terrine.students.correction import transition_matrix
+from terrine.students.answers import (
+    corrected_loss,
+    histogram_answers,
+    histogram_loss,
+    label_answers,
+    smoothed_loss,
+    transition_matrix,
+)
 from terrine.students.linear import fit
 
 GENERATOR = np.random.default_rng(0)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from terrine.errors import SettingError
-from terrine.students.correction import transition_matrix
+from terrine.students.answers import transition_matrix
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,8 @@ import torch
 from terrine.aggregation.gnmax import GNMax
 from terrine.aggregation.histogram import GaussianHistogram
 from terrine.classifiers import FindingsHead, head_from_arrays, predict
-from terrine.students.answers import released_answers
-from terrine.students.correction import transition_matrix
-from terrine.students.kinds.linear import LinearStudent
-from terrine.students.linear import fit
+from terrine.students.answers import released_answers, transition_matrix
+from terrine.students.linear import LinearStudent, fit
 
 ANSWERED = np.array([1, 1, 0, 0, 0, 0, 0, 1, 1], dtype=bool)  # of three images; the second has no answer
 LABELS = np.array([1, 0, -1, -1, -1, -1, -1, 1, 1])

@@ -10,7 +10,7 @@ from torch import nn
 from terrine.errors import InputError
 from terrine.queries import Queries
 from terrine.students.inputs import ImageInputs, scores_of
-from terrine.students.sampling import FEWEST_HELD_OUT, draw, split_answers
+from terrine.students.training import FEWEST_HELD_OUT, draw, split_answers
 from tests.terrine.students.helpers import frozen_backbone, small_network, some_images, some_material
 
 

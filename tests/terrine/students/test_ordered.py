@@ -8,8 +8,7 @@ from torch import nn
 from terrine.aggregation.histogram import GaussianHistogram
 from terrine.classifiers import OrderedHead, head_from_arrays, predict
 from terrine.students.answers import histogram_answers, ordered_answers, released_answers
-from terrine.students.kinds.linear import LinearStudent
-from terrine.students.linear import fit
+from terrine.students.linear import LinearStudent, fit
 
 TEACHERS, SIGMA = 50, 9.0
 

@@ -16,15 +16,13 @@ from terrine.errors import ArtefactError, SettingError
 from terrine.models.backbone import features_in_batches
 from terrine.models.files import save_backbone
 from terrine.students import training
-from terrine.students.kinds.finetune import FinetuneStudent
-from terrine.students.kinds.fixmatch import FixMatchStudent
-from terrine.students.kinds.freematch import FreeMatchStudent
-from terrine.students.kinds.full import FullStudent
-from terrine.students.kinds.linear import LinearStudent
-from terrine.students.kinds.vat import VATStudent
-from terrine.students.linear import fit
-from terrine.students.sampling import draw
+from terrine.students.fixmatch import FixMatchStudent
+from terrine.students.freematch import FreeMatchStudent
+from terrine.students.gradient import FinetuneStudent, FullStudent
+from terrine.students.linear import LinearStudent, fit
 from terrine.students.student import STUDENTS
+from terrine.students.training import draw
+from terrine.students.vat import VATStudent
 from tests.terrine.students.helpers import (
     frozen_backbone,
     small_network,
@@ -411,4 +409,4 @@ def test_every_kind_is_made_of_its_defaults_and_has_no_setting_of_another(name):
         with pytest.raises(ValidationError, match=other):
             STUDENTS.of(name)(**{other: 1})
     assert ("trainable" in own) == (name not in ("linear", "forest", "full", "sums"))
-    assert ("pool" in own) == student.looks_at_more
+    assert ("pool" in own) == student.uses_unlabelled

@@ -6,7 +6,10 @@ import torch
 
 from terrine.determinism.randomness import torch_generator
 from terrine.models.kinds.scattering import Deformations
-from terrine.students.views import Augmentation, augment, strong_augmentation, view_features, weak_augmentation
+from terrine.queries import Queries
+from terrine.students.answers import label_answers
+from terrine.students.inputs import Augmentation, augment, strong_augmentation, view_features, weak_augmentation
+from terrine.students.student import StudentData
 from tests.terrine.students.helpers import frozen_backbone, some_images
 
 STILL = Deformations(rotation=0, scale=0, shear=0, shift=0)
@@ -94,12 +97,14 @@ def test_features_of_views_are_those_of_each_batch_of_views_by_itself(statistics
     pixels, _ = some_images(50)
     batches = np.array_split(np.random.default_rng(0).permutation(50), 3)
     backbone = frozen_backbone()
+    answers = label_answers(np.zeros(50, np.int64), 2)
+    data = StudentData(Queries(pixels, batches, ["one"] * 3), np.arange(50), answers, backbone, statistics)
     found = {}
     before = torch.get_num_threads()
     try:
         for threads in (1, 2):
             torch.set_num_threads(threads)
-            found[threads] = view_features(backbone, pixels, batches, strong_augmentation(False), 3, statistics, seed=7)
+            found[threads] = view_features(data, strong_augmentation(False), 3, seed=7)
     finally:
         torch.set_num_threads(before)
     assert np.array_equal(found[1], found[2])
@@ -110,5 +115,5 @@ def test_features_of_views_are_those_of_each_batch_of_views_by_itself(statistics
             torch_generator(7, "view strong", 3, position),
         )
         np.testing.assert_allclose(found[1][batch], backbone.features(own, statistics).numpy(), atol=1e-5)
-    other = view_features(backbone, pixels, batches, strong_augmentation(False), 2, statistics, seed=7)
+    other = view_features(data, strong_augmentation(False), 2, seed=7)
     assert not np.allclose(found[1], other, atol=0.1)

@@ -1,7 +1,7 @@
-"""Where a student's head starts, and what is believed about it before any answer.
+"""Initial head and prior of students that are trained by gradient.
 
-A class's score has prior variance 1 / l2 in every student: linear, or through a hidden layer whose rectified units are
-given prior mean square 1. The start is the linear student's head, fitted to the answers on the frozen backbone.
+A class's score has prior variance 1 / l2 in every student: linear, or through a hidden layer whose rectified units have
+prior mean square 1. The initial head is the linear student's, fitted to the answers on the frozen backbone.
 """
 
 import math
@@ -28,7 +28,7 @@ def starting_head(
     seed: int,
     device: torch.device,
 ) -> Head:
-    """Return the linear student's head on `features` [answers, D], carried through a hidden layer where one is wanted.
+    """Return the linear student's head on `features` [answers, D], carried through a hidden layer if one is wanted.
 
     The layer's other units are random and take no part yet. Raises SettingError for fewer than two units a class.
     """
@@ -55,7 +55,7 @@ def starting_head(
 
 
 def mean_square_norm(features: np.ndarray) -> float:
-    """Return the mean of ‖x‖² over the rows of `features`, and 1 where they are all zero."""
+    """Return the mean of ‖x‖² over the rows of `features`, or 1 if they are all zero."""
     scale = float(np.einsum("qd,qd->", features, features, dtype=np.float64)) / len(features)
     return scale if scale > 0 else 1.0
 

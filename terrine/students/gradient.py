@@ -1,0 +1,149 @@
+"""Students trained by gradient descent: their settings, those of semi-supervised ones, and the two supervised kinds."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+from pydantic import model_validator
+
+from terrine.settings import Field, Unit
+from terrine.students.student import Student
+
+if TYPE_CHECKING:
+    import numpy as np
+    from torch import Tensor
+
+    from terrine.models.backbone import Backbone
+    from terrine.students.inputs import Inputs
+    from terrine.students.student import StudentData, TrainedStudent
+
+
+class GradientStudent(Student):
+    """A student that trains the head and a share of the backbone's weights (`terrine.students.training`).
+
+    If `l2` is null it is chosen for the initial head, on held-out answers, and is 0.3 during training, when early
+    stopping regularises.
+    """
+
+    views_wanted: ClassVar[tuple[str, ...]] = ()
+    """Views of unlabelled images that the kind's loss needs: `weak`, `strong`."""
+
+    hidden: Annotated[int | None, Unit("units")] = Field(None, ge=1)
+    """Width of the head's hidden layer; null is a linear head."""
+    start: Literal["fitted", "shared"] = "fitted"
+    """Initial head: the linear student's, or the random one that all teachers start from, as published."""
+    steps: Annotated[int, Unit("steps")] = Field(2000, ge=1)
+    """Maximum number of Adam steps."""
+    epochs: Annotated[int | None, Unit("passes")] = Field(None, ge=1)
+    """Passes over the answers, instead of `steps`."""
+    schedule: Literal["cosine", "constant"] = "cosine"
+    """Learning rate schedule."""
+    train_batch: Annotated[int, Unit("answers")] = Field(128, ge=2)
+    """Answers in a step."""
+    learning_rate: float | None = Field(None, gt=0)
+    """null: 0.001 if only the head is trained, otherwise 0.0001."""
+    weight_decay: float = Field(0.0, ge=0)
+    """Decoupled weight decay of Adam, on all trained weights."""
+    augment: bool = False
+    """Learn from weak views of answered images instead of the images as they are."""
+    flip: bool = False
+    """A mirrored image has the class of the image: true for tissue, false for digits."""
+    views: Annotated[int, Unit("views")] = Field(4, ge=0)
+    """Frozen backbone: weak and strong views of each image whose features are computed."""
+    ema: float = Field(0.99, ge=0, lt=1)
+    """Decay of the moving average of the weights, which is the result; 0 keeps the weights themselves."""
+    patience: Annotated[int | None, Unit("evaluations")] = Field(5, ge=1)
+    """Evaluations on held-out answers without improvement after which training ends; null holds no answers out."""
+
+    @model_validator(mode="after")
+    def _shared_start(self) -> GradientStudent:
+        if self.start == "shared" and self.hidden is not None:
+            raise ValueError("start=shared is the teachers' head, which has no hidden layer. Set hidden to null")
+        return self
+
+    @property
+    @abstractmethod
+    def share(self) -> float | None:
+        """Percentage of the backbone's weights that is trained, from its end; None: all, if it has any."""
+
+    def percent(self, backbone: Backbone) -> float:
+        """Return the share of this backbone's weights that is trained, in per cent from its end."""
+        if self.share is not None:
+            return self.share
+        return 100.0 if any(parameter.requires_grad for parameter in backbone.network.parameters()) else 0.0
+
+    def train(self, data: StudentData, **how: Any) -> TrainedStudent:
+        from terrine.students.training import train
+
+        return train(data, self, **how)
+
+    def check(self, run: Any) -> None:
+        """See `Settings.check`: it learns from images, and can only train weights that exist."""
+        super().check(run)
+        if run.backbone.kind == "columns":
+            raise ValueError(f"student.kind={self.kind} learns from images, not columns. Use linear or forest")
+        if self.share and not run.backbone.has_weights:
+            raise ValueError(
+                f"student.kind={self.kind} with trainable={self.share:g} does not go with backbone.kind="
+                f"{run.backbone.kind}, which has no weights to train. Set student.kind=finetune and "
+                "student.trainable=0 to train only a head, or use a resnet"
+            )
+
+
+class FinetuneStudent(GradientStudent):
+    """The last per cents of the backbone's weights, and the head, trained on the released answers only."""
+
+    kind: Literal["finetune"] = "finetune"
+    trainable: Annotated[float, Unit("per cent")] = Field(10.0, ge=0, le=100)
+    """Share of the backbone's weights that is trained, from its end; 0: only the head."""
+
+    @property
+    def share(self) -> float:
+        return self.trainable
+
+
+class FullStudent(GradientStudent):
+    """Every weight of the backbone, and the head, trained on the released answers only."""
+
+    kind: Literal["full"] = "full"
+
+    @property
+    def share(self) -> float:
+        return 100.0
+
+
+class SemiSupervisedStudent(GradientStudent):
+    """A student that also learns from images without answers, by an unlabelled loss.
+
+    A kind may keep tensors from step to step: `initial_state` returns them, and checkpoints store them.
+    """
+
+    uses_unlabelled: ClassVar[bool] = True
+
+    trainable: Annotated[float | None, Unit("per cent")] = Field(None, ge=0, le=100)
+    """Share of the backbone's weights that is trained, from its end; 0: only the head; null: all, if it has any."""
+    pool: Annotated[int | None, Unit("images")] = Field(None, ge=0)
+    """Maximum number of pretraining images that are used in addition to the queries; null is all."""
+    unlabelled_weight: float = Field(1.0, ge=0)
+    """λ: weight of the unlabelled loss."""
+    unlabelled_ratio: int = Field(4, ge=1)
+    """μ: unlabelled images in a step, in batches of answers."""
+
+    @property
+    def share(self) -> float | None:
+        return self.trainable
+
+    def initial_state(self, classes: int) -> dict[str, Tensor]:
+        """Return the tensors, by name, that change from step to step, before the first one."""
+        return {}
+
+    @abstractmethod
+    def unlabelled_loss(self, inputs: Inputs, rows: np.ndarray, seed: int, state: dict[str, Tensor]) -> Tensor:
+        """Return the weighted loss of unlabelled images.
+
+        Args:
+            rows: Image numbers, all of one group of `inputs`.
+            seed: The step's own seed.
+            state: The tensors of `initial_state`, updated in place.
+        """
