@@ -55,7 +55,7 @@ constraints: $(VENV)/installed
 	@(echo "# make constraints: what the tests were run with"; pip freeze --exclude-editable | sed 's/+[a-z0-9.]*$$//') > constraints.txt
 
 ui: $(VENV)/installed
-	@terrine ui
+	@terrine compare --ui
 
 deploy-local: $(VENV)/installed
 	@terrine deploy-local --keep

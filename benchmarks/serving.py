@@ -267,7 +267,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="speed, batches: the student's folder")
     parser.add_argument("--epsilon", type=float, default=8.0, help="company: the student's budget")
     parser.add_argument("--seconds", type=float, default=3.0, help="speed: seconds per figure")
-    parser.add_argument("--data", default="mnist", help="batches: a dataset of `terrine datasets`")
+    parser.add_argument("--data", default="mnist", help="batches: a dataset of `terrine params data.name`")
     parser.add_argument("--root", type=Path, default=Path("data/private/source"), help="batches: where its files lie")
     parser.add_argument("--images", type=int, default=10_000, help="batches: most test images")
     parser.add_argument("--few", type=int, default=2_000, help="batches: images asked about in small requests")

@@ -252,7 +252,7 @@ def tables(runs: Runs, seeds: Sequence[int]) -> None:
 
 def audit(runs: Runs, seeds: Sequence[int]) -> None:
     """Attack the student of many teachers on digits with shadow runs."""
-    from flows.cli.membership import make_shadow
+    from flows.cli.audit import make_shadow
     from tasks.auditing.membership import audit_student
 
     print("\n### Membership inference, digits, many teachers")

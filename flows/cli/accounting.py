@@ -1,4 +1,4 @@
-"""`terrine account` and `terrine calibrate`: what votes cost, and how much noise a budget asks for."""
+"""`terrine account`: the cost of votes, or the noise for a budget."""
 
 from __future__ import annotations
 
@@ -7,19 +7,20 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
-from rich.table import Table
+from rich.table import Column
 from rich.text import Text
 
 from flows.cli.options import JsonOption
-from flows.printing import printer
+from flows.printing import plain_table, printer
+from terrine.errors import SettingError
 
-DeltaOption = Annotated[float, typer.Option(help="δ, well below one over the number of records.")]
+_VOTES, _SANITISED, _BUDGET = "Cost of votes", "Sanitised ε", "Noise for a budget, without votes"
 
 
 def account(
-    votes: Annotated[Path, typer.Argument(help="npy file: votes (queries × teachers) of class indices.")],
+    votes: Annotated[Path | None, typer.Argument(help="npy file: votes (queries × teachers) of class indices.")] = None,
     mechanism: Annotated[
-        Literal["lnmax", "gnmax", "confident"], typer.Option(help="How the queries are answered.")
+        Literal["lnmax", "gnmax", "confident"], typer.Option(help="Mechanism that answers the queries.")
     ] = "gnmax",
     histograms: Annotated[
         bool, typer.Option("--histograms", help="The file holds counts (queries × classes).")
@@ -28,40 +29,53 @@ def account(
         bool, typer.Option("--teachers-first", help="The file holds votes (teachers × queries).")
     ] = False,
     classes: Annotated[int | None, typer.Option(help="Number of classes; default: up to the largest vote.")] = None,
-    teachers: Annotated[int | None, typer.Option(help="Number of teachers to check for.")] = None,
-    queries: Annotated[int | None, typer.Option(help="Only the first so many queries.")] = None,
+    teachers: Annotated[int | None, typer.Option(help="Number of teachers.")] = None,
+    queries: Annotated[int | None, typer.Option(help="Only this many queries, the first.")] = None,
     sigma: Annotated[float | None, typer.Option(help="Noise of gnmax, in votes.")] = None,
     scale: Annotated[float | None, typer.Option(help="Scale of lnmax's Laplace noise, in votes.")] = None,
     threshold: Annotated[float | None, typer.Option(help="Threshold of confident, in votes.")] = None,
     sigma1: Annotated[float | None, typer.Option(help="Noise of confident's threshold test, in votes.")] = None,
     sigma2: Annotated[float | None, typer.Option(help="Noise of confident's answers, in votes.")] = None,
-    delta: DeltaOption = 1e-5,
+    delta: Annotated[float, typer.Option(help="δ, well below one over the number of records.")] = 1e-5,
     weighting: Annotated[
         Literal["expected", "realised"] | None,
-        typer.Option(help="Answers by their expectation, or those given; default: given where --answered says."),
+        typer.Option(help="Expected or realised answers; default: realised with --answered."),
     ] = None,
     answered: Annotated[
-        Path | None, typer.Option(help="npy file: which queries were answered (booleans, or labels with −1).")
+        Path | None, typer.Option(help="npy file: answered queries (booleans, or labels with −1).")
     ] = None,
     conversion: Annotated[
-        Literal["classical", "improved"], typer.Option(help="From RDP to ε; the papers' is classical.")
+        Literal["classical", "improved"], typer.Option(help="Conversion from RDP to ε; papers use classical.")
     ] = "improved",
     orders: Annotated[str, typer.Option(help="RDP orders: default, reference, or numbers with commas.")] = "default",
-    sanitise: Annotated[bool, typer.Option("--sanitise", help="Also the sanitised ε.")] = False,
+    sanitise: Annotated[bool, typer.Option("--sanitise", help="Compute the sanitised ε, too.")] = False,
     order: Annotated[float | None, typer.Option(help="Its RDP order; default: the best.")] = None,
     beta: Annotated[float | None, typer.Option(help="Its smoothing; default: the best.")] = None,
     sigma_ss: Annotated[float | None, typer.Option("--sigma-ss", help="Its noise; default: the best.")] = None,
+    epsilon: Annotated[float | None, typer.Option(help="Budget ε.", rich_help_panel=_BUDGET)] = None,
+    answers: Annotated[int | None, typer.Option(help="Number of answers to pay for.", rich_help_panel=_BUDGET)] = None,
+    tests: Annotated[
+        int, typer.Option(help="Number of threshold tests before them, with --sigma1.", rich_help_panel=_BUDGET)
+    ] = 0,
     as_json: JsonOption = False,
 ) -> None:
-    """Say what answering these votes costs, and which of the figures may be published.
+    """Compute the cost of answering votes, and which of the figures may be published; or the noise for a budget.
 
-    Nothing is released and nothing is charged.
+    Nothing is released and nothing is charged. Without a file, the command finds the noise for --epsilon, --teachers
+    and --answers, and shows the effect of more budget or more teachers.
     """
-    from tasks.pipeline.accounting import Question
+    from tasks.pipeline.accounting import Question, calibration
     from tasks.pipeline.accounting import account as account_votes
     from tasks.tools.vote_files import read_answered, read_histograms
-    from terrine.errors import SettingError
 
+    if votes is None:
+        if epsilon is None or teachers is None or answers is None:
+            raise SettingError("Give a file of votes, or --epsilon, --teachers and --answers to find the noise.")
+        found = calibration(
+            epsilon=epsilon, delta=delta, teachers=teachers, answers=answers, tests=tests, sigma1=sigma1
+        )
+        _show_calibration(found) if not as_json else typer.echo(json.dumps(found, indent=2))
+        return
     if sigma is not None and sigma2 is not None:
         raise SettingError("--sigma and --sigma2 both name the noise of the answers: give one.")
     question = Question(
@@ -89,34 +103,12 @@ def account(
         _show_account(result)
 
 
-def calibrate(
-    epsilon: Annotated[float, typer.Option(help="Budget ε.")],
-    teachers: Annotated[int, typer.Option(help="Number of teachers.")],
-    answers: Annotated[int, typer.Option(help="Number of answers to pay for.")],
-    delta: DeltaOption = 1e-5,
-    tests: Annotated[int, typer.Option(help="Number of threshold tests before them.")] = 0,
-    sigma1: Annotated[float | None, typer.Option(help="Noise of the tests, in votes.")] = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Find the noise for a budget, and show what more budget or more teachers would buy."""
-    from tasks.pipeline.accounting import calibration
-
-    result = calibration(epsilon=epsilon, delta=delta, teachers=teachers, answers=answers, tests=tests, sigma1=sigma1)
-    if as_json:
-        typer.echo(json.dumps(result, indent=2))
-    else:
-        _show_calibration(result)
-
-
 def _show_account(result: dict[str, Any]) -> None:
     from terrine.privacy.accounting.gaussian import round_up
 
-    table, notes = _table("ε", "value", "RDP order", "may be published"), []
-    for name, title in (
-        ("exact", "exact"),
-        ("data_independent", "data-independent RDP"),
-        ("data_dependent", "data-dependent RDP"),
-    ):
+    titles = {"exact": "exact", "data_independent": "data-independent RDP", "data_dependent": "data-dependent RDP"}
+    table, notes = plain_table(Column("ε", no_wrap=True), "value", "RDP order", "may be published"), []
+    for name, title in titles.items():
         figure = result[name]
         table.add_row(
             title,
@@ -163,7 +155,9 @@ def _show_calibration(result: dict[str, Any]) -> None:
             "(exact).",
         )
     )
-    table = _table("", "ε", "teachers", "sigma", "sigma / votes", "clear lead", "answers at this share")
+    table = plain_table(
+        Column(no_wrap=True), "ε", "teachers", "sigma", "sigma / votes", "clear lead", "answers at this share"
+    )
     for row in result["buys"]:
         table.add_row(
             row["change"],
@@ -179,9 +173,3 @@ def _show_calibration(result: dict[str, Any]) -> None:
         "Clear lead: of the plurality over one rival, as a share of the votes, that survives the noise with 95 % "
         "probability. Answers at this share: what the budget pays for at the noise share of the first row."
     )
-
-
-def _table(*columns: str) -> Table:
-    table = Table(*columns, box=None, pad_edge=False)
-    table.columns[0].no_wrap = True
-    return table

@@ -1,90 +1,135 @@
-"""`terrine audit`: attack the mechanisms as installed, or a run, and compare what leaks with what is charged."""
+"""`terrine audit`: attack mechanisms, runs and students, and compare what leaks with what is charged."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
-from rich.table import Table
 from rich.text import Text
 
-from flows.cli.attack import conclude, with_bar
 from flows.cli.options import JsonOption
-from flows.printing import printer
+from flows.printing import plain_table, printer
+from terrine.errors import ArtefactError, SettingError
 
 if TYPE_CHECKING:
     from tasks.runtime.run import Run
 
+Result = dict[str, Any]
+_RUN, _MECHANISM = "Attacks on a run", "Attack on a mechanism"
+
 
 def audit(
     run: Annotated[
-        str | None, typer.Option(help="Attack the mechanism of this run, and put the bound into its statement.")
+        str | None,
+        typer.Option(
+            help="Audit the mechanism of this run and add the bound to its statement. For other attacks on a run the "
+            "default is the run selected last.",
+            rich_help_panel=_RUN,
+        ),
     ] = None,
-    neighbours: Annotated[
-        int | None, typer.Option(help="Exchange so many units of the run's data instead, and count teachers that move.")
-    ] = None,
-    mechanism: Annotated[str, typer.Option(help="What to attack, without --run.")] = "gnmax",
-    sigma: Annotated[float, typer.Option(help="Noise of the answers of gnmax, confident and histogram.")] = 10.0,
-    scale: Annotated[float, typer.Option(help="Scale of lnmax's Laplace noise.")] = 2.0,
-    threshold: Annotated[float, typer.Option(help="Threshold of confident.")] = 80.0,
-    sigma1: Annotated[float, typer.Option(help="Noise of confident's threshold test.")] = 10.0,
-    teachers: Annotated[int, typer.Option(help="Teachers behind the made-up histograms.")] = 100,
-    runs: Annotated[int, typer.Option(help="Runs on either of two neighbouring histograms.")] = 400,
-    queries: Annotated[int | None, typer.Option(help="Queries in a run; default: as many as show most.")] = None,
-    delta: Annotated[float, typer.Option(help="δ.")] = 1e-5,
-    confidence: Annotated[float, typer.Option(help="Confidence of the whole audit.")] = 0.95,
-    noise: Annotated[Literal["secure", "replay"], typer.Option(help="Source of the noise.")] = "secure",
-    seed: Annotated[int, typer.Option(help="Seed of replayed noise.")] = 0,
     canaries: Annotated[
         int | None,
         typer.Option(
-            help="Attack the whole path of a run instead, with so many planted records; at most its teachers."
+            help="Plant this many records in copies of the run and look for them in what the copies release; at most "
+            "one per teacher.",
+            rich_help_panel=_RUN,
         ),
     ] = None,
-    shadows: Annotated[int, typer.Option(help="Runs with canaries, each with coins and noise of its own.")] = 1,
+    neighbours: Annotated[
+        int | None,
+        typer.Option(help="Exchange this many units of the data and count affected teachers.", rich_help_panel=_RUN),
+    ] = None,
+    membership: Annotated[
+        bool,
+        typer.Option("--membership", help="Membership inference against the student (LiRA).", rich_help_panel=_RUN),
+    ] = False,
+    shadows: Annotated[
+        int | None,
+        typer.Option(
+            help="Number of shadow runs: by default 1 with --canaries, 16 with --membership.", rich_help_panel=_RUN
+        ),
+    ] = None,
+    mechanism: Annotated[str, typer.Option(help="Mechanism without --run.", rich_help_panel=_MECHANISM)] = "gnmax",
+    sigma: Annotated[
+        float, typer.Option(help="Noise of the answers of gnmax, confident and histogram.", rich_help_panel=_MECHANISM)
+    ] = 10.0,
+    scale: Annotated[float, typer.Option(help="Scale of lnmax's Laplace noise.", rich_help_panel=_MECHANISM)] = 2.0,
+    threshold: Annotated[float, typer.Option(help="Threshold of confident.", rich_help_panel=_MECHANISM)] = 80.0,
+    sigma1: Annotated[
+        float, typer.Option(help="Noise of confident's threshold test.", rich_help_panel=_MECHANISM)
+    ] = 10.0,
+    teachers: Annotated[
+        int, typer.Option(help="Number of teachers in the synthetic histograms.", rich_help_panel=_MECHANISM)
+    ] = 100,
+    runs: Annotated[
+        int, typer.Option(help="Runs on each of two neighbouring histograms.", rich_help_panel=_MECHANISM)
+    ] = 400,
+    queries: Annotated[
+        int | None,
+        typer.Option(help="Queries in a run; default: the most informative number.", rich_help_panel=_MECHANISM),
+    ] = None,
+    delta: Annotated[float, typer.Option(help="δ.", rich_help_panel=_MECHANISM)] = 1e-5,
+    noise: Annotated[
+        Literal["secure", "replay"], typer.Option(help="Source of the noise.", rich_help_panel=_MECHANISM)
+    ] = "secure",
+    seed: Annotated[int, typer.Option(help="Seed of replayed noise.", rich_help_panel=_MECHANISM)] = 0,
+    confidence: Annotated[float, typer.Option(help="Confidence of the audit's bound.")] = 0.95,
     as_json: JsonOption = False,
 ) -> None:
-    """Attack a mechanism on made-up neighbouring data: exit code 1 when it leaks more than it charges.
+    """Attack a mechanism on synthetic neighbouring histograms, or a run; exit with status 1 if more leaks than charged.
 
-    With --canaries, records made to be found are planted in copies of a run, and looked for in what the copies release.
-    The outcome is private: it is written to data/private/RUN/canaries.json, never into the statement.
+    Results of --canaries, --neighbours and --membership are private: they are stored in data/private/RUN/, never in the
+    statement.
     """
-    from tasks.auditing.mechanisms import audit as audit_mechanism
-    from terrine.aggregation.registry import mechanism_of
-    from terrine.privacy.noise import ReplayNoise, SecureNoise
+    from tasks.runtime.run import chosen_run
 
+    if (canaries is not None) + (neighbours is not None) + membership > 1:
+        raise SettingError("--canaries, --neighbours and --membership are different attacks: give one.")
     if canaries is not None:
         from flows.stages import run_through
         from tasks.auditing.canaries import audit_canaries
-        from tasks.runtime.run import chosen_run
 
-        subject = chosen_run(run)
+        subject, count = chosen_run(run), shadows or 1
         found = with_bar(
-            "canaries", lambda tell: audit_canaries(subject, run_through, canaries, shadows, confidence, tell)
+            "canaries", lambda tell: audit_canaries(subject, run_through, canaries, count, confidence, tell)
         )
         conclude(found, as_json, _show_canaries)
-        return
-    if neighbours is not None:
-        exchange_units(run, neighbours, as_json)
-        return
-    if run is not None:
-        conclude(audit_run(run, runs=runs, queries=queries, confidence=confidence), as_json, _show)
-        return
-    given = {"sigma": sigma, "scale": scale, "threshold": threshold, "sigma1": sigma1, "sigma2": sigma}
-    result = audit_mechanism(
-        mechanism_of({"mechanism": mechanism, **given}),
-        noise=SecureNoise() if noise == "secure" else ReplayNoise(seed),
-        teachers=teachers,
-        runs=runs,
-        queries=queries,
-        delta=delta,
-        confidence=confidence,
-    )
-    conclude(result, as_json, _show)
+    elif neighbours is not None:
+        from tasks.auditing.neighbours import audit_neighbours
+
+        subject = chosen_run(run)
+        found = with_bar("neighbours", lambda tell: audit_neighbours(subject, vote_again, neighbours, tell))
+        conclude(found, as_json, _show_neighbours)
+    elif membership:
+        from tasks.auditing.membership import audit_student
+
+        subject, count = chosen_run(run), shadows or 16
+        found = with_bar("shadow runs", lambda tell: audit_student(subject, make_shadow, count, confidence, tell))
+        conclude(found, as_json, lambda result: _show_membership(subject.name, result))
+    elif run is not None:
+        conclude(audit_run(run, runs=runs, queries=queries, confidence=confidence), as_json, _show_mechanism)
+    else:
+        from tasks.auditing.mechanisms import audit as audit_mechanism
+        from terrine.aggregation.registry import mechanism_of
+        from terrine.privacy.noise import ReplayNoise, SecureNoise
+
+        given = {"sigma": sigma, "scale": scale, "threshold": threshold, "sigma1": sigma1, "sigma2": sigma}
+        result = audit_mechanism(
+            mechanism_of({"mechanism": mechanism, **given}),
+            noise=SecureNoise() if noise == "secure" else ReplayNoise(seed),
+            teachers=teachers,
+            runs=runs,
+            queries=queries,
+            delta=delta,
+            confidence=confidence,
+        )
+        conclude(result, as_json, _show_mechanism)
 
 
-def audit_run(name: str, **options: Any) -> dict[str, Any]:
-    """Audit the mechanism of a complete run with its own noise, and write its statement anew with the bound in it."""
+def audit_run(name: str, **options: Any) -> Result:
+    """Audit the mechanism of a complete run with its own noise, and rewrite its statement with the bound."""
     from flows.stages import check_released, state_anew
     from tasks.auditing.mechanisms import audit as audit_mechanism
     from tasks.runtime.accounts import noise_source
@@ -92,7 +137,6 @@ def audit_run(name: str, **options: Any) -> dict[str, Any]:
     from tasks.runtime.releases import spent_on_inputs
     from tasks.runtime.run import chosen_run
     from terrine.aggregation.sums import mu_left
-    from terrine.errors import ArtefactError, SettingError
 
     run = chosen_run(name)
     if run.params.transcription is not None:
@@ -115,19 +159,64 @@ def audit_run(name: str, **options: Any) -> dict[str, Any]:
     return result
 
 
-def _show(result: dict[str, Any]) -> None:
+def make_shadow(shadow: Run) -> None:
+    """Take a shadow run from its records to its student."""
+    from flows.stages import run_through
+
+    transcribed = shadow.params.transcription is not None
+    run_through(shadow, "partition", "labels" if transcribed else "partition")
+    run_through(shadow, *(("teach", "transcribe") if transcribed else ("average", "student")))
+
+
+def vote_again(scratch: Run) -> None:
+    """Take a run from its dataset to its votes; released averages are not computed again."""
+    from flows.stages import run_through
+
+    run_through(scratch, "partition", "partition")
+    if not scratch.params.teachers.releases_averages:
+        run_through(scratch, "average", "average")
+    run_through(scratch, "teach", "vote")
+
+
+def with_bar(what: str, attack: Callable[[Callable[[float, str], None]], Result]) -> Result:
+    """Return the result of an attack, which is passed a progress function (share done, next step).
+
+    Progress is a bar on a terminal and occasional lines elsewhere. Stages of shadow runs show none.
+    """
+    from rich.progress import Progress
+
+    from tasks.runtime.progress import CURRENT, lines
+
+    console = printer(stderr=True)
+    if not console.is_terminal:
+        with CURRENT.within_more():
+            return attack(lines(what, console.print))
+    with CURRENT.within_more(), Progress(console=console, transient=True) as bar:
+        task = bar.add_task(what, total=1.0)
+        return attack(lambda share, text: bar.update(task, completed=share, description=text))
+
+
+def conclude(result: Result, as_json: bool, show: Callable[[Result], None]) -> None:
+    """Print a result; exit with status 1 if more leaks than is charged."""
+    if as_json:
+        typer.echo(json.dumps(result, indent=2))
+    else:
+        show(result)
+    if result["caught"]:
+        raise typer.Exit(1)
+
+
+def _show_mechanism(result: Result) -> None:
     console = printer()
     each = "coins" if "mu" in result else "queries"
-    table = Table("attack", each, "runs", "ε charged", "ε ≥", "μ charged", "μ ≥", box=None, pad_edge=False)
+    table = plain_table("attack", each, "runs", "ε charged", "ε ≥", "μ charged", "μ ≥")
     for entry in result["canaries"]:
+        bounds = (entry[name] for name in ("epsilon_charged", "epsilon_at_least", "mu_charged", "mu_at_least"))
         table.add_row(
             Text.assemble(entry["name"], (" caught" if entry["caught"] else "", "bold red")),
             f"{entry[each]:,}",
             str(entry["runs"]),
-            *(
-                "" if entry[name] is None else f"{entry[name]:.3f}"
-                for name in ("epsilon_charged", "epsilon_at_least", "mu_charged", "mu_at_least")
-            ),
+            *("" if bound is None else f"{bound:.3f}" for bound in bounds),
         )
     of = "rows of made-up features" if "mu" in result else f"{result['teachers']} teachers"
     console.print(
@@ -142,13 +231,13 @@ def _show(result: dict[str, Any]) -> None:
     console.print(result["note"])
 
 
-def _show_canaries(result: dict[str, Any]) -> None:
+def _show_canaries(result: Result) -> None:
     console = printer()
     console.print(
         f"{result['canaries']} canaries ({result['unit']}) in each of {result['shadows']} shadow runs, "
         f"{result['mechanism']}, {result['noise']['kind']} noise\n"
     )
-    table = Table(box=None, pad_edge=False, show_header=False)
+    table = plain_table()
     table.add_row("moved by a canary", f"{result['moved']:.0%}", "100% is the worst case, and charged")
     table.add_row("coins guessed", f"{result['right']} of {result['guesses']} right", "half is chance")
     table.add_row(
@@ -156,7 +245,7 @@ def _show_canaries(result: dict[str, Any]) -> None:
         f"{result['epsilon_at_least']:.3f}",
         f"{result['epsilon_charged']:.3f} is charged, δ = {result['delta']:g}",
     )
-    table.add_row("ε at least, were there no noise", f"{result['epsilon_without_noise']:.3f}", "the audit's power")
+    table.add_row("ε at least, without noise", f"{result['epsilon_without_noise']:.3f}", "the audit's power")
     console.print(table)
     if result["fault"]:
         console.print(f"\n{result['fault']}", style="bold red")
@@ -167,36 +256,13 @@ def _show_canaries(result: dict[str, Any]) -> None:
     console.print(result["notice"])
 
 
-def exchange_units(run: str | None, count: int, as_json: bool) -> None:
-    """Try `count` units of a run (None: the one selected last); exit code 1 when one moves too much."""
-    from tasks.auditing.neighbours import audit_neighbours
-    from tasks.runtime.run import chosen_run
-
-    subject = chosen_run(run)
-    conclude(
-        with_bar("neighbours", lambda tell: audit_neighbours(subject, vote_again, count, tell)),
-        as_json,
-        _show_neighbours,
-    )
-
-
-def vote_again(scratch: Run) -> None:
-    """Take a run from its dataset to its votes; averages that were released are there already."""
-    from flows.stages import run_through
-
-    run_through(scratch, "partition", "partition")
-    if not scratch.params.teachers.releases_averages:
-        run_through(scratch, "average", "average")
-    run_through(scratch, "teach", "vote")
-
-
-def _show_neighbours(result: dict[str, Any]) -> None:
+def _show_neighbours(result: Result) -> None:
     console = printer()
     unit, most = result["unit"], result["most"]
     console.print(f"{result['run']}: {result['tried']} of {result['units']:,} units tried ({unit})\n")
     votes = "voters" in result
     columns = ("teachers that moved", "votes that changed") if votes else ("sums moved, of what is charged",)
-    table = Table(f"{unit} and what was done", *columns, box=None, pad_edge=False)
+    table = plain_table(f"{unit} and what was done", *columns)
     for entry in result["steps"]:
         moved = (
             (f"{entry['teachers']} of {result['voters']}", f"{entry['votes']:,} of {result['votes']:,}")
@@ -217,3 +283,26 @@ def _show_neighbours(result: dict[str, Any]) -> None:
     else:
         most = "more than one teacher" if votes else "the sums by more than is charged"
         console.print(f"\nNo unit moved {most}; that proves nothing about the others.")
+
+
+def _show_membership(run: str, result: Result) -> None:
+    console = printer()
+    console.print(f"{run}: {result['shadows']} shadow runs, {result['units']:,} units ({result['unit']})\n")
+    table, auc, charged = plain_table(), result["auc"], result["epsilon_charged"]
+    table.add_row(
+        "area under the ROC curve", f"{auc['value']:.3f} ({auc['low']:.3f} to {auc['high']:.3f})", "0.5 is chance"
+    )
+    for who, found in (("members", result["members_found"]), ("non-members", result["others_found"])):
+        for fpr, rate in found.items():
+            shown = f"{rate['value']:.2%} ({rate['low']:.2%} to {rate['high']:.2%})"
+            table.add_row(f"{who} found at {float(fpr):.1%} false alarms", shown, f"{float(fpr):.2%} is chance")
+    table.add_row(f"ε at least, with confidence {result['confidence']:.0%}", f"{result['epsilon_at_least']:.3f}", "")
+    table.add_row("ε charged", "none: NOT PRIVATE" if charged is None else f"{charged:.4f}", f"δ = {result['delta']:g}")
+    console.print(table)
+    if charged is None:
+        console.print("\nThe release promises nothing that an attack could refute.")
+    elif result["caught"]:
+        console.print("\nThe student gives away more than is charged.", style="bold red")
+    else:
+        console.print("\nNothing beyond the charge was found; that proves nothing.")
+    console.print(result["notice"])

@@ -1,4 +1,4 @@
-"""`terrine check`: what can be known of a run before any work."""
+"""`terrine check`: what is known before any work, about a run, an installation, or a mechanism for a budget."""
 
 from __future__ import annotations
 
@@ -6,33 +6,86 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
 from rich.text import Text
 
-from flows.printing import printer
+from flows.cli.options import PresetOption, SetOption
+from flows.printing import plain_table, printer
+from terrine.errors import SettingError
 from terrine.geometry import in_words
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from tasks.tools.check import Finding
+    from terrine.advice import Advice
+
+_ADVICE = "Advice without data"
 
 
 def check(
-    preset: Annotated[
-        str | None, typer.Option("--preset", help="A preset, or a run; default: the run that was selected last.")
-    ] = None,
+    preset: PresetOption = None,
     name: Annotated[
-        str | None, typer.Option("--name", help="A run that was named; with --preset, one that would be.")
+        str | None, typer.Option("--name", help="A named run; with --preset, the run that it would be.")
     ] = None,
-    set_: Annotated[
-        list[str] | None, typer.Option("--set", help="Override a parameter: section.key=value. May be repeated.")
+    set_: SetOption = None,
+    installation: Annotated[
+        bool, typer.Option("--installation", help="Check versions, devices and the project instead of a run.")
+    ] = False,
+    units: Annotated[
+        int | None,
+        typer.Option(min=1, help="Approximate number of records or groups.", rich_help_panel=_ADVICE),
     ] = None,
+    classes: Annotated[int | None, typer.Option(min=2, help="Number of classes.", rich_help_panel=_ADVICE)] = None,
+    epsilon: Annotated[float | None, typer.Option(help="Budget of the run.", rich_help_panel=_ADVICE)] = None,
+    delta: Annotated[float, typer.Option(help="δ of the budget.", rich_help_panel=_ADVICE)] = 1e-5,
+    group: Annotated[
+        bool,
+        typer.Option("--group", help="Protect groups (privacy.unit=group), not records.", rich_help_panel=_ADVICE),
+    ] = False,
+    features: Annotated[
+        int, typer.Option(min=1, help="Number of features that a linear head reads.", rich_help_panel=_ADVICE)
+    ] = 200,
+    apart: Annotated[
+        bool, typer.Option("--apart", help="Sums over records are not possible.", rich_help_panel=_ADVICE)
+    ] = False,
+    one_round: Annotated[
+        bool, typer.Option("--one-round", help="Data owners can answer only once.", rich_help_panel=_ADVICE)
+    ] = False,
+    not_linear: Annotated[
+        bool,
+        typer.Option(
+            "--not-linear", help="A linear head on fixed features is not sufficient.", rich_help_panel=_ADVICE
+        ),
+    ] = False,
 ) -> None:
-    """Look at the data, the settings and the budget of a run, and exit with 1 if a run would be refused.
+    """Check the data, the settings and the budget of a run; exit with status 1 if the run would be refused.
 
     A sample of images is decoded. Nothing is trained, charged or kept.
+
+    With --units, no data are read: the command advises a mechanism, the number of teachers and the noise.
     """
+    if installation:
+        _show_installation()
+        return
+    if units is not None:
+        from terrine.advice import advise
+
+        if classes is None or epsilon is None:
+            raise SettingError("--units needs --classes and --epsilon.")
+        _show_advice(
+            advise(
+                units,
+                classes=classes,
+                features=features,
+                epsilon=epsilon,
+                delta=delta,
+                unit="group" if group else "record",
+                apart=apart,
+                one_round=one_round,
+                linear=not not_linear,
+            )
+        )
+        return
     from tasks.config.presets import derive, project_root, selected_run
     from tasks.tools.check import look_at
 
@@ -43,31 +96,65 @@ def check(
         raise typer.Exit(1)
 
 
-def refuse(root: Path, name: str, console: Console) -> None:
-    """Print what is known of a run of private data before it is made; raise SettingError where it must not be."""
+def _show_installation() -> None:
+    """Print versions, devices and the project; exit with status 1 if something is missing."""
+    from tasks.tools.project import installed
+
+    there, missing = installed()
+    table, console = plain_table(), printer(soft_wrap=True)
+    for row in there.items():
+        table.add_row(*row)
+    console.print(table)
+    for sentence in missing:
+        console.print(f"Missing: {sentence}.", style="red")
+    if missing:
+        raise typer.Exit(1)
+    console.print("Nothing is missing.", style="green")
+
+
+def _show_advice(found: Advice) -> None:
+    console = printer()
+    console.print(f"aggregation.mechanism={found.mechanism}", style="bold")
+    if found.mechanism == "histogram":
+        votes = found.votes
+        console.print(
+            f"{votes.teachers:,} teachers, {votes.queries:,} queries, noise of {votes.sigma:.1f} votes on every count "
+            "(what auto chooses)"
+        )
+    console.print(found.reason)
+    if not found.useful:
+        little = " a student would learn little but noise."
+        would = "" if found.epsilon is None else f" ε = {found.epsilon:g} would do."
+        console.print(Text.assemble(("That is too little:", "red"), little + would))
+        raise typer.Exit(1)
+
+
+def refuse(root: Path, name: str) -> None:
+    """Print what is known of a run of private data before it is made; raise SettingError if it must not be made."""
     from tasks.config.presets import resolve
     from tasks.runtime.run import Run
     from tasks.runtime.store import Folders
     from tasks.tools.check import look_at
     from tasks.transcription.release import is_of_public
-    from terrine.errors import SettingError
 
     if is_of_public(Run(root, name, resolve(root, name))) or Folders(root, name).report.is_file():
         return
     found = look_at(root, name)
-    show(found, console, findings=not found.stops)
+    show(found, printer(), findings=not found.stops)
     if found.stops:
         raise SettingError("\n".join(found.stops))
 
 
 def show(found: Finding, console: Console, *, findings: bool = True) -> None:
-    """Print it: private figures, for the terminal alone. findings: with what speaks against the run."""
+    """Print private figures about a run, for the terminal only; with its notes and doubts if `findings`."""
     survey = found.survey
-    table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
+    table = plain_table(padding=(0, 2, 0, 0))
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
     table.add_row("run", found.run.name)
-    table.add_row("records (private)", _records(found))
+    public = f", {survey.public:,} public and asked about" if survey.public else ""
+    taught, held_out = survey.records
+    table.add_row("records (private)", f"{taught:,} to learn from, {held_out:,} held out for the test{public}")
     if survey.groups is not None:
         taught, held_out = survey.groups
         table.add_row(
@@ -90,7 +177,10 @@ def show(found: Finding, console: Console, *, findings: bool = True) -> None:
         table.add_row("sums", _sums(found))
     table.add_row("price", _price(found))
     if found.claimed is not None:
-        table.add_row("the paper claims", _claimed(found))
+        exact = "no ε" if found.exact is None else f"ε = {found.exact:.4f}"
+        wrong = found.exact is None or found.claimed < found.exact
+        claim = f"ε = {found.claimed:.4f}{', which does not hold' if wrong else ''}; {exact} is exact"
+        table.add_row("the paper claims", claim)
     if found.minutes is not None:
         table.add_row("time", f"{max(1.0, found.minutes):.0f} min or so on two cores")
     console.print(table)
@@ -100,12 +190,6 @@ def show(found: Finding, console: Console, *, findings: bool = True) -> None:
         for sentence in found.refusals + found.doubts:
             word = "Refused" if sentence in found.stops else "Doubtful"
             console.print(Text.assemble((f"{word}:", "red"), f" {sentence}"))
-
-
-def _records(found: Finding) -> str:
-    survey = found.survey
-    public = f", {survey.public:,} public and asked about" if survey.public else ""
-    return f"{survey.records[0]:,} to learn from, {survey.records[1]:,} held out for the test{public}"
 
 
 def _classes(found: Finding) -> str:
@@ -184,10 +268,3 @@ def _price(found: Finding) -> str:
         f"{account}{budget}, {spent}; this run costs up to ε = {round_up(found.cost):.4g} and brings that to "
         f"ε = {round_up(found.total):.4g} at δ = {(params.transcription or params.aggregation).delta:g}"
     )
-
-
-def _claimed(found: Finding) -> str:
-    assert found.claimed is not None
-    holds = found.exact is not None and found.claimed >= found.exact
-    exact = "no ε" if found.exact is None else f"ε = {found.exact:.4f}"
-    return f"ε = {found.claimed:.4f}{'' if holds else ', which does not hold'}; {exact} is exact"

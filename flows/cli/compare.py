@@ -1,30 +1,37 @@
-"""`terrine compare`: finished runs beside each other, ε against accuracy."""
+"""`terrine compare`: finished runs side by side, ε against accuracy, in the terminal, as a page or in MLflow."""
 
 from __future__ import annotations
 
 import json
+import os
+import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
-from rich.table import Column, Table
+from rich.table import Column
 
 from flows.cli.options import CsvOption, JsonOption, refuse_two_formats
-from flows.printing import printer
+from flows.printing import plain_table, printer
 
 
 def compare(
     runs: Annotated[list[str] | None, typer.Argument(help="Names of finished runs; default: all of them.")] = None,
-    html: Annotated[Path | None, typer.Option(help="Also write a page with the figure to this file.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Also write a page with a chart to this file.")] = None,
     as_json: JsonOption = False,
     as_csv: CsvOption = False,
+    ui: Annotated[
+        bool, typer.Option("--ui", help="Open all runs in MLflow instead, on this machine only, until Ctrl-C.")
+    ] = False,
+    port: Annotated[int, typer.Option(help="Port of --ui.")] = 5000,
 ) -> None:
-    """Compare finished runs: ε, accuracy as served, answers, seconds, and in which settings they differ.
+    """Compare finished runs: ε, accuracy as served, answers, seconds, and the settings in which they differ.
 
-    As CSV or JSON every setting that differs is a column.
-
-    Accuracies of private data are compared only where they were released with noise (evaluation.epsilon).
+    As CSV or JSON every setting that differs is a column. Accuracies on private data are compared only if they were
+    released with noise (evaluation.epsilon).
     """
+    if ui:
+        _open_mlflow(port)
     from tasks.config.presets import project_root
     from tasks.reports.comparison import columns, compared, comparison_page, differences, front, readable
     from terrine.errors import ArtefactError
@@ -46,7 +53,7 @@ def compare(
         typer.echo(pandas.DataFrame(columns(rows)).to_csv(index=False), nl=False)
         return
     console, best = printer(), front(rows)
-    table = Table(
+    table = plain_table(
         Column("run", no_wrap=True, overflow="fold"),
         Column("ε", justify="right", no_wrap=True),
         Column("δ", justify="right", no_wrap=True),
@@ -55,8 +62,6 @@ def compare(
         Column("teachers", justify="right"),
         Column("answered", justify="right"),
         Column("seconds", justify="right"),
-        box=None,
-        pad_edge=False,
         padding=(0, 1),
     )
     for row in rows:
@@ -83,3 +88,24 @@ def compare(
         )
     if html is not None:
         console.print(f"Written: {html}", soft_wrap=True)
+
+
+def _open_mlflow(port: int) -> NoReturn:
+    """Replace this process by MLflow's UI, opened at the comparison of ε and accuracy."""
+    from tasks.config.presets import project_root, resolve, selected_run
+    from tasks.pipeline.tracking import lay_out_database
+    from tasks.runtime.locks import at_work
+    from tasks.runtime.run import Run
+    from tasks.runtime.store import read_json
+
+    root = project_root()
+    name = selected_run(root)
+    run = Run(root, name, resolve(root, name))
+    record = run.folders.private / "tracking.json"
+    view = read_json(record).get("view", "") if record.is_file() else ""
+    with at_work(root):
+        lay_out_database(run)
+    print(f"MLflow: http://127.0.0.1:{port}/{view} in a few seconds (Ctrl-C ends it)", flush=True)
+    uri = run.database(run.params.tracking.uri)
+    arguments = ["-m", "mlflow", "ui", "--backend-store-uri", uri, "--host", "127.0.0.1", "--port", str(port)]
+    os.execv(sys.executable, [sys.executable, *arguments])

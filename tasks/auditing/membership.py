@@ -44,7 +44,7 @@ def audit_student(
     """
     if shadows < FEWEST:
         raise SettingError(f"An attack needs at least {FEWEST} shadow runs, not {shadows}.")
-    refuse_findings(run.params.aggregation, "terrine membership")
+    refuse_findings(run.params.aggregation, "terrine audit --membership")
     if not run.folders.statement.is_file():
         raise ArtefactError(f"The run {run.name} has released nothing yet: make it first (terrine run).")
     _check_attackable(run.params.transcription)

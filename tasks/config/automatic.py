@@ -92,6 +92,6 @@ def _marks_of_kind(name: str, kinds: Kinds[Any], kind: Any, key: str) -> list[Au
         listed = ", ".join(known)
         raise SettingError(
             f"{name}.{key}=auto is known for {name}.{kinds.key}={listed}, not for {kind}. Give numbers "
-            f"(`terrine calibrate` finds them), or take {name}.{kinds.key}={listed}."
+            f"(`terrine account` finds them), or take {name}.{kinds.key}={listed}."
         )
     return _marks(kinds.of(kind), key) if kind in known else []

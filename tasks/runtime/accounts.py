@@ -159,7 +159,7 @@ def _noise(run: Run, epsilon: float) -> tuple[str, float, list[str]]:
     """
     mechanism: Any = run.params.aggregation
     queries, teachers, delta = run.params.queries.count, run.params.partition.teachers, mechanism.delta
-    words = f"terrine calibrate --epsilon {epsilon:g} --teachers {teachers} --answers {queries}".split()
+    words = f"terrine account --epsilon {epsilon:g} --teachers {teachers} --answers {queries}".split()
     words += [] if delta == 1e-5 else ["--delta", f"{delta:g}"]
     if mechanism.mechanism in ("histogram", "gnmax"):
         return "sigma", round_up(calibrate(epsilon, delta, queries).sigma, 2), words
@@ -176,7 +176,7 @@ def _raised(account: str, needs: float) -> list[str]:
     epsilon = f"{round_up(needs, 2):g}"
     return [
         f"Or, if more may be learnt about these people in all, raise the budget and --set ledger.epsilon={epsilon}:",
-        typed(["terrine", "ledger", "set-budget", epsilon, "--account", account]),
+        typed(["terrine", "ledger", "--budget", epsilon, "--account", account]),
     ]
 
 

@@ -1,27 +1,32 @@
-"""`terrine init`: a project in a folder of its own, apart from Terrine's code, which pip upgrades.
+"""Projects (`terrine init`) and the installation (`terrine check --installation`).
 
-A project is what a fresh clone has beside the code: params.yaml, the presets, dvc.yaml, deployments, data/ in zones,
-and git and DVC that keep private data out. Whoever makes a project where there is one gets what is missing: presets
-that came with a later version, and a dvc.yaml of that version. Nothing else that is there is changed.
+A project is a folder with what a clone has besides code: params.yaml, presets, dvc.yaml, deployments, data/ in zones,
+and git and DVC that keep private data out. In an existing project `begin` adds missing files, such as presets of a
+later version, and rewrites dvc.yaml. Other files are not changed.
 """
 
 from __future__ import annotations
 
+import os
+import platform
 import shutil
 import subprocess
 import sys
-from importlib.metadata import PackageNotFoundError, files
+from importlib.metadata import PackageNotFoundError, files, requires, version
 from pathlib import Path, PurePosixPath
 
-from tasks.config.presets import PRESETS
+from packaging.requirements import Requirement
+
+from tasks.config.presets import PRESETS, project_root, selected_run
 from tasks.pipeline.graph import HEAD, MAIN
 from tasks.runtime.graph import has_vault
-from terrine.errors import SettingError
+from terrine.errors import SettingError, TerrineError
 from terrine.files import write_text
 
 SHARED = PurePosixPath("share", "terrine")
 """Where a wheel lays what projects begin with, below its environment's folder (pyproject.toml, data-files)."""
 REPOSITORY = Path(__file__).resolve().parents[2]
+EXTRAS = ("", "pipeline", "parties", "serve")
 COPIED = ("params.yaml", "prefect.yaml", ".dvcignore", ".gitignore", "data/README.md")
 DERIVED = f"*-{'[0-9a-f]' * 8}.yaml"
 """Names of runs that were derived from presets."""
@@ -102,3 +107,50 @@ def _call(folder: Path, *command: str) -> None:
         raise SettingError(f"`{' '.join(command)}` cannot be run in {folder}: {error.strerror}.") from error
     if done.returncode:
         raise SettingError(f"`{' '.join(command)}` failed in {folder}: {(done.stderr or done.stdout).strip()}")
+
+
+def installed() -> tuple[dict[str, str], list[str]]:
+    """Return versions, devices and the project, by name, and a sentence about each missing package or program."""
+    there = {
+        "terrine": f"{version('terrine')}, Python {platform.python_version()}, {platform.platform()}",
+        "devices": _devices(),
+        "project": _project(),
+    }
+    missing = [f"{name} is not in PATH; DVC calls it" for name in ("git", "terrine") if shutil.which(name) is None]
+    for requirement, extra in _requirements():
+        bring = f"pip install 'terrine[{extra}]'" if extra else "pip install terrine"
+        try:
+            there[requirement.name] = found = version(requirement.name)
+        except PackageNotFoundError:
+            missing.append(f"{requirement.name} is missing: {bring}")
+        else:
+            if not requirement.specifier.contains(found, prereleases=True):
+                missing.append(f"{requirement.name} is {found}, and Terrine needs {requirement.specifier}: {bring}")
+    return there, missing
+
+
+def _requirements() -> list[tuple[Requirement, str]]:
+    """Return the packages that Terrine or one of its main extras requires, each with its first extra."""
+    found: dict[str, tuple[Requirement, str]] = {}
+    for requirement in map(Requirement, requires("terrine") or []):
+        for extra in EXTRAS:
+            if requirement.marker is None or requirement.marker.evaluate({"extra": extra}):
+                found.setdefault(requirement.name, (requirement, extra))
+                break
+    return [entry for name, entry in found.items() if name != "terrine"]
+
+
+def _devices() -> str:
+    import torch
+
+    others = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
+    others += ["Apple's GPU (mps)"] if torch.backends.mps.is_available() else []
+    return ", ".join([f"{os.cpu_count()} CPU cores", *(others or ["no GPU"])])
+
+
+def _project() -> str:
+    try:
+        root = project_root()
+        return f"{root}, where the run {selected_run(root)} was selected last"
+    except TerrineError as error:
+        return str(error)

@@ -128,11 +128,11 @@ def _register(run: Run) -> str:
 
     record: Path = run.folders.private / "tracking.json"
     if not record.is_file():
-        raise ArtefactError(f"MLflow does not know {run.name}. Log it first: terrine track {run.name}")
+        raise ArtefactError(f"MLflow does not know {run.name}. Log it first: terrine run --preset {run.name}")
     with mlflow.start_run(run_id=read_json(record)["run_id"]):
         version = log_student_models(run)
     if version is None:
-        raise ArtefactError(f"MLflow registered no version of {run.name}. Log it again: terrine track {run.name}")
+        raise ArtefactError(f"MLflow registered no version of {run.name}. Check tracking.uri and promote it again.")
     return version
 
 

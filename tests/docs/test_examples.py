@@ -109,7 +109,7 @@ def test_a_script_that_lacks_an_argument_is_noticed(monkeypatch):
         script_understands(["python", "benchmarks/accuracy.py"], monkeypatch)
 
 
-@pytest.mark.parametrize("words", ["run --preste x", "ledger shwo", "predict --no-such"])
+@pytest.mark.parametrize("words", ["run --preste x", "party shwo", "predict --no-such"])
 def test_a_command_that_is_none_is_noticed(words):
     with pytest.raises((AssertionError, Exception), match=r"(?i)no such option|no command"):
         understood(words.split())

@@ -4,7 +4,7 @@ import pytest
 import yaml
 
 from benchmarks.crash.project import TRANSCRIBED
-from flows.cli import run
+from flows.cli.run import run
 from tasks.pipeline.graph import MAIN
 from tasks.runtime.store import Folders, read_json
 from tasks.runtime.versioning import changed_stages

@@ -91,7 +91,7 @@ def _charged(ledger: GuardianLedger, standing: dict[str, Any] | None) -> str:
         others = "another account" if beside == 1 else f"{beside} other accounts"
         said += (
             f" Its ledger has {others}, whose releases are not added to this one's: right for data of other people "
-            "alone. Accounts of the same people are made to add up by `terrine ledger link`."
+            "alone. Accounts of the same people are made to add up by `terrine ledger --link`."
         )
     if standing["left"] is None or standing["price"] <= standing["left"] * (1 + 1e-9):
         return said

@@ -59,7 +59,7 @@ def look_ahead(path: Path, edition: str, queries: Path | None = None) -> Next:
         raise BudgetError(
             f"Edition {edition!r} may cost up to ε={account['price']:g} at δ={account['delta']:g}, and the account has "
             f"room for ε={room:.4g} more: ε={account['spent']:g} of {account['budget']:g} is spent. Agree on fewer "
-            "queries or more noise, or raise the budget (terrine ledger set-budget). Nothing was changed."
+            "queries or more noise, or raise the budget (terrine ledger --budget). Nothing was changed."
         )
     return Next(terms, account, queries is not None)
 

@@ -251,7 +251,7 @@ class Account:
         if known != budget and not (known.mode == budget.mode and known.epsilon is budget.epsilon is None):
             raise LedgerError(
                 f"The dataset is registered with {known}, not with {budget}. Set ledger.epsilon and δ to what is "
-                "registered, or change that by `terrine ledger set-budget`; its mode stays what it was."
+                "registered, or change that by `terrine ledger --budget`; its mode stays what it was."
             )
         if budget.epsilon is not None and unit is not None and self.unit not in (None, unit):
             raise LedgerError(
@@ -397,5 +397,5 @@ def check_together(
         except BudgetError as error:
             raise BudgetError(
                 "An account that is linked with this one, since both are about the same people, does not allow it "
-                f"(`terrine ledger show`). {error}"
+                f"(`terrine ledger`). {error}"
             ) from error

@@ -118,8 +118,8 @@ class LedgerTransaction:
                 if common := shared_people(people, store.read(file)):
                     raise LedgerError(
                         f"{common:,} of these records were released about under another account, {name[:16]} (`terrine "
-                        "ledger show` prints its name): a second account would be a second budget for the same people. "
-                        "Use that account (ledger.account), or add the two up: `terrine ledger link`. Nothing was "
+                        "ledger` prints its name): a second account would be a second budget for the same people. "
+                        "Use that account (ledger.account), or add the two up: `terrine ledger --link`. Nothing was "
                         "released."
                     )
         if own is None or people.named:

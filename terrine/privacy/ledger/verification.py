@@ -37,7 +37,7 @@ def verify(transactions: Transactions, releases: ReleaseStore, people: PeopleSto
     """
     said = [(int(count), mac) for count, mac in _WITNESS.findall(witness)]
     if witness and not said:
-        raise SettingError(f"{witness[:80]!r} is no line that `terrine ledger witness` printed.")
+        raise SettingError(f"{witness[:80]!r} is no line that `terrine ledger --verify` printed.")
 
     def work(transaction: LedgerTransaction) -> list[Row]:
         rows = transaction.rows()

@@ -2,19 +2,10 @@ import json
 
 import numpy as np
 import pytest
-import typer
 from typer.testing import CliRunner
 
-from flows.cli.accounting import account, calibrate
+from flows.cli import app
 from terrine.errors import InputError, SettingError
-
-
-@pytest.fixture(scope="module")
-def app():
-    app = typer.Typer()
-    app.command()(account)
-    app.command()(calibrate)
-    return app
 
 
 @pytest.fixture
@@ -24,13 +15,12 @@ def votes(tmp_path):
     return str(tmp_path / "votes.npy")
 
 
-def run(app, *arguments):
+def run(*arguments):
     return CliRunner().invoke(app, [str(argument) for argument in arguments], catch_exceptions=False)
 
 
-def test_account_prints_json_with_every_kind_of_epsilon(app, votes):
+def test_account_prints_json_with_every_kind_of_epsilon(votes):
     result = run(
-        app,
         *("account", votes, "--mechanism", "confident", "--threshold", 30, "--sigma1", 20, "--sigma2", 10),
         *("--delta", 1e-6, "--queries", 20, "--weighting", "expected", "--conversion", "classical"),
         *("--orders", "reference", "--sanitise", "--order", 4, "--beta", 0.05, "--sigma-ss", 6, "--json"),
@@ -48,8 +38,8 @@ def test_account_prints_json_with_every_kind_of_epsilon(app, votes):
     assert figures["exact"]["epsilon"] < figures["data_independent"]["epsilon"]
 
 
-def test_account_prints_a_table_that_says_what_may_be_published(app, votes):
-    result = run(app, "account", votes, "--sigma", 10, "--sanitise")
+def test_account_prints_a_table_that_says_what_may_be_published(votes):
+    result = run("account", votes, "--sigma", 10, "--sanitise")
     assert result.exit_code == 0
     exact = next(line for line in result.stdout.splitlines() if line.startswith("exact "))
     dependent = next(line for line in result.stdout.splitlines() if line.startswith("data-dependent RDP "))
@@ -57,20 +47,22 @@ def test_account_prints_a_table_that_says_what_may_be_published(app, votes):
     assert dependent.rstrip().endswith("NO")
 
 
-def test_account_refuses_labels_and_double_noise(app, votes, tmp_path):
+def test_account_refuses_labels_and_double_noise(votes, tmp_path):
     np.save(tmp_path / "labels.npy", np.arange(10))
     with pytest.raises(InputError, match="labels"):
-        run(app, "account", tmp_path / "labels.npy", "--sigma", 10)
+        run("account", tmp_path / "labels.npy", "--sigma", 10)
     with pytest.raises(SettingError, match="give one"):
-        run(app, "account", votes, "--sigma", 10, "--sigma2", 10)
+        run("account", votes, "--sigma", 10, "--sigma2", 10)
 
 
-def test_calibrate_prints_the_noise_and_what_more_would_buy(app):
-    options = ("calibrate", "--epsilon", 2, "--delta", 1e-5, "--teachers", 600, "--answers", 5000)
-    plain = run(app, *options)
+def test_without_votes_the_noise_for_a_budget_and_what_more_would_buy_are_printed():
+    options = ("account", "--epsilon", 2, "--delta", 1e-5, "--teachers", 600, "--answers", 5000)
+    plain = run(*options)
     assert plain.exit_code == 0
     assert "sigma = 199.3813" in plain.stdout
     assert "twice the teachers" in plain.stdout.replace("\n", " ")
-    figures = json.loads(run(app, *options, "--tests", 5000, "--sigma1", 600, "--json").stdout)
+    figures = json.loads(run(*options, "--tests", 5000, "--sigma1", 600, "--json").stdout)
     assert figures["sigma"] > 199.39
     assert figures["tests"] == 5000
+    with pytest.raises(SettingError, match="--epsilon, --teachers and --answers"):
+        run(*options[:3])

@@ -47,4 +47,4 @@ def test_as_csv_and_json_each_setting_that_differs_is_a_column(printed):
     assert [record["accuracy"] for record in records] == [0.5, 0.75, None]
     assert "settings" not in table
     refused = printed("--csv", "--json")
-    assert "are two formats: give one" in str(refused.exception)
+    assert "exclude each other: give one" in str(refused.exception)

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import typer
 from typer.testing import CliRunner
 
-from flows.cli.ledger import ledger as ledger_commands
+from flows.cli import app
 from terrine.errors import LedgerError, SettingError
 from terrine.privacy.accounting.events import GaussianEvent
 from terrine.privacy.ledger.identity import account_of
@@ -43,17 +42,13 @@ def options(tmp_path: Path) -> list[str]:
 
 
 def terrine(*arguments: str) -> str:
-    app = typer.Typer()
-    app.add_typer(ledger_commands)
-    # A second command, as the real command line has: with one alone Typer would leave out its name.
-    app.command("other")(lambda: None)
     result = CliRunner().invoke(app, ["ledger", *arguments], catch_exceptions=False)
     assert result.exit_code == 0, result.output
     return result.output
 
 
 def test_show_says_in_words_what_is_left_and_marks_replayed_noise(options: list[str]) -> None:
-    output = " ".join(terrine("show", *options).split())
+    output = " ".join(terrine(*options).split())
     assert "account abcdefabcdefabcd (no run or preset here has its name)" in output
     assert re.search(r"ε 0\.\d+ of 6 spent over all runs, at δ = 1e-05\. Left: one more run of up to ε 5\.\d+", output)
     assert "Another run like the last one, digits, fits." in output
@@ -82,7 +77,7 @@ def test_show_calls_accounts_by_the_names_that_the_project_has_and_folds_long_ru
     (tmp_path / "params.yaml").write_text("run: digits\nledger: {account: xrays-2026}\n")
     monkeypatch.setenv("TERRINE_ROOT", str(tmp_path))
     monkeypatch.setenv("COLUMNS", "80")
-    output = terrine("show", *options)
+    output = terrine(*options)
     assert max(map(len, output.splitlines())) <= 80
     assert re.search(r"^xrays-2026 \(account [0-9a-f]{16}\)$", output, re.MULTILINE)
     assert "on each group" in output
@@ -90,14 +85,14 @@ def test_show_calls_accounts_by_the_names_that_the_project_has_and_folds_long_ru
     # Its column goes on below where it ends, and nothing of it is cut off.
     column = [line[2:].partition(" ")[0] for line in output.partition("ε by itself")[2].splitlines()]
     assert run in "".join(column)
-    changed = terrine("set-budget", "9", "--account", "xrays-2026", *options)
+    changed = terrine("--budget", "9", "--account", "xrays-2026", *options)
     assert "The budget of xrays-2026 over all runs is now ε 9." in changed
     with pytest.raises(SettingError, match=r"fits 0 accounts\. Did you mean xrays-2026\?"):
-        terrine("set-budget", "9", "--account", "xray-2026", *options)
+        terrine("--budget", "9", "--account", "xray-2026", *options)
 
 
 def test_show_as_json_counts_a_reservation_at_its_worst_case(options: list[str]) -> None:
-    (dataset,) = json.loads(terrine("show", "--json", *options))
+    (dataset,) = json.loads(terrine("--json", *options))
     assert (dataset["epsilon_budget"], dataset["delta"], dataset["mode"]) == (6.0, 1e-5, "replay")
     first, second = dataset["releases"]
     assert (first["state"], second["state"]) == ("released", "reserved")
@@ -105,38 +100,41 @@ def test_show_as_json_counts_a_reservation_at_its_worst_case(options: list[str])
 
 
 def test_a_witness_is_a_line_or_a_file_of_them(options: list[str], tmp_path: Path) -> None:
-    line = terrine("witness", *options)
-    assert re.fullmatch(r"Terrine ledger, \d{4}-\d\d-\d\d: 4 rows, head [0-9a-f]{64}\n", line)
-    assert "intact: 4 rows" in terrine("verify", "--witness", line.strip(), *options)
+    told, line = terrine("--verify", *options).splitlines()
+    assert "intact: 4 rows" in told
+    assert re.fullmatch(r"Terrine ledger, \d{4}-\d\d-\d\d: 4 rows, head [0-9a-f]{64}", line)
+    assert "intact: 4 rows" in terrine("--witness", line, *options)
     (tmp_path / "seen").write_text(line.replace("4 rows", "5 rows"))
     with pytest.raises(LedgerError, match="that the witness saw"):
-        terrine("verify", "--witness", str(tmp_path / "seen"), *options)
+        terrine("--witness", str(tmp_path / "seen"), *options)
 
 
 def test_verify_refuses_a_ledger_whose_release_was_lost(options: list[str]) -> None:
     (Path(options[3]) / "first.npz").unlink()
     with pytest.raises(LedgerError, match="missing"):
-        terrine("verify", *options)
+        terrine("--verify", *options)
 
 
 def test_linked_accounts_say_so_and_add_up(options: list[str]) -> None:
     ledger = Ledger(options[1], Path(options[3]), load_or_create_key(Path(options[5])))
     ledger.register("second", 6.0, 1e-5, "replay")
-    assert "abcdefabcdefabcd and second add up from now on" in terrine("link", "abc", "second", *options)
-    first, second = json.loads(terrine("show", "--json", *options))
+    assert "abcdefabcdefabcd and second are linked from now on" in terrine(
+        "--account", "abc", "--link", "second", *options
+    )
+    first, second = json.loads(terrine("--json", *options))
     assert first["epsilon_spent"] == second["epsilon_spent"] > 0
     assert (first["linked"], second["linked"]) == (["second"], ["abcdefabcdefabcd"])
-    assert "It adds up with second." in " ".join(terrine("show", *options).split())
+    assert "It adds up with second." in " ".join(terrine(*options).split())
 
 
 def test_set_budget_changes_the_budget_over_all_runs(options: list[str]) -> None:
-    raised, lowered = (" ".join(terrine("set-budget", budget, *options).split()) for budget in ("8.5", "2"))
+    raised, lowered = (" ".join(terrine("--budget", budget, *options).split()) for budget in ("8.5", "2"))
     assert "now ε 8.5" in raised
     assert "Statements name" not in raised
     assert "now ε 2" in lowered
-    assert re.search(r"Statements name ε \d+: what was released was promised that", lowered)
-    assert "now no limit" in terrine("set-budget", "none", "--account", "abc", "--delta", "1e-6", *options)
-    (dataset,) = json.loads(terrine("show", "--json", *options))
+    assert re.search(r"Statements name ε \d+: earlier releases were promised that", lowered)
+    assert "now no limit" in terrine("--budget", "none", "--account", "abc", "--delta", "1e-6", *options)
+    (dataset,) = json.loads(terrine("--json", *options))
     assert (dataset["epsilon_budget"], dataset["delta"]) == (None, 1e-6)
 
 
@@ -146,16 +144,16 @@ def test_set_budget_changes_the_budget_over_all_runs(options: list[str]) -> None
 )
 def test_a_budget_that_is_none_is_refused(options: list[str], arguments: list[str], message: str) -> None:
     with pytest.raises(SettingError, match=message):
-        terrine("set-budget", *arguments, *options)
+        terrine("--budget", *arguments, *options)
 
 
 def test_looking_begins_no_ledger(tmp_path: Path) -> None:
     options = ["--url", f"sqlite:///{tmp_path}/l.db", "--store", str(tmp_path / "s"), "--key", str(tmp_path / "key")]
     with pytest.raises(LedgerError, match="no ledger key"):
-        terrine("show", *options)
+        terrine(*options)
     load_or_create_key(tmp_path / "key")
     with pytest.raises(LedgerError, match="There is no ledger"):
-        terrine("verify", *options)
+        terrine("--verify", *options)
     assert [path.name for path in tmp_path.iterdir()] == ["key"]
 
 
@@ -165,12 +163,12 @@ def test_before_any_run_nothing_was_spent(tmp_path: Path, monkeypatch: pytest.Mo
     (tmp_path / "params.yaml").write_text("run: digits\ndata: {public_benchmark: true}\n")
     monkeypatch.setenv("TERRINE_ROOT", str(tmp_path))
     before = sorted(tmp_path.rglob("*"))
-    assert terrine("show").startswith("No ledger was begun: nothing was released, and nothing was spent.")
-    assert json.loads(terrine("show", "--json")) == []
+    assert terrine().startswith("There is no ledger yet: nothing was released or spent.")
+    assert json.loads(terrine("--json")) == []
     assert sorted(tmp_path.rglob("*")) == before
     (tmp_path / "data" / "private" / "site").mkdir(parents=True)
     with pytest.raises(LedgerError, match="There is no ledger key"):  # one was, and is gone
-        terrine("show")
+        terrine()
 
 
 def test_without_options_the_ledger_of_the_project_is_meant(
@@ -182,4 +180,4 @@ def test_without_options_the_ledger_of_the_project_is_meant(
         "run: digits\ndata: {public_benchmark: true}\nledger: {url: 'sqlite:///ledger.db', store: releases, key: key}\n"
     )
     monkeypatch.setenv("TERRINE_ROOT", str(tmp_path))
-    assert "intact: 4 rows" in terrine("verify")
+    assert "intact: 4 rows" in terrine("--verify")

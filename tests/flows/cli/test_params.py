@@ -18,7 +18,7 @@ def test_a_section_is_listed_with_defaults_units_and_what_a_preset_sets(monkeypa
 
 
 def test_a_name_that_no_setting_has_is_refused_with_the_sections():
-    with pytest.raises(SettingError, match="begin with seed, device, data"):
+    with pytest.raises(SettingError, match="Sections: seed, device, data"):
         CliRunner().invoke(app, ["params", "aggregatoin"], catch_exceptions=False)
 
 

@@ -1,4 +1,4 @@
-"""`terrine promote`: the aliases of a registered student."""
+"""`terrine statement --promote`: the aliases of a registered student."""
 
 import shutil
 
@@ -24,7 +24,7 @@ def test_a_candidate_becomes_the_champion_and_only_the_very_student_does(tmp_pat
     run = released(tmp_path)
     folder = run.folders.release
     shutil.copy(mlflow_database, run.root / "mlflow.db")
-    with pytest.raises(ArtefactError, match="terrine track clinic"):
+    with pytest.raises(ArtefactError, match="terrine run --preset clinic"):
         promote(run)
     mlflow.create_experiment("here", artifact_location=(run.root / "mlartifacts").as_uri())
     mlflow.set_experiment("here")
@@ -34,7 +34,7 @@ def test_a_candidate_becomes_the_champion_and_only_the_very_student_does(tmp_pat
 
     monkeypatch.setattr("tasks.runtime.run.chosen_run", lambda name: run)
     monkeypatch.setattr("tasks.serving.mlflow_model._log_torch", lambda student: None)  # it has no alias
-    served, warning, last = terrine("promote", "clinic").splitlines()
+    served, warning, last = terrine("statement", "clinic", "--promote").splitlines()
     assert served == "Accuracy as served (private test split): 50.00 %"
     assert warning.startswith("Warning: The student as served is right in 50.0 % of cases, in mixed batches")
     assert last == "Version 1 of clinic is the champion: models:/clinic@champion"
@@ -55,7 +55,7 @@ def test_a_candidate_becomes_the_champion_and_only_the_very_student_does(tmp_pat
     with mlflow.start_run(run_id=identity):
         log_student_models(run)
     assert aliases(client, run.name) == {CANDIDATE: "2", CHAMPION: "1"}
-    assert "\nVersion 2 of clinic is the champion (before" in terrine("promote", "clinic")
+    assert "\nVersion 2 of clinic is the champion (before" in terrine("statement", "clinic", "--promote")
     assert promote(run).version == "2"
 
     for weights in (run.root / "mlartifacts").rglob("head.safetensors"):

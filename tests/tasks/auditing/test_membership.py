@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from flows.cli.membership import make_shadow
+from flows.cli.audit import make_shadow
 from flows.stages import run_through
 from tasks.auditing import membership
 from tasks.auditing.membership import audit_student, coins_of

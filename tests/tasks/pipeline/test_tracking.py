@@ -4,18 +4,15 @@ import logging
 from types import SimpleNamespace
 
 import pytest
-import typer
 
-from flows.cli.track import track
+from flows.cli.run import log_again
 from tasks.config.params import validate
 from tasks.pipeline import tracking
 from tasks.pipeline.graph import MAIN
 from tasks.reports.accuracy import known_accuracy
 from tasks.runtime.origin import laid_down_by
-from tasks.runtime.parameters import write_parameters
 from tasks.runtime.run import Run
-from tasks.runtime.store import read_json, write_json, write_text
-from terrine.errors import ArtefactError
+from tasks.runtime.store import read_json, write_json
 
 
 @pytest.fixture
@@ -37,7 +34,7 @@ def test_a_disk_that_is_full_while_the_first_database_is_laid_out_is_a_warning(r
         assert tracking.log_finished(run, MAIN, {}) is None
     assert [record.getMessage() for record in caplog.records] == [
         "MLflow at sqlite:///mlflow.db could not log (OSError: [Errno 28] No space left on device). The run is "
-        "complete without it; log it later: terrine track small"
+        "complete without it; log it later: terrine run --preset small"
     ]
     assert not record.exists()
     assert not (run.root / "mlflow.db").exists()
@@ -47,28 +44,14 @@ def test_a_disk_that_is_full_while_the_first_database_is_laid_out_is_a_warning(r
     assert read_json(record) == {"run_id": "1234"}
 
 
-def test_a_complete_run_is_logged_later_and_one_that_is_not_complete_is_not(project, monkeypatch, capsys):
-    with pytest.raises(ArtefactError, match="not begun"):
-        track("small")
-    run = write_parameters(project, "small")
-    with pytest.raises(ArtefactError, match="not complete"):
-        track("small")
-    write_text(run.folders.report, "<html>")
-    outcomes = [None, "1234"]
-    monkeypatch.setattr(tracking, "log_run", SimpleNamespace(fn=lambda made: outcomes.pop(0)))
-    with pytest.raises(typer.Exit):
-        track("small")
-    track("small")
-    assert capsys.readouterr().out == "MLflow run 1234 (make ui)\n"
-
-
-@pytest.fixture
-def project(tmp_path, monkeypatch):
-    (tmp_path / "experiments").mkdir()
-    (tmp_path / "experiments" / "small.yaml").write_text("description: small\ndata: {name: digits, size: 8}\n")
-    (tmp_path / "params.yaml").write_text("run: small\n")
-    monkeypatch.setenv("TERRINE_ROOT", str(tmp_path))
-    return tmp_path
+def test_a_complete_run_that_mlflow_did_not_take_is_logged_once(run, monkeypatch):
+    logged = []
+    monkeypatch.setattr(tracking, "log_run", SimpleNamespace(fn=logged.append))
+    log_again(run)
+    assert logged == [run]
+    write_json(run.folders.private / "tracking.json", {"run_id": "1234"})
+    log_again(run)
+    assert logged == [run]
 
 
 def test_areas_of_findings_are_metrics_of_public_data_under_names_that_mlflow_takes(run):

@@ -1,6 +1,6 @@
 """How far a stage is: what it says itself counts, else the parts of its fan-out."""
 
-from flows.cli.attack import with_bar
+from flows.cli.audit import with_bar
 from tasks.runtime.progress import CURRENT, StageProgress, progress_reporter
 from tasks.runtime.store import Folders
 

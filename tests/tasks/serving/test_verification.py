@@ -11,7 +11,7 @@ import typer
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from typer.testing import CliRunner
 
-from flows.cli.statement import statement, verify
+from flows.cli.release import statement, verify
 from tasks.reports import board_page
 from tasks.reports.statement_page import render_statement
 from tasks.runtime.store import write_json

@@ -142,7 +142,7 @@ def test_the_wheel_says_that_it_is_typed(wheel):
                           "'terrine[pipeline]'."),
         (("serve",), ["serve", "--help"], None),
         (("parties",), ["party", "--help"], None),
-        (("pipeline",), ["datasets"], None),
+        (("pipeline",), ["params", "data.name"], None),
     ],
 )  # fmt: skip
 def test_a_command_says_which_extra_it_needs_and_works_with_it(wheel, tmp_path, extras, arguments, said):

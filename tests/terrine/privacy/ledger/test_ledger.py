@@ -155,7 +155,7 @@ def test_registering_the_same_again_changes_nothing_and_something_else_is_refuse
     ledger.register(DATASET, 2.0, 1e-5, "release")
     assert len(ledger.rows()) == 1
     for epsilon, delta, mode in ((3.0, 1e-5, "release"), (2.0, 1e-6, "release"), (None, 1e-5, "release")):
-        with pytest.raises(LedgerError, match="set-budget"):
+        with pytest.raises(LedgerError, match="ledger --budget"):
             ledger.register(DATASET, epsilon, delta, mode)  # type: ignore[arg-type]
     with pytest.raises(LedgerError, match="its mode stays"):
         ledger.register(DATASET, 2.0, 1e-5, "replay")

@@ -1,15 +1,21 @@
-"""`terrine statement` and `terrine verify`: what a release guarantees, for who decides and for who receives it."""
+"""`terrine statement` and `terrine verify`: document, sign, promote and check a release."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Column, Table
+from rich.table import Column
 from rich.text import Text
 
-from flows.printing import printer
+from flows.printing import plain_table, printer
+from terrine.errors import ArtefactError, SettingError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from tasks.runtime.run import Run
 
 _SHOWN = {True: ("ok", "green"), False: ("wrong", "red"), None: ("–", "yellow")}
 
@@ -27,16 +33,23 @@ def statement(
     export_key: Annotated[
         Path | None, typer.Option("--export-key", help="Write the public half of the site's key to this file.")
     ] = None,
+    promote: Annotated[
+        bool,
+        typer.Option(
+            "--promote",
+            help="Make the student `champion` in MLflow's registry, if it is private, signed, verified and in the "
+            "ledger.",
+        ),
+    ] = False,
 ) -> None:
-    """Write the pages about a release for an ethics board, in its language: beside the statement, or where you say.
+    """Write the pages about a release for an ethics board, sign them, or promote the student.
 
-    Whoever receives them checks them with `terrine verify`.
+    Recipients check the pages with `terrine verify`.
     """
     from tasks.reports.language import languages
     from tasks.runtime.keys import site_signing_key
     from tasks.runtime.run import chosen_run
     from tasks.serving.pages import write_pages, write_single
-    from terrine.errors import ArtefactError, SettingError
     from terrine.files import write_text
 
     console, made = printer(soft_wrap=True), chosen_run(run)
@@ -48,8 +61,10 @@ def statement(
         console.print(
             f"Written: {export_key}, the key {fingerprint(public)}. Hand it over through another channel than releases."
         )
-        if not (sign or html or pdf or language):
-            return
+    if (export_key is not None or promote) and not (sign or html or pdf or language):
+        if promote:
+            _promote(made, console)
+        return
     if not made.folders.statement.is_file():
         raise ArtefactError(f"Run {made.name} has no statement yet. Make it first: terrine run --preset {made.name}")
     if html is not None or pdf is not None:
@@ -65,6 +80,21 @@ def statement(
     console.print(f"Written to {made.folders.release}: {', '.join(written.files)}")
     if written.key is not None:
         console.print(f"Signed with the site's key {written.key}. Its public half: terrine statement --export-key FILE")
+    if promote:
+        _promote(made, console)
+
+
+def _promote(run: Run, console: Console) -> None:
+    from tasks.runtime.locks import making
+    from tasks.tools.promotion import CHAMPION, promote
+
+    with making(run.root, run.name):
+        done = promote(run)
+    before = "" if done.before in (None, done.version) else f" (before: version {done.before})"
+    console.print(f"Accuracy as served (private test split): {100 * done.accuracy:.2f} %")
+    if done.warning is not None:
+        console.print(f"Warning: {done.warning}", style="yellow")
+    console.print(f"Version {done.version} of {run.name} is the {CHAMPION}{before}: models:/{run.name}@{CHAMPION}")
 
 
 def verify(
@@ -78,15 +108,15 @@ def verify(
         ),
     ] = None,
 ) -> None:
-    """Check a release that you received: ε from its events, every page, the student and the signature.
+    """Check a received release: ε from its events, every page, the student and the signature.
 
-    Needs no project and nothing private. (A site checks its own ledger with `terrine ledger verify`.)
+    Needs no project and nothing private. (A site checks its own ledger with `terrine ledger --verify`.)
     """
     from tasks.serving.verification import verify_statement
     from terrine.deployment.signature import public_key
 
     checks, console = verify_statement(statement, None if key is None else public_key(key)), printer()
-    table = Table(Column(no_wrap=True), Column(no_wrap=True), Column(overflow="fold"), box=None, show_header=False)
+    table = plain_table(Column(no_wrap=True), Column(no_wrap=True), Column(overflow="fold"), show_header=False)
     for check in checks:
         word, style = _SHOWN[check.holds]
         table.add_row(Text(word, style=style), check.what, check.told)

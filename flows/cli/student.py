@@ -1,15 +1,16 @@
-"""`terrine predict`: what a student says about image files, or about the rows of a table."""
+"""Commands that use a student: `terrine predict`, `serve` and `export`."""
 
 from __future__ import annotations
 
 import csv
 import io
 import json
+from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
-from rich.table import Column, Table
+from rich.table import Column
 from rich.text import Text
 
 from flows.cli.options import (
@@ -20,15 +21,20 @@ from flows.cli.options import (
     ModelOption,
     ReferenceOption,
     RunOption,
+    StatisticsName,
     StatisticsOption,
     refuse_two_formats,
 )
-from flows.printing import printer
+from flows.printing import plain_table, printer
 
 if TYPE_CHECKING:
     from tasks.serving.predict import Prediction
     from tasks.serving.rows import RowPredictions
     from terrine.deployment.model import StudentModel
+
+# Enumerations, since Typer has no lists of literals.
+Statistics = StrEnum("Statistics", list(get_args(StatisticsName)))
+FormatName = StrEnum("FormatName", ["onnx", "pt2"])
 
 
 def predict(
@@ -42,11 +48,10 @@ def predict(
     as_json: JsonOption = False,
     as_csv: CsvOption = False,
 ) -> None:
-    """Say which class each image is of, or each row of a table, and how likely that is; of several findings each; of
-    classes that have an order the number, too.
+    """Predict the class of images or rows, with its probability; all findings, or the number of a grade.
 
-    A file that cannot be read is named, and the others are answered; the exit status is then 1. Each is answered by
-    itself, unless under --statistics current. A table has the columns that the student learned from, in any order.
+    Files that cannot be read are named, the others are predicted, and the exit status is 1. Predictions do not depend
+    on each other, except with --statistics current. A table needs the columns that the student was trained on.
     """
     from tasks.reports.accuracy import gap_of
     from tasks.serving.predict import open_student, predict_files
@@ -84,7 +89,7 @@ def _print_images(predictions: list[Prediction], student: StudentModel, as_json:
     elif as_csv:
         typer.echo(_csv(predictions, student.class_names, student.findings, student.scale is not None), nl=False)
     elif student.findings:
-        table = Table(Column("image", overflow="fold"), "finding", "score", box=None, pad_edge=False)
+        table = plain_table(Column("image", overflow="fold"), "finding", "score")
         for prediction in predictions:
             shown = str(prediction.file)
             for name, score in sorted(prediction.probabilities.items(), key=lambda pair: -pair[1]):
@@ -94,7 +99,7 @@ def _print_images(predictions: list[Prediction], student: StudentModel, as_json:
     else:
         scale = student.scale
         middle = ["class"] if scale is None else ["number", "bin"] if scale.edges else ["grade", "mean grade"]
-        table = Table(Column("image", overflow="fold"), *middle, "probability", box=None, pad_edge=False)
+        table = plain_table(Column("image", overflow="fold"), *middle, "probability")
         for prediction in predictions:
             said = [prediction.label] if scale is None else [prediction.label, f"{prediction.number:.4g}"]
             said = said[::-1] if middle[0] == "number" else said
@@ -119,7 +124,7 @@ def _print_rows(files: list[RowPredictions], as_json: bool, as_csv: bool) -> Non
         typer.echo(found.to_csv(index=False, float_format="%.6f"), nl=False)
     else:
         shown = [name for name in found if not name.startswith("probability of ")]
-        table = Table(*(Column(name, overflow="fold") for name in shown), box=None, pad_edge=False)
+        table = plain_table(*(Column(name, overflow="fold") for name in shown))
         for values in found[shown].assign(probability=[f"{100 * p:.1f} %" for p in found["probability"]]).to_numpy():
             table.add_row(*(f"{value:.4g}" if isinstance(value, float) else str(value) for value in values))
         printer().print(table)
@@ -149,3 +154,93 @@ def _csv(predictions: list[Prediction], names: list[str], findings: bool, ordere
             said.insert(0, f"{prediction.number:.6g}")
         writer.writerow([str(prediction.file), *said, *values])
     return stream.getvalue()
+
+
+def serve(
+    run: RunOption = None,
+    folder: FolderOption = None,
+    model: ModelOption = None,
+    statistics: StatisticsOption = None,
+    reference: ReferenceOption = None,
+    device: DeviceOption = "auto",
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Port to listen on.")] = 5001,
+    key_file: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="TERRINE_KEY_FILE",
+            help="File with an API key, sent by clients as bearer token or as password.",
+        ),
+    ] = None,
+    max_megabytes: Annotated[int, typer.Option(min=1, max=1000, help="Largest body of a request.")] = 16,
+) -> None:
+    """Answer requests over HTTP: MLflow's /invocations, /images for pictures and .npy stacks, /rows for CSV files."""
+    from tasks.reports.accuracy import gap_of
+    from tasks.serving.guarantee import OWN_STATISTICS
+    from tasks.serving.serve import LOOPBACK, build_app, read_key
+    from tasks.serving.serve import serve as serve_app
+    from tasks.serving.student_source import student_folder
+    from terrine.deployment.rows import TableStudent
+
+    console, source = printer(soft_wrap=True), student_folder(run, folder, model)
+    app, student = build_app(
+        source,
+        statistics,
+        reference=reference,
+        device=device,
+        most_bytes=max_megabytes * 1_000_000,
+        key=read_key(key_file),
+    )
+    if reference is not None:
+        console.print(OWN_STATISTICS, style="yellow")
+    if host not in LOOPBACK:
+        lacks = "password and encryption" if key_file is None else "encryption"
+        console.print(f"{host} can be reached from elsewhere, without {lacks}: put a proxy in front.", style="yellow")
+    address = f"http://{host}:{port}"
+    if isinstance(student, TableStudent):
+        console.print(f"{address}  {len(student.class_names)} classes of rows (Ctrl-C ends it)")
+        console.print(f'curl --data-binary @rows.csv -H "content-type: text/csv" {address}/rows')
+    else:
+        console.print(
+            f"{address}  {len(student.class_names)} classes, {student.statistics} statistics (Ctrl-C ends it)"
+        )
+        gap = gap_of(source) if statistics is None and reference is None else None
+        for note in filter(None, [gap and f"Warning: {gap}", student.note]):
+            console.print(note, style="yellow")
+        console.print(f'curl --data-binary @image.png -H "content-type: image/png" {address}/images')
+    serve_app(app, host, port)
+
+
+def export(
+    out: Annotated[Path, typer.Argument(help="Folder to write.")],
+    run: RunOption = None,
+    folder: FolderOption = None,
+    model: ModelOption = None,
+    statistics: Annotated[
+        list[Statistics],
+        typer.Option(help="Statistics of the exported networks; may be repeated. Default: those used for serving."),
+    ] = [],  # noqa: B006  # typer copies it
+    format_: Annotated[list[FormatName], typer.Option("--format", help="May be repeated.")] = list(FormatName),  # noqa: B006
+    reference: ReferenceOption = None,
+) -> None:
+    """Export the student as ONNX and PyTorch programs, compared with the original, with digests and statement."""
+    from tasks.serving.export import export_folder
+    from tasks.serving.guarantee import OWN_STATISTICS
+    from tasks.serving.student_source import student_folder
+
+    console = printer(soft_wrap=True)
+    with console.status("exporting") as status:
+        exported = export_folder(
+            student_folder(run, folder, model),
+            out,
+            [name.value for name in statistics],
+            [name.value for name in format_],
+            reference=reference,
+            progress=lambda text: status.update(f"exporting: {text}"),
+        )
+    table = plain_table("file", "statistics", "largest difference", title=str(out))
+    for item in exported:
+        table.add_row(item.file, item.statistics, f"{item.difference:.1e}")
+    console.print(table, soft_wrap=False)
+    if reference is not None:
+        console.print(OWN_STATISTICS, style="yellow")
