@@ -17,12 +17,9 @@ import numpy as np
 import torch
 from cells import KEPT, Cells, common_options, datasets, heading, row, spread
 
-from terrine.aggregation.confident import ConfidentGNMax
-from terrine.aggregation.gnmax import GNMax
-from terrine.aggregation.histogram import GaussianHistogram
-from terrine.aggregation.interactive import InteractiveGNMax
+from terrine.aggregation.adaptive_queries import NEVER, Advice, Rounds, answer_in_rounds
+from terrine.aggregation.gnmax import ConfidentGNMax, GaussianHistogram, GNMax, InteractiveGNMax
 from terrine.aggregation.mechanism import Mechanism
-from terrine.aggregation.rounds import NEVER, Advice, Rounds, answer_in_rounds
 from terrine.aggregation.votes import histograms_of
 from terrine.classifiers import LinearHead, predict
 from terrine.data.partition import iid

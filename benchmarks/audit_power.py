@@ -23,8 +23,8 @@ from tasks.auditing.canaries import audit_canaries
 from tasks.config.params import validate
 from tasks.runtime.run import Run
 from terrine.aggregation.exchange import Exchange
+from terrine.aggregation.mechanism import mechanism_of
 from terrine.aggregation.records import Whitening
-from terrine.aggregation.registry import mechanism_of
 from terrine.aggregation.votes import histograms_of
 from terrine.privacy.auditing.canaries import Directions, Plan, guess_from_histograms
 from terrine.privacy.auditing.one_run import mu_of_guesses

@@ -36,7 +36,7 @@ from scipy.special import log_softmax, softmax
 from sums import DELTA, features
 
 import terrine as tr
-from terrine.aggregation import course
+from terrine.aggregation import gradient_rounds as course
 from terrine.aggregation.records import Records, Whitening
 from terrine.aggregation.sums import Sums, mu_left
 from terrine.classifiers import predict
@@ -148,7 +148,7 @@ def whitening(options: argparse.Namespace) -> None:
         for epsilon in (1, 8):
             shown, mu = [], mu_left(epsilon, DELTA)
             for regular in REGULAR:
-                vectors = Whitening.of(kept["queries"], regular).vectors
+                vectors = Whitening.fit(kept["queries"], regular).vectors
                 summed = Records.of(vectors(kept["train"]), kept["labels"], np.arange(records), classes_of(kept))
                 test, kind = vectors(kept["test"]), SUMS["gradients"]
                 heads = (kind.head(kind.release(summed, mu, ReplayNoise(seed)), mu) for seed in range(options.repeats))

@@ -69,7 +69,7 @@ def scatternet(images: np.ndarray) -> Tensor:
 def vectors(backbone: Backbone, queries: terrine.Queries, *splits: np.ndarray) -> list[Tensor]:
     """Return the vectors [N, d + 1] of each split's images that `aggregation.mechanism: gradients` adds up."""
     public = features_in_batches(backbone, queries.inputs, queries.batches, "original", torch.device("cpu"))
-    whitening = Whitening.of(public)
+    whitening = Whitening.fit(public)
     return [
         torch.from_numpy(np.concatenate(list(features_one_by_one(backbone, images, whitening.vectors))))
         for images in splits

@@ -68,7 +68,7 @@ def vectors_of(kept: Kept, unit: np.ndarray | None = None) -> tuple[Records, np.
 
     unit: int64 [records], the privacy unit of each record; None: each record is its own unit.
     """
-    whitening, labels = Whitening.of(kept["queries"]), kept["labels"]
+    whitening, labels = Whitening.fit(kept["queries"]), kept["labels"]
     train, test = (whitening.vectors(kept[part]) for part in ("train", "test"))
     unit = np.arange(len(labels)) if unit is None else unit
     return Records.of(train, labels, unit, int(labels.max()) + 1), test, kept["test_labels"]

@@ -11,7 +11,7 @@ moments, as `terrine predict` answers; of pneumonia, whose own test split has ot
 of the training split. Noise is replayed, and drawn `--repeats` times.
 
 A row is printed for so many people with so many images: accuracies at ε = 1, 2, 4 and 8, means over the three ways and
-all draws; and in how many of the cells (a way and an ε) what `auto` takes (`terrine.advice`) is within two points of
+all draws; and in how many of the cells (a way and an ε) what `auto` takes (`terrine.planning`) is within two points of
 the best. Cells that a run would refuse, because the signal is too weak, are not counted. Figures are kept in `--work`:
 what is there is not made again. CIFAR-10 needs its class folders in ROOT/cifar10_jpeg.
 """
@@ -27,14 +27,13 @@ from cells import KEPT, Cells, common_options, datasets, heading, row
 from features import vectors_of
 
 import terrine as tr
-from terrine.advice import advise
 from terrine.aggregation.sums import Sums, mu_left
 from terrine.aggregation.votes import histograms_of
 from terrine.classifiers import predict
 from terrine.data.partition import iid
 from terrine.models.backbone import as_float
 from terrine.models.moments import bound_for, statistics_from, unit_vectors
-from terrine.planning import QUERIES, plan
+from terrine.planning import QUERIES, advise, plan
 from terrine.privacy.clipped_mean import ClippedMean
 from terrine.privacy.noise import ReplayNoise
 from terrine.students.answers import histogram_answers

@@ -36,8 +36,7 @@ from dp_fedavg import FedAvgSettings
 from dp_fedavg import train as dp_fedavg
 from pate_figures import canvas, save
 
-from terrine.aggregation.gnmax import GNMax
-from terrine.aggregation.histogram import GaussianHistogram
+from terrine.aggregation.gnmax import GaussianHistogram, GNMax
 from terrine.aggregation.lnmax import LNMax
 from terrine.aggregation.votes import histograms_of
 from terrine.classifiers import predict

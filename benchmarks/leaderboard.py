@@ -27,10 +27,8 @@ from benchmarks.features import QUIET, Kept, kept_features, student_of_votes, ve
 from flows.cli import main as run_command
 from flows.stopping import stoppable
 from tasks.runtime.store import write_json, write_text
-from terrine.aggregation.gradients import Gradients
-from terrine.aggregation.moments import Moments
 from terrine.aggregation.records import Records
-from terrine.aggregation.sums import Sums, mu_left
+from terrine.aggregation.sums import Gradients, Moments, Sums, mu_left
 from terrine.classifiers import LinearHead, predict
 from terrine.data.dataset import Dataset
 from terrine.data.partition import iid

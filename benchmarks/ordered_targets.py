@@ -171,8 +171,7 @@ def in_forms(
 
     learnt, asked, tested: features of private records, queries and test images. truth: the records' numbers.
     """
-    from terrine.aggregation.findings import Findings, histograms_of_findings
-    from terrine.aggregation.votes import histograms_of
+    from terrine.aggregation.votes import Findings, histograms_of, histograms_of_findings
     from terrine.classifiers import predict
     from terrine.privacy.accounting.gaussian import mu_of
     from terrine.students.answers import ReleasedAnswers, histogram_answers, ordered_answers, share_loss

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from benchmarks.cells import common_options, datasets
 from tasks.pipeline.accounting import Question, account
 from tasks.tools.vote_files import read_histograms
-from terrine.aggregation.confident import ConfidentGNMax
+from terrine.aggregation.gnmax import ConfidentGNMax
 from terrine.privacy.accounting.data_dependent import gnmax_rdp, log_p_answered, log_q_gnmax, summed
 from terrine.privacy.accounting.events import RepeatedEvent, laplace_answers, threshold_test, vote_answer
 from terrine.privacy.accounting.gaussian import round_up

@@ -17,9 +17,8 @@ from cells import common_options, datasets, heading, row
 from PIL import Image, ImageFilter
 
 import terrine as tr
-from terrine.aggregation.gradients import Gradients
 from terrine.aggregation.records import Records, Whitening
-from terrine.aggregation.sums import mu_left
+from terrine.aggregation.sums import Gradients, mu_left
 from terrine.determinism.randomness import torch_generator
 from terrine.models.backbone import Backbone, features_in_batches
 from terrine.models.invariance import invariant_projection
@@ -109,7 +108,7 @@ def accuracy(backbone: Backbone, queries: tr.Queries, split: Split) -> float:
     def features(of: np.ndarray) -> np.ndarray:
         return features_in_batches(backbone, of, np.split(np.arange(len(of)), range(BATCH, len(of), BATCH)), "original")
 
-    whitening = Whitening.of(features(np.asarray(queries.images)))
+    whitening = Whitening.fit(features(np.asarray(queries.images)))
     classes, seen = int(labels.max()) + 1, whitening.vectors(features(test_images)).astype(float)
     records = Records.of(whitening.vectors(features(images)), labels, np.arange(len(labels)), classes)
     mechanism, mu = Gradients(), mu_left(4, 1e-5)

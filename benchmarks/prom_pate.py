@@ -27,8 +27,7 @@ import numpy as np
 from cells import KEPT, Cells, common_options, datasets, heading, row, spread
 from transfer import BATCH, DELTA, SIZE, SOURCES, near_equal, pretrained, query_images
 
-from terrine.aggregation.confident import ConfidentGNMax
-from terrine.aggregation.histogram import GaussianHistogram
+from terrine.aggregation.gnmax import ConfidentGNMax, GaussianHistogram
 from terrine.aggregation.votes import histograms_of
 from terrine.classifiers import predict
 from terrine.data.dataset import Dataset

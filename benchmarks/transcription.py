@@ -41,9 +41,8 @@ from terrine.teachers.networks import Classifier
 from terrine.transcription.annotation import DataAnnotation
 from terrine.transcription.clients import Clients, LinearClients, NetworkClients
 from terrine.transcription.generator import Generator
-from terrine.transcription.loop import Loop
+from terrine.transcription.loop import Loop, TranscribedStudent
 from terrine.transcription.settings import Annotation, Transcription, TranscriptionTeacher
-from terrine.transcription.student import TranscribedStudent
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 SHARED_PARTS = ("dataset", "partition", "labels", "start", "teachers")

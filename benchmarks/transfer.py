@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from terrine.aggregation.histogram import GaussianHistogram
+from terrine.aggregation.gnmax import GaussianHistogram
 from terrine.aggregation.votes import histograms_of
 from terrine.classifiers import predict
 from terrine.data.dataset import Dataset
@@ -19,10 +19,10 @@ from terrine.data.partition import iid
 from terrine.data.source import load_dataset
 from terrine.determinism.randomness import derive_seed, numpy_generator
 from terrine.device import resolve_device
-from terrine.mapped import MappedRows, Rows
 from terrine.models.backbone import Backbone, features_in_batches
 from terrine.models.files import load_backbone, save_backbone
 from terrine.models.registry import build_backbone
+from terrine.npy import MappedRows, Rows
 from terrine.pretraining.settings import SimCLRSettings
 from terrine.pretraining.simclr import pretrain
 from terrine.privacy.accounting.calibrate import calibrate

@@ -1,23 +1,23 @@
 """The public names of Terrine and where they are: for type checkers, and for `__getattr__` of this package."""
 
-from terrine.aggregation.confident import ConfidentGNMax as ConfidentGNMax
+from terrine.aggregation.gnmax import ConfidentGNMax as ConfidentGNMax
+from terrine.aggregation.gnmax import GaussianHistogram as GaussianHistogram
 from terrine.aggregation.gnmax import GNMax as GNMax
-from terrine.aggregation.gradients import Gradients as Gradients
-from terrine.aggregation.histogram import GaussianHistogram as GaussianHistogram
-from terrine.aggregation.interactive import InteractiveGNMax as InteractiveGNMax
+from terrine.aggregation.gnmax import InteractiveGNMax as InteractiveGNMax
 from terrine.aggregation.lnmax import LNMax as LNMax
 from terrine.aggregation.mechanism import Mechanism as Mechanism
-from terrine.aggregation.moments import Moments as Moments
 from terrine.aggregation.release import Release as Release
 from terrine.aggregation.release import Votes as Votes
+from terrine.aggregation.sums import Gradients as Gradients
+from terrine.aggregation.sums import Moments as Moments
 from terrine.data.dataset import Dataset as Dataset
-from terrine.data.partitions import DirichletPartition as DirichletPartition
-from terrine.data.partitions import IIDPartition as IIDPartition
-from terrine.data.partitions import Partition as Partition
-from terrine.data.partitions import Parts as Parts
-from terrine.data.partitions import PartyPartition as PartyPartition
-from terrine.data.partitions import SimilarityPartition as SimilarityPartition
-from terrine.data.partitions import partition as partition
+from terrine.data.partition import DirichletPartition as DirichletPartition
+from terrine.data.partition import IIDPartition as IIDPartition
+from terrine.data.partition import Partition as Partition
+from terrine.data.partition import Parts as Parts
+from terrine.data.partition import PartyPartition as PartyPartition
+from terrine.data.partition import SimilarityPartition as SimilarityPartition
+from terrine.data.partition import partition as partition
 from terrine.data.source import ImageSource as ImageSource
 from terrine.data.source import Source as Source
 from terrine.data.source import load_dataset as load_dataset

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from terrine.aggregation.mechanism import Mechanism
+from terrine.aggregation.mechanism import BUDGET, Mechanism
 from terrine.aggregation.release import (
     Release,
     Votes,
@@ -111,6 +111,11 @@ class Ledger:
             raise SettingError(
                 "These records are not a known public benchmark's, so their releases need a budget over all of them: "
                 "Ledger.open(folder, budget=...). Nothing was released."
+            )
+        if said := sorted(mechanism.model_fields_set & {*BUDGET}):
+            raise SettingError(
+                f"{', '.join(said)} of a mechanism are for runs. Here the account has the budget: "
+                "Ledger.open(folder, budget=...), or release(..., epsilon=...). Nothing was released."
             )
         if mechanism.findings > 1 or mechanism.informed:
             raise SettingError(

@@ -18,6 +18,18 @@ it what the other two are to votes.
 
     >>> plan(12_000, classes=10, epsilon=4, delta=1e-5)
     Plan(teachers=648, sigma=..., queries=6000, signal=189..., ample=189..., units=12000)
+
+Which mechanism: sums hear every unit once, as a vector of length one, and spend no unit on teachers who know little. A
+student of sums is served under the same statistics as it was made with. Teachers that vote and their student are at
+their best under the statistics of whole batches. Served image by image, under released moments, the student loses some
+of that, and nearly all of it if there are so few units that the moments are mostly noise. So sums are advised wherever
+they are possible, for records and for groups; votes remain for models that are not linear, and for data that may not be
+added up. Which mechanism is better was measured, as served (benchmarks/groups.py, docs/settings.md).
+
+    >>> advise(60_000, classes=10, epsilon=2, delta=1e-5).mechanism
+    'gradients'
+    >>> advise(60_000, classes=10, epsilon=2, delta=1e-5, linear=False).mechanism
+    'histogram'
 """
 
 import math
@@ -199,3 +211,70 @@ def _epsilon_for(mu: float, delta: float) -> float:
 
 def _tens(units: float) -> int:
     return math.ceil(1.02 * units / 10) * 10
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What to take, and what may be hoped for.
+
+    Attributes:
+        mechanism: Of the section `aggregation`.
+        votes: What `auto` chooses where teachers vote.
+        sums: The signal of sums, by `terrine.planning.signal_of_sums`.
+        useful: Whether a student can learn from what is advised.
+        epsilon: An ε at which it would, where it cannot.
+        reason: Why, in two sentences.
+    """
+
+    mechanism: Literal["gradients", "moments", "histogram"]
+    votes: Plan
+    sums: float
+    useful: bool
+    epsilon: float | None
+    reason: str
+
+
+def advise(
+    units: int,
+    *,
+    classes: int,
+    features: int = 200,
+    epsilon: float,
+    delta: float,
+    unit: Literal["record", "group"] = "record",
+    apart: bool = False,
+    one_round: bool = False,
+    linear: bool = True,
+) -> Advice:
+    """Advise a mechanism.
+
+    Args:
+        units: About how many records or groups there are, as far as anybody may know.
+        features: Coordinates of the features that a linear head reads.
+        apart: Whether nothing about records may be added up, not even in secret shares.
+        one_round: Whether those who hold the records can answer once only.
+        linear: Whether a linear head on public features will do.
+
+    Raises:
+        SettingError: an impossible budget.
+    """
+    votes = plan(units, classes=classes, epsilon=epsilon, delta=delta, unit=unit)
+    sums = signal_of_sums(units, mu_of(epsilon, delta), classes=classes, features=features + 1)
+    why = None
+    if apart:
+        why = "Nothing about records may be added up, so teachers vote."
+    elif not linear:
+        why = "Sums teach linear heads alone; teachers of any kind may vote."
+    if why is not None:
+        larger = None if votes.useful else advised_epsilon(units, classes=classes, delta=delta, unit=unit)
+        hope = f"The signal of {votes.teachers:,} teachers is {shown(votes.signal)}, where {ENOUGH:.0f} is needed."
+        return Advice("histogram", votes, sums, votes.useful, larger, f"{why} {hope}")
+    useful = sums >= ENOUGH_OF_SUMS
+    larger = None if useful else advised_epsilon_of_sums(units, classes=classes, features=features + 1, delta=delta)
+    rounds = "in one round, moments" if one_round else "in several rounds, gradients"
+    why = (
+        f"{unit.capitalize()}s may be added up. In most measured cases a student of sums is more accurate, as served, "
+        f"than one of votes at the same ε: {rounds}."
+    )
+    hope = f"The signal is {shown(sums)}, where {ENOUGH_OF_SUMS:g} is needed."
+    return Advice("moments" if one_round else "gradients", votes, sums, useful, larger, f"{why} {hope}")

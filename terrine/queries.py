@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from terrine.mapped import Rows
+from terrine.npy import Rows
 
 
 @dataclass(frozen=True, eq=False)

@@ -165,18 +165,14 @@ class Kinds(Generic[S]):
         """Return the names of all settings that any of the kinds has."""
         return {name for kind in self._classes().values() for name in kind.model_fields}
 
-    def union(self, wrap: Any = lambda kind: kind) -> Any:
-        """Return the type of a field that holds any of the kinds.
-
-        wrap: makes of a kind's class the class of the section.
-        """
+    def union(self) -> Any:
+        """Return the type of a field that holds any of the kinds."""
         classes = self._classes()
-        sections = {kind: wrap(kind) for kind in classes.values()}
 
         def name_of(value: Any) -> Any:
             return value.get(self.key, self.default) if isinstance(value, dict) else getattr(value, self.key, None)
 
-        members = tuple(Annotated[sections[kind], Tag(name)] for name, kind in classes.items())
+        members = tuple(Annotated[kind, Tag(name)] for name, kind in classes.items())
         return Annotated[Union[members], Discriminator(name_of)]  # noqa: UP007
 
     def _classes(self) -> dict[str, type[S]]:

@@ -3,7 +3,7 @@
 import gc
 import importlib
 
-from terrine.aggregation.registry import MECHANISMS
+from terrine.aggregation.mechanism import MECHANISMS
 
 for _name in (
     "tasks.parties.guardian",

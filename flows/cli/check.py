@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from tasks.tools.check import Finding
-    from terrine.advice import Advice
+    from terrine.planning import Advice
 
 _ADVICE = "Advice without data"
 
@@ -68,7 +68,7 @@ def check(
         _show_installation()
         return
     if units is not None:
-        from terrine.advice import advise
+        from terrine.planning import advise
 
         if classes is None or epsilon is None:
             raise SettingError("--units needs --classes and --epsilon.")

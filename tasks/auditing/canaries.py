@@ -312,7 +312,7 @@ class _SumCanaries:
         self._mu = mu_left(settings.epsilon, settings.delta, spent_on_inputs(run.params))
         course, own = settings.course(self._mu), read_dataset(run.folders)
         generator = numpy_generator(run.params.seed, "canaries")
-        whitening = Whitening.of(query_features(run, "original"))
+        whitening = Whitening.fit(query_features(run, "original"))
         self._canaries = Exchange.of_canaries(course, whitening, count, own.classes, generator)
         made_up = settings.release(self._canaries.worlds[0], self._mu, ReplayNoise(0))
         self.information = tuple(self._canaries.guess(made_up, noise=noise).information for noise in (True, False))

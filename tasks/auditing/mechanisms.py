@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 
 from tasks.config.findings import refuse_findings
-from terrine.aggregation.aggregation import Aggregation
 from terrine.aggregation.exchange import Exchange
-from terrine.aggregation.mechanism import Mechanism
+from terrine.aggregation.mechanism import Aggregation, Mechanism
 from terrine.aggregation.records import Whitening
 from terrine.aggregation.sums import Sums, mu_left
 from terrine.determinism.randomness import numpy_generator

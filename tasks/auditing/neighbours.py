@@ -25,7 +25,7 @@ from tasks.pipeline.vote import read_votes
 from tasks.runtime.releases import spent_on_inputs
 from tasks.runtime.run import Run
 from tasks.runtime.store import link
-from terrine.aggregation.course import ALONE, JOINT
+from terrine.aggregation.gradient_rounds import ALONE, JOINT
 from terrine.aggregation.records import STEP
 from terrine.aggregation.sums import mu_left
 from terrine.data.dataset import Dataset

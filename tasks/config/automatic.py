@@ -1,7 +1,7 @@
 """Settings that are `auto`: the mechanism, which other settings decide, and numbers (marked `Automatic`).
 
 What stands in for a number until `tasks.runtime.parameters` chooses it is declared with its mark. A mechanism is chosen
-here, from settings alone and by the rule of `terrine.advice`: units add up gradients if what those need is there,
+here, from settings alone and by the rule of `terrine.planning`: units add up gradients if what those need is there,
 because in most measured cases their student is more accurate, as served, than one of votes; else teachers vote
 (docs/settings.md).
 """
@@ -12,7 +12,7 @@ import copy
 from typing import Any
 
 from tasks.config.params import AUTO, FAMILIES, SUMS, Params, lay_over
-from terrine.aggregation.registry import MECHANISMS
+from terrine.aggregation.mechanism import MECHANISMS
 from terrine.errors import SettingError
 from terrine.settings import Automatic, Kinds, Settings, sections_of
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from terrine.aggregation.aggregation import Aggregation
+from terrine.aggregation.mechanism import Aggregation
 from terrine.errors import SettingError
 
 MEANT_FOR_CLASSES: dict[str, tuple[Any, ...]] = {

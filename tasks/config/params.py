@@ -19,9 +19,9 @@ from tasks.config.queries import Queries
 from tasks.config.runner import Runner
 from tasks.config.tracking import Tracking
 from tasks.config.values import flat, merge, read_yaml
-from terrine.aggregation.histogram import GaussianHistogram
-from terrine.aggregation.registry import MECHANISMS, with_budget
-from terrine.data.partitions import PARTITIONS, IIDPartition
+from terrine.aggregation.gnmax import GaussianHistogram
+from terrine.aggregation.mechanism import MECHANISMS
+from terrine.data.partition import PARTITIONS, IIDPartition
 from terrine.data.source import SOURCES
 from terrine.data.sources.digits import Digits
 from terrine.errors import SettingError, did_you_mean, offered
@@ -50,8 +50,8 @@ class Params(Settings):
     pretraining: Pretraining = Pretraining()
     teachers: TEACHERS.union() = LinearTeachers()  # type: ignore[valid-type]
     """The models that vote."""
-    aggregation: MECHANISMS.union(with_budget) = Field(  # type: ignore[valid-type]
-        with_budget(GaussianHistogram)(sigma=27), validate_default=True
+    aggregation: MECHANISMS.union() = Field(  # type: ignore[valid-type]
+        GaussianHistogram(sigma=27), validate_default=True
     )
     """The mechanism that turns votes into a release, with the budget of the run."""
     collaboration: Collaboration = Collaboration()

@@ -108,7 +108,7 @@ class PartyConfig(Settings):
     """teacher: where the student party waits."""
     votes: Path | None = None
     """teacher: an .npy file of votes, whole numbers [queries, teachers of this party]; or of its sums, whole numbers
-    [numbers] in steps (`terrine.aggregation.course.moments_in_steps`)."""
+    [numbers] in steps (`terrine.aggregation.gradient_rounds.moments_in_steps`)."""
     unit: Literal["record", "group"] | None = None
     """teacher, with `votes`: what lay with one teacher alone when these votes were cast, a record or all records of a
     person. With `own`, own.params.privacy.unit says it."""

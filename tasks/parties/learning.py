@@ -66,7 +66,7 @@ def learn(config: PartyConfig) -> Path:
     if (sums := terms.fixed_point) is None:
         write_answers(run, voted, release, None)
     else:
-        whitening = Whitening.of(query_features(run, "original"))
+        whitening = Whitening.fit(query_features(run, "original"))
         if whitening.length != sums.length:
             raise InputError(
                 f"{own.backbone} gives vectors of {whitening.length} coordinates, and the terms say {sums.length}. Get "

@@ -28,8 +28,8 @@ from tasks.runtime.identity import Inputs
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_json, write_array, write_json
 from tasks.runtime.task import task_of
+from terrine.aggregation.adaptive_queries import NEVER
 from terrine.aggregation.mechanism import UNANSWERED
-from terrine.aggregation.rounds import NEVER
 from terrine.determinism.randomness import derive_seed
 from terrine.privacy.accounting.events import from_json
 from terrine.privacy.ledger.ledger import StoredRelease

@@ -12,7 +12,7 @@ import numpy as np
 
 from tasks.pipeline.features import query_features
 from tasks.runtime.run import Run
-from terrine.aggregation.rounds import NEVER, Advice, Adviser, Rounds, in_order
+from terrine.aggregation.adaptive_queries import NEVER, Advice, Adviser, Rounds, in_order
 from terrine.classifiers import LinearHead, predict
 from terrine.students.answers import histogram_answers, label_answers
 from terrine.students.linear import fit

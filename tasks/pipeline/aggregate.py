@@ -41,10 +41,9 @@ from tasks.runtime.run import Run
 from tasks.runtime.step import step
 from tasks.runtime.store import atomic_folder, read_json, write_array, write_json, write_table
 from tasks.runtime.task import check_task, task_of
-from terrine.aggregation.findings import answer_names, histograms_of_findings
 from terrine.aggregation.release import about_answers, asked, release_histograms
-from terrine.aggregation.votes import histograms_of
-from terrine.data.digest import digest_of_arrays
+from terrine.aggregation.votes import answer_names, histograms_of, histograms_of_findings
+from terrine.data.content_digest import digest_of_arrays
 from terrine.files import file_digest
 from terrine.privacy.accounting.events import Event, compose
 from terrine.privacy.ledger.ledger import StoredRelease

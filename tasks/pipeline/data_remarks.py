@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from tasks.config.params import Params
 from terrine.data.labels import OF_A_QUANTITY, is_number
-from terrine.data.survey import Survey
+from terrine.data.source import Survey
 from terrine.errors import some
 from terrine.geometry import Size, in_json, pixels, sides
 

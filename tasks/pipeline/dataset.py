@@ -18,7 +18,7 @@ from tasks.runtime.step import step
 from tasks.runtime.store import Folders, atomic_folder, read_array, write_array, write_json
 from tasks.runtime.task import recorded_task, source_of, task_from
 from terrine.data.dataset import Dataset, fingerprint
-from terrine.data.large import on_disk
+from terrine.data.images import on_disk
 from terrine.data.ordered import Scale
 from terrine.data.pool import check_disjoint
 from terrine.errors import InputError, SettingError

@@ -18,7 +18,7 @@ from tasks.runtime.run import Run
 from tasks.runtime.step import step
 from tasks.runtime.store import Folders, atomic_folder, read_json, write_json
 from terrine.device import resolve_device
-from terrine.mapped import Rows
+from terrine.npy import Rows
 from terrine.synthetic.distance import (
     SAMPLE,
     Distance,

@@ -21,7 +21,7 @@ from tasks.runtime.keys import site_key
 from tasks.runtime.releases import identity_in_ledger, moments_of, noise_of
 from tasks.runtime.run import Run
 from tasks.runtime.store import write_tensors
-from terrine.data.digest import digest_of_arrays
+from terrine.data.content_digest import digest_of_arrays
 from terrine.deployment.model import MOMENTS
 from terrine.models.backbone import Backbone
 from terrine.models.moments import bound_for, statistics_from, unit_vectors

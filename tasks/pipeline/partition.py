@@ -12,10 +12,10 @@ from tasks.runtime.run import Run
 from tasks.runtime.step import step
 from tasks.runtime.store import Folders, atomic_folder, read_array, write_array, write_json
 from terrine.data import partition as partitions
-from terrine.data.duplicates import exact_duplicates
+from terrine.data.content_digest import exact_duplicates
 from terrine.data.findings import labelled
 from terrine.data.label_mix import label_histograms, summarise
-from terrine.data.partitions import protected_groups
+from terrine.data.partition import protected_groups
 
 
 def in_groups(count: int, size: int) -> list[range]:

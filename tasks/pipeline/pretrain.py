@@ -24,12 +24,12 @@ from terrine.device import resolve_device
 from terrine.errors import InputError
 from terrine.files import file_digest
 from terrine.geometry import in_json
-from terrine.mapped import Rows
 from terrine.models.architecture import REFERENCE_BATCHES
 from terrine.models.backbone import Backbone
 from terrine.models.files import load_backbone, save_backbone
 from terrine.models.kinds.scattering import PROJECTION_BATCHES
 from terrine.models.weights import FROM_TIMM, INITIAL, take_weights
+from terrine.npy import Rows
 
 SYNTHETIC = "synthetic images only"
 

@@ -39,8 +39,8 @@ from tasks.runtime.step import step
 from tasks.runtime.store import read_array, read_json, read_table, write_text
 from tasks.runtime.timing import timings
 from tasks.runtime.versioning import lock_digest
-from terrine.aggregation.findings import answer_names
-from terrine.aggregation.registry import MECHANISMS
+from terrine.aggregation.mechanism import MECHANISMS
+from terrine.aggregation.votes import answer_names
 from terrine.data.label_mix import row_shares
 from terrine.device import resolve_device
 

@@ -30,9 +30,8 @@ from tasks.runtime.store import (
     write_json,
     write_tensors,
 )
-from terrine.aggregation.findings import ANSWERS
-from terrine.aggregation.mechanism import Mechanism
-from terrine.aggregation.registry import mechanism_of
+from terrine.aggregation.mechanism import Mechanism, mechanism_of
+from terrine.aggregation.votes import ANSWERS
 from terrine.classifiers import Head, head_from_arrays
 from terrine.deployment.manifest import MANIFEST, check_seal, seal
 from terrine.deployment.model import MOMENTS, OF_VOLUMES

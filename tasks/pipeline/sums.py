@@ -48,10 +48,10 @@ from tasks.runtime.store import (
     write_tensors,
 )
 from tasks.runtime.task import check_task, task_of
-from terrine.aggregation.course import Course, moments_in_steps
-from terrine.aggregation.findings import answer_names
+from terrine.aggregation.gradient_rounds import RoundSchedule, moments_in_steps
 from terrine.aggregation.records import Records, Whitening, row_type
 from terrine.aggregation.sums import mu_left
+from terrine.aggregation.votes import answer_names
 from terrine.classifiers import FindingsHead, LinearHead
 from terrine.deployment.model import MOMENTS
 from terrine.files import file_digest
@@ -79,7 +79,7 @@ def release_sums(run: Run, release_id: str) -> None:
     before = spent_on_inputs(run.params)
     mu = mu_left(settings.epsilon, settings.delta, before)
     course = settings.course(mu)
-    whitening = Whitening.of(query_features(run, "original"))
+    whitening = Whitening.fit(query_features(run, "original"))
     numbers = settings.numbers(whitening.length, len(names))
     drawn = numbers + numbers_of_moments(run) + (run.params.privacy.counted > 0)
     slack = check_slack(drawn, settings.epsilon, settings.delta, "aggregation.epsilon")
@@ -118,7 +118,7 @@ def release_sums(run: Run, release_id: str) -> None:
 def write_sums(
     run: Run,
     release: StoredRelease,
-    course: Course,
+    course: RoundSchedule,
     whitening: Whitening,
     about: dict[str, Any],
     moments: StoredRelease | None,
@@ -155,7 +155,7 @@ def student_of_sums(run: Run) -> tuple[TrainedStudent, dict[str, Any]]:
     """
     about, arrays = read_json(run.folders.answers / "manifest.json"), read_tensors(run.folders.answers / SUMS)
     whitening = Whitening(arrays["mean"], arrays["matrix"], arrays["constant"].item())
-    weight, bias = whitening.head(Course(**about["course"]).ends(arrays))
+    weight, bias = whitening.head(RoundSchedule(**about["course"]).ends(arrays))
     backbone = None
     if (path := run.folders.answers / MOMENTS).is_file():
         set_statistics(backbone := read_backbone(run.folders), read_tensors(path))
@@ -167,7 +167,7 @@ def records_of(run: Run) -> Records:
     """Return the records that are summed, normalised by the moments that were released, if any were."""
     path = run.folders.answers / MOMENTS
     statistics = read_tensors(path) if run.params.privacy.moments and path.is_file() else None
-    return _records(run, Whitening.of(query_features(run, "original")), statistics)
+    return _records(run, Whitening.fit(query_features(run, "original")), statistics)
 
 
 def plant(run: Run, vectors: np.ndarray, known: np.ndarray | None = None) -> Records:
@@ -180,7 +180,7 @@ def plant(run: Run, vectors: np.ndarray, known: np.ndarray | None = None) -> Rec
     """
     moments = release_moments(run)
     statistics = None if moments is None else statistics_of_moments(run, moments)
-    whitening = Whitening.of(query_features(run, "original"))
+    whitening = Whitening.fit(query_features(run, "original"))
     if known is None:
         known = _records(run, whitening, statistics).vectors[: -len(vectors)]
     write_array(_work(run, whitening, statistics) / "vectors.npy", np.concatenate([known, vectors]))
@@ -236,7 +236,7 @@ def _work(run: Run, whitening: Whitening, statistics: dict[str, np.ndarray] | No
 
 
 def _statement(
-    run: Run, release: StoredRelease, course: Course, numbers: int, slack: float, classes: int
+    run: Run, release: StoredRelease, course: RoundSchedule, numbers: int, slack: float, classes: int
 ) -> PrivacyStatement:
     """Say what the release guarantees, from public quantities and the recorded event alone."""
     settings: Any = run.params.aggregation

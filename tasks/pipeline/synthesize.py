@@ -32,7 +32,7 @@ from terrine.device import resolve_device
 from terrine.errors import ArtefactError, SettingError
 from terrine.files import file_digest
 from terrine.geometry import in_json, pixels
-from terrine.mapped import MappedRows, Segment
+from terrine.npy import MappedRows, Segment
 from terrine.queries import Queries, in_turns
 from terrine.synthetic import registry
 from terrine.synthetic.shards import SHARD_BYTES, Stretch, read_shard_record, write_stretch

@@ -38,7 +38,7 @@ from tasks.runtime.store import (
     write_json,
     write_tensors,
 )
-from terrine.aggregation.findings import Findings
+from terrine.aggregation.votes import Findings
 from terrine.data.dataset import Dataset
 from terrine.data.findings import labelled
 from terrine.device import resolve_device

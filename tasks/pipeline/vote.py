@@ -21,7 +21,7 @@ from tasks.pipeline.teach import findings_of, read_states, read_teachers_manifes
 from tasks.runtime.run import Run
 from tasks.runtime.step import step
 from tasks.runtime.store import Folders, atomic_folder, read_array, write_array, write_json
-from terrine.aggregation.findings import answer_names
+from terrine.aggregation.votes import answer_names
 from terrine.device import resolve_device
 from terrine.files import file_digest
 from terrine.queries import Queries

@@ -18,7 +18,7 @@ from markupsafe import Markup
 from tasks.reports.language import Language
 from tasks.reports.pages import render
 from tasks.reports.statement_page import guesses_in_a_hundred
-from terrine.aggregation.registry import MECHANISMS
+from terrine.aggregation.mechanism import MECHANISMS
 from terrine.errors import TerrineError, first_line
 from terrine.extras import from_extra
 from terrine.logs import hushed

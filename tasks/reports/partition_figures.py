@@ -12,7 +12,7 @@ from tasks.reports.pages import bar_rows, percent, plain
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_array, read_json
 from terrine.data.label_mix import row_shares
-from terrine.data.partitions import PARTITIONS
+from terrine.data.partition import PARTITIONS
 
 MOST_COLUMNS = 150
 """Most teachers that are drawn; of more, so many at equal distances in the order of the chart."""

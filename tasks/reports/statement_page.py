@@ -16,8 +16,7 @@ from tasks.reports.language import Language
 from tasks.reports.pages import bar_rows, plain, render
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_json, write_json, write_text
-from terrine.aggregation.aggregation import Aggregation
-from terrine.aggregation.registry import MECHANISMS
+from terrine.aggregation.mechanism import MECHANISMS, Aggregation
 from terrine.errors import ArtefactError
 from terrine.privacy.accounting.events import UnsupportedEventError, from_json
 from terrine.privacy.accounting.gaussian import delta_of, mu_of

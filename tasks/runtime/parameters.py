@@ -25,8 +25,8 @@ from tasks.runtime.releases import check_releases, identity_in_ledger, noise_of,
 from tasks.runtime.run import SPLIT_SEED, Run
 from tasks.runtime.store import Folders, read_json, write_json, write_text
 from tasks.runtime.task import source_of, task_from
-from terrine.data.partitions import refuse_no_groups
-from terrine.data.survey import Survey
+from terrine.data.partition import refuse_no_groups
+from terrine.data.source import Survey
 from terrine.errors import SettingError
 from terrine.planning import (
     ENOUGH,
@@ -262,7 +262,7 @@ def refuse_hopeless_sums(run: Run, units: int, classes: int, features: int, reco
 
 def hopeless_sums(run: Run, units: int, classes: int, features: int, records: int) -> str | None:
     """Say why no head would come of a run's sums, and what would help; None where one will, or data are public."""
-    # Of K findings each is one of K coordinates of a label of length 1, of all records (`terrine.aggregation.course`).
+    # Of K findings each is one of K coordinates of a label of length 1, of all records.
     sharing = math.sqrt(classes) if run.params.data.several else classes
     shared, units = records - units, run.params.privacy.units or units
     params, about = run.params, {"classes": sharing, "features": features}

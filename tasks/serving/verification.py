@@ -19,9 +19,8 @@ from tasks.reports.board_page import Mark
 from tasks.reports.statement_page import read_statement
 from tasks.serving.archive import unpacked
 from tasks.serving.pages import FIGURES, SIGNATURE, class_names, drawn, pages_in
-from terrine.aggregation.course import Course
-from terrine.aggregation.mechanism import Mechanism
-from terrine.aggregation.registry import MECHANISMS, mechanism_of
+from terrine.aggregation.gradient_rounds import RoundSchedule
+from terrine.aggregation.mechanism import MECHANISMS, Mechanism, mechanism_of
 from terrine.aggregation.sums import Sums, mu_left
 from terrine.deployment.manifest import MANIFEST
 from terrine.deployment.signature import Signature, fingerprint, read_signature
@@ -177,7 +176,9 @@ def _expected(statement: Mapping[str, Any]) -> Event | None:
     if missing := sorted(parameters - described.keys()):
         raise ValueError(f"{', '.join(missing)} missing")
     if by_noise:
-        course = Course(**{key.name: described[key.name] for key in fields(Course) if key.name in described})
+        course = RoundSchedule(
+            **{key.name: described[key.name] for key in fields(RoundSchedule) if key.name in described}
+        )
         return of_several(compose(besides, course.event), overlap)
     mechanism = mechanism_of(described)
     if isinstance(mechanism, Sums):

@@ -37,11 +37,11 @@ from tasks.runtime.releases import (
 )
 from tasks.runtime.run import Run
 from tasks.tools.duration import minutes_of
+from tasks.transcription.clients import section
 from tasks.transcription.release import account_of_run, check_run, is_of_public, noise_kind, release_terms, unit_of
-from tasks.transcription.start import section
-from terrine.aggregation.histogram import GaussianHistogram
-from terrine.data.large import on_disk
-from terrine.data.survey import Survey
+from terrine.aggregation.gnmax import GaussianHistogram
+from terrine.data.images import on_disk
+from terrine.data.source import Survey
 from terrine.errors import LedgerError, SettingError, TerrineError
 from terrine.planning import (
     ENOUGH,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tasks.config.params import Params
-from terrine.data.survey import Survey
+from terrine.data.source import Survey
 from terrine.geometry import Size, largest, pixels, sides
 
 START = 60.0

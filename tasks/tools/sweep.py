@@ -24,7 +24,7 @@ from tasks.runtime.parameters import foreseen, settled, settled_before, surveyed
 from tasks.runtime.releases import Release, releases_of, said_of, unpaid
 from tasks.runtime.run import Run, open_run, refuse_transcription
 from tasks.runtime.store import Folders, read_json
-from terrine.data.survey import Survey
+from terrine.data.source import Survey
 from terrine.errors import BudgetError, SettingError
 from terrine.privacy.accounting.events import Event, compose
 from terrine.privacy.accounting.gaussian import round_up

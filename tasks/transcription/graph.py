@@ -37,7 +37,7 @@ TRANSCRIPTION = Pipeline(
         Stage(
             "start",
             comment="public: the generator and the student's backbone as they are drawn",
-            tasks="tasks.transcription.start:prepare_start",
+            tasks="tasks.transcription.clients:prepare_start",
             settings="seed data.size data.channels transcription.generator transcription.student",
             makes="public/start",
         ),

@@ -18,8 +18,7 @@ from tasks.runtime.keys import site_key
 from tasks.runtime.releases import record_facts
 from tasks.runtime.run import Run
 from tasks.runtime.task import task_of
-from tasks.transcription.clients import number_of_clients
-from tasks.transcription.start import GENERATOR, STUDENT, section
+from tasks.transcription.clients import GENERATOR, STUDENT, number_of_clients, section
 from terrine.determinism.randomness import derive_seed
 from terrine.errors import LedgerError, SettingError
 from terrine.files import file_digest

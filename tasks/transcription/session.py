@@ -41,7 +41,15 @@ from tasks.runtime.store import (
     write_tensors,
 )
 from tasks.runtime.task import check_task
-from tasks.transcription.clients import groups, number_of_clients, read_clients, read_manifest
+from tasks.transcription.clients import (
+    groups,
+    number_of_clients,
+    read_clients,
+    read_manifest,
+    read_start,
+    section,
+    write_generator,
+)
 from tasks.transcription.release import (
     check_run,
     noise_of,
@@ -51,7 +59,6 @@ from tasks.transcription.release import (
     statement_of,
     stored_labels,
 )
-from tasks.transcription.start import read_start, section, write_generator
 from tasks.transcription.teach import check_origin
 from terrine.deployment.manifest import MANIFEST, seal
 from terrine.deployment.model import BACKBONE, HEAD, REFERENCE
@@ -63,12 +70,10 @@ from terrine.pretraining.checkpoint import read_checkpoint, write_checkpoint
 from terrine.privacy.ledger.ledger import StoredRelease
 from terrine.privacy.statement import released_per_class
 from terrine.synthetic.contact_sheet import contact_sheet
-from terrine.transcription import response
-from terrine.transcription.annotation import DataAnnotation
+from terrine.transcription.annotation import DataAnnotation, answers, counts
 from terrine.transcription.clients import NetworkClients
 from terrine.transcription.generator import random_vectors
-from terrine.transcription.loop import Discriminator, Loop
-from terrine.transcription.student import TranscribedStudent
+from terrine.transcription.loop import Discriminator, Loop, TranscribedStudent
 
 CHECKPOINT_SECONDS = 60.0
 QUESTION, STATE = "question.safetensors", "state.safetensors"
@@ -250,8 +255,8 @@ def said_by(run: Run, group: range, iteration: int, images: Tensor, probabilitie
     if settings.protect != "answers":
         return DataAnnotation(settings.annotation).total(teacher, probabilities)
     source = responses_of(run, iteration, group.start)
-    answers = response.answers(teacher, probabilities, settings.annotation, source)
-    return response.counts(answers, probabilities.shape[1]).cpu().numpy()
+    told = answers(teacher, probabilities, settings.annotation, source)
+    return counts(told, probabilities.shape[1]).cpu().numpy()
 
 
 def annotate(run: Run, total: np.ndarray, probabilities: Tensor, clients: int, iteration: int) -> Tensor:

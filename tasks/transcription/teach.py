@@ -32,20 +32,22 @@ from tasks.runtime.store import (
 from tasks.transcription.clients import (
     HEADS,
     MODEL,
+    STUDENT,
     groups,
     network_kind,
     number_of_clients,
     read_clients,
     read_manifest,
     read_model,
+    read_student_start,
+    section,
 )
 from tasks.transcription.release import check_run, open_account, release_terms, responses_of, stored_labels
-from tasks.transcription.start import STUDENT, read_student_start, section
 from terrine.aggregation.votes import histograms_of
 from terrine.data import partition as partitions
+from terrine.data.content_digest import digest_of_arrays
 from terrine.data.dataset import Dataset
-from terrine.data.digest import digest_of_arrays
-from terrine.data.partitions import protected_groups
+from terrine.data.partition import protected_groups
 from terrine.determinism.randomness import numpy_generator
 from terrine.device import resolve_device
 from terrine.errors import ArtefactError, SettingError

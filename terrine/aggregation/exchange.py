@@ -2,7 +2,7 @@
 
 A canary is one record, alone in its unit. A fair coin decides which of two rows of features it has, with the same
 label. The rows are far from the mean of the public features, so their vectors x and x' have length 1 and any
-direction; x·x' = −1/2 is the worst case for moments, x' = −x for gradients (`Course`). So the audit is about an
+direction; x·x' = −1/2 is the worst case for moments, x' = −x for gradients (`RoundSchedule`). So the audit is about an
 adversary who chooses the features of its record, who knows all other records, and who sees everything that is released.
 
 Each coin moves the sum of every round along one direction: x xᵀ − x'x'ᵀ and (x − x') yᵀ for moments, x eᵀ − x'e'ᵀ for
@@ -18,7 +18,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from terrine.aggregation.course import Course, moments_from, numbers_of
+from terrine.aggregation.gradient_rounds import RoundSchedule, moments_from, numbers_of
 from terrine.aggregation.records import STEP, Floats, Records, Whitening
 from terrine.privacy.accounting.gaussian import mu_squared
 from terrine.privacy.auditing.canaries import Guess, Products, guess_from_sums
@@ -39,13 +39,13 @@ class Exchange:
         canaries: Number of records with a coin.
     """
 
-    course: Course
+    course: RoundSchedule
     worlds: tuple[Records, Records]
     canaries: int
 
     @classmethod
     def of_canaries(
-        cls, course: Course, whitening: Whitening, count: int, classes: int, generator: np.random.Generator
+        cls, course: RoundSchedule, whitening: Whitening, count: int, classes: int, generator: np.random.Generator
     ) -> Self:
         """Return canaries only, with random labels and random, hence nearly orthogonal, directions."""
         first, second = (_directions(generator.standard_normal((count, len(whitening.mean)))) for _ in range(2))

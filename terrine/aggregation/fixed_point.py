@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from terrine.aggregation.course import Course
+from terrine.aggregation.gradient_rounds import RoundSchedule
 from terrine.aggregation.records import STEP, Floats, Steps
 from terrine.errors import InputError
 from terrine.privacy.accounting.events import Event
@@ -29,7 +29,7 @@ from terrine.privacy.noise import NoiseSource
 _LARGEST = 2**63 - 2**55
 
 
-class Walk(Protocol):
+class RoundIterator(Protocol):
     """What follows from the rounds, one after the other: a function of what they released, and of nothing else."""
 
     @property
@@ -66,7 +66,7 @@ class SummedRounds(ABC):
         """How many numbers say at what a round is asked, and at what whatever follows the last is."""
 
     @abstractmethod
-    def walk(self) -> Walk:
+    def walk(self) -> RoundIterator:
         """Begin with what follows from the rounds."""
 
     @property
@@ -100,7 +100,7 @@ class FixedPoint(SummedRounds):
 
     length: int
     classes: int
-    course: Course
+    course: RoundSchedule
 
     @property
     def passes(self) -> int:
@@ -124,7 +124,7 @@ class FixedPoint(SummedRounds):
     def asked(self, number: int) -> int:
         return self.course.asked(self.length, self.classes, number)
 
-    def walk(self) -> Walk:
+    def walk(self) -> RoundIterator:
         return self.course.descent(self.length)
 
     @property

@@ -1,13 +1,91 @@
-"""GNMax: the class with the most votes after Gaussian noise on every count.
+"""Mechanisms with Gaussian noise on counts of votes: the noisy histogram, GNMax, Confident- and Interactive-GNMax.
+
+The noisy histogram n + N(0, σ²I) costs exactly what its argmax costs, because the argmax is computed from it. So a
+student may have all of it, which teaches far more than the label. The other three are those of Papernot et al. 2018:
+
+- GNMax (section 4.1) releases the class with the most votes after noise.
+- Confident-GNMax (Algorithm 1) answers only if a noisy test shows that enough teachers agree.
+- Interactive-GNMax (Algorithm 2) is Confident-GNMax in round one. A student learns from its labels and scores the later
+  queries (`terrine.aggregation.adaptive_queries`). A noisy test compares votes and scores: far apart, and the teachers
+  answer; close, and a confident label of the student is confirmed, which costs nothing more.
 
 >>> GNMax(sigma=40.0).worst_case(286, epsilon=2.0, delta=1e-5)
 RepeatedEvent(event=GaussianEvent(sensitivity=1.4142135623730951, sigma=40.0), count=...)
 """
 
-from typing import Annotated, Any, Literal
+import math
+from dataclasses import replace
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from terrine.aggregation.histogram import GaussianHistogram
-from terrine.settings import Field, Unit
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from pydantic import PrivateAttr
+
+from terrine.aggregation.mechanism import (
+    NOTHING,
+    UNANSWERED,
+    Answers,
+    Mechanism,
+    affordable_repetitions,
+    affordable_tests,
+    budget_after,
+    worst_case_of_tests,
+)
+from terrine.aggregation.votes import HistogramArray, charged, validate_histograms
+from terrine.errors import InputError, SettingError
+from terrine.privacy.accounting.calibrate import calibrate
+from terrine.privacy.accounting.events import Event, RepeatedEvent, compose, threshold_test, vote_answer
+from terrine.privacy.noise import NoiseSource
+from terrine.settings import Automatic, Field, Unit
+
+
+class GaussianHistogram(Mechanism):
+    """n + N(0, sigma² I) for every query: μ² = 2/sigma² an answer, known before any query is asked."""
+
+    text = (
+        "Gaussian histogram: for each query the teachers' votes were counted by class, Gaussian noise was added to "
+        "every count, and the noisy counts were released."
+    )
+    reveals: ClassVar[Literal["argmax", "histogram"]] = "histogram"
+    by_parties = True
+
+    mechanism: Literal["histogram"] = "histogram"
+    sigma: Annotated[float, Unit("votes"), Automatic(100.0)] = Field(gt=0)
+    """Standard deviation of the noise on every count."""
+
+    @classmethod
+    def calibrated(cls, epsilon: float, delta: float, answers: int) -> Self:
+        """Return it with the least noise at which so many answers cost at most ε at δ.
+
+        >>> GaussianHistogram.calibrated(epsilon=2, delta=1e-5, answers=5000).sigma
+        199.381244...
+        """
+        return cls(sigma=calibrate(epsilon, delta, answers).sigma)
+
+    @property
+    def deviation(self) -> float:
+        return self.sigma
+
+    def cost(self, asked: int, answered: int) -> Event:
+        """See `Mechanism.cost`: all that are looked at are answered."""
+        return RepeatedEvent(vote_answer(self.sigma), self.charged(asked))
+
+    def certain(self, queries: int, epsilon: float, delta: float, spent: Event = NOTHING) -> int:
+        budget = budget_after(spent, epsilon, delta)
+        return self.reached(affordable_repetitions(vote_answer(self.sigma), self.charged(queries), budget), queries)
+
+    def answer(
+        self, histograms: HistogramArray, *, epsilon: float, delta: float, noise: NoiseSource, spent: Event = NOTHING
+    ) -> Answers:
+        """See `Mechanism.answer`. The labels are the argmax of the noisy histograms, which GNMax withholds."""
+        counts = validate_histograms(histograms)
+        asked = self.certain(len(counts), epsilon, delta, spent)
+        labels = np.full(len(counts), UNANSWERED, dtype=np.int64)
+        noisy = np.full(counts.shape, np.nan)
+        noisy[:asked] = counts[:asked] + noise.gaussian((asked, counts.shape[1]), self.sigma)
+        labels[:asked] = noisy[:asked].argmax(axis=1)
+        released = noisy if self.reveals == "histogram" else None
+        return Answers(labels != UNANSWERED, labels, released, self.cost(asked, asked), asked)
 
 
 class GNMax(GaussianHistogram):
@@ -29,3 +107,202 @@ class GNMax(GaussianHistogram):
 
     def analysed(self) -> dict[str, Any]:
         return self.describe()
+
+
+_REACH = 2.0
+"""Deviations of the test's noise by which a threshold may lie above all votes: one unanimous query in 44 passes."""
+
+
+class ConfidentGNMax(Mechanism):
+    """GNMax with `sigma2` where max_j n_j + N(0, sigma1²) ≥ threshold: μ² = 1/sigma1² a query, 2/sigma2² an answer.
+
+    Papernot et al. 2018, Algorithm 1.
+    """
+
+    text = (
+        "Confident-GNMax: for each query it was tested, with noise, whether enough teachers agree; where they did, the "
+        "class with the largest noisy count was released."
+    )
+    outcome_dependent = True
+    by_parties = True
+
+    mechanism: Literal["confident"] = "confident"
+    threshold: Annotated[float, Unit("votes")]
+    """T: how many votes the winner must have, noise included."""
+    sigma1: Annotated[float, Unit("votes")] = Field(gt=0)
+    """Standard deviation of the noise on the test."""
+    sigma2: Annotated[float, Unit("votes")] = Field(gt=0)
+    """Standard deviation of the noise on every count of an answer."""
+
+    @classmethod
+    def calibrated(
+        cls, epsilon: float, delta: float, answers: int, *, sigma1: float, tests: int | None = None, **others: Any
+    ) -> Self:
+        """Return it with the least sigma2 at which so many answers after so many tests cost at most ε at δ.
+
+        tests: None is as many as there are answers. others: the other parameters.
+        """
+        most = answers if tests is None else tests
+        return cls(sigma1=sigma1, sigma2=calibrate(epsilon, delta, answers, tests=most, sigma1=sigma1).sigma, **others)
+
+    @property
+    def deviation(self) -> float:
+        return self.sigma2
+
+    def cost(self, asked: int, answered: int) -> Event:
+        tests = self.charged(asked)
+        return self._event(tests, min(answered, tests))
+
+    def worst_case(self, queries: int, epsilon: float, delta: float, spent: Event = NOTHING) -> Event:
+        """See `Mechanism.worst_case`: every query tested and answered, or the run's whole budget."""
+        budget = budget_after(spent, epsilon, delta)
+        return worst_case_of_tests(self.charged(queries), threshold_test(self.sigma1), vote_answer(self.sigma2), budget)
+
+    def certain(self, queries: int, epsilon: float, delta: float, spent: Event = NOTHING) -> int:
+        """See `Mechanism.certain`: as many as could all be tested and answered."""
+        both = compose(threshold_test(self.sigma1), vote_answer(self.sigma2))
+        budget = budget_after(spent, epsilon, delta)
+        return self.reached(affordable_repetitions(both, self.charged(queries), budget), queries)
+
+    def answer(
+        self, histograms: HistogramArray, *, epsilon: float, delta: float, noise: NoiseSource, spent: Event = NOTHING
+    ) -> Answers:
+        """See `Mechanism.answer`. It ends when the next query's test and answer together would not fit."""
+        counts = validate_histograms(histograms)
+        test, answer = threshold_test(self.sigma1), vote_answer(self.sigma2)
+        # Tests are drawn for all queries at once; those past the end of the budget are dropped unseen.
+        passed = counts.max(axis=1) + noise.gaussian(len(counts), self.sigma1) >= self.threshold
+        budget, query = budget_after(spent, epsilon, delta), {"findings": self.findings, "moved": self.moved}
+        asked = affordable_tests(passed, test, answer, budget, **query)
+        passed[asked:] = False
+        confident = np.flatnonzero(passed)
+        labels = np.full(len(counts), UNANSWERED, dtype=np.int64)
+        noisy = counts[confident] + noise.gaussian((len(confident), counts.shape[1]), self.sigma2)
+        labels[confident] = noisy.argmax(axis=1)
+        event = self._event(self.charged(asked), int(charged(passed, **query).sum()))
+        return Answers(passed, labels, None, event, asked)
+
+    def _event(self, tests: int, answers: int) -> Event:
+        """So many tests and answers that one unit can move."""
+        return compose(
+            RepeatedEvent(threshold_test(self.sigma1), tests), RepeatedEvent(vote_answer(self.sigma2), answers)
+        )
+
+    def analysed(self) -> dict[str, Any] | None:
+        return {"mechanism": "confident", "threshold": self.threshold, "sigma1": self.sigma1, "sigma": self.sigma2}
+
+    def canaries(self, teachers: int) -> dict[str, int]:
+        """See `Mechanism.canaries`. A test that seldom passes is charged next to no answers: the test alone may leak.
+
+        The vote that moves takes the count from below the threshold to it: without noise, it would decide.
+        """
+        at, below = (math.ceil(self.threshold - lead * self.sigma1) - 1 for lead in (0, 2))
+        if not teachers // 2 <= below <= at < teachers:
+            raise SettingError(
+                f"No histogram of {teachers} teachers over two classes has its largest count two standard deviations "
+                f"below the threshold {self.threshold:g}: audit with a smaller sigma1, or other teachers."
+            )
+        return {"a test that is open": at, "a test that seldom passes": below}
+
+    def check(self, run: Any) -> None:
+        """See `Settings.check`: some query must be able to pass."""
+        super().check(run)
+        voters = run.teachers.voters(run.partition.teachers)
+        # Papers print thresholds above all votes, which the test's noise passes where teachers agree.
+        if self.threshold > voters + _REACH * self.sigma1:
+            of = "" if voters == run.partition.teachers else f" in {voters} groups that vote"
+            raise ValueError(
+                f"aggregation.threshold={self.threshold:g} is above partition.teachers={run.partition.teachers}{of} by "
+                f"more than {_REACH:g} sigma1: hardly any query could pass. Lower the threshold or use more teachers"
+            )
+
+
+# The student's expected votes N·p_j are rounded to multiples of this, so that votes minus expected votes lie on the
+# noise's lattice whatever sigma is.
+_GRID = 2.0**-10
+
+
+class InteractiveGNMax(ConfidentGNMax):
+    """Confident-GNMax; with a student's scores, GNMax where max_j (n_j − N·p_j) + N(0, sigma1²) ≥ surprise.
+
+    Where the test fails, argmax p is the label if p is confident. A vote moved changes the largest difference by at
+    most one, so in either round the test costs μ² = 1/sigma1² and an answer 2/sigma2². Papernot et al. 2018,
+    Algorithm 2.
+    """
+
+    text = (
+        "Interactive-GNMax: in the first round it was tested, with noise, whether enough teachers agree, in later "
+        "rounds whether they differ from a student of the earlier answers; where that was so, the class with the "
+        "largest noisy count was released, and elsewhere the student's own label if it was sure of it."
+    )
+    informed = True
+    by_parties = False
+
+    mechanism: Literal["interactive"] = "interactive"  # type: ignore[assignment]
+    surprise: Annotated[float, Unit("votes")]
+    """T of later rounds: by how many votes the teachers must differ from the student, noise included."""
+    confidence: float = Field(ge=0, le=1)
+    """γ: what the student's largest probability must exceed for its own label to be confirmed, at no cost."""
+    _scores: NDArray[np.float64] | None = PrivateAttr(None)
+
+    def informed_by(self, probabilities: ArrayLike) -> "InteractiveGNMax":
+        """See `Mechanism.informed_by`.
+
+        Args:
+            probabilities: [queries, classes], rows summing to one. They must come from released labels and public
+                images alone.
+
+        Raises:
+            InputError: numbers that are no probabilities.
+        """
+        scores = np.asarray(probabilities, dtype=np.float64)
+        if scores.ndim != 2 or not np.isfinite(scores).all() or (scores < 0).any():
+            raise InputError(f"A student's probabilities are finite, ≥ 0 and [queries, classes], got {scores.shape}.")
+        if not np.allclose(scores.sum(axis=1), 1, atol=1e-3):
+            raise InputError("A student's probabilities sum to one for every query: pass them after the softmax.")
+        informed = self.model_copy()
+        informed._scores = scores
+        return informed
+
+    def answer(
+        self, histograms: HistogramArray, *, epsilon: float, delta: float, noise: NoiseSource, spent: Event = NOTHING
+    ) -> Answers:
+        counts, scores = validate_histograms(histograms), self._scores
+        if scores is None:
+            answers = super().answer(counts, epsilon=epsilon, delta=delta, noise=noise, spent=spent)
+            return replace(answers, reinforced=np.zeros(len(counts), dtype=np.bool_))
+        if scores.shape != counts.shape:
+            raise InputError(
+                f"The student's probabilities {list(scores.shape)} and the histograms {list(counts.shape)} must be of "
+                "the same queries and classes."
+            )
+        test, answer = threshold_test(self.sigma1), vote_answer(self.sigma2)
+        teachers = counts[:1].sum()
+        expected = np.rint(teachers * scores / _GRID) * _GRID
+        difference = (counts - expected).max(axis=1)
+        passed = difference + noise.gaussian(len(counts), self.sigma1) >= self.surprise
+        asked = affordable_tests(passed, test, answer, budget_after(spent, epsilon, delta))
+        passed[asked:] = False
+        surprising = np.flatnonzero(passed)
+        reinforced = ~passed & (scores.max(axis=1) > self.confidence)
+        reinforced[asked:] = False
+        labels = np.where(reinforced, scores.argmax(axis=1), UNANSWERED).astype(np.int64)
+        noisy = counts[surprising] + noise.gaussian((len(surprising), counts.shape[1]), self.sigma2)
+        labels[surprising] = noisy.argmax(axis=1)
+        return Answers(passed | reinforced, labels, None, self.cost(asked, len(surprising)), asked, reinforced)
+
+    def analysed(self) -> None:
+        """See `Mechanism.analysed`: there is none of later rounds."""
+        return None
+
+    def canaries(self, teachers: int) -> dict[str, int]:
+        return Mechanism.canaries(self, teachers)
+
+    def check(self, run: Any) -> None:
+        """See `Settings.check`: there must be a round to compare a student in."""
+        super().check(run)
+        if run.queries.rounds < 2:
+            raise ValueError(
+                f"queries.rounds={run.queries.rounds} is too few: aggregation.mechanism=interactive compares a "
+                "student of the first round with the teachers in the later ones. Set queries.rounds to 2 or more"
+            )

@@ -1,28 +1,109 @@
-"""What every aggregation mechanism has in common: histograms in, a noisy answer and the event it cost out.
+"""Base classes of all aggregation mechanisms, their budget, and their registry.
+
+Two families share the section `aggregation`. A `Mechanism` answers queries from histograms of votes. A `Sums`
+(`terrine.aggregation.sums`) adds up what records contribute, without votes.
 
 A mechanism answers in query order and stops before the exact ε of what it has released would pass the run's budget.
 The decision to stop uses public parameters and released outputs alone, so it is itself free: a Gaussian filter (Smith &
 Thakurta 2022) for mechanisms whose cost depends on what was released, a fixed number of answers for the others.
-
 `worst_case` is what the ledger reserves before any noise is drawn; `Answers.event` is what was spent, never more.
+
+>>> mechanism_of({"mechanism": "confident", "threshold": 150, "sigma1": 120, "sigma2": 40})
+ConfidentGNMax(mechanism='confident', threshold=150.0, sigma1=120.0, sigma2=40.0)
 """
 
 import math
-from abc import abstractmethod
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from pydantic import ValidationError
 
-from terrine.aggregation.aggregation import NOTHING as NOTHING
-from terrine.aggregation.aggregation import Aggregation
-from terrine.aggregation.findings import charged, movable
-from terrine.aggregation.votes import HistogramArray
+from terrine.aggregation.votes import HistogramArray, charged, movable
+from terrine.errors import SettingError
 from terrine.privacy.accounting.events import Event, GaussianEvent, RepeatedEvent, compose
 from terrine.privacy.accounting.gaussian import GaussianFilter, mu_squared
 from terrine.privacy.accounting.pricing import price
-from terrine.privacy.noise import NoiseSource
+from terrine.privacy.noise import NoiseSource, check_slack
+from terrine.privacy.statement import declare
+from terrine.settings import Field, Kinds, Settings, Unit
+
+NOTHING: Event = compose()
+
+BUDGET = ("epsilon", "delta", "noise", "where")
+"""Settings of the section `aggregation` that are no parameters of its mechanism."""
+_OF_FINDINGS = ("findings", "findings_bound")
+"""What is said of a mechanism only where there are several findings."""
+
+
+class Aggregation(Settings, ABC):
+    """A way to turn private data into a release; its fields are its parameters, public values.
+
+    As the section `aggregation` of a run it holds the run's budget, too: `epsilon`, `delta`, `noise` and `where`. They
+    are no parameters of the mechanism (`parameters`), whose methods take the budget as arguments.
+    """
+
+    text: ClassVar[str]
+    """In a sentence, for the statement: what was done with the votes, or the records."""
+    reveals: ClassVar[Literal["argmax", "histogram", "sums"]]
+    """What is released: of each answer its label, or the noisy counts of all classes; or sums over records."""
+    gaussian: ClassVar[bool] = True
+    """Whether all of its noise is Gaussian, and its price exact."""
+    outcome_dependent: ClassVar[bool] = False
+    """Whether what is spent depends on what is released: then its guarantee is the budget (`statement`)."""
+    informed: ClassVar[bool] = False
+    """Whether later rounds compare the votes with a student of the earlier ones (`Mechanism.informed_by`)."""
+    by_parties: ClassVar[bool] = False
+    """Whether `terrine.collaboration` can compute it: a noisy argmax or noisy counts, after a noisy test or none, or
+    noisy sums."""
+
+    mechanism: str
+    epsilon: float = Field(8.0, gt=0, repr=False)
+    """Budget of the run: answers stop before their exact ε would pass it."""
+    delta: float = Field(1e-5, gt=0, lt=1, repr=False)
+    """δ of the run's guarantee."""
+    noise: Literal["secure", "replay"] = Field("secure", repr=False)
+    """`secure`: from the operating system. `replay`: from the seed, for ablations; NOT PRIVATE."""
+    where: Literal["local", "parties"] = Field("local", repr=False)
+    """`local`: one process counts the votes. `parties`: each party keeps its own (see `collaboration`)."""
+    findings: Annotated[int, Field(ge=1, repr=False)] = 1
+    """How many findings each query or record has, where it has several: those of data.findings; not for you to set."""
+    findings_bound: Annotated[int | None, Unit("findings"), Field(ge=1, repr=False)] = None
+    """With data.findings, the most findings that a teacher may say a query has, those that it is surest of: then one
+    unit moves fewer answers, and each has less noise (docs/targets.md). null: all of them."""
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **_: Any) -> None:
+        for name in get_args(cls.model_fields["mechanism"].annotation):
+            declare(name, cls.parameters(), outcome_dependent=cls.outcome_dependent)
+
+    @classmethod
+    def parameters(cls) -> tuple[str, ...]:
+        """Return the names of the mechanism's own parameters."""
+        return tuple(name for name in cls.model_fields if name not in ("mechanism", *_OF_FINDINGS, *BUDGET))
+
+    @abstractmethod
+    def worst_case(self, queries: int, epsilon: float, delta: float, spent: Event = NOTHING) -> Event:
+        """The most a release about so many queries can cost within what `spent` left; no data is looked at."""
+
+    def describe(self) -> dict[str, Any]:
+        """Name and parameters as JSON values: for the release and its statement."""
+        own = {"mechanism": self.mechanism} | {name: getattr(self, name) for name in self.parameters()}
+        several = {name: getattr(self, name) for name in _OF_FINDINGS} if self.findings > 1 else {}
+        return own | {name: value for name, value in several.items() if value is not None}
+
+    def check(self, run: Any) -> None:
+        if run.aggregation.where == "parties" and not self.by_parties:
+            raise ValueError(
+                f"aggregation.mechanism={self.mechanism} does not go with aggregation.where=parties, which cannot "
+                "compute it. Use histogram, gnmax or confident"
+            )
+        if not run.teachers.unprotected:
+            check_slack(1, run.aggregation.epsilon, run.aggregation.delta, "aggregation.epsilon")
+
 
 UNANSWERED = -1
 # How far below the limit of the filter a sum of costs must stay: above the rounding of either, below any meaning.
@@ -66,7 +147,7 @@ class Mechanism(Aggregation):
 
     @property
     def moved(self) -> int:
-        """How many of a query's `findings` answers one unit can move (`terrine.aggregation.findings`)."""
+        """How many of a query's `findings` answers one unit can move (`terrine.aggregation.votes`)."""
         return movable(self.findings, self.findings_bound)
 
     def charged(self, asked: int) -> int:
@@ -186,3 +267,26 @@ def worst_case_of_tests(queries: int, test: Event, answer: Event, budget: Gaussi
     # Above what `affordable_tests` can reach and below the limit, each by more than the rounding of a sum.
     halfway = (1 + _ROOM) / 2
     return GaussianEvent(sensitivity=math.sqrt(budget.mu_squared_left * halfway), sigma=1.0)
+
+
+MECHANISMS: Kinds[Aggregation] = Kinds(
+    "aggregation",
+    Aggregation,  # type: ignore[type-abstract]
+    "terrine.aggregation",
+    default="histogram",
+    key="mechanism",
+)
+
+
+def mechanism_of(description: Mapping[str, Any]) -> Aggregation:
+    """Return the mechanism that `Mechanism.describe` described; what else the mapping holds says nothing about it.
+
+    Raises:
+        SettingError: an unknown name, a missing parameter, or an impossible value.
+    """
+    kind = MECHANISMS.of(str(description.get("mechanism")))
+    try:
+        return kind(**{key: description[key] for key in kind.model_fields if key in description and key not in BUDGET})
+    except ValidationError as error:
+        faults = ", ".join(f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors())
+        raise SettingError(f"mechanism={description['mechanism']}: {faults}.") from error

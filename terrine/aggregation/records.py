@@ -89,7 +89,7 @@ class Whitening:
         return _columns(self.matrix)
 
     @classmethod
-    def of(cls, queries: ArrayLike, regular: float = 1.0) -> Self:
+    def fit(cls, queries: ArrayLike, regular: float = 1.0) -> Self:
         """Learn it from the features of public images, [queries, features]. Raises InputError for fewer than two.
 
         regular: γ, in units of the mean variance.

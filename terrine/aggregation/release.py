@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from terrine.aggregation.adaptive_queries import NEVER, Adviser, answer_in_rounds, in_order
 from terrine.aggregation.mechanism import NOTHING, Mechanism
-from terrine.aggregation.rounds import NEVER, Adviser, answer_in_rounds, in_order
 from terrine.aggregation.votes import HistogramArray, IntegerArray
 from terrine.privacy.accounting.events import Event, NonPrivateEvent, compose
 from terrine.privacy.facts import Facts

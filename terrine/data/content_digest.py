@@ -6,13 +6,19 @@ nothing: people who have nothing to do with each other share such images.
 
 Digests are private: whoever can guess a record can look it up. What leaves the private zone is keyed
 (`terrine.privacy.ledger.people`).
+
+Duplicates: two byte-identical images are most likely one person's, who then moves two votes, twice what the accounting
+pays for. They are counted and reported, not kept together: a partition that looks for copies reads contents, so that
+exchanging one record could move others. Near-duplicates (a second crop, another compression) cannot even be told from
+two similar people by pixels alone: only a `group` that names the person keeps a person together.
 """
 
 from __future__ import annotations
 
 import hashlib
+import hmac
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -74,3 +80,47 @@ def _plain(cell: str) -> str:
 
 def _digest(contents: bytes) -> int:
     return int.from_bytes(hashlib.blake2b(contents, digest_size=8, person=b"terrine record").digest(), "big")
+
+
+def digest_of_arrays(title: str, arrays: Mapping[str, tuple[np.ndarray | None, str]], key: bytes) -> str:
+    """Return the HMAC-SHA256, as hex, of `arrays` under `key`: of title, names, dtypes, shapes and bytes.
+
+    `arrays` maps a name to an array, or None, and the dtype it is encoded in, with its byte order. Equal values give
+    equal digests on every machine, whatever their layout in memory.
+    """
+    digest = hmac.new(key, title.encode(), hashlib.sha256)
+    for name, (array, dtype) in arrays.items():
+        if array is None:
+            digest.update(f"\n{name} none\n".encode())
+            continue
+        # The header fixes the number of bytes that follow, so no two different sets of arrays have one encoding.
+        digest.update(f"\n{name} {dtype} {list(array.shape)}\n".encode())
+        digest.update(np.ascontiguousarray(array, dtype=dtype).data)
+    return digest.hexdigest()
+
+
+def exact_duplicates(images: np.ndarray) -> np.ndarray:
+    """Return int64 [N]: for each record the index of the first record with the same pixels (its own when unique).
+
+    `images` is any array [N, ...]; labels are not compared, since one image with two labels is still one image.
+    """
+    first: dict[bytes, int] = {}
+    return np.array([first.setdefault(digest, i) for i, digest in enumerate(_row_digests(images))], dtype=np.int64)
+
+
+def duplicate_counts(ids: np.ndarray) -> dict[str, int]:
+    """Return how many `sets` of identical records `exact_duplicates` found and how many `records` they hold."""
+    _, counts = np.unique(ids, return_counts=True)
+    repeated = counts[counts > 1]
+    return {"sets": len(repeated), "records": int(repeated.sum())}
+
+
+def seen_images(known: np.ndarray, images: np.ndarray) -> np.ndarray:
+    """Return bool [N]: whether each of `images` [N, ...] has the very pixels of one of `known` [M, ...]."""
+    seen = {*_row_digests(known)}
+    return np.array([digest in seen for digest in _row_digests(images)], dtype=bool)
+
+
+def _row_digests(images: np.ndarray) -> Iterator[bytes]:
+    rows = np.ascontiguousarray(images).reshape(len(images), math.prod(images.shape[1:]))
+    return (hashlib.blake2b(row.data, digest_size=16).digest() for row in rows)

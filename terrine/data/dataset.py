@@ -11,15 +11,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from terrine.data.digest import digest_of_arrays
-from terrine.data.duplicates import duplicate_counts, exact_duplicates, shared_images
+from terrine.data.content_digest import digest_of_arrays, duplicate_counts, exact_duplicates, seen_images
 from terrine.data.findings import counts_by_class
 from terrine.data.images import refuse_not_finite
 from terrine.data.labels import class_places
 from terrine.data.ordered import Scale
 from terrine.data.public import PUBLIC_BENCHMARKS
-from terrine.data.splits import split_units
-from terrine.data.units import count_units, place_codes
+from terrine.data.units import count_units, place_codes, split_units
 from terrine.errors import InputError
 from terrine.privacy.ledger.people import HELD_OUT, NO_NAME, PUBLIC, TAUGHT, People
 
@@ -241,7 +239,7 @@ class Dataset:
             "shared_names": None if self.train_names is None else duplicate_counts(self.train_names),
             "exact_duplicates": {
                 "train": duplicate_counts(exact_duplicates(self.train_images)),
-                "test_images_seen_in_train": shared_images(self.train_images, self.test_images),
+                "test_images_seen_in_train": int(seen_images(self.train_images, self.test_images).sum()),
             },
         }
 

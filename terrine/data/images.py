@@ -2,8 +2,23 @@
 
 Everything that enters Terrine as pixels passes through `to_uint8_nchw`, so that later code meets one form only:
 uint8 [N, C, H, W] with one channel (grey) or three (red, green, blue).
+
+Arrays of pixels may be larger than memory. They are then stored in a file without a name, in a given folder:
+
+    with on_disk(folder):
+        images = empty((1_000_000, 1, 224, 224))
+
+Private images are stored only where the data owner said, so without a folder only memory is used. The file is deleted
+with the array or the process.
 """
 
+import math
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Literal
 
 import numpy as np
@@ -178,3 +193,38 @@ def to_channels(images: np.ndarray, channels: int) -> np.ndarray:
         red, green, blue = np.moveaxis(images[start : start + _CHUNK].astype(np.float32), 1, 0)
         grey[start : start + _CHUNK, 0] = np.rint(_LUMA[0] * red + _LUMA[1] * green + _LUMA[2] * blue)
     return grey
+
+
+LARGE = 2**28
+"""Bytes from which on an array lies in a file."""
+
+_folder: ContextVar[Path | None] = ContextVar("folder", default=None)
+
+
+@contextmanager
+def on_disk(folder: Path) -> Iterator[None]:
+    """Within, large arrays of `empty` lie in files in `folder`."""
+    token = _folder.set(folder)
+    try:
+        yield
+    finally:
+        _folder.reset(token)
+
+
+def empty(shape: tuple[int, ...]) -> np.ndarray:
+    """Return an array of bytes whose contents are anything. Raises InputError where the disk has no room for it."""
+    folder, size = _folder.get(), math.prod(shape)
+    if folder is None or size < LARGE:
+        return np.empty(shape, np.uint8)
+    folder.mkdir(parents=True, exist_ok=True)
+    with TemporaryFile(dir=folder) as file:
+        try:
+            # Now, since a write into a mapped file finds the disk full by ending the process.
+            reserve = getattr(os, "posix_fallocate", None)
+            reserve(file.fileno(), 0, size) if reserve else file.truncate(size)
+        except OSError as error:
+            raise InputError(
+                f"{folder} has no room for {size / 2**30:,.1f} GiB of images ({error.strerror}). Free some, twice as "
+                "much as they take, or choose a smaller data.size."
+            ) from error
+        return np.memmap(file, np.uint8, "r+", shape=shape)

@@ -12,7 +12,7 @@ under one name. These are the neighbours for which each kind keeps that:
   the name is added or removed; all other units keep their names. A unit that is renamed, and a group that is split in
   two, are two such steps, one removed and one added, so up to two votes. Places are names, too: taking a record out of
   the middle of an array without ids renames all behind it.
-- Parties as teachers (`terrine.data.parties`), which the data give: under one name the contents are replaced at the
+- `party`: parties, which the data give, are teachers. Under one name the contents are replaced at the
   party that holds it, or the name is added there or removed; the list of parties, and who holds what, are taken as
   public. What moves from one party to another is removed here and added there: up to two votes.
 - `dirichlet` and `by_similarity` read labels, and the number and order of units: no neighbours. They imitate parties
@@ -20,15 +20,20 @@ under one name. These are the neighbours for which each kind keeps that:
   batch statistics need two records.
 """
 
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
+from pydantic import Field
 
-from terrine.data.digest import digest_of_arrays
-from terrine.data.duplicates import duplicate_counts
+from terrine.data.content_digest import digest_of_arrays, duplicate_counts
+from terrine.data.dataset import Dataset
+from terrine.data.labels import check_texts
 from terrine.data.units import count_units, draws, place_codes
 from terrine.determinism.randomness import numpy_generator
 from terrine.errors import InputError, SettingError
+from terrine.settings import Automatic, Kinds, Settings, Unit
 
 
 def iid(
@@ -105,8 +110,8 @@ def check(
     """Return the manifest that proves the partition; raise InputError where it is none. Private: it holds counts.
 
     Proven: every record has exactly one teacher 0..teachers-1, every group one teacher. Only reported: how many
-    teachers have no record, and of `duplicates` (`terrine.data.duplicates.exact_duplicates`) how many sets of identical
-    images sit in more than one part, `split_sets`.
+    teachers have no record, and of `duplicates` (`exact_duplicates`) how many sets of identical images sit in more than
+    one part, `split_sets`.
     """
     if assignment.ndim != 1 or assignment.dtype != np.int64:
         raise InputError(f"The partition is {assignment.dtype} {list(assignment.shape)}; it must be int64 [records].")
@@ -219,3 +224,209 @@ def _split_ids(assignment: np.ndarray, ids: np.ndarray) -> np.ndarray:
 def _same_length(name: str, values: np.ndarray, records: int) -> None:
     if values.shape != (records,):
         raise InputError(f"{name} has shape {list(values.shape)}, but there are {records} training records.")
+
+
+class Partition(Settings):
+    """How records are dealt to teachers."""
+
+    reads_labels: ClassVar[bool] = False
+    """Whether exchanging one record may move others to another teacher."""
+
+    kind: str
+    teachers: Annotated[int, Unit("teachers"), Automatic(100)] = Field(100, ge=2)
+    """How many teachers the records are dealt to."""
+
+    def deal(self, dataset: Dataset, groups: np.ndarray | None, seed: int) -> np.ndarray:
+        """Return the teacher of every record, int64 [records].
+
+        `groups`, int64 [records] or None, are the units where groups are protected; else the names of records are.
+        Raises SettingError or InputError when there are too few units for the teachers, or other parties than teachers.
+        """
+        raise NotImplementedError
+
+    def check(self, run: Any) -> None:
+        """Raise ValueError where it reads the labels of private data."""
+        self.refuse_private(public=run.data.public_benchmark)
+
+    def refuse_private(self, *, public: bool) -> None:
+        """Raise SettingError where it reads labels, and anyone may not already read the data."""
+        if self.reads_labels and not public:
+            raise SettingError(
+                f"partition.kind={self.kind} reads labels, so that one record can move others to another teacher, and "
+                "no guarantee would hold. Use iid, or party where the data really lie with parties"
+            )
+
+
+class IIDPartition(Partition):
+    """By a hash of each unit's own name."""
+
+    kind: Literal["iid"] = "iid"
+
+    def deal(self, dataset: Dataset, groups: np.ndarray | None, seed: int) -> np.ndarray:
+        return iid(dataset.records, self.teachers, names=dataset.record_names, groups=groups, seed=seed)
+
+
+class DirichletPartition(Partition):
+    """By label, imitating parties whose data differ (Hsu, Qi and Brown 2019)."""
+
+    reads_labels: ClassVar[bool] = True
+
+    kind: Literal["dirichlet"] = "dirichlet"
+    alpha: float = Field(gt=0)
+    """Concentration; the smaller, the fewer classes a teacher has."""
+
+    def deal(self, dataset: Dataset, groups: np.ndarray | None, seed: int) -> np.ndarray:
+        return dirichlet(dataset.train_labels, self.teachers, self.alpha, groups=groups, seed=seed)
+
+
+class SimilarityPartition(Partition):
+    """By label: a share dealt at random, the rest sorted and cut (Karimireddy et al. 2020, section 7)."""
+
+    reads_labels: ClassVar[bool] = True
+
+    kind: Literal["similarity"] = "similarity"
+    similarity: Annotated[float, Unit("per cent")] = Field(ge=0, le=100)
+    """Percentage of the records dealt at random; the rest is sorted by label and cut."""
+
+    def deal(self, dataset: Dataset, groups: np.ndarray | None, seed: int) -> np.ndarray:
+        return by_similarity(dataset.train_labels, self.teachers, self.similarity, groups=groups, seed=seed)
+
+
+class PartyPartition(Partition):
+    """As the data's own column says: every party is a teacher."""
+
+    kind: Literal["party"] = "party"
+
+    def deal(self, dataset: Dataset, groups: np.ndarray | None, seed: int) -> np.ndarray:
+        parties, names = dataset.train_parties, dataset.party_names
+        if parties is None:
+            raise SettingError(
+                f"partition.kind=party, but {dataset.name} does not say which party holds a record. Give every record "
+                "a party (docs/components.md), or use partition.kind=iid."
+            )
+        if self.teachers != len(names):
+            raise SettingError(
+                f"partition.teachers is {self.teachers}, but {dataset.name} names {len(names)} parties, and with "
+                f"partition.kind=party each is one teacher. Set partition.teachers={len(names)}."
+            )
+        if groups is not None:
+            check_whole(groups, parties, names)
+        return parties
+
+
+PARTITIONS = Kinds("partition", Partition, default="iid")
+
+
+@dataclass(frozen=True, eq=False)
+class Parts:
+    """The records of a dataset, dealt to teachers: private.
+
+    assignment  int64 [records], the teacher of each record
+    settings    how they were dealt
+    unit        what sits in one part, and is protected: each record, or all records of a group
+    seed        what they were dealt with
+    proof       what `terrine.data.partition.check` found: counts, and that the parts are disjoint
+    """
+
+    assignment: np.ndarray
+    settings: Partition
+    unit: Literal["record", "group"]
+    seed: int
+    proof: dict[str, Any]
+
+    @property
+    def teachers(self) -> int:
+        """How many teachers the records are dealt to."""
+        return self.settings.teachers
+
+    def describe(self) -> dict[str, Any]:
+        """Return how they were dealt, as JSON values: public, and nothing about records."""
+        return {**self.settings.model_dump(mode="json"), "unit": self.unit, "seed": self.seed}
+
+
+def partition(
+    data: Dataset, *, kind: str = "iid", unit: Literal["record", "group"] = "record", seed: int = 0, **settings: Any
+) -> Parts:
+    """Deal the records of a dataset to teachers, each record to exactly one.
+
+    Args:
+        kind: `iid`, `party`, or for public benchmarks `dirichlet` and `similarity`.
+        unit: What is protected: a record, or all records of a group (a person).
+        seed: Public; it deals a dataset alike on every machine.
+        **settings: Those of the kind: `teachers`, `alpha`, `similarity`.
+
+    Returns:
+        The parts, proven to be disjoint and to cover the training records.
+
+    Raises:
+        SettingError: an unknown kind, more teachers than units, groups that the data do not have, or a kind that reads
+            the labels of private data.
+        InputError: groups that do not lie in one part.
+    """
+    dealt = PARTITIONS.of(kind)(kind=kind, **settings)
+    dealt.refuse_private(public=data.public)
+    groups = protected_groups(data, unit)
+    assignment = dealt.deal(data, groups, seed)
+    return Parts(assignment, dealt, unit, seed, check(assignment, dealt.teachers, groups))
+
+
+def check_parts(parts: Parts, data: Dataset) -> None:
+    """Raise InputError unless parts are what dealing these very data gives: theirs, by their names and groups."""
+    groups = protected_groups(data, parts.unit)
+    if not np.array_equal(parts.settings.deal(data, groups, parts.seed), parts.assignment):
+        raise InputError(
+            f"The parts are not those of {data.name}: dealt by its own names and groups, records fall to other "
+            "teachers, and one unit could move several votes. Deal these data: partition(data, ...)."
+        )
+
+
+def protected_groups(dataset: Dataset, unit: str) -> np.ndarray | None:
+    """Return the group of each record where groups are what is protected, else None.
+
+    Exact copies of an image are not kept together: which records are copies depends on their content, and a partition
+    that reads content can move other records when one of them is exchanged. Copies are counted in the dataset's
+    manifest; data with several images of a person needs privacy.unit=group.
+
+    Raises SettingError when groups are to be protected and the data has none.
+    """
+    refuse_no_groups(unit, dataset.train_groups)
+    return None if unit == "record" else dataset.train_groups
+
+
+def refuse_no_groups(unit: str, groups: object | None) -> None:
+    """Raise SettingError where groups are to be protected and records have none."""
+    if unit == "group" and groups is None:
+        raise SettingError(
+            "privacy.unit=group, but the data have no groups. Give every record a group (docs/your-own-images.md; of a "
+            "table, name the column: data.group), or set privacy.unit=record."
+        )
+
+
+def encode_parties(parties: Mapping[str, np.ndarray], where: str) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
+    """Return the party of each record as int64 [N] in 0..P-1 for each split, and the P names.
+
+    `parties` maps the name of an array to its values, integers or text, [N] or [N, 1]. Parties are numbered by value,
+    text in alphabetical order. Raises InputError, naming `where` and the array, for anything else.
+    """
+    columns = check_texts(parties, where, "a party")
+    names, numbers = np.unique(np.concatenate([*columns.values()]), return_inverse=True)
+    cuts = np.cumsum([len(values) for values in columns.values()])[:-1]
+    split = np.split(numbers.astype(np.int64), cuts)
+    return dict(zip(columns, split, strict=True)), tuple(str(name) for name in names)
+
+
+def check_whole(groups: np.ndarray, parties: np.ndarray, names: Sequence[str]) -> None:
+    """Raise InputError where a group, int64 [records], is with several `parties`, int64 [records] of these `names`.
+
+    How many records a party holds is nobody's business, so one that holds too few to learn from is no error.
+    """
+    order = np.lexsort((parties, groups))
+    same_group = groups[order][1:] == groups[order][:-1]
+    split = np.flatnonzero(same_group & (parties[order][1:] != parties[order][:-1]))
+    if len(split):
+        first, second = (names[parties[order][split[0] + side]] for side in (0, 1))
+        raise InputError(
+            f"{len(np.unique(groups[order][split]))} groups have records with several parties, the first with "
+            f"'{first}' and '{second}'. With privacy.unit=group one person must be with one party only, or she could "
+            "move several votes: keep her records with one party, or set privacy.unit=record."
+        )

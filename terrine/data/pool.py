@@ -6,7 +6,7 @@ is in two of private records, pool and test images; and a test image with the ve
 so that nothing is tested that a student may have seen. A private record stays where it is, whatever it shows: were one
 left out for being like a public image, all after it would be dealt to other teachers. Exchanging a private record moves
 no other one, and never changes the pool. What is cut from the test split draws by itself, too: the groups or names of
-records where Terrine drew that split (`terrine.data.splits`), else their places in it.
+records where Terrine drew that split (`terrine.data.units`), else their places in it.
 """
 
 from dataclasses import replace
@@ -14,8 +14,8 @@ from typing import Literal
 
 import numpy as np
 
+from terrine.data.content_digest import seen_images
 from terrine.data.dataset import Dataset
-from terrine.data.duplicates import seen_images
 from terrine.data.units import place_codes, shares
 from terrine.errors import InputError
 

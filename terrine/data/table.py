@@ -42,9 +42,9 @@ from terrine.data.labels import (
     plain,
 )
 from terrine.data.ordered import numbers_of, on_clipped
-from terrine.data.parties import encode_parties
+from terrine.data.partition import encode_parties
+from terrine.data.source import Survey, survey_of
 from terrine.data.sources.table import Table as Source
-from terrine.data.survey import Survey, survey_of
 from terrine.data.units import place_codes, shares
 from terrine.errors import InputError, some
 

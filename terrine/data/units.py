@@ -1,4 +1,4 @@
-"""Names of records and groups as numbers, and what each of them draws by itself.
+"""Names of records and groups as numbers, and what each of them draws by itself: a teacher, a side of the split.
 
 A dataset is a map from names to contents. The name of a record is content-free: the path of its file relative to its
 class folder, the path in a table of images, an entry of `ids`, or else its place; the name of a group is its text. In
@@ -11,6 +11,13 @@ function, also for one that the world knows: the hash need neither be secret nor
 could only crowd units of one teacher, and a public seed deals a benchmark alike on every machine. It has to mix well,
 so that parts are of near-equal size, and to be fast. Two names of one code (one chance in 2,000 among a hundred
 million) would be treated as one unit, which is safe.
+
+>>> train, test = split_units(place_codes(1000), test_fraction=0.2, seed=0)
+>>> len(train) + len(test)
+1000
+
+Labels do not influence the split. So shares of classes, and the size of the test split, are random; a rare class may
+be missing on one side.
 """
 
 import hashlib
@@ -19,6 +26,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from terrine.determinism.randomness import derive_seed
+from terrine.errors import InputError
 
 _CHUNK = 1 << 18
 """Codes hashed at a time: they stay in the processor's cache, and copies of a hundred million are never made."""
@@ -71,3 +79,21 @@ def _mix(values: np.ndarray) -> np.ndarray:
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     mixed: np.ndarray = values ^ (values >> np.uint64(31))
     return mixed
+
+
+def split_units(units: np.ndarray, test_fraction: float, *, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return (train, test): ascending indices that share no record, cover all, and share no unit.
+
+    `units` is int64 [N], the code of each record's group, or of its name where there are no groups
+    (`terrine.data.units`). A unit is held out when what it draws is below `test_fraction`: about that share of units,
+    always the same ones for one `seed`. Raises InputError when a side is empty.
+    """
+    in_test = shares(units, seed, "data.split") < test_fraction
+    if in_test.all() or not in_test.any():
+        count = count_units(units)
+        what = f"{len(units)} records" if count == len(units) else f"{count} groups or names of {len(units)} records"
+        raise InputError(
+            f"{what} are too few to draw a test split of {test_fraction} from: one side is empty. Give the split "
+            "yourself, bring more, or change data.test_fraction."
+        )
+    return np.flatnonzero(~in_test), np.flatnonzero(in_test)

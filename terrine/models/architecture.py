@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     import numpy as np
     import torch
 
-    from terrine.mapped import Rows
     from terrine.models.backbone import Backbone
+    from terrine.npy import Rows
     from terrine.queries import Queries
 
 REFERENCE_BATCHES = 8

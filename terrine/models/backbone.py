@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from terrine.determinism.parallel import side_by_side
 from terrine.errors import InputError, SettingError
 from terrine.geometry import Size, as_size, sides
-from terrine.mapped import Rows
 from terrine.models.concatenated import ConcatenatedNetwork
 from terrine.models.statistics import Statistics, batch_statistics
+from terrine.npy import Rows
 
 Progress = Callable[[float, str], None]
 """Called with (fraction done, a line about it)."""

@@ -30,10 +30,10 @@ import torch
 from torch import Tensor
 
 from terrine.errors import SettingError
-from terrine.mapped import Rows
 from terrine.models.backbone import Backbone, as_float
 from terrine.models.one_by_one import blocks_one_by_one
 from terrine.models.scattering import ScatteringNetwork
+from terrine.npy import Rows
 
 BOUNDS = 1.5, 2.5
 """The least and the largest bound. An image's moments have a norm of 1.2 to 2.5 √D on benchmarks."""

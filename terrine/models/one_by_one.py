@@ -11,8 +11,8 @@ import numpy as np
 import torch
 
 from terrine.determinism.parallel import side_by_side
-from terrine.mapped import Rows
 from terrine.models.backbone import Backbone
+from terrine.npy import Rows
 
 BLOCK = 64
 

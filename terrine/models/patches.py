@@ -21,9 +21,9 @@ from terrine.determinism.parallel import side_by_side
 from terrine.determinism.randomness import torch_generator
 from terrine.errors import SettingError
 from terrine.geometry import Size
-from terrine.mapped import Rows
 from terrine.models.parts import averaged
 from terrine.models.projected import ProjectedNetwork
+from terrine.npy import Rows
 
 SIDE = 6
 STRIDE = 2

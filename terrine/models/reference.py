@@ -9,9 +9,9 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from terrine.mapped import Rows
 from terrine.models.backbone import Backbone
 from terrine.models.statistics import record_statistics
+from terrine.npy import Rows
 
 
 def fit_reference(

@@ -18,8 +18,8 @@ import torch.multiprocessing as mp
 from torch import Tensor
 
 from terrine.errors import SettingError
-from terrine.mapped import MappedRows, Rows
 from terrine.models.backbone import Backbone
+from terrine.npy import MappedRows, Rows
 from terrine.pretraining.settings import SimCLRSettings
 from terrine.pretraining.simclr import Progress, pretrain
 
@@ -38,7 +38,7 @@ def pretrain_on_devices(
 ) -> list[dict[str, float]]:
     """Do as `terrine.pretraining.simclr.pretrain` does, on all `devices` together (`cpu` may be given repeatedly).
 
-    Images in memory are copied once into memory that all processes share; of images in files (`terrine.mapped`) every
+    Images in memory are copied once into memory that all processes share; of images in files (`terrine.npy`) every
     process maps the files. Raises what `pretrain` raises, and
     torch.multiprocessing.ProcessRaisedException with the traceback of a process that failed; the others are stopped,
     and the checkpoint stays as it was written last.

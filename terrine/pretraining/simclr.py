@@ -28,8 +28,8 @@ from terrine.determinism.randomness import derive_seed, numpy_generator
 from terrine.device import mixed_precision, reproducible
 from terrine.errors import InputError, SettingError
 from terrine.geometry import size_of
-from terrine.mapped import Rows
 from terrine.models.backbone import Backbone
+from terrine.npy import Rows
 from terrine.pretraining.augment import ViewSettings, apply_views, draw_views
 from terrine.pretraining.checkpoint import optimizer_tensors, part, read_checkpoint, restore_optimizer, write_checkpoint
 from terrine.pretraining.contrastive import nt_xent

@@ -8,7 +8,7 @@ The likelihoods, per query, with scores f(x) and p = softmax(f(x)):
 - `smoothed_loss`: cross-entropy with the label, a share of which is spread evenly over all classes.
 - `corrected_loss`: −log (Tᵀ p)_label with the transition matrix T of forward correction (`transition_matrix`).
 
-With several findings, answers are questions with the classes no and yes (`terrine.aggregation.findings`), and the
+With several findings, answers are questions with the classes no and yes (`terrine.aggregation.votes`), and the
 student's score s of a finding gives p = σ(s), the probability of yes. Likelihoods add up over findings, and a question
 without an answer adds nothing:
 
@@ -34,7 +34,7 @@ import torch.nn.functional as F
 from scipy.special import log_ndtr
 from torch import Tensor
 
-from terrine.aggregation.findings import ANSWERS
+from terrine.aggregation.votes import ANSWERS
 from terrine.errors import InputError, SettingError
 
 if TYPE_CHECKING:

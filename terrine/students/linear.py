@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from terrine.aggregation.aggregation import Aggregation
+    from terrine.aggregation.mechanism import Aggregation
     from terrine.classifiers import LinearHead
     from terrine.students.answers import Loss, ReleasedAnswers
 

@@ -19,12 +19,12 @@ from terrine.settings import Field, Kinds, Settings, Unit
 if TYPE_CHECKING:
     import torch
 
-    from terrine.aggregation.aggregation import Aggregation
+    from terrine.aggregation.mechanism import Aggregation
     from terrine.aggregation.release import Release
     from terrine.classifiers import Head
-    from terrine.mapped import Rows
     from terrine.models.backbone import Backbone
     from terrine.models.statistics import Statistics
+    from terrine.npy import Rows
     from terrine.students.answers import ReleasedAnswers
 
 Progress = Callable[[float, str], None]

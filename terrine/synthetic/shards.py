@@ -34,7 +34,7 @@ from terrine.determinism.parallel import side_by_side
 from terrine.errors import ArtefactError, SettingError
 from terrine.files import atomic_file, file_digest, json_object
 from terrine.geometry import Size, as_size, in_json, pixels, sides
-from terrine.mapped import MappedRows, Segment
+from terrine.npy import MappedRows, Segment
 from terrine.synthetic.registry import VERSION, draw, program
 
 SHARD_BYTES = 64 << 20

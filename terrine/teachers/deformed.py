@@ -18,10 +18,10 @@ import numpy as np
 import torch
 
 from terrine.determinism.randomness import torch_generator
-from terrine.mapped import Rows
 from terrine.models.backbone import as_float
 from terrine.models.invariance import deform_by, draw_amounts
 from terrine.models.kinds.scattering import Deformations
+from terrine.npy import Rows
 
 
 class DeformedCopies:

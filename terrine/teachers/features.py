@@ -29,9 +29,9 @@ import torch
 from terrine.determinism.randomness import numpy_generator
 from terrine.device import fixed_kernels
 from terrine.errors import InputError
-from terrine.mapped import Rows
 from terrine.models.backbone import Backbone, features_in_batches
 from terrine.models.statistics import Statistics, fewest
+from terrine.npy import Rows
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from terrine.aggregation.findings import Findings
 from terrine.aggregation.release import Votes
+from terrine.aggregation.votes import Findings
 from terrine.data.dataset import Dataset
-from terrine.data.partitions import Parts, check_parts
+from terrine.data.partition import Parts, check_parts
 from terrine.errors import SettingError
 from terrine.geometry import size_of
 from terrine.models.backbone import Backbone, features_in_batches

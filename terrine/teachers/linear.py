@@ -10,7 +10,7 @@ many at a time as a fixed amount of memory holds. Two ways to train (`LinearTeac
 
 Of several findings at once (labels [records, findings]) a head has a score for each, by least squares on 0 and 1 or by
 the sum of a logistic loss each. A score says how much likelier the finding is than among the teacher's own records, and
-one above 0 is a vote yes; where votes are bounded, for the highest scores alone (`terrine.aggregation.findings`). Were
+one above 0 is a vote yes; where votes are bounded, for the highest scores alone (`terrine.aggregation.votes`). Were
 yes said to what is likelier than not, few teachers would ever say it of a rare finding (docs/targets.md).
 
 Guarantees, besides those of every kind (`terrine.teachers.kind`):
@@ -30,7 +30,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from terrine.aggregation.findings import Findings, bounded
+from terrine.aggregation.votes import Findings, bounded
 from terrine.determinism.parallel import side_by_side
 from terrine.errors import InputError
 from terrine.queries import Queries

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from terrine.aggregation.findings import Findings
+from terrine.aggregation.votes import Findings
 from terrine.geometry import Size
 from terrine.settings import Kinds
 from terrine.teachers.teachers import Teachers

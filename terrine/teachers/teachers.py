@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     import torch
 
     from terrine.data.dataset import Dataset
-    from terrine.data.partitions import Parts
-    from terrine.mapped import Rows
+    from terrine.data.partition import Parts
     from terrine.models.backbone import Backbone
+    from terrine.npy import Rows
     from terrine.teachers.deformed import DeformedCopies
     from terrine.teachers.fitted import FittedTeachers
     from terrine.teachers.kind import TeacherKind
@@ -55,7 +55,7 @@ class Teachers(Settings):
         """Train teachers, each from its own part of the records, which no batch ever mixes with another's.
 
         Args:
-            parts: Who learns from what, of this very dataset (`terrine.data.partitions.partition`).
+            parts: Who learns from what, of this very dataset (`terrine.data.partition.partition`).
             backbone: What makes features; None for teachers that learn from images or a table's rows.
 
         Returns:

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from terrine.aggregation.findings import Findings, bounded
+from terrine.aggregation.votes import Findings, bounded
 from terrine.determinism.randomness import numpy_generator
 from terrine.teachers.kind import vote_type
 

@@ -1,7 +1,25 @@
-"""Data-sensitive annotation: what teachers would change in the student's output, limited, summed up, and made noisy.
+"""Annotations of synthetic samples: distillation gradients with noise, or classes by randomised response.
 
+Distillation
+------------
+The decoupled loss (Liu et al. 2026, eq. 2) of a sample whose target class r is the teacher's most probable one is
+
+    p_t,r log(p_t,r / p_s,r) + (1 − p_t,r) log((1 − p_t,r) / (1 − p_s,r))              the target part
+    + λ Σ_{j≠r} p_t,j / (1 − p_t,j) · log(p_t,j (1 − p_s,j) / (p_s,j (1 − p_t,j)))     the others' part
+
+The classic one is the cross-entropy −Σ_j p_t,j log p_s,j. What is annotated is the gradient with respect to the
+student's output, and both have one in closed form, so that any number of clients is a few array operations.
+
+As printed, the others' part has no minimum at the teacher's probabilities: its gradient is negative for every other
+class. A student that follows it comes to rest at a softened copy of a confident teacher, and of a teacher that is not
+confident it can turn the classes around (docs/dpsd.md).
+
+Everything is float64; probabilities are kept `FLOOR` away from 0 and 1, where the logarithms have poles.
+
+Data-sensitive annotation
+-------------------------
 For every synthetic sample each client gives the gradient of its distillation loss with respect to the student's output
-(`terrine.transcription.distillation`), kept on the top-k classes *of the student* and limited to norm β:
+(`gradient`), kept on the top-k classes *of the student* and limited to norm β:
 
     normalise   β g / (‖g‖ + h), h = 1e-4     (Liu et al. 2026, eq. 3; appendix D, line 27)
     clip        g · min(1, β / ‖g‖)
@@ -17,6 +35,21 @@ Formal guarantees, for every β, k, loss and student:
   would be sound only with noise on the classes outside the mask as well.) Outside it the annotation is the student's;
 - in finite precision: sums are whole steps of the lattice that the noise is drawn on (`ClippedSum`), whatever the
   order of the clients, and a client whose numbers are not finite says nothing.
+
+Label-sensitive annotation
+--------------------------
+The teacher's class, by randomised response among the student's top-k classes:
+
+    y = one-hot of R(r; k, ε) if the teacher's class r is among the student's k most probable classes,
+        one-hot of one of these k, uniformly, otherwise                  (Liu et al. 2026, eq. 5; appendix D)
+
+Equation 5 prints R over all c classes. Then an answer outside the top-k would prove that r is inside it, and no ε would
+bound the ratio; appendix D (line 33) answers among the top-k, which is ε-differentially private, and is what is done.
+
+Formal guarantee: one annotated sample is a `RandomisedResponseEvent` towards the teacher's class. The teacher is a
+function of all of a client's records, so one record may change its class for every sample: n samples cost the
+composition of n events (docs/dpsd.md), not one ε as the paper's Theorem 2 is read. Clients hold disjoint records, so
+more of them cost nothing.
 """
 
 from dataclasses import dataclass
@@ -29,8 +62,41 @@ from torch import Tensor
 from terrine.errors import InputError, SettingError
 from terrine.privacy.clipped_sum import ClippedSum
 from terrine.privacy.noise import NoiseSource
-from terrine.transcription.distillation import gradient
-from terrine.transcription.settings import Annotation
+from terrine.privacy.randomised_response import ResponseSource
+from terrine.transcription.settings import Annotation, Distillation, GradientOf
+
+FLOOR = 1e-6
+"""Probabilities are used as if they were at least this, and at most one less this."""
+
+
+def gradient(
+    teacher: Tensor, student: Tensor, distillation: Distillation, balance: float = 8.0, of: GradientOf = "probabilities"
+) -> Tensor:
+    """Return the gradient of each sample's loss with respect to the student's output, float64 [..., B, classes].
+
+    teacher: class probabilities [..., B, classes], of any number of clients; student: [B, classes]. balance: λ. of: the
+    output that is meant: `probabilities`, as the paper writes, or the `scores` whose softmax they are.
+    """
+    p, s = _kept_inside(teacher), _kept_inside(student)
+    if distillation == "classic":
+        # Of the scores in its own form: p_s − p_t has no pole.
+        if of == "scores":
+            return s - p
+        return -p / s
+    own = -p / s + (1 - p) / (1 - s)
+    others = -balance * p / (1 - p) / (s * (1 - s))
+    found = torch.where(_target(teacher), own, others)
+    return found if of == "probabilities" else s * (found - (s * found).sum(-1, keepdim=True))
+
+
+def _target(teacher: Tensor) -> Tensor:
+    """Where the teacher's most probable class is, bool [..., B, classes]; of equals the first."""
+    return torch.nn.functional.one_hot(teacher.argmax(-1), teacher.shape[-1]).bool()
+
+
+def _kept_inside(probabilities: Tensor) -> Tensor:
+    return probabilities.double().clamp(FLOOR, 1 - FLOOR)
+
 
 Sums = NDArray[np.float64] | NDArray[np.int64]
 """Without noise, what is said in units of β; with noise to come, whole steps of its lattice."""
@@ -117,3 +183,22 @@ class DataAnnotation:
     @property
     def _mechanism(self) -> ClippedSum:
         return ClippedSum(clip=1.0, noise_multiplier=self.sigma)
+
+
+def answers(teacher: Tensor, student: Tensor, settings: Annotation, source: ResponseSource) -> Tensor:
+    """Return every client's answers, int64 [clients, B]: a release.
+
+    teacher: the clients' probabilities [clients, B, classes]; student: [B, classes].
+    """
+    assert settings.epsilon is not None
+    chosen = mask(student, settings.top_k)
+    among = teacher.argmax(-1)[..., None] == chosen
+    place = torch.where(among.any(-1), among.int().argmax(-1), -1).cpu().numpy()
+    told = source.respond(place.reshape(-1).astype(np.int64), settings.epsilon, settings.top_k).reshape(place.shape)
+    indices = torch.from_numpy(told).to(chosen.device)
+    return chosen.expand(len(teacher), -1, -1).gather(-1, indices[..., None])[..., 0]
+
+
+def counts(answers: Tensor, classes: int) -> Tensor:
+    """Return how many clients answered each class, int64 [B, classes]: their mean is the annotation."""
+    return torch.nn.functional.one_hot(answers, classes).sum(0)

@@ -1,4 +1,4 @@
-"""The three players' loop: the generator poses images, somebody annotates them, student and generator learn.
+"""The training loop of transcription: the generator poses images, somebody annotates them, student and generator learn.
 
     loop = Loop(student, generator, settings, seed=0, device="cpu")
     while loop.iteration < settings.iterations:
@@ -14,6 +14,9 @@ One forward pass of generator and student serves the annotation, the student's s
 leaves to one step per iteration may be more, at no cost in privacy: steps of the student on images annotated before,
 batch by batch as they were, and of the generator against the student.
 
+The student is a backbone of any kind and a linear head, on the statistics of its batch. If the backbone has no weights
+(scattering), only the head is trained, and features of images that come again are computed once.
+
 Everything random derives from (seed, iteration), so a checkpoint needs no generator's state, and a loop that is
 restored goes on with the bits of one that was not interrupted (on a CPU).
 """
@@ -23,15 +26,72 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
+from terrine.classifiers import LinearHead, head_from_module, initial_head
 from terrine.determinism.randomness import numpy_generator
 from terrine.errors import ArtefactError, SettingError
+from terrine.models.backbone import Backbone, as_float
+from terrine.models.statistics import batch_statistics
 from terrine.pretraining.checkpoint import optimizer_tensors, part, restore_optimizer
-from terrine.transcription.generator import Generator, random_vectors
-from terrine.transcription.objectives import generator_loss
-from terrine.transcription.settings import Transcription
-from terrine.transcription.student import TranscribedStudent, fit_loss, probabilities
+from terrine.transcription.generator import Generator, generator_loss, random_vectors
+from terrine.transcription.settings import FitLoss, Transcription
+
+
+class TranscribedStudent(nn.Module):
+    """Images [B, C, H, W], float in [0, 1] or uint8, to (features [B, width], scores [B, classes]); B ≥ 2.
+
+    The head starts from the public random weights of `seed`. The backbone is the caller's own and is trained in place.
+    """
+
+    def __init__(self, backbone: Backbone, classes: int, seed: int) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.head = initial_head(backbone.feature_dim, classes, seed).module()
+
+    @property
+    def frozen(self) -> bool:
+        """Whether the backbone has nothing to train."""
+        return not any(parameter.requires_grad for parameter in self.backbone.parameters())
+
+    def weights(self) -> list[nn.Parameter]:
+        """Return what is trained, in a fixed order."""
+        return [parameter for parameter in self.parameters() if parameter.requires_grad]
+
+    def features(self, images: Tensor) -> Tensor:
+        """Return features [B, width] on the statistics of this batch, with gradients."""
+        with batch_statistics(self.backbone, "current"):
+            return self.backbone.network(as_float(images)).float()
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        features = self.features(images)
+        return features, self.head(features)
+
+    def to_head(self) -> LinearHead:
+        """Return the head as it is stored."""
+        head = head_from_module(self.head)
+        assert isinstance(head, LinearHead)
+        return head
+
+
+def fit_loss(scores: Tensor, annotation: Tensor, loss: FitLoss) -> Tensor:
+    """Return L_s, the mean over the batch.
+
+    `cross_entropy`: −Σ_j y_j log softmax(scores)_j (Liu et al. 2026, eq. 7), linear in the annotation, which need be no
+    distribution: for a negative y_j it has no lower bound, so it is for single steps, not for fitting to the end.
+    `squared`: ‖softmax(scores) − y‖² / 2, the likelihood of an annotation with Gaussian noise, which has one.
+    """
+    if loss == "cross_entropy":
+        return -(annotation * F.log_softmax(scores, dim=1)).sum(1).mean()
+    return (scores.softmax(1) - annotation).square().sum(1).mean() / 2
+
+
+@torch.no_grad()
+def probabilities(scores: Tensor) -> Tensor:
+    """Return Φ_s, what clients are told about the student: float32 [B, classes], without gradients."""
+    return scores.detach().softmax(1)
+
 
 Discriminator = Callable[[Tensor], tuple[Tensor, Tensor]]
 """Images with gradients to (features, scores)."""

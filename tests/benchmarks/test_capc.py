@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from benchmarks.capc import epsilon_together, fair_share, fair_teachers, greedy_teacher
-from terrine.aggregation.confident import ConfidentGNMax
-from terrine.aggregation.gnmax import GNMax
+from terrine.aggregation.gnmax import ConfidentGNMax, GNMax
 from terrine.errors import InputError, SettingError
 from terrine.privacy.accounting.gaussian import epsilon_of, mu_of, mu_squared
 from terrine.privacy.noise import ReplayNoise

@@ -13,9 +13,9 @@ from tasks.pipeline.partition import read_assignment
 from tasks.pipeline.sums import records_of
 from tasks.pipeline.vote import read_votes
 from tasks.runtime.run import Run
-from terrine.aggregation.course import JOINT
-from terrine.aggregation.findings import histograms_of_findings
+from terrine.aggregation.gradient_rounds import JOINT
 from terrine.aggregation.records import STEP
+from terrine.aggregation.votes import histograms_of_findings
 from terrine.privacy.accounting.gaussian import mu_squared
 from tests.drawn_findings import VALUES, draw, write
 

@@ -12,7 +12,7 @@ from tasks.pipeline import features
 from tasks.pipeline.sums import records_of
 from tasks.runtime.accounts import open_account
 from tasks.runtime.identity import changes_told
-from terrine.aggregation.course import JOINT, Course, Descent, numbers_of
+from terrine.aggregation.gradient_rounds import JOINT, NoisyGradientDescent, RoundSchedule, numbers_of
 from terrine.aggregation.records import STEP, Records
 from terrine.privacy.noise import ReplayNoise
 from tests.neighbours import worlds
@@ -54,7 +54,7 @@ def check_what_is_released(before, other, mechanism, monkeypatch):
     """With the same noise, and asked the same, neighbours' releases differ by their exact sums, to the bit."""
     course, asked, released = mechanism.course(0.5), [], []
 
-    class SameQuestions(Descent):
+    class SameQuestions(NoisyGradientDescent):
         def take(self, numbers):
             if not released:
                 asked.append(numbers)
@@ -63,11 +63,13 @@ def check_what_is_released(before, other, mechanism, monkeypatch):
 
         taken = 0
 
-    monkeypatch.setattr(Course, "descent", lambda self, length: SameQuestions(length, self.sigma, self.learning_rate))
+    monkeypatch.setattr(
+        RoundSchedule, "descent", lambda self, length: SameQuestions(length, self.sigma, self.learning_rate)
+    )
     summing = [course.summing(records) for records in (before, other)]
     released.append(mechanism.release(before, 0.5, ReplayNoise(3)))
     released.append(mechanism.release(other, 0.5, ReplayNoise(3)))
-    descent = Descent(before.length, course.sigma, course.learning_rate)
+    descent = NoisyGradientDescent(before.length, course.sigma, course.learning_rate)
     rounds = [numbers_of(arrays["second"], arrays["labels"]) for arrays in released]
     pairs = [rounds, *zip(*(arrays["gradients"] for arrays in released), strict=True)]
     for number, (first, second) in enumerate(pairs):

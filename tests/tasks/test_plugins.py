@@ -36,7 +36,7 @@ FILES = {
     "mechanism": '''
         from typing import Literal
 
-        from terrine.aggregation.histogram import GaussianHistogram
+        from terrine.aggregation.gnmax import GaussianHistogram
 
         class Coarse(GaussianHistogram):
             """A histogram whose own parameter is how coarse it is."""

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from terrine.advice import advise
+from terrine.planning import advise
 
 MEASURED = [
     # records, classes, features, ε; accuracy by votes, moments, gradients (docs/settings.md)

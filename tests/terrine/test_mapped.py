@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from terrine.errors import ArtefactError
-from terrine.mapped import MappedRows, Segment
+from terrine.npy import MappedRows, Segment
 
 
 @pytest.fixture(name="parts")
@@ -97,7 +97,7 @@ MEASURE = """
 import resource, sys
 from pathlib import Path
 import numpy as np
-from terrine.mapped import MappedRows, Segment
+from terrine.npy import MappedRows, Segment
 path = Path(sys.argv[1])
 peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 before = peak()

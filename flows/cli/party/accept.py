@@ -12,7 +12,7 @@ from flows.printing import printer
 if TYPE_CHECKING:
     from tasks.parties.config import GuardianLedger
     from tasks.pipeline.data_remarks import Remarks
-    from terrine.data.survey import Survey
+    from terrine.data.source import Survey
 
 console = printer(soft_wrap=True)
 

@@ -29,7 +29,7 @@ from tasks.pipeline.data_remarks import Remarks, listed, remarks_on
 from tasks.runtime.run import SPLIT_SEED
 from terrine.collaboration.transport.credentials import Credentials, Role, load_credentials
 from terrine.data.labels import class_places
-from terrine.data.survey import Survey
+from terrine.data.source import Survey
 from terrine.errors import InputError, SettingError
 from terrine.files import atomic_file, private_folder
 from terrine.planning import UNITS_EACH

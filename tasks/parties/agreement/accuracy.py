@@ -21,8 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tasks.parties.agreement.terms import Digest, Terms, checked
-from terrine.aggregation.course import Course
 from terrine.aggregation.fixed_point import FixedPoint
+from terrine.aggregation.gradient_rounds import RoundSchedule
 from terrine.aggregation.records import STEP
 from terrine.collaboration.protocol.party import Reveal
 from terrine.privacy.accounting.events import Event, of_several
@@ -82,7 +82,7 @@ class AccuracyTerms(Terms):
     @property
     def fixed_point(self) -> FixedPoint:
         assert self.sigma is not None
-        return _TwoSums(0, self.classes, Course(self.sigma))
+        return _TwoSums(0, self.classes, RoundSchedule(self.sigma))
 
     def event(self, passed: int | None = None) -> Event:
         return of_several(self.described.event, self.overlap)

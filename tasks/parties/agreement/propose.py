@@ -25,8 +25,8 @@ from tasks.parties.training import own_params
 from tasks.pipeline import pretrain, synthesize
 from tasks.runtime.run import SPLIT_SEED, Run, refuse_transcription
 from tasks.runtime.store import atomic_folder
-from terrine.aggregation.histogram import GaussianHistogram
-from terrine.data.partitions import IIDPartition
+from terrine.aggregation.gnmax import GaussianHistogram
+from terrine.data.partition import IIDPartition
 from terrine.data.source import SOURCES
 from terrine.errors import SettingError
 from terrine.planning import AMPLE_OF_SUMS, ENOUGH, ENOUGH_OF_SUMS, ample, plan, shown, signal, signal_of_sums

@@ -17,9 +17,9 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import AfterValidator, Field, ValidationError, field_validator, model_validator
 
 from tasks.config.values import digest
-from terrine.aggregation.course import Course
 from terrine.aggregation.fixed_point import FixedPoint, SummedRounds
-from terrine.aggregation.registry import MECHANISMS, mechanism_of
+from terrine.aggregation.gradient_rounds import RoundSchedule
+from terrine.aggregation.mechanism import MECHANISMS, mechanism_of
 from terrine.collaboration.protocol.party import Agreement, Reveal
 from terrine.collaboration.transport.credentials import CredentialError, Role, check_name
 from terrine.data.images import Fit
@@ -258,7 +258,7 @@ class Terms(Settings):
         if self.length is None or self.sigma is None:
             return None
         course = {key: value for key in _OF_GRADIENTS if (value := getattr(self, key)) is not None}
-        return FixedPoint(self.length, self.classes, Course(self.sigma, **course))
+        return FixedPoint(self.length, self.classes, RoundSchedule(self.sigma, **course))
 
     @property
     def averages(self) -> SharedAverages | None:

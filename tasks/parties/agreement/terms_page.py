@@ -9,7 +9,7 @@ from typing import Any
 from tasks.parties.agreement.terms import Terms
 from tasks.reports.pages import plain
 from tasks.reports.statement_page import guesses_in_a_hundred, mechanism_texts
-from terrine.aggregation.registry import MECHANISMS
+from terrine.aggregation.mechanism import MECHANISMS
 from terrine.collaboration.transport.credentials import Role
 from terrine.geometry import in_words
 from terrine.privacy.accounting.events import to_json

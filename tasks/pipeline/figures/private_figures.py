@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from tasks.pipeline.accounting import Question, account
+from terrine.aggregation.adaptive_queries import NEVER
 from terrine.aggregation.mechanism import Mechanism
-from terrine.aggregation.rounds import NEVER
 from terrine.privacy.ledger.ledger import StoredRelease
 
 NOTICE = "PRIVATE: functions of the teachers' votes. Do not publish."

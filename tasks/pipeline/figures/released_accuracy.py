@@ -37,8 +37,8 @@ from tasks.runtime.releases import accuracy_of, identity_in_ledger, noise_of
 from tasks.runtime.run import Run
 from tasks.runtime.store import write_json
 from tasks.runtime.task import task_of
+from terrine.data.content_digest import digest_of_arrays
 from terrine.data.dataset import Dataset
-from terrine.data.digest import digest_of_arrays
 from terrine.data.units import count_units
 from terrine.deployment.manifest import MANIFEST
 from terrine.errors import InputError, SettingError

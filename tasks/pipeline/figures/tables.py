@@ -20,10 +20,9 @@ from tasks.reports.accuracy import known_accuracy
 from tasks.runtime.run import Run
 from tasks.runtime.step import step
 from tasks.runtime.store import atomic_folder, read_json, read_table, write_json, write_text
-from terrine.aggregation.findings import answer_names
-from terrine.aggregation.mechanism import Mechanism
-from terrine.aggregation.registry import mechanism_of
-from terrine.aggregation.rounds import NEVER
+from terrine.aggregation.adaptive_queries import NEVER
+from terrine.aggregation.mechanism import Mechanism, mechanism_of
+from terrine.aggregation.votes import answer_names
 from terrine.deployment.manifest import MANIFEST
 from terrine.privacy.accounting.events import compose
 from terrine.privacy.accounting.gaussian import round_up

@@ -1,7 +1,7 @@
 """Image files on disk, decoded into one array with bounded memory.
 
 Only the result grows with the number of files, [N, C, *size] bytes, and a large one may lie on disk
-(`terrine.data.large`). Full-size pictures exist for a moment, one per decoding thread.
+(`terrine.data.images`). Full-size pictures exist for a moment, one per decoding thread.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from terrine.data.content_digest import digest_of_image
-from terrine.data.images import Files, Fit, middle, scanners_end, windowed
-from terrine.data.large import empty
+from terrine.data.images import Files, Fit, empty, middle, scanners_end, windowed
 from terrine.data.pictures.listed import Record
 from terrine.data.source import Progress
 from terrine.errors import InputError

@@ -19,11 +19,9 @@ from terrine.data.dataset import Dataset
 from terrine.data.findings import counts_by_class, on_combinations
 from terrine.data.labels import UnknownLabelError, declared_names, encode_groups, on_alike, on_alike_groups
 from terrine.data.ordered import OrderedLabels, grades_of, numbers_of, on_clipped
-from terrine.data.parties import encode_parties
-from terrine.data.source import ImageSource, Own, Progress
-from terrine.data.splits import split_units
-from terrine.data.survey import Survey
-from terrine.data.units import count_units, name_codes
+from terrine.data.partition import encode_parties
+from terrine.data.source import ImageSource, Own, Progress, Survey
+from terrine.data.units import count_units, name_codes, split_units
 from terrine.errors import InputError, some
 
 if TYPE_CHECKING:
@@ -92,7 +90,7 @@ class Listed(OrderedLabels, Own, ImageSource):
     """Image files of somebody's own.
 
     Classes are numbered in the order of `classes`, else alphabetically, or by value if all are integers. Unless the
-    split is given, `test_fraction` of the groups, or of the names, is held out (`terrine.data.splits`). Memory: the
+    split is given, `test_fraction` of the groups, or of the names, is held out (`terrine.data.units`). Memory: the
     result and a few pictures. An error names the file, or the line of the table, that cannot be used.
     """
 

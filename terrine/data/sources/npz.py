@@ -26,7 +26,7 @@ from terrine.data.findings import encode_findings
 from terrine.data.images import to_uint8_nchw
 from terrine.data.labels import class_places, encode_groups, encode_labels, encode_names, on_unread
 from terrine.data.ordered import OrderedLabels, numbers_of, on_clipped
-from terrine.data.parties import encode_parties
+from terrine.data.partition import encode_parties
 from terrine.data.source import Own, Progress, ThreeSplits
 from terrine.data.units import place_codes
 from terrine.errors import InputError
@@ -37,7 +37,7 @@ _KEYS = {f"{prefix}{array}" for prefix in ("", *_PREFIXES) for array in _ARRAYS}
 
 
 class Npz(OrderedLabels, Own, ThreeSplits):
-    """Arrays in one .npz file; a file with `images` is split by `test_fraction` (`terrine.data.splits`)."""
+    """Arrays in one .npz file; a file with `images` is split by `test_fraction` (`terrine.data.units`)."""
 
     name: Literal["npz"] = "npz"
 

@@ -10,8 +10,7 @@ from pydantic import Field, model_validator
 
 from terrine.data.dataset import Dataset
 from terrine.data.ordered import InOrder
-from terrine.data.source import Own, Progress, Source
-from terrine.data.survey import Survey
+from terrine.data.source import Own, Progress, Source, Survey
 
 if TYPE_CHECKING:
     from terrine.data.encoding import Encoding

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     import numpy as np
     import torch
 
-    from terrine.mapped import Rows
     from terrine.models.backbone import Backbone
+    from terrine.npy import Rows
 
 
 class Patches(Projected, Architecture):

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     import numpy as np
     import torch
 
-    from terrine.mapped import Rows
     from terrine.models.backbone import Backbone
+    from terrine.npy import Rows
 
 PROJECTION_BATCHES = 16
 """Batches on which an invariant projection is learned."""

@@ -33,7 +33,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from terrine.aggregation.fixed_point import SummedRounds, Walk
+from terrine.aggregation.fixed_point import RoundIterator, SummedRounds
 from terrine.errors import InputError, SettingError
 from terrine.privacy.accounting.events import Event
 from terrine.privacy.clipped_sum import ClippedSum
@@ -109,7 +109,7 @@ class SharedAverages(SummedRounds):
         """See `SummedRounds.asked`: the centre, then θ from its start on, then c."""
         return self.features * (number > 0) + 2 * self.weights * (number > self.first)
 
-    def walk(self) -> Walk:
+    def walk(self) -> RoundIterator:
         return _Walk(self)
 
     def start(self, question: np.ndarray | None, number: int) -> Start:
@@ -150,7 +150,7 @@ class SharedAverages(SummedRounds):
 
 
 class _Walk:
-    """See `terrine.aggregation.fixed_point.Walk`."""
+    """See `terrine.aggregation.fixed_point.RoundIterator`."""
 
     def __init__(self, shared: SharedAverages) -> None:
         self._shared, self._number = shared, 0

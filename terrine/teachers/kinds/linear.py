@@ -11,7 +11,7 @@ from terrine.settings import Field, Unit
 from terrine.teachers.teachers import FeatureTeachers, GradientTeachers
 
 if TYPE_CHECKING:
-    from terrine.mapped import Rows
+    from terrine.npy import Rows
     from terrine.teachers.deformed import DeformedCopies
     from terrine.teachers.linear import LinearKind
     from terrine.teachers.registry import TeacherContext

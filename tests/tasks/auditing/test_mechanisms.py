@@ -6,11 +6,9 @@ from typer.testing import CliRunner
 
 from flows.cli.audit import audit as audit_command
 from tasks.auditing.mechanisms import audit, canaries
-from terrine.aggregation.confident import ConfidentGNMax
-from terrine.aggregation.gnmax import GNMax
-from terrine.aggregation.gradients import Gradients
+from terrine.aggregation.gnmax import ConfidentGNMax, GNMax
 from terrine.aggregation.lnmax import LNMax
-from terrine.aggregation.moments import Moments
+from terrine.aggregation.sums import Gradients, Moments
 from terrine.errors import SettingError
 from terrine.privacy.noise import ReplayNoise
 from tests.noises import QuieterNoise

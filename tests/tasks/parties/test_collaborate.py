@@ -32,7 +32,7 @@ from tasks.runtime.releases import identity_in_ledger
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_array, read_json, read_table, read_tensors
 from tasks.serving.verification import verify_statement
-from terrine.aggregation.course import moments_in_steps
+from terrine.aggregation.gradient_rounds import moments_in_steps
 from terrine.aggregation.votes import histograms_of
 from terrine.data.source import load_dataset
 from terrine.deployment.model import StudentModel

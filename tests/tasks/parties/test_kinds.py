@@ -22,7 +22,7 @@ from tasks.runtime.releases import worst_cases
 from tasks.runtime.store import read_json
 from terrine.aggregation.votes import histograms_of
 from terrine.collaboration.transport.credentials import create_authority, issue
-from terrine.data.partitions import partition
+from terrine.data.partition import partition
 from terrine.data.source import load_dataset
 from terrine.errors import InputError, SettingError
 from terrine.models.backbone import features_in_batches

@@ -14,8 +14,8 @@ from tasks.runtime.run import Run
 from tasks.runtime.store import read_json
 from terrine.errors import SettingError
 from terrine.files import file_digest
-from terrine.mapped import MappedRows
 from terrine.models.backbone import as_float, features_in_batches
+from terrine.npy import MappedRows
 from terrine.pretraining import launch
 
 pytestmark = pytest.mark.usefixtures("one_thread")

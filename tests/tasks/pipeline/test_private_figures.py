@@ -8,7 +8,7 @@ import pytest
 
 from tasks.pipeline.figures.private_figures import private_figures
 from tasks.runtime.store import write_json
-from terrine.aggregation.registry import mechanism_of
+from terrine.aggregation.mechanism import mechanism_of
 from terrine.privacy.accounting import data_dependent, renyi
 
 HISTOGRAMS = np.array([[50, 0, 0], [30, 15, 5], [20, 20, 10], [0, 49, 1]])

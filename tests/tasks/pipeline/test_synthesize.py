@@ -18,7 +18,7 @@ from tasks.runtime.store import read_json
 from terrine.determinism.randomness import derive_seed
 from terrine.errors import ArtefactError
 from terrine.files import file_digest
-from terrine.mapped import MappedRows
+from terrine.npy import MappedRows
 from terrine.synthetic.registry import draw
 from tests.folder_digest import folder_digest
 

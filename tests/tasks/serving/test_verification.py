@@ -18,7 +18,7 @@ from tasks.runtime.store import write_json
 from tasks.serving import pages
 from tasks.serving.archive import pack
 from tasks.serving.verification import refuse_wrong, verify_statement
-from terrine.aggregation.gradients import Gradients
+from terrine.aggregation.sums import Gradients
 from terrine.deployment.manifest import check_seal, seal
 from terrine.deployment.signature import public_key, public_pem, read_signature, sign, write_signature
 from terrine.errors import ArtefactError, InputError, TerrineError

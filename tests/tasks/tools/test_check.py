@@ -17,17 +17,16 @@ from tasks.runtime.releases import noise_of, releases_of
 from tasks.runtime.run import Run
 from tasks.tools.check import look_at, vanishing_classes
 from tasks.tools.duration import BORDER, LARGEST_DENSE, PROJECTION, image_seconds
+from tasks.transcription.clients import section
 from tasks.transcription.release import open_account as open_transcribed
 from tasks.transcription.release import release_terms
-from tasks.transcription.start import section
-from terrine.advice import advise
 from terrine.data import table
 from terrine.data.encoding import learn
 from terrine.data.sources.table import Table
 from terrine.errors import InputError, SettingError
 from terrine.models import scattering, spectra
 from terrine.models.kinds.scattering import PROJECTION_BATCHES
-from terrine.planning import knowing
+from terrine.planning import advise, knowing
 from terrine.privacy.accounting.pricing import price
 from terrine.transcription.accounting import claimed, event_of
 

@@ -5,8 +5,8 @@ import pytest
 from tasks.config.params import validate
 from tasks.config.values import merge
 from tasks.runtime.run import Run
+from tasks.transcription.clients import section
 from tasks.transcription.release import check_run
-from tasks.transcription.start import section
 from terrine.errors import BudgetError, SettingError
 
 PUBLIC = {"data": {"public_benchmark": True}, "transcription": {"annotation": {"sigma": 300.0}}}

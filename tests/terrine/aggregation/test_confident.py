@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from terrine.aggregation.confident import ConfidentGNMax
+from terrine.aggregation.gnmax import ConfidentGNMax
 from terrine.aggregation.mechanism import affordable_tests, worst_case_of_tests
 from terrine.privacy.accounting.events import RepeatedEvent, compose, threshold_test, vote_answer
 from terrine.privacy.accounting.gaussian import GaussianFilter, epsilon_of, mu_squared

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from terrine.aggregation import records, sums
-from terrine.aggregation.course import Course, Descent, numbers_of
 from terrine.aggregation.exchange import Exchange
+from terrine.aggregation.gradient_rounds import NoisyGradientDescent, RoundSchedule, numbers_of
+from terrine.aggregation.mechanism import mechanism_of
 from terrine.aggregation.records import STEP, Records, Whitening
-from terrine.aggregation.registry import mechanism_of
 from terrine.aggregation.sums import Sums, mu_left
 from terrine.privacy.auditing.audit import Charge
 from terrine.privacy.auditing.canaries import Plan, Products, best_plan
@@ -28,7 +28,7 @@ def mechanism(name: str) -> Sums:
 def planted(name: str, canaries: int, features: int = FEATURES, findings: bool = False, mu: float = MU) -> Exchange:
     """Canaries behind a whitening of correlated features."""
     generator = np.random.default_rng(5)
-    whitening = Whitening.of(generator.normal(size=(200, features)) @ generator.normal(size=(features, features)))
+    whitening = Whitening.fit(generator.normal(size=(200, features)) @ generator.normal(size=(features, features)))
     kind = mechanism(name)
     course = (kind.model_copy(update={"findings": CLASSES}) if findings else kind).course(mu)
     return Exchange.of_canaries(course, whitening, canaries, CLASSES, generator)
@@ -38,7 +38,7 @@ def released(name: str, exchange: Exchange, coins: np.ndarray, noise) -> dict[st
     return mechanism(name).release(exchange.world(coins), MU, noise)
 
 
-def in_one_row(course: Course, numbers: np.ndarray, number: int, length: int) -> np.ndarray:
+def in_one_row(course: RoundSchedule, numbers: np.ndarray, number: int, length: int) -> np.ndarray:
     """The numbers of a round over the standard deviation of their noise."""
     return numbers / np.concatenate([np.full(n, sigma) for n, sigma in course.noise(length, CLASSES, number)])
 
@@ -48,7 +48,7 @@ def directions(exchange: Exchange, arrays: dict[str, np.ndarray]) -> tuple[np.nd
     themselves."""
     course, (length, _) = exchange.course, arrays["labels"].shape
     rounds = [numbers_of(arrays["second"], arrays["labels"]), *(g.ravel() for g in arrays.get("gradients", ()))]
-    descent: Descent = course.descent(length)
+    descent: NoisyGradientDescent = course.descent(length)
     moves, residuals = [], []
     for number, numbers in enumerate(rounds):
         question, own = descent.question, []
@@ -173,13 +173,13 @@ def test_records_that_are_counted_twice_are_caught(name, monkeypatch):
         once = plain(self, own)
         return lambda question: 2 * once(question)
 
-    plain = sums.Course.summing
+    plain = sums.RoundSchedule.summing
     exchange = planted(name, 1000, features=120)
-    honest = Course.summing
+    honest = RoundSchedule.summing
     releases, coins = [], np.random.default_rng(9).random((4, 1000)) < 0.5
-    monkeypatch.setattr(Course, "summing", summing)
+    monkeypatch.setattr(RoundSchedule, "summing", summing)
     releases = [released(name, exchange, own, ReplayNoise(number)) for number, own in enumerate(coins)]
-    monkeypatch.setattr(Course, "summing", honest)
+    monkeypatch.setattr(RoundSchedule, "summing", honest)
     guesses = [exchange.guess(arrays) for arrays in releases]
     plan = best_plan(guesses[0].information, 0.95, 4)
     charge = Charge.of([exchange.course.event], 1e-5)

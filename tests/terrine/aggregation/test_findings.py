@@ -7,11 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from terrine.aggregation.confident import ConfidentGNMax
-from terrine.aggregation.findings import bounded, charged, histograms_of_findings, movable
-from terrine.aggregation.gnmax import GNMax
-from terrine.aggregation.histogram import GaussianHistogram
+from terrine.aggregation.gnmax import ConfidentGNMax, GaussianHistogram, GNMax
 from terrine.aggregation.lnmax import LNMax
+from terrine.aggregation.votes import bounded, charged, histograms_of_findings, movable
 from terrine.errors import InputError
 from terrine.privacy.accounting.events import compose, threshold_test, vote_answer
 from terrine.privacy.accounting.gaussian import mu_squared

@@ -5,12 +5,10 @@ import math
 import numpy as np
 import pytest
 
-from terrine.aggregation.course import JOINT, Course, moments_in_steps
 from terrine.aggregation.fixed_point import FixedPoint
-from terrine.aggregation.gradients import Gradients
-from terrine.aggregation.moments import Moments
+from terrine.aggregation.gradient_rounds import JOINT, RoundSchedule, moments_in_steps
 from terrine.aggregation.records import STEP, Records, on_grid
-from terrine.aggregation.sums import Sums
+from terrine.aggregation.sums import Gradients, Moments, Sums
 from terrine.collaboration.protocol.shares import modulo, signed, split
 from terrine.errors import InputError, SettingError
 from terrine.privacy.noise import ReplayNoise
@@ -63,7 +61,7 @@ class Most:
 @pytest.mark.parametrize("number", [0, 1, 2])
 def test_the_largest_sums_with_the_largest_noise_do_not_wrap_around(sigma: float, sign: int, number: int) -> None:
     # The finest lattice is that of the smaller noise.
-    fixed = FixedPoint(5, CLASSES, Course(2 * sigma, 2, 1.0, 1.0, sigma) if number else Course(sigma))
+    fixed = FixedPoint(5, CLASSES, RoundSchedule(2 * sigma, 2, 1.0, 1.0, sigma) if number else RoundSchedule(sigma))
     assert fixed.most_units > 2**18 * sigma * 0.7
     units = fixed.most_units
     sums = np.full(fixed.counts[number], sign * units * round(1 / STEP), np.int64)
@@ -77,7 +75,7 @@ def test_the_largest_sums_with_the_largest_noise_do_not_wrap_around(sigma: float
 
 def test_sums_that_the_agreed_number_of_units_cannot_have_are_not_shared() -> None:
     records = Records.of(on_grid(np.eye(4)[np.zeros(9, int)]), np.zeros(9, int), np.arange(9), CLASSES)
-    sums, fixed = moments_in_steps(records), FixedPoint(4, CLASSES, Course(2.0))
+    sums, fixed = moments_in_steps(records), FixedPoint(4, CLASSES, RoundSchedule(2.0))
     assert sums[0] * STEP == 9
     np.testing.assert_array_equal(fixed.shared(sums, 9, 0) * fixed.step(0), sums * STEP)
     for wrong in (sums, -sums):
@@ -90,8 +88,8 @@ def test_sums_that_the_agreed_number_of_units_cannot_have_are_not_shared() -> No
 
 def test_noise_on_too_coarse_a_lattice_is_refused_as_in_one_place() -> None:
     for refused in (
-        lambda: FixedPoint(5, CLASSES, Course(600.0)).step(0),
-        lambda: FixedPoint(5, CLASSES, Course(1.0, 1, 0.5, 1.0, 600.0)).most_units,
+        lambda: FixedPoint(5, CLASSES, RoundSchedule(600.0)).step(0),
+        lambda: FixedPoint(5, CLASSES, RoundSchedule(1.0, 1, 0.5, 1.0, 600.0)).most_units,
         lambda: Moments().release(some_records(), math.sqrt(JOINT) / 600, ReplayNoise(0)),
     ):
         with pytest.raises(SettingError, match="too coarse"):

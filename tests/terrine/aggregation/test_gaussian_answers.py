@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from terrine.aggregation.gnmax import GNMax
-from terrine.aggregation.histogram import GaussianHistogram
+from terrine.aggregation.gnmax import GaussianHistogram, GNMax
 from terrine.errors import InputError
 from terrine.privacy.accounting.events import RepeatedEvent, vote_answer
 from terrine.privacy.accounting.gaussian import epsilon_of, mu_squared

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from terrine.aggregation.confident import ConfidentGNMax
-from terrine.aggregation.interactive import InteractiveGNMax
+from terrine.aggregation.gnmax import ConfidentGNMax, InteractiveGNMax
 from terrine.errors import InputError
 from terrine.privacy.accounting.events import Event, compose, threshold_test, vote_answer
 from terrine.privacy.accounting.gaussian import epsilon_of, mu_squared

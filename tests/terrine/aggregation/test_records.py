@@ -19,7 +19,7 @@ from terrine.errors import InputError
 
 GENERATOR = np.random.default_rng(0)
 QUERIES = GENERATOR.normal(size=(300, 6)) * [1, 1, 2, 2, 3, 3] + 3
-WHITENING = Whitening.of(QUERIES)
+WHITENING = Whitening.fit(QUERIES)
 FEATURES = GENERATOR.normal(size=(500, 6)) * 4
 CLASSES = 3
 LABELS = GENERATOR.integers(0, CLASSES, 500)
@@ -46,7 +46,7 @@ def test_axes_that_queries_vary_along_come_to_vary_alike_and_others_stay_small()
     white = np.cov(((QUERIES - WHITENING.mean) @ WHITENING.matrix).T)
     assert np.allclose(np.linalg.eigvalsh(white), shares / (1 + shares))
     assert np.isclose(WHITENING.constant, np.sqrt(np.trace(white)) / 2)
-    flat = Whitening.of(np.ones((5, 3)))
+    flat = Whitening.fit(np.ones((5, 3)))
     assert flat.vectors(np.ones((1, 3))).tolist() == [[0, 0, 0, 1 - GRID]]
 
 
@@ -136,7 +136,7 @@ def test_no_record_is_moved_by_another_or_by_its_position(width: int, monkeypatc
     monkeypatch.setattr("terrine.aggregation.records._of_length_one", noted)
     generator = np.random.default_rng(width)
     features = generator.normal(size=(5000, width)) * generator.uniform(0.1, 10, width)
-    whitening, lens = Whitening.of(features[:800]), generator.normal(size=(width + 1, width + 1))
+    whitening, lens = Whitening.fit(features[:800]), generator.normal(size=(width + 1, width + 1))
     weights = generator.normal(size=(width + 1, CLASSES)) * 30
 
     def found(chosen: np.ndarray) -> list[np.ndarray]:
@@ -191,4 +191,4 @@ def test_what_does_not_fit_is_refused() -> None:
         with pytest.raises(InputError):
             Records.of(given.astype(np.float32), labels, np.arange(500), CLASSES)
     with pytest.raises(InputError, match="two queries"):
-        Whitening.of(QUERIES[:1])
+        Whitening.fit(QUERIES[:1])

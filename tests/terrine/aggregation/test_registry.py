@@ -7,9 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from terrine.aggregation.budget import Budget
-from terrine.aggregation.mechanism import Mechanism
-from terrine.aggregation.registry import MECHANISMS, mechanism_of, with_budget
+from terrine.aggregation.mechanism import MECHANISMS, Mechanism, mechanism_of
 from terrine.errors import SettingError
 from terrine.privacy.accounting.claimed import by_moments
 from terrine.privacy.accounting.events import RepeatedEvent, compose, threshold_test, vote_answer
@@ -44,8 +42,8 @@ def test_a_mechanism_is_built_by_name_and_describes_itself_with_a_budget_and_wit
     assert type(mechanism) is MECHANISMS.of(name)
     assert mechanism.describe() == {"mechanism": name, **PARAMETERS[name]}
     assert mechanism_of(mechanism.describe()) == mechanism_of({"mechanism": name, **PARAMETERS[name]})
-    section = with_budget(type(mechanism))(epsilon=3, **PARAMETERS[name])
-    assert (section.epsilon, section.delta) == (3, Budget().delta)
+    section = type(mechanism)(epsilon=3, **PARAMETERS[name])
+    assert (section.epsilon, section.delta) == (3, 1e-5)
     assert section.describe() == mechanism.describe()
     assert pickle.loads(pickle.dumps(section)) == section
 

@@ -5,13 +5,10 @@ import math
 import numpy as np
 import pytest
 
-from terrine.aggregation.confident import ConfidentGNMax
-from terrine.aggregation.gnmax import GNMax
-from terrine.aggregation.histogram import GaussianHistogram
-from terrine.aggregation.interactive import InteractiveGNMax
+from terrine.aggregation.adaptive_queries import NEVER, Advice, Rounds, answer_in_rounds, in_order
+from terrine.aggregation.gnmax import ConfidentGNMax, GaussianHistogram, GNMax, InteractiveGNMax
 from terrine.aggregation.lnmax import LNMax
 from terrine.aggregation.mechanism import Mechanism
-from terrine.aggregation.rounds import NEVER, Advice, Rounds, answer_in_rounds, in_order
 from terrine.errors import InputError, SettingError
 from terrine.privacy.accounting.events import compose
 from terrine.privacy.accounting.pricing import price

@@ -10,14 +10,10 @@ import dp_accounting
 import numpy as np
 import pytest
 
-from terrine.aggregation.budget import Budget
-from terrine.aggregation.course import ALONE, JOINT, Course, shares, without_noise
-from terrine.aggregation.gradients import Gradients
-from terrine.aggregation.mechanism import Mechanism
-from terrine.aggregation.moments import Moments
+from terrine.aggregation.gradient_rounds import ALONE, JOINT, RoundSchedule, shares, without_noise
+from terrine.aggregation.mechanism import MECHANISMS, Mechanism, mechanism_of
 from terrine.aggregation.records import GRID, STEP, Records, on_grid
-from terrine.aggregation.registry import MECHANISMS, mechanism_of, with_budget
-from terrine.aggregation.sums import Sums, mu_left
+from terrine.aggregation.sums import Gradients, Moments, Sums, mu_left
 from terrine.errors import SettingError
 from terrine.privacy.accounting.events import GaussianEvent, compose, counts
 from terrine.privacy.accounting.gaussian import mu_squared
@@ -195,7 +191,7 @@ def test_through_the_lens_all_directions_say_as_much_and_steps_are_those_of_plai
     vectors = generator.normal(size=(4000, 5)) * [5, 2, 1, 0.5, 0.3]
     vectors *= (1 - 1e-9) / np.linalg.norm(vectors, axis=1, keepdims=True)
     records = of(vectors, generator.integers(0, CLASSES, 4000))
-    course = Course(sigma=1e-3, rounds=2, clip=1.0, learning_rate=0.7, sigma_gradients=1e-3)
+    course = RoundSchedule(sigma=1e-3, rounds=2, clip=1.0, learning_rate=0.7, sigma_gradients=1e-3)
     descent, summed = course.descent(5), course.summing(records)
     descent.take(summed(None) * STEP)
     question = descent.question
@@ -270,7 +266,7 @@ def test_without_noise_moments_end_at_least_squares_on_levelled_targets() -> Non
     released = {"second": given.second_moments() * STEP, "labels": given.label_moments() * STEP}
     targets = np.eye(CLASSES)[labels] / (CLASSES * sizes / sizes.sum()) ** 0.25
     best, *_ = np.linalg.lstsq(vectors, targets - targets.mean(axis=1, keepdims=True), rcond=None)
-    assert np.allclose(Course(1e-6).ends(released) / np.sqrt(10 * CLASSES), best, atol=2e-2)
+    assert np.allclose(RoundSchedule(1e-6).ends(released) / np.sqrt(10 * CLASSES), best, atol=2e-2)
 
 
 def test_of_two_classes_moments_end_at_plain_ridge() -> None:
@@ -279,7 +275,7 @@ def test_of_two_classes_moments_end_at_plain_ridge() -> None:
     second, moments = given.second_moments() * STEP, given.label_moments() * STEP
     targets = np.eye(2)[np.minimum(labels, 1)] - 0.5
     best, *_ = np.linalg.lstsq(vectors, targets, rcond=None)
-    assert np.allclose(Course(1e-6).ends({"second": second, "labels": moments}) / np.sqrt(20), best, atol=2e-2)
+    assert np.allclose(RoundSchedule(1e-6).ends({"second": second, "labels": moments}) / np.sqrt(20), best, atol=2e-2)
 
 
 def test_levelled_targets_find_rare_classes_and_are_right_more_often() -> None:
@@ -340,6 +336,6 @@ def test_a_kind_is_built_by_name_and_describes_itself_with_a_budget_and_without(
     assert mechanism_of(kind.describe()) == kind
     assert set(kind.describe()) <= MECHANISM_FIELDS
     assert kind.text.endswith(".")
-    section = with_budget(type(kind))(epsilon=3)
-    assert (section.epsilon, section.delta) == (3, Budget().delta)
+    section = type(kind)(epsilon=3)
+    assert (section.epsilon, section.delta) == (3, 1e-5)
     assert pickle.loads(pickle.dumps(section)) == section

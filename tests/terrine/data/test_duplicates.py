@@ -3,7 +3,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from terrine.data.duplicates import duplicate_counts, exact_duplicates, shared_images
+from terrine.data.content_digest import duplicate_counts, exact_duplicates, seen_images
 
 
 def few_different_images(count: int, seed: int) -> np.ndarray:
@@ -36,7 +36,7 @@ def test_shared_images_are_counted_on_the_test_side() -> None:
     train, test = few_different_images(6, 0), few_different_images(20, 1)
     expected = sum(any(np.array_equal(image, other) for other in train) for image in test)
     assert 0 < expected < 20
-    assert shared_images(train, test) == expected
+    assert seen_images(train, test).sum() == expected
 
 
 def test_blood_cells_hold_seventeen_identical_pairs(shared_folder: Path) -> None:
@@ -49,4 +49,4 @@ def test_blood_cells_hold_seventeen_identical_pairs(shared_folder: Path) -> None
     assert duplicate_counts(exact_duplicates(images)) == {"sets": 17, "records": 34}
     train, test = images[:-tested], images[-tested:]
     pairs_inside = duplicate_counts(exact_duplicates(train))["sets"] + duplicate_counts(exact_duplicates(test))["sets"]
-    assert pairs_inside + shared_images(train, test) == 17
+    assert pairs_inside + seen_images(train, test).sum() == 17

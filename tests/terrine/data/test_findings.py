@@ -10,9 +10,8 @@ from pydantic import ValidationError
 
 from terrine.data.dataset import Dataset
 from terrine.data.findings import counts_by_class, labelled
-from terrine.data.source import load_dataset
+from terrine.data.source import load_dataset, survey_of
 from terrine.data.sources.folder import Folder
-from terrine.data.survey import survey_of
 from terrine.errors import InputError
 
 FINDINGS = ("edema", "effusion", "mass")

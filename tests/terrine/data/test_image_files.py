@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from terrine.data import large
+from terrine.data import images as large
 from terrine.data.pictures.files import headers, open_picture, read_images
 from terrine.errors import InputError
 

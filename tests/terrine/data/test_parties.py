@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from terrine.data.parties import check_whole, encode_parties
+from terrine.data.partition import check_whole, encode_parties
 from terrine.errors import InputError
 
 

@@ -5,8 +5,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from terrine.data.splits import split_units
-from terrine.data.units import place_codes, shares
+from terrine.data.units import place_codes, shares, split_units
 from terrine.errors import InputError
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import terrine as tr
-from terrine.aggregation.interactive import InteractiveGNMax
+from terrine.aggregation.gnmax import InteractiveGNMax
 from terrine.privacy.ledger.people import People
 
 MECHANISM = tr.GaussianHistogram.calibrated(epsilon=2, delta=1e-5, answers=40)

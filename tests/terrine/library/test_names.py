@@ -7,8 +7,8 @@ import sys
 import pytest
 
 import terrine as tr
-from terrine.aggregation.registry import MECHANISMS
-from terrine.data.partitions import PARTITIONS
+from terrine.aggregation.mechanism import MECHANISMS
+from terrine.data.partition import PARTITIONS
 from terrine.data.source import SOURCES
 from terrine.models.architecture import ARCHITECTURES
 from terrine.students.student import STUDENTS

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from terrine.errors import SettingError
-from terrine.mapped import MappedRows, Segment
 from terrine.models.backbone import Backbone
+from terrine.npy import MappedRows, Segment
 from terrine.pretraining.launch import pretrain_on_devices
 from tests.terrine.pretraining.test_simclr import SETTINGS, pretrain, some_images, state, tiny_backbone
 

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from terrine.aggregation.gnmax import GNMax
-from terrine.aggregation.histogram import GaussianHistogram
+from terrine.aggregation.gnmax import GaussianHistogram, GNMax
 from terrine.classifiers import FindingsHead, head_from_arrays, predict
 from terrine.students.answers import released_answers, transition_matrix
 from terrine.students.linear import LinearStudent, fit

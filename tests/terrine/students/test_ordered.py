@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from terrine.aggregation.histogram import GaussianHistogram
+from terrine.aggregation.gnmax import GaussianHistogram
 from terrine.classifiers import OrderedHead, head_from_arrays, predict
 from terrine.students.answers import histogram_answers, ordered_answers, released_answers
 from terrine.students.linear import LinearStudent, fit

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from terrine.aggregation.findings import Findings, bounded
+from terrine.aggregation.votes import Findings, bounded
 from terrine.queries import Queries
 from terrine.teachers.kind import Records
 from terrine.teachers.kinds.linear import LinearTeachers

@@ -9,8 +9,7 @@ import torch
 
 from terrine.errors import InputError, SettingError
 from terrine.privacy.noise import ReplayNoise, SecureNoise, lattice_step
-from terrine.transcription.annotation import DataAnnotation, mask
-from terrine.transcription.distillation import gradient
+from terrine.transcription.annotation import DataAnnotation, gradient, mask
 from terrine.transcription.settings import Annotation
 
 

@@ -11,9 +11,8 @@ from terrine.models.registry import build_backbone
 from terrine.models.statistics import batch_statistics
 from terrine.teachers.linear import LinearHeads
 from terrine.teachers.networks import Classifier
-from terrine.transcription.clients import LinearClients, NetworkClients
+from terrine.transcription.clients import FileTeacher, LinearClients, NetworkClients, load_model
 from terrine.transcription.settings import TranscriptionTeacher
-from terrine.transcription.teacher_file import FileTeacher, load_model
 
 PLAIN = TranscriptionTeacher(architecture="small_cnn")
 

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from terrine.transcription.distillation import FLOOR, gradient
+from terrine.transcription.annotation import FLOOR, gradient
 
 
 def distributions(*shape, seed=0):

@@ -6,11 +6,9 @@ import torch
 from terrine.errors import ArtefactError, SettingError
 from terrine.models.registry import build_backbone
 from terrine.transcription.annotation import DataAnnotation
-from terrine.transcription.generator import Generator
-from terrine.transcription.loop import Loop
-from terrine.transcription.objectives import generator_loss
+from terrine.transcription.generator import Generator, generator_loss
+from terrine.transcription.loop import Loop, TranscribedStudent
 from terrine.transcription.settings import Annotation, Transcription
-from terrine.transcription.student import TranscribedStudent
 
 
 def settings(student=None, generator=None, **others):

@@ -5,9 +5,9 @@ import math
 import pytest
 import torch
 
-from terrine.transcription.objectives import activation_loss, entropy_loss, generator_loss, one_hot_loss
+from terrine.transcription.generator import activation_loss, entropy_loss, generator_loss, one_hot_loss
+from terrine.transcription.loop import fit_loss
 from terrine.transcription.settings import TranscriptionGenerator
-from terrine.transcription.student import fit_loss
 
 
 @pytest.fixture

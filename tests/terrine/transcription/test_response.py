@@ -7,7 +7,7 @@ from scipy.stats import chisquare
 
 from terrine.errors import InputError, SettingError
 from terrine.privacy.randomised_response import ReplayResponse, SecureResponse, keep_probability
-from terrine.transcription.response import answers, counts
+from terrine.transcription.annotation import answers, counts
 from terrine.transcription.settings import Annotation
 
 DRAWS = 20_000

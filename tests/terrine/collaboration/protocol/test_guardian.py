@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from terrine.aggregation.confident import ConfidentGNMax
+from terrine.aggregation.gnmax import ConfidentGNMax
 from terrine.aggregation.votes import histograms_of
 from terrine.collaboration.protocol.guardian import Guardian
 from terrine.collaboration.protocol.messages import Kind

@@ -5,9 +5,7 @@ import numpy as np
 import pytest
 from scipy.stats import beta, norm
 
-from terrine.aggregation.confident import ConfidentGNMax
-from terrine.aggregation.gnmax import GNMax
-from terrine.aggregation.histogram import GaussianHistogram
+from terrine.aggregation.gnmax import ConfidentGNMax, GaussianHistogram, GNMax
 from terrine.aggregation.lnmax import LNMax
 from terrine.errors import InputError, SettingError
 from terrine.privacy.accounting.events import Event, RepeatedEvent, vote_answer

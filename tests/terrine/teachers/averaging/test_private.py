@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from terrine.aggregation.histogram import GaussianHistogram
+from terrine.aggregation.gnmax import GaussianHistogram
 from terrine.aggregation.votes import histograms_of
 from terrine.errors import SettingError
 from terrine.privacy.accounting.events import RepeatedEvent, compose, vote_answer

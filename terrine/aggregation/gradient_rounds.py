@@ -18,11 +18,11 @@ from terrine.aggregation.records import Floats, Records, Steps
 from terrine.privacy.accounting.events import Event, GaussianEvent, RepeatedEvent, compose
 
 JOINT = 4.5
-"""The largest squared distance of (S, M) where a unit is exchanged: `Course`."""
+"""The largest squared distance of (S, M) where a unit is exchanged: `RoundSchedule`."""
 ALONE = 2.0
 """The same where one is added or removed."""
 LEVELLED = 0.25
-"""Which power of a class's share its targets are divided by (`levelled`)."""
+"""Which power of a class's share its targets are divided by (`class_balanced_targets`)."""
 _PENALTY = 0.5
 _START = 5.0
 """From scores near 0 and 1, which least squares gives, to those of a softmax that gradients start at."""
@@ -31,7 +31,7 @@ _AVERAGED = 0.25  # of the iterates, the last ones
 
 
 @dataclass(frozen=True)
-class Course:
+class RoundSchedule:
     """What is released of all records, round by round.
 
     **Round 0**: S = Σ x xᵀ and M = Σ x yᵀ over units with noise, [length, length] (symmetric) and [length, classes].
@@ -100,7 +100,7 @@ class Course:
         return [(length, self.sigma), above, (length * classes, self.sigma)]
 
     def asked(self, length: int, classes: int, number: int) -> int:
-        """How many numbers say at what a round is asked (`Descent.question`)."""
+        """How many numbers say at what a round is asked (`NoisyGradientDescent.question`)."""
         return length * classes + length * (length + 1) // 2 if number else 0
 
     def summing(self, records: Records) -> Callable[[Floats | None], Steps]:
@@ -119,13 +119,13 @@ class Course:
         return sums
 
     def read_question(self, question: Floats, length: int) -> tuple[Floats, Floats]:
-        """Return the head [length, classes] and the lens [length, length] of a question (`Descent.question`)."""
+        """Return the head [length, classes] and the lens [length, length] of a question."""
         head, lens = np.split(question, [len(question) - length * (length + 1) // 2])
         return head.reshape(length, -1), _symmetric(lens, length)
 
-    def descent(self, length: int) -> "Descent":
+    def descent(self, length: int) -> "NoisyGradientDescent":
         """Begin the course."""
-        return Descent(length, self.sigma, self.learning_rate, findings=self.findings)
+        return NoisyGradientDescent(length, self.sigma, self.learning_rate, findings=self.findings)
 
     def ends(self, released: Mapping[str, NDArray[Any]]) -> Floats:
         """Return the head that the course ends at, [length, classes]: of the arrays that were released, by name."""
@@ -144,10 +144,10 @@ class Course:
         return arrays
 
 
-class Descent:
+class NoisyGradientDescent:
     """The heads that follow from what was released, one after the other: ridge, then momentum steps.
 
-    Where no gradients follow, ridge of three classes or more is on targets that level them (`levelled`).
+    Where no gradients follow, ridge of three classes or more is on targets that level them (`class_balanced_targets`).
 
     The noise of a gradient is the same in all directions, and what records say is not: most of the length of their
     vectors may lie in a few that tell nothing. So for gradients vectors are seen through A = (S + λI)^(-1/2) / s, from
@@ -158,7 +158,7 @@ class Descent:
     Args:
         length: Coordinates of a vector.
         sigma: Noise on label moments.
-        findings: See `Course`.
+        findings: See `RoundSchedule`.
     """
 
     def __init__(self, length: int, sigma: float, rate: float, *, findings: bool = False) -> None:
@@ -180,7 +180,7 @@ class Descent:
         return np.asarray(self._lens @ np.mean(self._heads[-last:], axis=0))
 
     def take(self, numbers: Floats) -> None:
-        """Go on with what the next round released, in the order of `Course.noise`."""
+        """Go on with what the next round released, in the order of `RoundSchedule.noise`."""
         if not self._heads:
             second, labels = moments_from(numbers, self._length)
             values, vectors, penalty = _spectrum(second, self._sigma)
@@ -189,7 +189,11 @@ class Descent:
             if self._findings:
                 self._rate *= math.sqrt(labels.shape[1])  # the gradient is that of a loss 1/√K as large
             classes = 2 if self._findings else labels.shape[1]
-            level = ridge(inverse, levelled(labels, shares(second, labels, self._sigma))) if classes > 2 else plain
+            level = (
+                ridge(inverse, class_balanced_targets(labels, shares(second, labels, self._sigma)))
+                if classes > 2
+                else plain
+            )
             self._ridge = sharpness(classes) * level
             # Where noise left no eigenvalue above 0, λ is all there is.
             square = float(np.average(1 / (values + penalty), weights=values + 1e-9 * penalty))
@@ -202,12 +206,12 @@ class Descent:
 
 
 def sigma_of_moments(mu: float) -> float:
-    """Return the noise on S and M at which both together cost μ; see `Course`."""
+    """Return the noise on S and M at which both together cost μ; see `RoundSchedule`."""
     return math.sqrt(JOINT) / mu
 
 
 def moments_in_steps(records: Records) -> Steps:
-    """Return S and M in whole steps as one row of numbers, in the order of `Course.noise`."""
+    """Return S and M in whole steps as one row of numbers, in the order of `RoundSchedule.noise`."""
     return numbers_of(records.second_moments(), records.label_moments())
 
 
@@ -217,7 +221,7 @@ def numbers_of(second: NDArray[Any], labels: NDArray[Any]) -> NDArray[Any]:
 
 
 def moments_from(numbers: Floats, length: int) -> tuple[Floats, Floats]:
-    """Return S and M, whose numbers are given in the order of `Course.noise`."""
+    """Return S and M, whose numbers are given in the order of `RoundSchedule.noise`."""
     upper, labels = np.split(numbers, [length * (length + 1) // 2])
     return _symmetric(upper, length), labels.reshape(length, -1)
 
@@ -241,7 +245,7 @@ def sharpness(classes: int) -> float:
     return math.sqrt(10 * classes)
 
 
-def levelled(labels: Floats, share: Floats) -> Floats:
+def class_balanced_targets(labels: Floats, share: Floats) -> Floats:
     """Return label moments of targets (K π_c)^(-1/4) in the place of 1 for a record of class c.
 
     The scores of a regression on 0 and 1 are large where a class is frequent, and a rare one's are hardly ever the
