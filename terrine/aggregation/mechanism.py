@@ -61,13 +61,13 @@ class Aggregation(Settings, ABC):
     noisy sums."""
 
     mechanism: str
-    epsilon: float = Field(8.0, gt=0, repr=False)
+    epsilon: Annotated[float, Field(gt=0, repr=False)] = 8.0
     """Budget of the run: answers stop before their exact ε would pass it."""
-    delta: float = Field(1e-5, gt=0, lt=1, repr=False)
+    delta: Annotated[float, Field(gt=0, lt=1, repr=False)] = 1e-5
     """δ of the run's guarantee."""
-    noise: Literal["secure", "replay"] = Field("secure", repr=False)
+    noise: Annotated[Literal["secure", "replay"], Field(repr=False)] = "secure"
     """`secure`: from the operating system. `replay`: from the seed, for ablations; NOT PRIVATE."""
-    where: Literal["local", "parties"] = Field("local", repr=False)
+    where: Annotated[Literal["local", "parties"], Field(repr=False)] = "local"
     """`local`: one process counts the votes. `parties`: each party keeps its own (see `collaboration`)."""
     findings: Annotated[int, Field(ge=1, repr=False)] = 1
     """How many findings each query or record has, where it has several: those of data.findings; not for you to set."""
