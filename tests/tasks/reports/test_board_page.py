@@ -11,16 +11,14 @@ from statistics import NormalDist
 from typing import get_args
 
 import pytest
-from terrine.aggregation.course import Course
-from terrine.aggregation.gradients import Gradients
-from terrine.aggregation.moments import Moments
 
 from tasks.reports.board_page import Mark, board_page, done, pdf_of, shown
 from tasks.reports.language import Language, languages
 from tasks.reports.pages import TEMPLATES
 from tasks.reports.statement_page import guesses_in_a_hundred, render_statement
 from tasks.serving.pages import model_card
-from terrine.aggregation.sums import mu_left
+from terrine.aggregation.gradient_rounds import RoundSchedule
+from terrine.aggregation.sums import Gradients, Moments, mu_left
 from terrine.errors import SettingError
 from terrine.privacy.accounting.events import (
     GaussianEvent,
@@ -108,7 +106,7 @@ KINDS = {
     },
     "gradients of parties": {
         "mechanism": {"mechanism": "gradients", "numbers": 12345, **PARTIES},
-        "event": Course(**PARTIES).event,
+        "event": RoundSchedule(**PARTIES).event,
     },
     "own rows": {"mechanism": VOTES, "event": ANSWERS, "facts": ROWS, **ALL},
     "own images and all other facts": {"mechanism": VOTES, "event": ANSWERS, "facts": POOL, "unit": "group", **ALL},
