@@ -96,7 +96,7 @@ def http_doors(folder: Path) -> Iterator[tuple[str, Door, list[bytes]]]:
     """The bodies of each type that a service takes."""
     from starlette.testclient import TestClient
 
-    from tasks.serving.serve import build_app
+    from tasks.serving.service import build_app
     from tests.student_folders import images, make_student, make_table_student
 
     batch = images(2)

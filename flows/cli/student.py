@@ -28,8 +28,7 @@ from flows.cli.options import (
 from flows.printing import plain_table, printer
 
 if TYPE_CHECKING:
-    from tasks.serving.predict import Prediction
-    from tasks.serving.rows import RowPredictions
+    from tasks.serving.predict import Prediction, RowPredictions
     from terrine.deployment.model import StudentModel
 
 # Enumerations, since Typer has no lists of literals.
@@ -54,18 +53,15 @@ def predict(
     on each other, except with --statistics current. A table needs the columns that the student was trained on.
     """
     from tasks.reports.accuracy import gap_of
-    from tasks.serving.predict import open_student, predict_files
-    from tasks.serving.rows import predict_tables, refuse_image_options
-    from tasks.serving.student_source import student_folder
-    from terrine.deployment.rows import takes_table
+    from tasks.serving.predict import open_student, predict_files, predict_tables, student_folder
+    from terrine.deployment.rows import TableStudent
 
     refuse_two_formats(as_json, as_csv)
     source = student_folder(run, folder, model)
-    if takes_table(source):
-        refuse_image_options(statistics, reference)
-        _print_rows(predict_tables(source, images, device), as_json, as_csv)
-        return
     student = open_student(source, statistics, reference, device)
+    if isinstance(student, TableStudent):
+        _print_rows(predict_tables(student, images), as_json, as_csv)
+        return
     failed: dict[Path, str] = {}
     predictions = predict_files(student, images, failed)
     gap = gap_of(source) if statistics is None and reference is None else None
@@ -177,9 +173,9 @@ def serve(
     """Answer requests over HTTP: MLflow's /invocations, /images for pictures and .npy stacks, /rows for CSV files."""
     from tasks.reports.accuracy import gap_of
     from tasks.serving.guarantee import OWN_STATISTICS
-    from tasks.serving.serve import LOOPBACK, build_app, read_key
-    from tasks.serving.serve import serve as serve_app
-    from tasks.serving.student_source import student_folder
+    from tasks.serving.predict import student_folder
+    from tasks.serving.service import LOOPBACK, build_app, read_key
+    from tasks.serving.service import serve as serve_app
     from terrine.deployment.rows import TableStudent
 
     console, source = printer(soft_wrap=True), student_folder(run, folder, model)
@@ -226,7 +222,7 @@ def export(
     """Export the student as ONNX and PyTorch programs, compared with the original, with digests and statement."""
     from tasks.serving.export import export_folder
     from tasks.serving.guarantee import OWN_STATISTICS
-    from tasks.serving.student_source import student_folder
+    from tasks.serving.predict import student_folder
 
     console = printer(soft_wrap=True)
     with console.status("exporting") as status:

@@ -1,28 +1,33 @@
-"""export: the student in the formats people deploy, in one sealed folder with its privacy statement."""
+"""Export a student as ONNX and .pt2, in one sealed folder with its privacy statement."""
 
 from __future__ import annotations
 
 import importlib.metadata
 import json
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from tasks.runtime.store import atomic_folder, write_json
 from tasks.serving.guarantee import OWN_STATISTICS, guarantee
 from tasks.serving.pages import FIGURES, SIGNATURE, pages_in
-from tasks.serving.rows import export_table, refuse_image_options
-from tasks.serving.student_source import read_reference
+from tasks.serving.predict import read_reference, refuse_image_options
+from terrine.data.encoding import Encoding
+from terrine.deployment.encoded_onnx import check_against_student, write_raw_columns
 from terrine.deployment.export import Format, export_student
-from terrine.deployment.manifest import MANIFEST, check_seal, seal
+from terrine.deployment.manifest import MANIFEST, seal
 from terrine.deployment.model import REFERENCE, StudentModel, check_student
 from terrine.deployment.network import ServingStatistics
-from terrine.deployment.rows import takes_table
+from terrine.deployment.rows import TableStudent, takes_table
 from terrine.errors import InputError
+
+_COMPARED = 16
 
 
 @dataclass(frozen=True)
@@ -44,11 +49,22 @@ def export_folder(
     reference: Path | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> list[Exported]:
-    """Write `target`: the student's folder, its exports, its privacy statement, and a manifest with their digests.
+    """Write a student's folder, its exports, its privacy statement, and a manifest with their digests.
 
-    Every export is compared with the student before the folder appears. reference: own images for the statistics, which
-    the files then hold as they are: no ε covers them, and no statement goes along. No statistics: those that are served
-    by default. Raises InputError when `target` exists and is no earlier export.
+    Every export is compared with the student before the folder appears.
+
+    Args:
+        student: The student's folder.
+        target: Folder to write; an earlier export is replaced.
+        statistics: Statistics of the exported networks; none: those that are served by default.
+        formats: Formats of the exported networks.
+        reference: Own images for the statistics, a folder or file. The files then contain their exact statistics, which
+            no ε covers, and no statement is exported.
+        progress: Called with a text before the networks of each kind of statistics are written.
+
+    Raises:
+        InputError: `target` exists and is no earlier export.
+        SettingError: Reference images were given for the student of a table.
     """
     if target.exists() and not (target / MANIFEST).is_file():
         raise InputError(f"{target} exists and is no earlier export. Give a new folder, or remove it.")
@@ -56,68 +72,100 @@ def export_folder(
         name: value if isinstance(value, str) else json.dumps(value)
         for name, value in (guarantee(student) or {}).items()
     }
-    if takes_table(student):
-        refuse_image_options(None, reference)
-        with atomic_folder(target) as folder:
-            _copy_student(student, folder)
-            files, described = export_table(student, folder, formats, told)
-            exported = [Exported(*file) for file in files]
-            write_json(folder / MANIFEST, seal(folder, described | _description(check_seal(student), exported)))
-        return exported
     manifest = check_student(student)
+    table = takes_table(student)
+    if table:
+        refuse_image_options(None, reference)
     own = read_reference(reference, manifest)
     if own is not None:
         told = {"reference": OWN_STATISTICS}
-    exported = []
     with atomic_folder(target) as folder:
-        _copy_student(student, folder, with_statement=own is None)
-        for wanted in dict.fromkeys(statistics) or (None,):
-            model = StudentModel.load(student, wanted, reference=own)
-            kind = model.statistics
-            assert model.reference is not None, f"a student's folder holds {REFERENCE}"
-            images = np.resize(model.reference, (max(16, len(model.reference)), *model.reference.shape[1:]))
-            if progress is not None:
-                progress(f"{kind} statistics")
-            chosen = list(dict.fromkeys(formats))
-            paths = [folder / f"student-{kind}.{suffix}" for suffix in chosen]
-            differences = export_student(model, paths, images, metadata=told)
-            exported += [
-                Exported(path.name, kind, suffix, difference)
-                for path, suffix, difference in zip(paths, chosen, differences, strict=True)
-            ]
-        shape = ["batch", *model.shape]
-        description = {
-            "input": {"name": "images", "dtype": "uint8", "shape": shape},
-            "reference": manifest["reference"] if own is None else OWN_STATISTICS,
-            **_description(manifest, exported),
+        # Copies, not links: what leaves the project must not share its bytes with DVC's cache.
+        shutil.copytree(student, folder / "student", copy_function=shutil.copyfile)
+        for name in (FIGURES, SIGNATURE, *pages_in(student.parent)) if own is None else ():
+            if (student.parent / name).is_file():
+                shutil.copyfile(student.parent / name, folder / name)
+        if table:
+            exported, description = _export_table(student, folder, formats, told)
+        else:
+            exported, shape = [], []
+            for wanted in dict.fromkeys(statistics) or (None,):
+                model = StudentModel.load(student, wanted, reference=own)
+                if progress is not None:
+                    progress(f"{model.statistics} statistics")
+                exported += _export_images(model, folder, formats, told)
+                shape = ["batch", *model.shape]
+            description = {
+                "input": {"name": "images", "dtype": "uint8", "shape": shape},
+                "reference": manifest["reference"] if own is None else OWN_STATISTICS,
+            }
+        description |= {
+            "output": {"name": "probabilities", "dtype": "float32", "shape": ["batch", len(manifest["class_names"])]},
+            "class_names": manifest["class_names"],
+            **({"scale": manifest["scale"]} if "scale" in manifest else {}),
+            "exports": [asdict(item) for item in exported],
+            "versions": {name: importlib.metadata.version(name) for name in ("torch", "onnx") if find_spec(name)},
         }
         write_json(folder / MANIFEST, seal(folder, description))
     return exported
 
 
-def _description(manifest: dict[str, Any], exported: list[Exported]) -> dict[str, Any]:
-    return {
-        "output": {"name": "probabilities", "dtype": "float32", "shape": ["batch", len(manifest["class_names"])]},
-        "class_names": manifest["class_names"],
-        **({"scale": manifest["scale"]} if "scale" in manifest else {}),
-        "exports": [asdict(item) for item in exported],
-        "versions": {name: importlib.metadata.version(name) for name in ("torch", "onnx") if _installed(name)},
-    }
+def _export_images(
+    model: StudentModel, folder: Path, formats: Sequence[Format], told: Mapping[str, str]
+) -> list[Exported]:
+    kind, chosen = model.statistics, list(dict.fromkeys(formats))
+    assert model.reference is not None, f"a student's folder holds {REFERENCE}"
+    images = np.resize(model.reference, (max(16, len(model.reference)), *model.reference.shape[1:]))
+    paths = [folder / f"student-{kind}.{suffix}" for suffix in chosen]
+    differences = export_student(model, paths, images, metadata=dict(told))
+    return [
+        Exported(path.name, kind, suffix, difference)
+        for path, suffix, difference in zip(paths, chosen, differences, strict=True)
+    ]
 
 
-def _copy_student(student: Path, folder: Path, *, with_statement: bool = True) -> None:
-    # Copies, not links: what leaves the project must not share its bytes with DVC's cache.
-    shutil.copytree(student, folder / "student", copy_function=shutil.copyfile)
-    if not with_statement:
-        return
-    for name in (FIGURES, SIGNATURE, *pages_in(student.parent)):
-        if (student.parent / name).is_file():
-            shutil.copyfile(student.parent / name, folder / name)
+def _export_table(
+    student_folder: Path, target: Path, formats: Sequence[Format], told: Mapping[str, str]
+) -> tuple[list[Exported], dict[str, Any]]:
+    """Write a table's student to `target`; return its files, and what the manifest says of their inputs.
+
+    `student.onnx` takes the user's own columns; `student.pt2` takes encoded rows, float32 [batch, features], because a
+    torch program takes no words. told: what the ONNX file carries of the guarantee.
+    """
+    student = TableStudent.load(student_folder)
+    rows = _compared_rows(student.encoding)
+    encoded = student.encoding.apply(rows, "The compared rows", "row")
+    names = json.dumps(student.class_names, ensure_ascii=False)
+    scale = {} if student.student.scale is None else {"scale": json.dumps(student.student.scale.described())}
+    metadata = {"class_names": names, "target": json.dumps(student.target, ensure_ascii=False), **scale, **told}
+    exported: list[Exported] = []
+    for suffix in dict.fromkeys(formats):
+        path = target / f"student.{suffix}"
+        (difference,) = export_student(student.student, [path], encoded)
+        if suffix == "onnx":
+            write_raw_columns(path, student.encoding, metadata)
+            difference = check_against_student(path, student, rows)
+        exported.append(Exported(path.name, "original", suffix, difference))
+    columns = [
+        {"name": column.name, "dtype": "float64" if column.values is None else "string", "shape": ["batch", 1]}
+        for column in student.encoding.columns
+    ]
+    rows_of = {"name": "images", "dtype": "float32", "shape": ["batch", student.student.channels]}
+    return exported, {"input": {"onnx": columns, "pt2": {**rows_of, "encoded as": "student/encoding.json says"}}}
 
 
-def _installed(name: str) -> bool:
-    try:
-        importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return False
-    return True
+def _compared_rows(encoding: Encoding) -> pd.DataFrame:
+    """Return rows with every known word, an unknown word, missing values, and numbers of all sizes."""
+    words = [len(column.values) for column in encoding.columns if column.values is not None]
+    count = max(_COMPARED, *(number + 2 for number in words)) if words else _COMPARED
+    generator = np.random.default_rng(0)
+    columns: dict[str, Any] = {}
+    for column in encoding.columns:
+        if column.values is None:
+            numbers = column.mean + column.deviation * generator.normal(size=count)
+            numbers[:: count // 4] = np.nan
+            columns[column.name] = numbers
+        else:
+            held = [*column.values, "an unknown word", ""]
+            columns[column.name] = [held[row % len(held)] for row in range(count)]
+    return pd.DataFrame(columns)

@@ -20,9 +20,8 @@ from tasks.reports.accuracy import served_accuracy
 from tasks.reports.statement_page import read_statement
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_json, read_tensors
-from tasks.serving.rows import table_model
 from terrine.deployment.model import REFERENCE, StudentModel
-from terrine.deployment.rows import takes_table
+from terrine.deployment.rows import TableStudent, takes_table
 from terrine.files import file_digest
 from terrine.logs import hushed
 from terrine.privacy.facts import told
@@ -33,8 +32,6 @@ PACKAGES = ("mlflow", "numpy", "torch", "torchvision", "timm", "safetensors")
 
 CANDIDATE = "candidate"
 """The alias of the version that was registered last."""
-
-_EXAMPLES = 2
 
 
 def save_student_model(student: Path, target: Path, *, check_example: bool = True) -> None:
@@ -99,25 +96,31 @@ def quiet() -> Iterator[None]:
 
 
 def _pyfunc(student: Path) -> dict[str, Any]:
-    """Return what MLflow's save_model and log_model are told about the student."""
+    """Return the arguments of MLflow's save_model and log_model for a student."""
+    statement = {name: student.parent / name for name in ("privacy.json", "statement.html")}
+    artefacts = {"student": student, **{name: path for name, path in statement.items() if path.is_file()}}
+    return {
+        "python_model": str(CODE),
+        "artifacts": {name: str(path) for name, path in artefacts.items()},
+        "code_paths": [str(Path(terrine.__file__).parent)],
+        "pip_requirements": requirements(),
+        **(_of_table(student) if takes_table(student) else _of_images(student)),
+    }
+
+
+def _of_images(student: Path) -> dict[str, Any]:
     from mlflow.models import ModelSignature
     from mlflow.types import DataType, ParamSchema, ParamSpec, Schema, TensorSpec
 
-    manifest = read_json(student / "manifest.json")
-    if takes_table(student):
-        return {**_common(student), **table_model(student), "model_config": {"device": "cpu"}}
-    images = read_tensors(student / REFERENCE)["images"]
-    example = images[:_EXAMPLES]
-    example = example.astype(np.float32) / np.float32(255)
+    manifest, images = read_json(student / "manifest.json"), read_tensors(student / REFERENCE)["images"]
     signature = ModelSignature(
         Schema([TensorSpec(np.dtype("float32"), (-1, *images.shape[1:]))]),
         Schema([TensorSpec(np.dtype("float32"), (-1, len(manifest["class_names"])))]),
         ParamSchema([ParamSpec("numbers", DataType.boolean, False)]) if "scale" in manifest else None,
     )
     return {
-        **_common(student),
         "signature": signature,
-        "input_example": example,
+        "input_example": images[:2].astype(np.float32) / np.float32(255),
         "model_config": {"statistics": None, "reference": None, "device": "cpu"},
         "metadata": {
             **{name: manifest[name] for name in ("class_names", "scale") if name in manifest},
@@ -126,15 +129,26 @@ def _pyfunc(student: Path) -> dict[str, Any]:
     }
 
 
-def _common(student: Path) -> dict[str, Any]:
-    """Return what MLflow is told about a student whatever it takes."""
-    statement = {name: student.parent / name for name in ("privacy.json", "statement.html")}
-    artefacts = {"student": student, **{name: path for name, path in statement.items() if path.is_file()}}
+def _of_table(folder: Path) -> dict[str, Any]:
+    """Return what MLflow has to know about a table's student.
+
+    Every column has MLflow's type Any, and none is required: pandas reads one column as int64, float64 or objects,
+    depending on its values, and MLflow refuses integers for a double, and a missing word for a string.
+    """
+    from mlflow.models import ModelSignature
+    from mlflow.types import ColSpec, DataType, Schema
+    from mlflow.types.schema import AnyType
+
+    student = TableStudent.load(folder)
+    example = student.encoding.example()
+    answers = student.answers(example)
+    outputs: list[Any] = [ColSpec(DataType.string if name == "class" else DataType.double, name) for name in answers]
+    inputs: list[Any] = [ColSpec(AnyType(), column.name, required=False) for column in student.encoding.columns]
     return {
-        "python_model": str(CODE),
-        "artifacts": {name: str(path) for name, path in artefacts.items()},
-        "code_paths": [str(Path(terrine.__file__).parent)],
-        "pip_requirements": requirements(),
+        "signature": ModelSignature(Schema(inputs), Schema(outputs)),
+        "input_example": example,
+        "model_config": {"device": "cpu"},
+        "metadata": {"class_names": student.class_names, "columns": student.about()},
     }
 
 

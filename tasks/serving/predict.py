@@ -1,26 +1,40 @@
-"""predict: what a student says about image files."""
+"""Load a student from a run, a folder or MLflow, and predict image files or CSV files."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from tasks.serving.student_source import image_files, read_reference
+from tasks.config.presets import project_root, runs
+from tasks.runtime.run import chosen_run
+from tasks.runtime.store import Folders
+from terrine.data.csv_file import read_csv_file
+from terrine.data.images import MEDICAL, SUFFIXES, Files
 from terrine.data.pictures.files import read_images
-from terrine.deployment.model import StudentModel, check_student
+from terrine.deployment.model import StudentModel, check_student, reading
 from terrine.deployment.network import ServingStatistics
-from terrine.deployment.rows import ENCODING
+from terrine.deployment.rows import ENCODING, TableStudent, takes_table
 from terrine.device import resolve_device
-from terrine.errors import ArtefactError
+from terrine.errors import ArtefactError, InputError, SettingError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pandas as pd
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """The answer for one file: the likeliest class, its probability, and the probabilities of all classes by name.
+    """The prediction for one image file.
 
-    Of several findings the label is those likelier than not; of classes in an order the median, and what they say
-    together is the number (`terrine.data.ordered`).
+    Attributes:
+        file: The file.
+        label: The most likely class; of several findings, those that are likelier than not; of ordered classes, the
+            median class.
+        probability: Of the label; of several findings, the largest.
+        probabilities: Of all classes, by name.
+        number: Of ordered classes, the expected number (`terrine.data.ordered`).
     """
 
     file: Path
@@ -30,16 +44,151 @@ class Prediction:
     number: float | None = None
 
 
+@dataclass(frozen=True)
+class RowPredictions:
+    """The predictions for the rows of one CSV file.
+
+    Attributes:
+        file: The file.
+        answers: Indexed by the line in which a row starts, with the row's id if the table has ids, a number if classes
+            are ordered, class and probabilities.
+        notes: Sentences about ignored columns and unknown words.
+    """
+
+    file: Path
+    answers: pd.DataFrame
+    notes: list[str]
+
+
+def student_folder(run: str | None = None, folder: Path | None = None, model: str | None = None) -> Path:
+    """Return the folder of a student.
+
+    Args:
+        run: A run of this project; by default the one selected last.
+        folder: A folder that holds a student, such as `terrine export` writes.
+        model: The URI of an MLflow model, for example models:/terrine-digits/1.
+
+    Raises:
+        SettingError: More than one source was given.
+        ArtefactError: There is no student.
+    """
+    if sum(source is not None for source in (run, folder, model)) > 1:
+        raise SettingError("Give one of --run, --folder and --model: each names a student.")
+    if model is not None:
+        return _from_mlflow(model)
+    if folder is not None:
+        return folder / "student" if (folder / "student").is_dir() else folder
+    try:
+        found = chosen_run(run).folders.student
+    except ArtefactError as error:
+        raise ArtefactError(f"{error}{_last_made()}") from error
+    if not found.is_dir():
+        raise ArtefactError(f"There is no student in {found}. Make the run first: terrine run.{_last_made()}")
+    return found
+
+
+def _last_made() -> str:
+    """Return a sentence that names the run whose student was made last, or nothing if there is none."""
+    root = project_root()
+    students = {name: student for name in runs(root) if (student := Folders(root, name).student).is_dir()}
+    if not students:
+        return ""
+    last = max(students, key=lambda name: students[name].stat().st_mtime)
+    return f" The last run that made a student is {last}: to take that one, --run {last}."
+
+
+def _from_mlflow(model: str) -> Path:
+    import mlflow
+    from mlflow.exceptions import MlflowException
+
+    try:  # the project's own tracking database, if there is a project
+        run = chosen_run()
+        mlflow.set_tracking_uri(run.database(run.params.tracking.uri))
+    except (SettingError, ArtefactError):
+        pass
+    try:
+        folder = Path(mlflow.artifacts.download_artifacts(artifact_uri=model))
+    except (MlflowException, OSError) as error:
+        raise ArtefactError(f"MLflow has no model {model} ({error}). `make ui` shows those it has.") from error
+    students = [path.parent for path in sorted(folder.glob("artifacts/*/manifest.json"))]
+    if not students:
+        raise ArtefactError(f"{model} is not a student that Terrine logged: it has no artifacts/student.")
+    return students[0]
+
+
 def open_student(
     folder: Path, statistics: ServingStatistics | None = None, reference: Path | None = None, device: str = "auto"
-) -> StudentModel:
-    """Return the student in `folder`, with own reference images where `reference` (a folder or file) names some.
+) -> StudentModel | TableStudent:
+    """Return the student in a folder.
 
-    Raises what `StudentModel.load` and `read_images` raise.
+    Args:
+        folder: The student's folder.
+        statistics: Statistics that images are normalised with; None: the student's default.
+        reference: Own reference images, a folder or file.
+        device: Device to predict on.
+
+    Raises:
+        ArtefactError: The folder holds no student, or a damaged one.
+        InputError: The reference images cannot be read.
+        SettingError: Options for images were given for the student of a table.
     """
     manifest = check_student(folder)
-    own = read_reference(reference, manifest)
-    return StudentModel.load(folder, statistics, reference=own, device=resolve_device(device))
+    if takes_table(folder):
+        refuse_image_options(statistics, reference)
+        return TableStudent.load(folder, device=resolve_device(device))
+    student = StudentModel.load(
+        folder, statistics, reference=read_reference(reference, manifest), device=resolve_device(device)
+    )
+    if student.takes_rows:
+        raise ArtefactError(f"This student takes rows of a table, and carries no {ENCODING}. Run the stage 'student'.")
+    return student
+
+
+def refuse_image_options(statistics: ServingStatistics | None, reference: Path | None) -> None:
+    """Raise SettingError if the student of a table gets options that only a student of images has."""
+    for name, value in (("--statistics", statistics), ("--reference", reference)):
+        if value is not None:
+            raise SettingError(f"{name} is about images, and this student takes rows of a table. Leave it out.")
+
+
+def read_reference(path: Path | None, manifest: dict[str, Any]) -> np.ndarray | None:
+    """Return own reference images for the student with this manifest, uint8 [R, channels, *size]; None for no path.
+
+    Raises:
+        InputError: There are fewer than two images, or they cannot be read.
+    """
+    if path is None:
+        return None
+    how = reading(manifest)
+    images: np.ndarray = read_images(image_files([path], how["files"]), **how)
+    if len(images) < 2:
+        raise InputError(f"{path} holds one image. Reference images must be several; 64 or more work well.")
+    return images
+
+
+def image_files(paths: Sequence[Path], kind: Files = "images") -> list[Path]:
+    """Return the image files among `paths`; of folders all images of this kind in them, at any depth, sorted.
+
+    Raises:
+        InputError: A path does not exist, or there is no image.
+    """
+    files: list[Path] = []
+    ends = SUFFIXES if kind == "images" else tuple(end for end, source in MEDICAL.items() if source == kind)
+    for path in paths:
+        if path.is_dir() and kind == "dicom":
+            from terrine.data.sources.dicom import files_in
+
+            files += sorted(files_in(path)[0])
+        elif path.is_dir():
+            inside = (file for file in path.rglob("*") if file.name.lower().endswith(ends) and file.is_file())
+            files += sorted(file for file in inside if not file.name.startswith("."))  # as training passes over them
+        elif path.is_file():
+            files.append(path)
+        else:
+            raise InputError(f"There is no file or folder {path}.")
+    if not files:
+        raise InputError(f"No image was found ({', '.join(ends)}). Give image files, or folders that hold some.")
+    return files
 
 
 def predict_files(
@@ -47,15 +196,16 @@ def predict_files(
 ) -> list[Prediction]:
     """Return predictions for image files and for all images in folders, in order, answered as one request.
 
-    Files are read as the pipeline read the records: images turned by EXIF, or DICOM files, resized as a whole, grey or
-    colour as the student takes them. Raises InputError naming files that cannot be read. With `failed`, these are left
-    out instead, if others remain, and it is given why.
+    Files are read as the pipeline reads records: images turned by EXIF, or DICOM files, resized, grey or colour.
+
+    Args:
+        model: The student.
+        paths: Files and folders.
+        failed: If given, files that cannot be read are left out and get their reason here, as long as others remain.
+
+    Raises:
+        InputError: Files cannot be read; the message names them.
     """
-    if model.takes_rows:
-        raise ArtefactError(
-            f"This student takes rows of a table, and carries no {ENCODING} that says how they are encoded: it was "
-            "written by an older version. Train it again: run the stage 'student'."
-        )
     files = image_files(paths, model.reading["files"])
     probabilities = model.predict(read_images(files, **model.reading, failed=failed))
     files = [file for file in files if file not in (failed or {})]
@@ -64,4 +214,23 @@ def predict_files(
     for file, row, number in zip(files, probabilities, numbers, strict=True):
         label, each = model.label(row), {name: float(p) for name, p in zip(model.class_names, row, strict=True)}
         found.append(Prediction(file, label, float(row.max()) if number is None else each[label], each, number))
+    return found
+
+
+def predict_tables(student: TableStudent, paths: Sequence[Path]) -> list[RowPredictions]:
+    """Return predictions for the rows of CSV files; the column of the target is not needed.
+
+    Raises:
+        InputError: A file, a column or a cell cannot be used; the message names it.
+    """
+    found = []
+    for path in paths:
+        if path.suffix.lower() != ".csv":
+            raise InputError(f"{path} is no CSV file, and this student takes rows of a table. Give .csv files.")
+        rows = read_csv_file(path)
+        answers = student.answers(rows, str(path), "line")
+        if student.id is not None and student.id in rows:
+            name = student.id if student.id not in answers else f"id: {student.id}"
+            answers.insert(0, name, rows[student.id])
+        found.append(RowPredictions(path, answers, student.notes(rows)))
     return found

@@ -177,7 +177,7 @@ def test_a_student_that_is_far_less_accurate_as_served_is_warned_of_until_it_is_
     student = make_student(tmp_path / "data" / "release" / "clinic" / "student")
     evaluation = {"accuracy": 0.129, "in_batches": {"statistics": "current", "accuracy": 0.2926}}
     write_json(tmp_path / "data" / "private" / "clinic" / "evaluation.json", evaluation)
-    monkeypatch.setattr("tasks.serving.serve.serve", lambda *_: None)
+    monkeypatch.setattr("tasks.serving.service.serve", lambda *_: None)
 
     def said(*options):
         images = [str(pictures)] * (command == "predict")

@@ -21,7 +21,7 @@ from tasks.reports.summary import for_anybody, result
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_json, read_table, write_json
 from tasks.runtime.task import task_from
-from tasks.serving.serve import build_app
+from tasks.serving.service import build_app
 from tasks.tools.check import look_at
 from terrine.data.ordered import Scale
 from terrine.deployment.model import scale_of

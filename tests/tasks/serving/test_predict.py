@@ -12,8 +12,7 @@ from typer.testing import CliRunner
 from flows.cli import app
 from tasks.pipeline.student import told_of_reading
 from tasks.runtime.store import Folders
-from tasks.serving.predict import open_student, predict_files
-from tasks.serving.student_source import image_files, student_folder
+from tasks.serving.predict import image_files, open_student, predict_files, student_folder
 from terrine.data.images import windowed
 from terrine.data.pictures.files import decode_image, read_images
 from terrine.errors import ArtefactError, InputError, SettingError

@@ -12,9 +12,8 @@ from typer.testing import CliRunner
 from flows.cli import app as command_line
 from tasks.serving.export import export_folder
 from tasks.serving.mlflow_model import save_student_model
-from tasks.serving.predict import open_student, predict_files
-from tasks.serving.rows import predict_tables
-from tasks.serving.serve import build_app
+from tasks.serving.predict import open_student, predict_tables
+from tasks.serving.service import build_app
 from terrine.classifiers import head_from_arrays, predict
 from terrine.deployment.encoded_onnx import onnx_inputs
 from terrine.deployment.manifest import check_seal, seal
@@ -72,7 +71,7 @@ def test_classes_in_an_order_are_answered_by_the_median_and_a_number(linear, tmp
     app, _ = build_app(folder)
     assert TestClient(app).get("/model").json()["scale"] == {"edges": [0, 20, 60]}
     ROWS.assign(key=["a", "b", "c"]).to_csv(tmp_path / "rows.csv", index=False)
-    (file,) = predict_tables(folder, [tmp_path / "rows.csv"])
+    (file,) = predict_tables(open_student(folder), [tmp_path / "rows.csv"])
     np.testing.assert_allclose(file.answers["number"], answers["number"])
 
 
@@ -135,9 +134,9 @@ def test_predict_prints_rows_by_line_and_id_and_writes_csv_and_json(student, row
 def test_predict_names_the_line_and_refuses_what_is_for_images(linear, rows_csv, tmp_path):
     rows_csv.write_text(rows_csv.read_text().replace("61", "many"))
     with pytest.raises(InputError, match=r"rows\.csv, line 6: 'age' is 'many'"):
-        predict_tables(linear, [rows_csv])
+        predict_tables(open_student(linear), [rows_csv])
     with pytest.raises(InputError, match=r"photo\.png is no CSV file"):
-        predict_tables(linear, [tmp_path / "photo.png"])
+        predict_tables(open_student(linear), [tmp_path / "photo.png"])
     done = CliRunner().invoke(
         command_line, ["predict", str(rows_csv), "--folder", str(linear), "--statistics", "single"]
     )
@@ -210,7 +209,9 @@ def test_the_service_takes_a_csv_file_and_says_what_it_serves(client, linear, ro
     ],
 )
 def test_a_request_that_cannot_be_answered_gets_a_sentence(client, path, body, part):
-    answer = client.post(path, content=body, headers={"content-type": "application/json"})
+    answer = client.post(
+        path, content=body, headers={"content-type": "text/csv" if path == "/rows" else "application/json"}
+    )
     assert answer.status_code == 400
     assert part in answer.json()["message"]
 
@@ -231,11 +232,11 @@ def test_the_export_takes_raw_columns_and_answers_like_the_student(student, tmp_
     np.testing.assert_allclose(answers, expected(student), atol=1e-6)
 
 
-def test_a_tables_student_without_an_encoding_is_to_be_trained_again(linear, rows_csv, tmp_path):
+def test_a_tables_student_without_an_encoding_is_refused(linear, tmp_path):
     folder = shutil.copytree(linear, tmp_path / "student")
     manifest = json.loads((folder / "manifest.json").read_text())
     (folder / "encoding.json").unlink()
     description = {name: value for name, value in manifest.items() if name not in ("digest", "digests")}
     (folder / "manifest.json").write_text(json.dumps(seal(folder, description)))
-    with pytest.raises(ArtefactError, match=r"carries no encoding\.json .* Train it again"):
-        predict_files(open_student(folder), [rows_csv])
+    with pytest.raises(ArtefactError, match=r"carries no encoding\.json"):
+        open_student(folder)
