@@ -32,7 +32,7 @@ from benchmarks.crash.project import environment, small_project  # noqa: E402
 from flows.execution import InFlow, InProcess  # noqa: E402
 from flows.runners import local_cluster, task_runner  # noqa: E402
 from tasks.config.params import validate  # noqa: E402
-from tasks.config.runner import Runner  # noqa: E402
+from tasks.config.sections import Runner  # noqa: E402
 from tasks.runtime.run import Run  # noqa: E402
 from tasks.runtime.step import step  # noqa: E402
 from terrine.errors import SettingError  # noqa: E402

@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
-from tasks.config.runner import Runner
+from tasks.config.sections import Runner
 from terrine.errors import SettingError, TerrineError
 
 ADDRESS = re.compile(r"^(?:(?P<protocol>[a-z]+)://)?(?P<host>[^\s/:]+|\[[0-9a-fA-F:.]+\]):(?P<port>\d{1,5})/?$")

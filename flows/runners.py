@@ -14,7 +14,7 @@ from typing import Any
 from prefect.task_runners import ProcessPoolTaskRunner, TaskRunner, ThreadPoolTaskRunner
 
 from flows import placement
-from tasks.config.runner import Runner
+from tasks.config.sections import Runner
 from terrine.errors import SettingError
 
 

@@ -130,11 +130,12 @@ def params(
     ] = None,
 ) -> None:
     """List all settings: values, default, unit and meaning. `terrine params data.name` lists the datasets."""
-    from tasks.config.listing import settings
+    from tasks.config.listing import list_settings
+    from tasks.config.params import FAMILIES, Params
     from tasks.config.presets import project_root
     from tasks.config.values import as_yaml
 
-    everything = settings()
+    everything = list(list_settings((Params,), FAMILIES))
     chosen = [setting for setting in everything if setting.key.startswith(prefix)]
     if not chosen:
         known = dict.fromkeys(setting.key.partition(".")[0] for setting in everything)
@@ -156,7 +157,8 @@ def params(
 
 def _values_of_run(root: Path, name: str) -> dict[str, Any]:
     """Return the settings of a run or preset by section.key; `auto` if not resolved yet."""
-    from tasks.config.automatic import AUTO, take_out
+    from tasks.config.automatic import take_out
+    from tasks.config.params import AUTO
     from tasks.config.presets import resolve, values_of
     from tasks.config.values import flat
     from tasks.runtime.parameters import settled_before

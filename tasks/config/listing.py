@@ -1,4 +1,4 @@
-"""Every setting there is, with its default, its unit and its meaning, as their declarations have them."""
+"""List settings with default, unit and meaning, as their declarations have them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ast
 import inspect
 import textwrap
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -14,17 +14,32 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-from tasks.config.automatic import AUTO
-from tasks.config.params import FAMILIES, Params
-from terrine.settings import Automatic, Settings, Unit, sections_of
+from terrine.settings import Automatic, Kinds, Settings, Unit, sections_of
+
+Families = Mapping[str, Kinds[Any]]
+_TYPES = {
+    int: "integer",
+    float: "number",
+    bool: "true | false",
+    str: "text",
+    Path: "path",
+    dict: "mapping",
+    tuple: "list",
+}
 
 
 @dataclass(frozen=True)
 class Setting:
     """One setting.
 
-    key: as `--set` takes it. kinds: of its section that have it, none where all do. default: as YAML has it, None where
-    it must be given. values: what it may be. unit: what its number counts, "" for what counts nothing.
+    Attributes:
+        key: Name as in `--set`.
+        kinds: Kinds of its section that have it; empty for all.
+        default: Default as in YAML; None if it is required.
+        required: Whether it has no default.
+        values: Valid values.
+        unit: Unit of its number; empty if it has none.
+        meaning: Text below its declaration.
     """
 
     key: str
@@ -36,48 +51,40 @@ class Setting:
     meaning: str
 
 
-def settings() -> list[Setting]:
-    """Return all settings, in the order of params.yaml; what several kinds have in common is listed once."""
-    return list(_of((Params,), "", ()))
+def list_settings(
+    sections: tuple[type[Settings], ...], families: Families, prefix: str = "", kinds: tuple[str, ...] = ()
+) -> Iterator[Setting]:
+    """Yield all settings below some classes, in order; what several kinds have in common is listed once.
 
-
-def _of(sections: tuple[type[Settings], ...], prefix: str, kinds: tuple[str, ...]) -> Iterator[Setting]:
+    Args:
+        sections: The class of all parameters; inside a section of several kinds, their classes.
+        families: Sections of several kinds, by name.
+        prefix: Name of the section, with a dot.
+        kinds: Kinds that have the section.
+    """
+    family = families.get(prefix.rstrip("."))
     holders: dict[str, dict[str, list[type[Settings]]]] = {}
     for section in sections:
         for name, field in section.model_fields.items():
             same = f"{field.get_default(call_default_factory=True)!r} {meanings(section).get(name)}"
-            holders.setdefault(name, {}).setdefault("" if name == _key(prefix) else same, []).append(section)
+            tag = family is not None and name == family.key
+            holders.setdefault(name, {}).setdefault("" if tag else same, []).append(section)
     for name, alike in holders.items():
         for own in alike.values():
-            field = own[0].model_fields[name]
-            which = (
-                kinds
-                if len(own) == len(sections)
-                else tuple(kind for section in own for kind in _names(section, prefix))
-            )
-            inner = sections_of(field)
-            if inner:
-                yield from _of(inner, f"{prefix}{name}.", which)
+            field, which = own[0].model_fields[name], kinds
+            if family is not None and len(own) < len(sections):
+                which = tuple(kind for one in own for kind in get_args(one.model_fields[family.key].annotation))
+            if inner := sections_of(field):
+                yield from list_settings(inner, families, f"{prefix}{name}.", which)
+            elif family is not None and family.key == name:
+                known = " | ".join(["auto"] * (prefix == "aggregation.") + list(family.names()))
+                yield Setting(f"{prefix}{name}", (), family.default, False, known, "", "Which one it is.")
             else:
                 yield _setting(own[0], name, field, prefix, which)
 
 
-def _key(prefix: str) -> str:
-    family = FAMILIES.get(prefix.rstrip("."))
-    return family.key if family is not None else ""
-
-
-def _names(section: type[Settings], prefix: str) -> tuple[str, ...]:
-    field = section.model_fields.get(_key(prefix))
-    return get_args(field.annotation) if field is not None else ()
-
-
 def _setting(section: type[Settings], name: str, field: FieldInfo, prefix: str, kinds: tuple[str, ...]) -> Setting:
     units = [mark.name for mark in field.metadata if isinstance(mark, Unit)]
-    family = FAMILIES.get(prefix.rstrip("."))
-    if family is not None and family.key == name:
-        known = " | ".join([AUTO] * (prefix == "aggregation.") + list(family.names()))
-        return Setting(f"{prefix}{name}", (), family.default, False, known, "", "Which one it is.")
     default = None if field.is_required() else field.get_default(call_default_factory=True)
     return Setting(
         f"{prefix}{name}",
@@ -91,7 +98,7 @@ def _setting(section: type[Settings], name: str, field: FieldInfo, prefix: str, 
 
 
 def values(field: FieldInfo) -> str:
-    """Return in a few words what a field takes: its choices, or its type with its bounds."""
+    """Return the valid values of a field: its choices, or its type with its bounds."""
     marks = {"Ge": "≥ {}", "Gt": "> {}", "Le": "≤ {}", "Lt": "< {}"}
     bounds = [
         marks[type(mark).__name__].format(f"{getattr(mark, type(mark).__name__.lower()):g}")
@@ -109,16 +116,7 @@ def _type(annotation: Any) -> str:
         return " | ".join(map(str, get_args(annotation)))
     if get_origin(annotation) in (Union, types.UnionType):
         return " | ".join("null" if part is type(None) else _type(part) for part in get_args(annotation))
-    names = {
-        int: "integer",
-        float: "number",
-        bool: "true | false",
-        str: "text",
-        Path: "path",
-        dict: "mapping",
-        tuple: "list",
-    }
-    return names.get(get_origin(annotation) or annotation, "value")
+    return _TYPES.get(get_origin(annotation) or annotation, "value")
 
 
 def meanings(section: type[Settings]) -> dict[str, str]:

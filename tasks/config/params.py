@@ -8,16 +8,12 @@ from typing import Any, Literal, get_args, get_origin
 
 from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
 
-from tasks.config.collaboration import Collaboration
-from tasks.config.evaluation import Evaluation
 from tasks.config.findings import check_findings
 from tasks.config.ledger import LedgerSettings
+from tasks.config.listing import list_settings
 from tasks.config.ordered import check_order
-from tasks.config.pretraining import Pretraining
 from tasks.config.privacy import WITH_MOMENTS, Privacy
-from tasks.config.queries import Queries
-from tasks.config.runner import Runner
-from tasks.config.tracking import Tracking
+from tasks.config.sections import Collaboration, Evaluation, Pretraining, Queries, Runner, Tracking
 from tasks.config.values import flat, merge, read_yaml
 from terrine.aggregation.gnmax import GaussianHistogram
 from terrine.aggregation.mechanism import MECHANISMS
@@ -243,12 +239,12 @@ def _about(finding: Any) -> str:
 
 def _meant(key: str, value: Any) -> str:
     """Ask whether a parameter of almost this name was meant, or those of its name in other sections."""
-    from tasks.config.listing import settings  # it reads the declarations of all settings
-
     key = next(iter(flat({key: value})))
-    known = {setting.key: setting.meaning for setting in reversed(settings())}
+    known: dict[str, str] = {}
+    for setting in list_settings((Params,), FAMILIES):
+        known.setdefault(setting.key, setting.meaning)
     section, _, last = key.rpartition(".")
-    elsewhere = [other for other in reversed(known) if other.rpartition(".")[2] == last]
+    elsewhere = [other for other in known if other.rpartition(".")[2] == last]
     if section and (near := did_you_mean(key, elsewhere)):
         return near
     # The section `aggregation` sets the price of a release, so its setting comes first.
@@ -292,11 +288,8 @@ def validate(values: dict[str, Any]) -> Params:
 
 
 def read_parameters(path: Path) -> Params:
-    """Read the parameters that a run was made with, also by a version that gave every kind the settings of all.
-
-    Raises SettingError for a file that is none, and for parameters that this version cannot make.
-    """
-    return validate(lay_over(read_yaml(path), {}))
+    """Read the parameters of a run. Raises SettingError for an invalid file."""
+    return validate(read_yaml(path))
 
 
 def public_parameters(params: Params) -> dict[str, Any]:
@@ -305,18 +298,14 @@ def public_parameters(params: Params) -> dict[str, Any]:
     return published(params.model_dump(mode="json"))
 
 
-def published(overrides: dict[str, Any]) -> dict[str, Any]:
-    """Return overrides of parameters without those that stay at home."""
-    return _published(overrides, (Params,))
-
-
-def _published(values: dict[str, Any], sections: tuple[type[Settings], ...]) -> dict[str, Any]:
+def published(overrides: dict[str, Any], sections: tuple[type[Settings], ...] = (Params,)) -> dict[str, Any]:
+    """Return overrides of parameters without those that are `AtHome`."""
     kept = {}
-    for key, value in values.items():
+    for key, value in overrides.items():
         fields = [section.model_fields[key] for section in sections if key in section.model_fields]
         marks = [mark for field in fields for mark in field.metadata if isinstance(mark, AtHome)]
         if not fields or any(value not in mark.unless for mark in marks):
             continue
         inner = tuple(section for field in fields for section in sections_of(field))
-        kept[key] = _published(value, inner) if inner and isinstance(value, dict) else value
+        kept[key] = published(value, inner) if inner and isinstance(value, dict) else value
     return kept

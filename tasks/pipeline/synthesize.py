@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tasks.config.queries import Images
+from tasks.config.sections import Images
 from tasks.config.values import digest
 from tasks.pipeline.dataset import load_dataset
 from tasks.runtime.accounts import people_in, publish

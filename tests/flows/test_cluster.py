@@ -8,7 +8,7 @@ import pytest
 from flows.cluster import check_cluster
 from flows.runners import local_cluster, task_runner
 from tasks.config.params import validate
-from tasks.config.runner import Runner
+from tasks.config.sections import Runner
 from terrine.errors import SettingError
 from terrine.ports import free_ports
 

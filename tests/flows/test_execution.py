@@ -8,7 +8,7 @@ import pytest
 from flows.execution import InFlow, InProcess, executor
 from flows.runners import task_runner
 from tasks.config.params import validate
-from tasks.config.runner import Runner
+from tasks.config.sections import Runner
 from tasks.runtime.run import Run
 from tasks.runtime.step import step
 from terrine.errors import InputError

@@ -18,7 +18,7 @@ from flows.execution import executor
 from flows.pipeline import run_stage_as_flow
 from flows.runners import local_cluster, task_runner
 from flows.stages import carry_out, run_stage, run_through
-from tasks.config.runner import Runner
+from tasks.config.sections import Runner
 from tasks.pipeline import teach
 from tasks.pipeline.graph import MAIN
 from tasks.pipeline.teach import groups, work_folder

@@ -13,7 +13,7 @@ from flows.placement import (
 )
 from flows.runners import task_runner
 from tasks.config.params import validate
-from tasks.config.runner import Runner
+from tasks.config.sections import Runner
 from tasks.runtime.run import Run
 
 

@@ -7,8 +7,8 @@ from typing import get_args
 import pytest
 import yaml
 
-from tasks.config.params import Params, lay_over, public_parameters, read_parameters, validate
-from tasks.config.queries import Queries
+from tasks.config.params import Params, lay_over, public_parameters, validate
+from tasks.config.sections import Queries
 from tasks.config.values import digest, flat, merge, parse_assignment, read_yaml
 from terrine.errors import SettingError
 from terrine.settings import AtHome, sections_of
@@ -234,20 +234,6 @@ def test_a_file_that_is_no_mapping_is_refused(tmp_path):
     path.write_text("a: [")
     with pytest.raises(SettingError, match="cannot be read as YAML"):
         read_yaml(path)
-
-
-def test_parameters_written_by_a_version_that_gave_every_kind_all_settings_are_read(tmp_path):
-    values = validate(GOOD).model_dump(mode="json")
-    values["teachers"] |= {"trainable": 25.0, "architecture": "small_cnn", "clip": None, "rounds": 10}
-    values["aggregation"] |= {"scale": None, "threshold": None}
-    values["student"] |= {"threshold": 0.95, "perturbation": 0.3}
-    values["backbone"] |= {"architecture": None, "stem": "standard"}
-    values["data"] |= {"target": None, "path": None}
-    path = tmp_path / "parameters.yaml"
-    path.write_text(yaml.safe_dump(values))
-    with pytest.raises(SettingError, match="has no meaning"):
-        validate(read_yaml(path))
-    assert read_parameters(path) == validate(GOOD)
 
 
 def test_rows_alone_are_not_protected_where_whose_they_are_decides_what_is_public():

@@ -89,8 +89,9 @@ def test_an_unknown_preset_is_refused_and_asked_about(project, name, said):
         ("sigma=5", "Did you mean aggregation.sigma (standard deviation of the noise on every count) or"),
         (
             "epsilon=4",
-            "Did you mean aggregation.epsilon (budget of the run), evaluation.epsilon (price of one noised accuracy), "
-            "ledger.epsilon (budget of the account over all runs) or transcription.epsilon (budget of the run)?",
+            "Did you mean aggregation.epsilon (budget of the run), evaluation.epsilon (ε of releasing the "
+            "accuracy with noise), ledger.epsilon (budget of the account over all runs) or transcription.epsilon "
+            "(budget of the run)?",
         ),
         ("per_task=2", "Did you mean teachers.per_task"),
         ("aggregation.sigmma=5", "Did you mean aggregation.sigma"),

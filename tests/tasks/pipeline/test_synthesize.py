@@ -11,7 +11,7 @@ import pytest
 
 from flows.stages import run_through
 from tasks.config.params import validate
-from tasks.config.queries import Images
+from tasks.config.sections import Images
 from tasks.pipeline import synthesize
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_json

@@ -1,0 +1,161 @@
+"""Sections of params.yaml of one kind each: queries, pretraining, evaluation, collaboration, runner and tracking.
+
+The sections of several kinds (data, partition, backbone, teachers, aggregation, student) are declared with their code.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from terrine.pretraining.settings import SimCLRSettings
+from terrine.queries import shares
+from terrine.settings import AtHome, Automatic, Settings, Unit
+
+Weights = dict[str, Annotated[float, Field(gt=0)]]
+
+
+class Images(Settings):
+    """A number of synthetic images from weighted sources."""
+
+    count: Annotated[int, Unit("images")] = Field(ge=1)
+    """Number of images."""
+    sources: Weights = Field(min_length=1)
+    """Image programs and their weights, for example {dead_leaves: 1, stylegan: 1}; `terrine images` draws them."""
+
+    def shares(self) -> dict[str, int]:
+        """Return how many images each source draws: whole numbers that add up (largest remainders)."""
+        return shares(self.count, self.sources)
+
+
+class Queries(Images):
+    """The images teachers vote on, in fixed batches of one source each."""
+
+    count: Annotated[int, Unit("images"), Automatic(1000)] = Field(1000, ge=1)
+    """Number of query images; the budget may end earlier."""
+    sources: Weights = Field(default={"dead_leaves": 1.0, "stylegan": 1.0}, min_length=1)
+    """Image programs and their weights; `pool` is the real images that data.pool declares public."""
+    batch: Annotated[int, Unit("images")] = Field(500, ge=1)
+    """Images of one source that share their batch statistics."""
+    select: Literal["order", "balanced", "uncertain", "diverse"] = "order"
+    """Order of the queries: as drawn, or selected by a student of the answers released so far."""
+    rounds: Annotated[int, Unit("rounds")] = Field(1, ge=1, le=100)
+    """Number of rounds of `select`."""
+
+
+class Pretraining(SimCLRSettings):
+    """SimCLR on synthetic images (ignored by a backbone without weights)."""
+
+    images: Images | None = None
+    """Number and sources of the pretraining images. Required if the backbone is pretrained here."""
+
+
+class Evaluation(Settings):
+    """Evaluation of the student on the private test split, and release of its accuracy."""
+
+    epsilon: float | None = Field(None, gt=0, le=8)
+    """ε of releasing the accuracy with noise, at aggregation.delta: charged to the account; the accuracy may then be
+    published and compared. null: accuracy stays private."""
+
+    specificity: float = Field(0.9, gt=0, lt=1)
+    """Specificity at which sensitivities are computed: the share of records of other classes that raise no alarm."""
+
+    subgroups: Annotated[Path | None, AtHome()] = None
+    """CSV file with test records (path, id or group as in the data) in the first column, and a subgroup (scanner, site,
+    sex, age band) in each other column. The report shows the accuracy of each, privately."""
+
+    released_subgroups: dict[str, tuple[str, ...]] = Field({})
+    """Columns of `subgroups` and their public values whose accuracy is released as well, such as {sex: [f, m]}. The
+    price stays `epsilon`; each column adds noise to all released accuracies."""
+
+    def check(self, run: Any) -> None:
+        """Raise ValueError for subgroups without price or table, and for transcriptions, which release no accuracy."""
+        for column, values in self.released_subgroups.items():
+            if not values or len(set(values)) < len(values):
+                raise ValueError(f"evaluation.released_subgroups: {column} needs values, each named once")
+        if self.released_subgroups and (self.epsilon is None or self.subgroups is None):
+            raise ValueError(
+                "evaluation.released_subgroups needs evaluation.epsilon, its price, and evaluation.subgroups, the "
+                "table that says whose records are which"
+            )
+        if self.epsilon is not None and run.transcription is not None:
+            raise ValueError("evaluation.epsilon is for runs whose teachers vote: a transcription releases no accuracy")
+
+
+class Collaboration(Settings):
+    """A trial of `aggregation.where: parties`: every party a process on this machine (docs/collaboration.md)."""
+
+    parties: Annotated[int, Unit("parties")] = Field(5, ge=1)
+    """Number of teacher parties, to which the teachers are assigned in order."""
+    minimum: Annotated[int | None, Unit("teachers")] = Field(None, ge=1)
+    """Minimum number of teachers that must vote; null: all."""
+    deadline: Annotated[float, Unit("seconds")] = Field(60.0, gt=0)
+    """Time to wait for teacher parties."""
+    patience: Annotated[float, Unit("seconds")] = Field(300.0, gt=0)
+    """Time without a message after which a party gives up."""
+    guardian: Annotated[str | None, AtHome()] = Field(None, pattern=r"^.+:\d+$")
+    """host:port of the guardian; null: a free port of this machine."""
+    student: Annotated[str | None, AtHome()] = Field(None, pattern=r"^.+:\d+$")
+    """host:port of the student party; null: a free port of this machine."""
+
+    def check(self, run: Any) -> None:
+        """Raise ValueError if the run needs something that parties cannot do."""
+        if run.aggregation.where != "parties":
+            return
+        if run.queries.rounds > 1:
+            raise ValueError(
+                f"queries.rounds={run.queries.rounds} does not go with aggregation.where=parties, which asks all "
+                "queries at once. Set queries.rounds=1 and queries.select=order"
+            )
+        for key in ("parties", "minimum"):
+            value = getattr(self, key)
+            if value is not None and value > run.partition.teachers:
+                raise ValueError(
+                    f"collaboration.{key}={value} is above partition.teachers={run.partition.teachers}. Set it to "
+                    f"{run.partition.teachers} or less"
+                )
+
+
+class Runner(Settings):
+    """Prefect task runner."""
+
+    kind: Literal["threads", "processes", "dask", "ray"] = "threads"
+    """Threads or processes of this machine, or a Dask or Ray cluster."""
+    workers: Annotated[int | None, Unit("workers")] = Field(None, ge=1)
+    """Number of workers; null: one per CUDA device, or one per core without CUDA."""
+    address: Annotated[str | None, AtHome()] = Field(None, min_length=1)
+    """Address of an existing cluster: Dask's scheduler (tcp://host:8786) or Ray's head (ray://host:10001)."""
+
+    elsewhere: Annotated[dict[str, str], AtHome()] = Field(default_factory=dict)
+    """Stages that run in a deployment of your Prefect server, on other machines: {teach: stage/gpu}."""
+
+    @model_validator(mode="after")
+    def _address_of_a_cluster(self) -> Runner:
+        if self.address is None:
+            return self
+        if self.kind not in ("dask", "ray"):
+            raise ValueError(
+                f"address={self.address} needs runner.kind=dask or ray. Set it, or set runner.address=null"
+            )
+        if self.workers is not None:
+            raise ValueError(
+                f"workers={self.workers} has no meaning beside runner.address: the cluster has the workers it has. "
+                "Set runner.workers=null"
+            )
+        return self
+
+
+class Tracking(Settings):
+    """MLflow."""
+
+    uri: Annotated[str, AtHome()] = "sqlite:///mlflow.db"
+    """MLflow's database or server."""
+    experiment: str = "terrine"
+    """MLflow experiment of the runs."""
+    private_metrics: bool | None = None
+    """Log figures that depend on private records: votes, and the duration of private stages. null: only for public
+    benchmarks; true is an error for other data."""
+    register_student: bool = True
+    """Log the student as an MLflow model and register it under the run's name."""
