@@ -29,7 +29,7 @@ from terrine.privacy.ledger.chain import Head, Row, Tip, row_after
 from terrine.privacy.ledger.database import _ROWS, Database
 from terrine.privacy.ledger.ledger import Ledger
 from terrine.privacy.ledger.people import PUBLIC, TAUGHT, People
-from terrine.privacy.ledger.standing import Standing
+from terrine.privacy.ledger.snapshot import LedgerSnapshot
 
 KEY = bytes(range(32))
 DATASET = "people"
@@ -46,13 +46,13 @@ def event_of(number: int, levels: int, laplace: bool) -> Event:
 def filled(url: str, store: Path, rows: int, levels: int, laplace: bool) -> None:
     """Write a ledger of so many rows, its head, and empty files in the place of its releases."""
     store.mkdir(parents=True)
-    database, standing, written = Database(url), Standing(), "2026-11-22T12:00:00+00:00"
+    database, snapshot, written = Database(url), LedgerSnapshot(), "2026-11-22T12:00:00+00:00"
     chain: list[Row] = []
 
     def add(kind: str, release: str | None, body: dict) -> None:
         last = chain[-1] if chain else None
         chain.append(row_after(last, KEY, kind=kind, dataset=DATASET, release_id=release, body=body, written=written))
-        standing.add(chain[-1])
+        snapshot.add(chain[-1])
 
     add("register", None, {"epsilon": 8.0, "delta": DELTA, "mode": "release"})
     while len(chain) < rows:
@@ -64,7 +64,7 @@ def filled(url: str, store: Path, rows: int, levels: int, laplace: bool) -> None
         connection.execute(_ROWS.insert(), [asdict(row) for row in chain])
         # As the server does by itself within a minute of so many new rows.
         connection.exec_driver_sql("ANALYZE")
-    Tip(store / "head.json", KEY).advance(Head.at(chain[-1], standing.to_text()))
+    Tip(store / "head.json", KEY).advance(Head.at(chain[-1], snapshot.to_text()))
 
 
 def release(url: str, store: Path, event: Event) -> tuple[float, float]:
@@ -144,7 +144,7 @@ def main() -> None:
             event = event_of(0, chosen.levels, chosen.laplace)
             release(url, store, event)  # imports
             ours, least, processor = seconds(url, store, event, chosen.repeats)
-            with mock.patch.object(Standing, "from_text", return_value=None):
+            with mock.patch.object(LedgerSnapshot, "from_text", return_value=None):
                 plain, *_ = seconds(url, store, event, 1 if rows > 10_000 else chosen.repeats)
             begun = time.perf_counter()
             with mock.patch("terrine.privacy.ledger.release_store.ReleaseStore.read"):

@@ -13,7 +13,7 @@ WRITE_ABOUT = ("tasks.parties.student", "StudentHost._write_about")
 SEND = ("terrine.collaboration.transport.wire", "Wire.send")
 SAVE = ("tasks.parties.state", "PartyState.save")
 STORE = ("terrine.privacy.ledger.release_store", "ReleaseStore.write")
-SETTLE = ("tasks.runtime.reservation", "Reservation.settle")
+SETTLE = ("terrine.privacy.ledger.release_protocol", "Reservation.commit")
 
 KILLED = {
     "guardian, with some shares": ("guardian", *RECEIVE, "before", 2),

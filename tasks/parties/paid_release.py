@@ -1,7 +1,7 @@
 """The release that a guardian pays for: what it is known by, what it may cost, where its noise comes from.
 
 The worst case is reserved before the first noise is drawn, whatever happens to sessions in between, and what it cost is
-charged when the last round is over (`tasks.runtime.reservation`). Nothing else of a collaboration touches its ledger.
+charged when the last round is over (`Ledger.reserve`). Nothing else of a collaboration touches its ledger.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import numpy as np
 
 from tasks.parties.account import account_in_ledger, task_agreed
 from tasks.parties.config import PartyConfig
-from tasks.runtime.reservation import Reservation
 from terrine.errors import LedgerError, SettingError
 from terrine.privacy.accounting.events import to_json
 from terrine.privacy.accounting.gaussian import round_up
@@ -21,6 +20,7 @@ from terrine.privacy.ledger.account import check_together
 from terrine.privacy.ledger.identity import canonical_json, keyed_digest, load_or_create_key
 from terrine.privacy.ledger.ledger import Ledger, StoredRelease
 from terrine.privacy.ledger.people import People
+from terrine.privacy.ledger.release_protocol import Reservation
 from terrine.privacy.noise import NoiseSource, ReplayNoise, SecureNoise, check_slack
 
 
@@ -38,17 +38,17 @@ class PaidRelease:
         self._account = account_in_ledger(self._key, config.ledger)
         self.identity = release_of(self._key, config, self._account, self._noise)
         self._drawn_of: int | None = None  # the round that noise was drawn for last
-        self._reservation = Reservation(
-            self._ledger,
-            dataset=self._account,
-            release_id=self.identity,
-            run=config.ledger.run or config.terms.called,
-            worst_case=config.terms.event(),
-            delta=config.terms.delta,
-            noise_kind=self._noise.kind,
-            data=None if config.ledger.people is None else People.load(config.ledger.people),
-            task=task_agreed(config),
-        )
+        self._reservation: Reservation | None = None
+        self._request: dict[str, Any] = {
+            "dataset": self._account,
+            "release_id": self.identity,
+            "run": config.ledger.run or config.terms.called,
+            "worst_case": config.terms.event(),
+            "delta": config.terms.delta,
+            "noise_kind": self._noise.kind,
+            "data": None if config.ledger.people is None else People.load(config.ledger.people),
+            "task": task_agreed(config),
+        }
 
     def _ledger(self) -> Ledger:
         settings = self._settings
@@ -77,8 +77,10 @@ class PaidRelease:
         return False
 
     def open(self) -> StoredRelease | None:
-        """Reserve the worst case; return the release where it was made before: `Reservation.open`."""
-        return self._reservation.open()
+        """Reserve the worst case unless it is reserved; return the release if it was made before."""
+        if self._reservation is None:
+            self._reservation = self._ledger().reserve(**self._request)
+        return self._reservation.release
 
     def draw(self, number: int, kind: str, shape: tuple[int, ...]) -> np.ndarray:
         """Return noise for the guardian's sums of a round; the worst case is charged before the first of it is drawn.
@@ -109,11 +111,15 @@ class PaidRelease:
 
     def settle(self, passed: np.ndarray) -> StoredRelease:
         """Charge what it cost: `passed` says which queries are answered."""
-        return self._reservation.settle({"passed": passed}, self._terms.event(int(passed.sum())))
+        if self._reservation is None:
+            raise LedgerError("Nothing was reserved, so nothing can be charged.")
+        return self._reservation.commit({"passed": passed}, self._terms.event(int(passed.sum())))
 
     def abandon(self) -> None:
         """Nothing comes of it in this process; what was reserved stays charged."""
-        self._reservation.abandon()
+        if self._reservation is not None:
+            self._reservation.close()
+            self._reservation = None
 
     def record(self, release: StoredRelease, counted: list[str] | None, *, reused: bool) -> dict[str, Any]:
         """What there is to say of it once it is made, and nothing about any vote.

@@ -22,7 +22,7 @@ from terrine.privacy.accounting.gaussian import round_up
 from terrine.privacy.ledger.identity import account_of, keyed_digest
 from terrine.privacy.ledger.ledger import Ledger, StoredRelease
 from terrine.privacy.ledger.people import PUBLIC, People
-from terrine.privacy.ledger.site import SiteMemory
+from terrine.privacy.ledger.site_registry import SiteRegistry
 from terrine.privacy.ledger.task import Task
 from terrine.privacy.noise import NoiseSource, ReplayNoise, SecureNoise
 
@@ -71,7 +71,7 @@ def check_people(run: Run, people: People | None) -> None:
         return
     ledger = ledger_before(run)
     if ledger is None:
-        SiteMemory(run.site).check("", people)
+        SiteRegistry(run.site).check("", people)
     else:
         ledger.check_people(ledger_account(run), people)
 

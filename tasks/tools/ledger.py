@@ -23,7 +23,7 @@ from terrine.privacy.ledger.account import Account
 from terrine.privacy.ledger.chain import Row
 from terrine.privacy.ledger.identity import account_of
 from terrine.privacy.ledger.ledger import Ledger, load_or_create_key
-from terrine.privacy.ledger.standing import Standing
+from terrine.privacy.ledger.snapshot import LedgerSnapshot
 
 
 def open_existing(
@@ -89,7 +89,7 @@ def overview(ledger: Ledger, names: dict[str, str]) -> list[dict[str, Any]]:
     rows = ledger.rows()
     commits = {row.release_id: row for row in rows if row.kind == "commit"}
     datasets = []
-    standing = Standing.of(rows)
+    standing = LedgerSnapshot.of(rows)
     for dataset in standing.accounts:
         account, *linked = standing.together(dataset)
         budget = account.budget

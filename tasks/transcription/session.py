@@ -28,7 +28,6 @@ from tasks.pipeline.student import told_of_reading
 from tasks.reports.statement_page import write_statement
 from tasks.runtime.identity import Inputs, remembered, tell_change
 from tasks.runtime.progress import progress_reporter
-from tasks.runtime.reservation import Reservation
 from tasks.runtime.run import Run
 from tasks.runtime.step import step
 from tasks.runtime.store import (
@@ -68,6 +67,7 @@ from terrine.errors import ArtefactError
 from terrine.models.files import save_backbone
 from terrine.pretraining.checkpoint import read_checkpoint, write_checkpoint
 from terrine.privacy.ledger.ledger import StoredRelease
+from terrine.privacy.ledger.release_protocol import Reservation
 from terrine.privacy.statement import released_per_class
 from terrine.synthetic.contact_sheet import contact_sheet
 from terrine.transcription.annotation import DataAnnotation, answers, counts
@@ -117,9 +117,8 @@ class Session:
         """Charge the worst case, or find what was released before; then go on from the last checkpoint, if any."""
         self.labels = stored_labels(self.run)
         if self.labels is None:
-            # The ledger is opened in a thread of its own.
-            self._reservation = Reservation(lambda: open_account(self.run), **self.terms, inputs=self._inputs())
-            self.release = self._reservation.open()
+            self._reservation = open_account(self.run).reserve(**self.terms, inputs=self._inputs())
+            self.release = self._reservation.release
         self.folder.mkdir(parents=True, exist_ok=True)
         self._restore()
 
@@ -135,7 +134,7 @@ class Session:
     def abandon(self) -> None:
         """Let go of the ledger; what was charged stays charged, and what was annotated stays on disk."""
         if self._reservation is not None:
-            self._reservation.abandon()
+            self._reservation.close()
 
     def annotation(self) -> Tensor:
         """Return the annotation of this iteration: from disk or from the release, else drawn now and put on disk."""
@@ -176,8 +175,7 @@ class Session:
             return self.labels
         if self.release is None:
             assert self._reservation is not None
-            arrays = {"annotations": self.annotations()}
-            self.release = self._reservation.settle(arrays, self.terms["worst_case"])
+            self.release = self._reservation.commit({"annotations": self.annotations()}, self.terms["worst_case"])
         return self.release
 
     def write_question(self) -> None:

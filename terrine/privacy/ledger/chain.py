@@ -118,7 +118,7 @@ class Head:
     Attributes:
         count: How many rows there are up to it.
         mac: The HMAC of the last of them.
-        sums: What they add up to (`standing.Standing.to_text`); empty where that is not known.
+        sums: What they add up to (`snapshot.LedgerSnapshot.to_text`); empty where that is not known.
     """
 
     count: int

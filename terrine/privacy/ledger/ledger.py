@@ -4,9 +4,11 @@ A noisy answer that is drawn twice costs twice. So a release has an identity, an
 
 1. *reserve*: in one serialisable transaction the budget of the dataset over all runs is checked and the worst case of
    the release is charged. Over budget: refused, and nothing is drawn.
-2. *draw*: the caller's function draws the noise, once.
+2. *draw*: the caller draws the noise, once.
 3. *store*: the arrays are written whole, sealed, and never replaced.
 4. *commit*: the realised cost and the digest of the arrays are recorded; from here on the realised cost counts.
+
+`Ledger.reserve` is the first step and `Reservation.commit` the last two (`release_protocol`).
 
 The same identity again returns the stored arrays at no cost. A process that dies between two steps leaves the worst
 case charged; running again goes on from the last finished step. While a release is under way its identity is locked,
@@ -21,8 +23,7 @@ Costs are composed from the recorded events, exactly; ε of different runs are n
 import contextlib
 import math
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -38,40 +39,20 @@ from terrine.privacy.ledger.chain import Row, Tip, ledger_lock
 from terrine.privacy.ledger.database import Database
 from terrine.privacy.ledger.identity import account_of, load_or_create_key, release_identity
 from terrine.privacy.ledger.people import PUBLIC, Mention, People, PeopleStore, among, distinct_values, mentioned
+from terrine.privacy.ledger.release_protocol import (
+    Arrays,
+    ReleaseProtocol,
+    ReleaseRequest,
+    Reservation,
+    StoredRelease,
+    costs_of,
+)
 from terrine.privacy.ledger.release_store import ReleaseStore
-from terrine.privacy.ledger.site import SiteMemory
-from terrine.privacy.ledger.steps import Asked, Steps, costs_of
+from terrine.privacy.ledger.site_registry import SiteRegistry
 from terrine.privacy.ledger.task import Task, recorded
-from terrine.privacy.ledger.transaction import LedgerTransaction, Transactions
-from terrine.privacy.ledger.verification import verify, witness
+from terrine.privacy.ledger.transaction import LedgerTransaction, Transactions, verify, witness
 
 __all__ = ["Budget", "Ledger", "StoredRelease", "load_or_create_key", "release_identity"]
-
-
-@dataclass(frozen=True, eq=False)
-class StoredRelease:
-    """A release as the ledger keeps it.
-
-    Attributes:
-        arrays: What was released, by name.
-        digest: Keyed digest of arrays and event.
-        reused: Whether it had been drawn before this call.
-        inputs: Digests of what it was drawn from, by name, as they were given when it was drawn: private.
-        epsilon_total: Exact ε of the dataset over all runs up to and including this release, reservations of others
-            that were open then at their worst case. The same figure whenever the release is asked for again.
-        guarantee: The ε that its account holds to over all runs, past and to come (`Account.guarantee`).
-        task: The classes that it is about, as its reservation records them; None if it depends on no labels.
-    """
-
-    release_id: str
-    arrays: dict[str, NDArray[Any]]
-    event: Event
-    digest: str
-    reused: bool
-    epsilon_total: float
-    guarantee: float | None
-    inputs: Mapping[str, str] = field(default_factory=dict)
-    task: Task | None = None
 
 
 class Ledger:
@@ -109,7 +90,7 @@ class Ledger:
         site: Path | None = None,
     ) -> None:
         self._key = key
-        self._memory = None if site is None else SiteMemory(Path(site))
+        self._registry = None if site is None else SiteRegistry(Path(site))
         self._store = Path(store)
         self._draw_patience = draw_patience
         self._releases = ReleaseStore(self._store, key)
@@ -122,7 +103,7 @@ class Ledger:
         self._transactions = Transactions(self._database, Tip(self._store / "head.json", key), key)
         address = f"{self._database.name} with {self._store}"
         self._people = PeopleStore(self._store / "people", key)
-        self._steps = Steps(self._transactions, self._releases, self._people, self._memory, address)
+        self._protocol = ReleaseProtocol(self._transactions, self._releases, self._people, self._registry, address)
 
     def register(
         self,
@@ -242,9 +223,9 @@ class Ledger:
         """Refuse records within a transaction, see `check_people`. keyed: the same digests under the ledger's key."""
         transaction.check_people(dataset, keyed, self._people)
         transaction.check_publication(dataset, keyed, self._people)
-        if self._memory is not None:
+        if self._registry is not None:
             first = transaction.row(1)
-            self._memory.check("" if first is None else first.mac, people)
+            self._registry.check("" if first is None else first.mac, people)
 
     def settings_before(self, dataset: str) -> dict[str, Any]:
         """Return the settings that decided which records are public in the account's last run, by name."""
@@ -295,7 +276,7 @@ class Ledger:
         """ε at `delta` of everything in `events`, and of linked accounts, exactly composed over all runs."""
         return price(self._required(dataset).used(), delta)
 
-    def release(
+    def reserve(
         self,
         *,
         dataset: str,
@@ -304,24 +285,26 @@ class Ledger:
         worst_case: Event,
         delta: float,
         noise_kind: str,
-        draw: Callable[[], tuple[dict[str, NDArray[Any]], Event]],
         inputs: Mapping[str, str] | None = None,
         data: People | None = None,
         tests: bool = False,
         task: Task | None = None,
-    ) -> StoredRelease:
-        """Release once: reserve, draw, store, commit; or return what was released before under this identity.
+    ) -> Reservation:
+        """Charge the worst case of a release, and lock it until the reservation is committed or closed.
+
+            with ledger.reserve(...) as reservation:
+                release = reservation.release or reservation.commit(*draw())
+
+        Check inputs before: if the draw fails, the worst case stays charged. An identity that was released before
+        costs nothing; its reservation has the stored release.
 
         Args:
             release_id: The release's identity, see `release_identity`.
-            worst_case: The most `draw` can spend.
-            delta: δ at which `epsilon_total` is given. The budget is checked at the dataset's own δ.
-            noise_kind: `secure` or `replay`: what `draw` uses.
-            draw: Draws the noise and returns the arrays to release with what they cost. Called at most once, with the
-                worst case reserved, and not at all when the release is stored. If it raises, the reservation
-                stays: check inputs before.
-            inputs: Digests of what is drawn from, by name. They are sealed with the release, for its keeper to tell
-                whether the data changed under one identity; nothing that is decided here depends on them.
+            worst_case: The highest possible cost.
+            delta: δ at which `StoredRelease.epsilon_total` is given. The budget is checked at the dataset's own δ.
+            noise_kind: `secure` or `replay`.
+            inputs: Digests of the inputs of the draw, by name. They are sealed with the release, so that the operator
+                learns whether the data changed under one identity; no decision depends on them.
             data: Digests of the records that are released about, if they are known. From then on other accounts and
                 ledgers of the site are refused them, and this account never publishes those that are private.
             tests: Whether the release is about the held-out records, too.
@@ -329,41 +312,30 @@ class Ledger:
                 reservation.
 
         Raises:
-            BudgetError: the dataset's budget does not allow the worst case; nothing was drawn or charged.
+            BudgetError: the dataset's budget does not allow the worst case; nothing was charged.
             LedgerError: the ledger or the stored release is damaged, locked, or contradicts the arguments, the data
                 belong to another account or ledger, undeclared classes are not those of the edition, or the noise is
                 replayed on a dataset kept for releases; nothing was released.
         """
         if noise_kind not in ("secure", "replay"):
             raise SettingError(f"Noise is 'secure' or 'replay', got {noise_kind!r}.")
-        asked = Asked(dataset, release_id, run, worst_case, delta, noise_kind, tests, task)
-        path = self._releases.path(release_id)
-        with self._exclusive(path, release_id):
-            is_new, digest, task = self._steps.reserve(asked, data)
-            stored = self._releases.read(release_id, noise_kind)
-            if digest is not None and (stored is None or stored.digest != digest):
-                raise LedgerError(
-                    f"The stored release {path} is missing or not the one that was committed. Nothing was released: it "
-                    "cannot be drawn again at no cost, so restore the file from a backup."
-                )
-            reused = stored is not None
-            if not is_new:
-                self._releases.clear(release_id)
-            if stored is None:
-                stored = self._steps.draw(asked, draw, inputs or {})
-            epsilon_total = self._steps.commit(asked, stored)
-        guarantee = self.guarantee(dataset)
-        return StoredRelease(
-            release_id,
-            stored.arrays,
-            stored.event,
-            stored.digest,
-            reused,
-            epsilon_total,
-            guarantee,
-            stored.inputs,
-            task,
+        request = ReleaseRequest(
+            dataset, release_id, run, worst_case, delta, noise_kind, inputs or {}, data, tests, task
         )
+        with contextlib.ExitStack() as lock:
+            lock.enter_context(ledger_lock(self._releases.path(release_id).with_suffix(".lock"), self._draw_patience))
+            lock.enter_context(self._database.exclusive(release_id, self._draw_patience))
+            return Reservation(self._protocol, request, lock.pop_all())
+
+    def release(self, *, draw: Callable[[], tuple[Arrays, Event]], **request: Any) -> StoredRelease:
+        """Reserve, draw and commit a release, or return it if it was made before.
+
+        Args:
+            draw: Draws the noise and returns the arrays to release with their cost. Called at most once.
+            request: The arguments of `reserve`, which raises the same errors.
+        """
+        with self.reserve(**request) as reservation:
+            return reservation.release or reservation.commit(*draw())
 
     def witness(self) -> str:
         """One line about how far the ledger goes now, see `verification.witness`."""
@@ -387,7 +359,7 @@ class Ledger:
 
         def work(transaction: LedgerTransaction) -> list[Account]:
             known = transaction.account(dataset) is not None
-            return transaction.standing.together(dataset) if known else []
+            return transaction.snapshot.together(dataset) if known else []
 
         return self._transactions.transact(work)
 
@@ -424,18 +396,10 @@ class Ledger:
 
     def datasets(self) -> list[str]:
         """The registered datasets, in order of registration."""
-        return self._transactions.transact(lambda transaction: list(transaction.standing.accounts))
+        return self._transactions.transact(lambda transaction: list(transaction.snapshot.accounts))
 
     def _required(self, dataset: str) -> Account:
         return self._transactions.transact(lambda transaction: transaction.require(dataset))
-
-    @contextlib.contextmanager
-    def _exclusive(self, path: Path, release_id: str) -> Iterator[None]:
-        with (
-            ledger_lock(path.with_suffix(".lock"), self._draw_patience),
-            self._database.exclusive(release_id, self._draw_patience),
-        ):
-            yield
 
 
 def _checked_epsilon(epsilon: float | None) -> float | None:

@@ -6,25 +6,28 @@ each older row that it looks up. So what accounts have spent never rests on a ro
 added up. `rows` walks the whole chain.
 """
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
-from terrine.errors import LedgerError
+from terrine.errors import LedgerError, SettingError
 from terrine.privacy.ledger.account import Account
 from terrine.privacy.ledger.chain import Head, Row, Tip, check_chain, check_row, row_after
 from terrine.privacy.ledger.database import Database, Transaction
 from terrine.privacy.ledger.people import PUBLIC, People, PeopleStore, mentioned, private_before, shared_people
-from terrine.privacy.ledger.standing import Standing
+from terrine.privacy.ledger.release_store import ReleaseStore
+from terrine.privacy.ledger.snapshot import LedgerSnapshot
 
 Result = TypeVar("Result")
+_WITNESS = re.compile(r"(\d+) rows, head ([0-9a-f]{64})")
 
 
 class LedgerTransaction:
     """How accounts stand, and rows, with the exclusive right to add to them.
 
     Attributes:
-        standing: After all rows, those added in this transaction included.
+        snapshot: After all rows, those added in this transaction included.
 
     Raises:
         LedgerError: the end of the chain is not as it was written.
@@ -37,7 +40,7 @@ class LedgerTransaction:
         if self.began_with is None and last:
             raise tip.missing(last)
         head = self.began_with or Head.at(None, "")
-        known = Standing.from_text(head.sums) if head.sums else None
+        known = LedgerSnapshot.from_text(head.sums) if head.sums else None
         # From the row at the head on; all of them where it is not known what they add up to.
         rows = transaction.rows(first=1 if known is None else head.count)
         at_head = next((row for row in rows if row.position == head.count), None)
@@ -49,16 +52,16 @@ class LedgerTransaction:
                 check_row(at_head, key)
                 rows = rows[1:]
             check_chain(rows, key, at_head)
-        self.standing = Standing() if known is None else known
+        self.snapshot = LedgerSnapshot() if known is None else known
         for row in rows:
-            self.standing.add(row)
+            self.snapshot.add(row)
         self._last = rows[-1] if rows else at_head
         self._is_news = known is None or bool(rows)
 
     def head(self) -> Head:
         """The end of the chain as it is by now."""
         if self.began_with is None or self._is_news:
-            return Head.at(self._last, self.standing.to_text())
+            return Head.at(self._last, self.snapshot.to_text())
         return self.began_with
 
     def rows(self) -> list[Row]:
@@ -78,7 +81,7 @@ class LedgerTransaction:
             self._last, self._key, kind=kind, dataset=dataset, release_id=release_id, body=body, written=written
         )
         self._transaction.append(row)
-        self.standing.add(row)
+        self.snapshot.add(row)
         self._last, self._is_news = row, True
         return row
 
@@ -111,7 +114,7 @@ class LedgerTransaction:
         """
         own = self.account(dataset)
         names = {dataset} if own is None else {dataset, *own.linked}
-        for name, other in self.standing.accounts.items():
+        for name, other in self.snapshot.accounts.items():
             if name in names:
                 continue
             for file in dict.fromkeys(mention.file for mention in other.people):
@@ -140,7 +143,7 @@ class LedgerTransaction:
         """
         if self.account(dataset) is None:
             return
-        known = [mention for account in self.standing.together(dataset) for mention in account.people]
+        known = [mention for account in self.snapshot.together(dataset) for mention in account.people]
         refused, settings = private_before(people, store, known)
         if count := int(refused.sum()):
             total = int((people.sides == PUBLIC).sum())
@@ -160,7 +163,7 @@ class LedgerTransaction:
 
     def account(self, dataset: str) -> Account | None:
         """The dataset's account, if it is registered."""
-        return self.standing.accounts.get(dataset)
+        return self.snapshot.accounts.get(dataset)
 
     def require(self, dataset: str) -> Account:
         """The dataset's account.
@@ -216,3 +219,88 @@ class Transactions:
         if head != before:
             self._tip.advance(head)
         return result
+
+
+def witness(transactions: Transactions) -> str:
+    """Return one line about how far the ledger goes now, to be kept elsewhere: it says nothing without the key."""
+    head = transactions.transact(lambda transaction: transaction.head())
+    return f"Terrine ledger, {datetime.now(UTC):%Y-%m-%d}: {head.count} rows, head {head.mac}"
+
+
+def verify(transactions: Transactions, releases: ReleaseStore, people: PeopleStore, witness: str = "") -> int:
+    """Check every row, the head, what it says that the rows add up to, and every release; return how many rows
+    there are.
+
+    Args:
+        witness: Lines that `witness` returned earlier, which the ledger must go on from.
+
+    Raises:
+        LedgerError: the first thing that is not as it was written.
+        SettingError: a witness that is none.
+    """
+    said = [(int(count), mac) for count, mac in _WITNESS.findall(witness)]
+    if witness and not said:
+        raise SettingError(f"{witness[:80]!r} is no line that `terrine ledger --verify` printed.")
+
+    def work(transaction: LedgerTransaction) -> list[Row]:
+        rows = transaction.rows()
+        for count, mac in said:
+            if count > len(rows) or (count and rows[count - 1].mac != mac):
+                raise LedgerError(
+                    f"The ledger is not the one that the witness saw, or an old copy of it: {count} rows were "
+                    f"written then, and {len(rows)} are there, of which none has that end. Nothing was released; "
+                    "restore the latest copy."
+                )
+        for account in transaction.snapshot.accounts.values():
+            for mention in account.people:
+                people.read(mention.file)
+        if LedgerSnapshot.of(rows) != transaction.snapshot:
+            raise LedgerError(
+                "What the ledger's head says that accounts have spent is not what its rows add up to. Nothing was "
+                "released; restore both from the same backup."
+            )
+        return rows
+
+    there = releases.files()  # before the rows: each of them was reserved by then
+    rows = transactions.transact(work)
+    noise = {row.release_id: str(row.content["noise"]) for row in rows if row.kind == "reserve"}
+    for row in rows:
+        if row.kind == "commit" and row.release_id is not None:
+            stored = releases.read(row.release_id, noise[row.release_id])
+            if stored is None or stored.digest != row.content["digest"]:
+                raise LedgerError(
+                    f"The stored release {releases.path(row.release_id)} is missing or not the one that row "
+                    f"{row.position} committed: restore it from a backup."
+                )
+    _refuse_unknown(releases, there, rows)
+    return len(rows)
+
+
+def refuse_older(transaction: LedgerTransaction, releases: ReleaseStore, files: list[str]) -> None:
+    """Refuse where releases are stored that were not reserved: the ledger is older than the store.
+
+    That is so where there are more than were committed or are open; which they are takes longer to say.
+
+    Args:
+        files: Names of the files there, read before the transaction began.
+
+    Raises:
+        LedgerError: naming a release that the ledger does not know.
+    """
+    unfinished = {
+        releases.path(name).name for account in transaction.snapshot.accounts.values() for name in account.reserved
+    }
+    if len(files) > transaction.snapshot.stored + len(unfinished and unfinished.intersection(files)):
+        _refuse_unknown(releases, files, transaction.of_kind("reserve"))
+
+
+def _refuse_unknown(releases: ReleaseStore, files: list[str], rows: Iterable[Row]) -> None:
+    """Refuse files of releases that no row reserved."""
+    known = {f"{row.release_id}.npz" for row in rows if row.kind == "reserve"}
+    if unknown := sorted(set(files) - known):
+        others = f", nor of {len(unknown) - 1} others" if len(unknown) > 1 else ""
+        raise LedgerError(
+            f"The release {releases.folder / unknown[0]} is stored, and the ledger knows nothing of "
+            f"it{others}: the ledger is an old copy, or was emptied, and does not know what was spent since. Nothing "
+            "was released; restore the latest copy of the ledger."
+        )

@@ -11,7 +11,7 @@ import pytest
 
 from terrine import files
 from terrine.privacy.accounting.events import RepeatedEvent
-from terrine.privacy.ledger import chain, database, release_store, steps
+from terrine.privacy.ledger import chain, database, release_protocol, release_store
 from tests.processes import process
 from tests.terrine.privacy.ledger.helpers import ANSWER, DATASET, Draw, Place, ask
 
@@ -58,11 +58,11 @@ def _ends_with(kind: str) -> Callable[..., bool]:
 
 # Where to die, whether the labels are stored by then, and how many releases are charged.
 STEPS: dict[str, tuple[Callable[[], None], bool, int]] = {
-    "before the reservation": (lambda: before(steps.Steps, "reserve"), False, 0),
+    "before the reservation": (lambda: before(release_protocol.ReleaseProtocol, "charge"), False, 0),
     "inside the reservation's transaction": (lambda: after(database.Transaction, "append", _is("reserve")), False, 0),
     "reserved, head not written": (lambda: before(chain.Tip, "advance", _ends_with("reserve")), False, 1),
     "reserved, head under another name": (lambda: before(files.os, "replace"), False, 1),
-    "reserved": (lambda: after(steps.Steps, "reserve"), False, 1),
+    "reserved": (lambda: after(release_protocol.ReleaseProtocol, "charge"), False, 1),
     "drawn, nothing written": (lambda: before(release_store.ReleaseStore, "write"), False, 1),
     "half written": (lambda: before(files.os, "fsync"), False, 1),
     "written under another name": (lambda: before(files.os, "link"), False, 1),
@@ -70,7 +70,7 @@ STEPS: dict[str, tuple[Callable[[], None], bool, int]] = {
     "stored": (lambda: after(release_store.ReleaseStore, "write"), True, 1),
     "inside the commit's transaction": (lambda: after(database.Transaction, "append", _is("commit")), True, 1),
     "committed, head not written": (lambda: before(chain.Tip, "advance", _ends_with("commit")), True, 1),
-    "committed": (lambda: after(steps.Steps, "commit"), True, 1),
+    "committed": (lambda: after(release_protocol.ReleaseProtocol, "commit"), True, 1),
 }
 
 

@@ -26,8 +26,8 @@ from terrine.privacy.ledger.people import (
     PeopleStore,
     private_before,
 )
-from terrine.privacy.ledger.site import SiteMemory
-from terrine.privacy.ledger.standing import Standing
+from terrine.privacy.ledger.site_registry import SiteRegistry
+from terrine.privacy.ledger.snapshot import LedgerSnapshot
 from tests.terrine.privacy.ledger.helpers import ANSWER, DATASET, KEY, Draw, Place, ask
 
 DIGESTS, STRANGERS = (np.random.default_rng(seed).integers(1, 2**63, 1000).astype(np.uint64) for seed in (1, 2))
@@ -324,7 +324,7 @@ def test_links_join_whole_groups_and_keep_what_is_open_at_its_worst(place: Place
     ask(ledger, "4", Draw(), dataset="z")
     spent = price(compose(laplace, RepeatedEvent(ANSWER, 3)), 1e-5)
     assert [ledger.spent(name, 1e-5) for name in "wxyz"] == pytest.approx([spent] * 4, rel=1e-9)
-    accounts = Standing.of(ledger.rows()).accounts
+    accounts = LedgerSnapshot.of(ledger.rows()).accounts
     assert all(set(account.linked) == set("wxyz") - {name} for name, account in accounts.items())
     whole = [account.total() for account in accounts.values()]
     assert all(total >= spent * (1 - 1e-9) for total in whole)
@@ -420,5 +420,5 @@ def test_a_memory_that_cannot_be_read_releases_nothing(place: Place, site: Path)
     with pytest.raises(LedgerError, match="What this site remembers"):
         ask(_begun(place, site), "b", draw, data=PEOPLE)
     assert draw.drawn == []
-    with pytest.raises(LedgerError, match="cannot be used"), SiteMemory(site).claim("x", "y", OTHERS):
+    with pytest.raises(LedgerError, match="cannot be used"), SiteRegistry(site).claim("x", "y", OTHERS):
         pass

@@ -53,7 +53,7 @@ def _keyed(digest: np.uint64, key: bytes) -> str:
 
 
 @dataclass(frozen=True)
-class SiteMemory:
+class SiteRegistry:
     """The claims of all ledgers of a site on data.
 
     Attributes:

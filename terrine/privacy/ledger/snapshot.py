@@ -1,7 +1,8 @@
-"""How all accounts stand after so many rows: sums that are carried from row to row instead of being made anew.
+"""A snapshot of all accounts after a number of rows: running totals, so that a release need not read every row.
 
-They are kept, sealed, with the chain's head (`chain.Tip`). A transaction takes them up there and adds the rows that
-came since, one by one. Where they are missing, or were made by other code, all rows are verified and added up again.
+It is stored, sealed, with the chain's head (`chain.Tip`). A transaction starts from it and adds the newer rows one by
+one. If it was made by other code, all rows are verified and added up again. Totals are not computed in SQL: they are
+exact fractions, and a budget may rest only on rows whose seals were checked.
 """
 
 import hashlib
@@ -22,8 +23,8 @@ from terrine.privacy.ledger.task import Task
 
 
 @dataclass
-class Standing:
-    """Accounts, and what else a transaction must know of all rows.
+class LedgerSnapshot:
+    """All accounts, and what else a transaction must know of all rows.
 
     Attributes:
         accounts: By the dataset that they are about, in the order of registration.
@@ -36,10 +37,10 @@ class Standing:
     @classmethod
     def of(cls, rows: Iterable[Row]) -> Self:
         """How accounts stand after these rows, which are all that there are."""
-        standing = cls()
+        snapshot = cls()
         for row in rows:
-            standing.add(row)
-        return standing
+            snapshot.add(row)
+        return snapshot
 
     def add(self, row: Row) -> None:
         """Take the next row into account."""

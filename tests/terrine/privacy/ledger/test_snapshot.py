@@ -24,13 +24,13 @@ from terrine.privacy.accounting.events import (
     vote_answer,
 )
 from terrine.privacy.accounting.pricing import price
-from terrine.privacy.ledger import standing
+from terrine.privacy.ledger import snapshot
 from terrine.privacy.ledger.account import Account, ExactSum
 from terrine.privacy.ledger.chain import Row
 from terrine.privacy.ledger.database import Transaction
 from terrine.privacy.ledger.ledger import Ledger
-from terrine.privacy.ledger.standing import Standing
-from terrine.privacy.ledger.steps import Steps, costs_of
+from terrine.privacy.ledger.release_protocol import ReleaseProtocol, costs_of
+from terrine.privacy.ledger.snapshot import LedgerSnapshot
 from tests.terrine.privacy.ledger.helpers import ANSWER, DATASET, Draw, Place, ask
 
 EVENTS: list[Event] = [
@@ -45,11 +45,11 @@ EVENTS: list[Event] = [
 
 def plain(rows: list[Row]) -> Account:
     """The account of `DATASET` with every release by itself, as it was kept before anything was added up."""
-    found = Standing.of([row for row in rows if row.kind in ("register", "budget")]).accounts[DATASET]
+    found = LedgerSnapshot.of([row for row in rows if row.kind in ("register", "budget")]).accounts[DATASET]
     reserved = {str(row.release_id): from_json(row.content["event"]) for row in rows if row.kind == "reserve"}
     committed = {str(row.release_id): from_json(row.content["event"]) for row in rows if row.kind == "commit"}
     first = next((row for row in rows if row.kind == "reserve" and counts(from_json(row.content["event"]))), None)
-    opened = None if first is None else Standing.of(rows[: first.position]).accounts[DATASET].budget
+    opened = None if first is None else LedgerSnapshot.of(rows[: first.position]).accounts[DATASET].budget
     return Account(found.budget, reserved, committed, found.unit, opened)
 
 
@@ -71,7 +71,7 @@ def test_sums_that_are_carried_are_exactly_those_of_all_rows(seed: int, place: P
         if drawn.random() < 0.1:
             ledger.set_budget(DATASET, drawn.uniform(2, 6))
         rows, carried = ledger.rows(), ledger.account(DATASET)
-        assert carried == Standing.of(rows).accounts[DATASET]
+        assert carried == LedgerSnapshot.of(rows).accounts[DATASET]
         assert carried is not None
         whole = plain(rows)
         for further in ([], [ANSWER], [LaplaceEvent(0.1, 1.0), ANSWER]):
@@ -163,7 +163,7 @@ def test_a_ledger_of_an_earlier_version_goes_on_and_has_its_sums_from_then_on(an
 
 def test_sums_that_other_code_made_are_made_anew(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(standing, "_code", lambda: "of another version")
+        patch.setattr(snapshot, "_code", lambda: "of another version")
         filled(place)
     changed = place.open()
     walked, rows = [], Transaction.rows
@@ -269,7 +269,7 @@ def test_a_release_that_was_stored_before_its_commitment_is_no_sign_of_an_old_le
 ) -> None:
     ledger = filled(place)
     with monkeypatch.context() as patch:
-        patch.setattr(Steps, "commit", lambda *_: fail())
+        patch.setattr(ReleaseProtocol, "commit", lambda *_: fail())
         with pytest.raises(ZeroDivisionError):
             ask(ledger, "c", Draw())
     assert not ask(place.open(), "d", Draw()).reused
