@@ -184,7 +184,7 @@ def file_doors(folder: Path) -> Iterator[tuple[str, Door, list[bytes]]]:
     from tasks.parties.state import PartyState
     from tasks.tools.vote_files import read_answered, read_histograms
     from terrine.data.csv_file import read_csv_file
-    from terrine.data.pictures.files import read_images
+    from terrine.data.image_files import read_images
     from terrine.data.sources.npz import Npz
 
     def of_file(name: str, read: Callable[[Path], object]) -> Door:
@@ -259,8 +259,9 @@ def medical_doors(folder: Path) -> Iterator[tuple[str, Door, list[bytes]]]:
     """Files of scanners, by the functions that read one: what calls them makes a sentence of any error."""
     import nibabel
 
-    from terrine.data.pictures import dicom_pixels, nifti_pixels
-    from terrine.data.pictures.files import fitted
+    from terrine.data import dicom_images
+    from terrine.data.image_files import fitted
+    from terrine.data.sources import nifti
     from tests.terrine.data.dicoms import REAL, made
 
     folder.mkdir()
@@ -273,7 +274,7 @@ def medical_doors(folder: Path) -> Iterator[tuple[str, Door, list[bytes]]]:
 
     def scan(data: bytes) -> None:
         (folder / "IM1").write_bytes(data)
-        fitted(dicom_pixels.picture_at(folder / "IM1", None, None)[0], 8, 1, "pad")
+        fitted(dicom_images.picture_at(folder / "IM1", None, None)[0], 8, 1, "pad")
 
     slices = generator.integers(0, 4000, (3, 12, 9), np.uint16)
     plain = [written(made(slices[0], RescaleSlope=1, RescaleIntercept=-1024)), written(made(slices))]
@@ -282,7 +283,7 @@ def medical_doors(folder: Path) -> Iterator[tuple[str, Door, list[bytes]]]:
 
     def volume(name: str, data: bytes) -> None:
         (folder / name).write_bytes(data)
-        fitted(nifti_pixels.picture_of(folder / name, "axial", "middle", None, (1.0, 99.0))[0], 8, 1, "pad")
+        fitted(nifti.picture_of(folder / name, "axial", "middle", None, (1.0, 99.0))[0], 8, 1, "pad")
 
     voxels = generator.integers(0, 999, (7, 6, 5)).astype(np.int16)
     whole = [kind(voxels, np.diag([2, 2, 2, 1])).to_bytes() for kind in (nibabel.Nifti1Image, nibabel.Nifti2Image)]

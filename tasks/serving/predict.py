@@ -11,8 +11,8 @@ from tasks.config.presets import project_root, runs
 from tasks.runtime.run import chosen_run
 from tasks.runtime.store import Folders
 from terrine.data.csv_file import read_csv_file
+from terrine.data.image_files import read_images
 from terrine.data.images import MEDICAL, SUFFIXES, Files
-from terrine.data.pictures.files import read_images
 from terrine.deployment.model import StudentModel, check_student, reading
 from terrine.deployment.network import ServingStatistics
 from terrine.deployment.rows import ENCODING, TableStudent, takes_table

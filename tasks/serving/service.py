@@ -34,7 +34,7 @@ from tasks.serving.guarantee import OWN_STATISTICS, guarantee
 from tasks.serving.middleware import RequestGuard, refusal
 from tasks.serving.predict import open_student
 from terrine.data.csv_file import read_csv_bytes
-from terrine.data.pictures.files import decode_image
+from terrine.data.image_files import decode_image
 from terrine.deployment.manifest import MANIFEST
 from terrine.deployment.model import StudentModel
 from terrine.deployment.network import ServingStatistics

@@ -1,11 +1,11 @@
-"""A CSV file as text: nothing is guessed about its cells, and every row knows the line that it starts in."""
+"""CSV files as text: no cell's type is guessed, and every row has the number of the line that it starts in."""
 
 from __future__ import annotations
 
 import csv
 import io
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, NamedTuple, TextIO
 
 from terrine.errors import InputError
 from terrine.extras import from_extra
@@ -17,12 +17,37 @@ NO_HEADER = "If the first line is a record, write a line with the columns' names
 _ZIP = b"PK\x03\x04"
 
 
+class Rows(NamedTuple):
+    """The stripped cells of a CSV file below its header, and the line that each row starts in."""
+
+    header: list[str]
+    lines: list[int]
+    cells: list[list[str]]
+
+
 def read_csv_file(path: Path) -> pd.DataFrame:
-    """Return the cells of a CSV file; see `read_csv`. Raises InputError for a missing file, too."""
+    """Return the cells of a CSV file as texts, indexed by `line`.
+
+    Raises:
+        InputError: a missing file, one without rows, and what `read_rows` raises.
+    """
     if not path.is_file():
         raise InputError(f"There is no file {path}. Point data.path at your CSV file.")
     with open_csv(path) as file:
-        return read_csv(file, str(path))
+        return _frame(read_rows(file, str(path)), str(path))
+
+
+def read_csv_bytes(data: bytes, where: str) -> pd.DataFrame:
+    """Return the cells of a CSV file that came as bytes; see `read_csv_file`."""
+    return _frame(read_rows(io.TextIOWrapper(io.BytesIO(data), newline="", encoding="utf-8-sig"), where), where)
+
+
+def _frame(rows: Rows, where: str) -> pd.DataFrame:
+    if not rows.cells:
+        raise InputError(f"{where} has no rows below its header.")
+    with from_extra("pipeline", "Tables"):
+        import pandas as pd  # here, since most who import this read no table
+    return pd.DataFrame(rows.cells, columns=rows.header, index=pd.Index(rows.lines, name="line"), dtype=object)
 
 
 def open_csv(path: Path) -> TextIO:
@@ -36,56 +61,49 @@ def open_csv(path: Path) -> TextIO:
     return path.open(newline="", encoding="utf-8-sig")
 
 
-def read_csv_bytes(data: bytes, where: str) -> pd.DataFrame:
-    """Return the cells of a CSV file that came as bytes; see `read_csv`."""
-    return read_csv(io.TextIOWrapper(io.BytesIO(data), newline="", encoding="utf-8-sig"), where)
+def read_rows(file: TextIO, path: str) -> Rows:
+    """Return the rows of a CSV file with a header. A column may have no name ("").
 
+    Lines are numbered as an editor numbers them: the header is line 1, and empty lines, which are no rows, and line
+    ends within quotes count.
 
-def read_csv(file: TextIO, path: str) -> pd.DataFrame:
-    """Return the cells of a CSV file with a header as stripped text.
+    Args:
+        file: Opened with newline="".
+        path: Its name in errors.
 
-    file: opened with newline="". path: what errors call it. The index, called `line`, is the line that a row starts in
-    as an editor counts lines: the header is line 1, and empty lines and line ends within quotes count. Empty lines are
-    no rows. A column may have no name ("").
-
-    Raises InputError, naming the line, for a file that is no CSV in UTF-8 with commas, has two columns of one name, a
-    row of another length than the header, or no rows.
+    Raises:
+        InputError: no CSV in UTF-8 with commas, two columns of one name, or a row of another length than the header.
     """
-    lines: list[int] = []
-    rows: list[list[str]] = []
+    rows = Rows([], [], [])
     shared: dict[str, str] = {}  # words repeat: one text for all cells that hold it
-    header: list[str] = []
     before = 0
     try:
         reader = csv.reader(file, strict=True, skipinitialspace=True)
         for cells in reader:
             line, before = before + 1, reader.line_num
-            if not cells:
+            texts = [shared.setdefault(text, text) for text in map(str.strip, cells)]
+            if not texts:
                 continue
-            if not header:
-                header = _header([cell.strip() for cell in cells], path)
+            if not rows.header:
+                rows.header.extend(_checked(texts, path))
                 continue
-            if len(cells) != len(header):
+            if len(texts) != len(rows.header):
                 raise InputError(
-                    f"{path}, line {line} has {len(cells)} values, and the header names {len(header)} columns. "
+                    f"{path}, line {line} has {len(texts)} values, and the header names {len(rows.header)} columns. "
                     "Put a text with a comma into double quotes, and leave the comma of an empty value."
                 )
-            lines.append(line)
-            rows.append([shared.setdefault(text, text) for text in map(str.strip, cells)])
+            rows.lines.append(line)
+            rows.cells.append(texts)
     except csv.Error as error:
         raise InputError(
             f"{path}, line {before + 1} is no CSV ({error}). Save the table as CSV, UTF-8, separated by commas."
         ) from error
     except UnicodeDecodeError as error:
         raise InputError(f"{path} is no CSV file in UTF-8 ({error}). Save the table as CSV, UTF-8.") from error
-    if not rows:
-        raise InputError(f"{path} has no rows below its header.")
-    with from_extra("pipeline", "Tables"):
-        import pandas as pd  # here, since most who import this read no table
-    return pd.DataFrame(rows, columns=header, index=pd.Index(lines, name="line"), dtype=object)
+    return rows
 
 
-def _header(names: list[str], path: str) -> list[str]:
+def _checked(names: list[str], path: str) -> list[str]:
     for separator, what in ((";", "semicolons"), ("\t", "tabs")):
         if len(names) == 1 and separator in names[0]:
             raise InputError(f"{path} is separated by {what}. Save it as CSV, UTF-8, separated by commas.")

@@ -47,8 +47,8 @@ class Dataset:
     party_names     P names of parties
     public_benchmark  whether its source says that anyone may read the data. That alone makes nothing public: the name
                     must be on the list in `terrine.data.public`, too
-    column_names    None for images. For a table (`terrine.data.table`) the names of its F features; train_images and
-                    test_images then hold its rows, float32 [N, F] and [M, F]
+    column_names    None for images. For a table the names of its F features; train_images and test_images then hold its
+                    rows, float32 [N, F] and [M, F]
     pool_images     uint8 [P, C, H, W] or None: images that their owner declares public (`terrine.data.pool`)
     pool_labels     int64 [P] or None: their labels, for evaluation alone
     train_contents  uint64 [N, 2], digests of each record's contents (`terrine.data.content_digest`), by which a ledger

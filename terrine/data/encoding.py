@@ -170,6 +170,28 @@ def identifying(encoding: Encoding, rows: int) -> list[Column]:
     return [column for column in encoding.columns if len(column.values or ()) > max(_WORDS, rows / 3)]
 
 
+def kinds_of_columns(encoding: Encoding, public: pd.DataFrame) -> dict[str, tuple[str, ...]]:
+    """Return the names of the columns by what public rows show: numbers, words, one value alone (constant), none."""
+    found: dict[str, list[str]] = {"numbers": [], "words": [], "constant": [], "empty": []}
+    for column in encoding.columns:
+        numbers, known, missing = numbers_in(public[column.name])
+        held = np.unique(numbers[known]) if column.values is None else column.values
+        kind = "numbers" if column.values is None else "words"
+        found["empty" if missing.all() else "constant" if len(held) == 1 else kind].append(column.name)
+    return {kind: tuple(names) for kind, names in found.items() if names}
+
+
+def named_by_a_record(encoding: Encoding) -> bool:
+    """Return whether most columns are called by what they could hold, a number or one of their words, as in a file
+    without a header, whose first line is a record. Numbers that count (0, 1, 2, ..., or years) are names."""
+    numbers, known, missing = numbers_in(pd.Series([column.name for column in encoding.columns], dtype=object))
+    of_numbers = np.array([column.values is None for column in encoding.columns])
+    of_words = sum(column.name in (column.values or ()) for column in encoding.columns)
+    count = known[of_numbers].sum() > 1 and (np.diff(numbers[of_numbers]) == 1).all()
+    called = 0 if count else ((known | missing) & of_numbers).sum()
+    return bool(2 * (of_words + called) > len(encoding.columns))
+
+
 def numbers_in(cells: pd.Series) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the numbers in a column, float64, and which are finite, and which cells are missing."""
     if pd.api.types.is_numeric_dtype(cells):

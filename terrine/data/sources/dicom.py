@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator
 
-from terrine.data.pictures.listed import Found, Listed, Record
-from terrine.data.pictures.table import inside, rows_of
+from terrine.data.file_dataset import FileDataset, Listing
+from terrine.data.image_table import Record, inside, read_table, values_of
 from terrine.data.source import rising
 from terrine.errors import InputError
 from terrine.settings import AtHome
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import numpy as np
     from PIL import Image
 
-    from terrine.data.pictures.dicom_header import Header
+    from terrine.data.dicom_images import Header
 
 _KEYS = ("sop", "series", "study")
 _OTHERS = re.compile(r"\.(?!dcm$|dicom$|ima$)[a-z][a-z0-9]{1,5}$", re.IGNORECASE)
@@ -66,7 +66,7 @@ def _window(window: str | tuple[float, float] | None) -> str | tuple[float, floa
     return rising(window) if isinstance(window, tuple) else window
 
 
-class Dicom(Listed):
+class Dicom(FileDataset):
     """DICOM images, labelled by a CSV; patients are the groups."""
 
     one_label_a_name: ClassVar[bool] = True
@@ -97,9 +97,9 @@ class Dicom(Listed):
         listed = [file for file in path.parent.rglob("*") if not file.is_dir()] if path.is_file() else super().files(at)
         return [*listed, at / self.labels]
 
-    def found(self, at: Path) -> Found:
-        from terrine.data.pictures.dicom_header import read_header
-        from terrine.data.pictures.files import each_file
+    def found(self, at: Path) -> Listing:
+        from terrine.data.dicom_images import read_header
+        from terrine.data.image_files import each_file
 
         root = at / self.path
         paths, skipped = _in_directory(root) if root.is_file() else files_in(root)
@@ -121,7 +121,7 @@ class Dicom(Listed):
         if unused and (not self.passes_over or not used):
             others = f", nor have {len(unused) - 1} others" if len(unused) > 1 else ""
             raise InputError(f"{unused[0]}: no image in {root} has this {key} UID{others}.")
-        return Found(
+        return Listing(
             [
                 Record(header.path, uid, group=header.patient, frame=frame, **rows[uid][1])
                 for header in labelled
@@ -134,7 +134,7 @@ class Dicom(Listed):
         )
 
     def picture(self, record: Record) -> tuple[Image.Image, np.ndarray]:
-        from terrine.data.pictures.dicom_pixels import picture_at
+        from terrine.data.dicom_images import picture_at
 
         return picture_at(record.path, record.frame, self.limits)
 
@@ -149,9 +149,9 @@ def _frames(header: Header, which: str) -> range:
 def _labels(table: Path, findings: Sequence[str]) -> tuple[dict[str, tuple[str, dict[str, Any]]], str]:
     """Return the rows of the CSV by UID, each with its place, and the column that the UIDs are in."""
     rows: dict[str, tuple[str, dict[str, Any]]] = {}
-    key = ""
-    for _, place, values in rows_of(table, _KEYS, ("party", "split"), findings):
-        key = next(name for name in _KEYS if name in values)
+    listed = read_table(table, _KEYS, ("party", "split"), findings)
+    key = next(name for name in _KEYS if name in listed.header)
+    for place, values in values_of(listed, table, _KEYS, ("party", "split"), findings):
         if (uid := values.pop(key)) in rows:
             raise InputError(f"{place} has the {key} UID of {rows[uid][0].rpartition(', ')[2]}. List it once.")
         rows[uid] = place, values
@@ -178,7 +178,7 @@ def files_in(folder: Path) -> tuple[list[Path], Counter[str]]:
 
 def _in_directory(path: Path) -> tuple[list[Path], Counter[str]]:
     """List the images that a DICOMDIR names, which must lie in its folder."""
-    from terrine.data.pictures.dicom_header import list_directory
+    from terrine.data.dicom_images import list_directory
 
     entries = list_directory(path)
     if not entries:

@@ -25,9 +25,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from terrine.data.file_dataset import FileDataset, Listing
+from terrine.data.image_table import Record, inside, read_image_table
 from terrine.data.images import MEDICAL, SUFFIXES, scanners_end
-from terrine.data.pictures.listed import Found, Listed, Record
-from terrine.data.pictures.table import inside, on_columns, read_image_table
 from terrine.data.source import Window
 from terrine.errors import InputError, some
 
@@ -49,7 +49,7 @@ _OF_MACOS = "__MACOSX"
 """The folder that macOS puts into archives beside what was packed."""
 
 
-class Folder(Listed):
+class Folder(FileDataset):
     """Image files in class folders, or listed by a CSV table."""
 
     name: Literal["folder"] = "folder"
@@ -62,27 +62,27 @@ class Folder(Listed):
         """The values that become black and white."""
         return self.window
 
-    def found(self, at: Path) -> Found:
+    def found(self, at: Path) -> Listing:
         path = at / self.path
         if path.suffix.lower() == ".csv":
-            records = read_image_table(path, self.findings)
+            records, remarks = read_image_table(path, self.findings)
             for record in records:
                 if (end := scanners_end(record.path.name)) is not None:
                     raise InputError(
                         f"{record.path} is no picture, but {end} of a scanner: set data.name={MEDICAL[end]} "
                         "(docs/your-own-images.md says what its table looks like)."
                     )
-            return Found(records, Counter(), remarks=on_columns(path, self.findings))
+            return Listing(records, Counter(), remarks=remarks)
         if self.findings:
             raise InputError(f"{path} is no table: an image in a class folder has one class. List findings in a CSV.")
         records, skipped, classes = _walk(path)
-        return Found(records, skipped, remarks=_on_folders_below(records), classes=classes)
+        return Listing(records, skipped, remarks=_on_folders_below(records), classes=classes)
 
     def finds_classes(self, at: Path = Path()) -> bool:
         return super().finds_classes(at) and (at / self.path).suffix.lower() == ".csv"
 
     def picture(self, record: Record) -> tuple[Image.Image, np.ndarray]:
-        from terrine.data.pictures.files import open_picture
+        from terrine.data.image_files import open_picture
 
         return open_picture(record.path.read_bytes(), self.window)
 

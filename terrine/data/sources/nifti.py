@@ -1,28 +1,38 @@
 """NIfTI volumes (.nii, .nii.gz) that a CSV lists: one slice or projection of each becomes an image.
 
 The CSV has the columns path and label, and possibly group (the subject), party and split; the rules for paths are those
-of `terrine.data.pictures.table`.
+of `terrine.data.image_table`. Volumes are read slice by slice, after their sizes were compared with the bytes that are
+there; errors contain nothing of a header.
 """
 
 from __future__ import annotations
 
+import gzip
+import logging
+import math
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import reduce
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import IO, TYPE_CHECKING, Annotated, Any, Literal
 
+import numpy as np
 from pydantic import Field
 
-from terrine.data.pictures.listed import Found, Listed, Record
-from terrine.data.pictures.table import on_columns, read_image_table
+from terrine.data.file_dataset import FileDataset, Listing
+from terrine.data.image_table import Record, read_image_table
+from terrine.data.images import windowed
 from terrine.data.source import Window
 from terrine.errors import InputError
+from terrine.extras import from_extra
 
 if TYPE_CHECKING:
     import numpy as np
     from PIL import Image
 
 
-class Nifti(Listed):
+class Nifti(FileDataset):
     """Volumes of somebody's own, listed by a CSV; what is learnt from is one picture of each."""
 
     name: Literal["nifti"] = "nifti"
@@ -41,11 +51,10 @@ class Nifti(Listed):
         """The values that become black and white."""
         return self.window
 
-    def found(self, at: Path) -> Found:
-        from terrine.data.pictures.files import each_file
-        from terrine.data.pictures.nifti_pixels import PLANES, shape_of
+    def found(self, at: Path) -> Listing:
+        from terrine.data.image_files import each_file
 
-        records = read_image_table(at / self.path, self.findings)
+        records, remarks = read_image_table(at / self.path, self.findings)
         across = PLANES.index(self.plane)
         sizes: Counter[tuple[int, int, str]] = Counter()
         for number, shape in each_file(lambda record: shape_of(record.path), records):
@@ -56,9 +65,136 @@ class Nifti(Listed):
                 )
             width, height = (length for axis, length in enumerate(shape) if axis != across)
             sizes[width, height, "L"] += 1
-        return Found(records, Counter(), sizes, on_columns(at / self.path, self.findings))
+        return Listing(records, Counter(), sizes, remarks)
 
     def picture(self, record: Record) -> tuple[Image.Image, np.ndarray]:
-        from terrine.data.pictures.nifti_pixels import picture_of
-
         return picture_of(record.path, self.plane, self.view, self.window, self.percentiles)
+
+
+PLANES = ("sagittal", "coronal", "axial")
+MOST_BYTES = 2**31
+"""Of a volume; a CT of a whole body has half of it."""
+_MOST_READ = 2**28  # bytes at a time: a slice
+_MOST_DEFLATED = 1032  # a gzip's contents are so many times as long as it, at most
+
+
+class _Bounded:
+    """A file of which no more is read at a time than a slice needs, whatever a header asks for."""
+
+    def __init__(self, file: Any) -> None:
+        self.seek, self.tell, self.write, self._file = file.seek, file.tell, file.write, file
+
+    def read(self, size: int = -1) -> bytes:
+        if not 0 <= size <= _MOST_READ:
+            raise ValueError("more than a slice is asked for")
+        return self._file.read(size)
+
+
+def shape_of(path: Path) -> tuple[int, ...]:
+    """Return the numbers of voxels from left to right, back to front and feet to head. Raises InputError."""
+    with _volume(path) as (volume, axes, _):
+        return tuple(volume.shape[axis] for axis in axes)
+
+
+def picture_of(
+    path: Path,
+    plane: str,
+    view: Literal["middle", "max", "mean"] | int,
+    window: tuple[float, float] | None,
+    percentiles: tuple[float, float],
+) -> tuple[Image.Image, np.ndarray]:
+    """Return a picture of mode L as it is usually seen, the patient's right or front on the left, and stored values.
+
+    The values are those of the slice in the middle of the array, whichever slice is shown, so that a volume is
+    recognised under other settings.
+
+    view: the slice of the plane that is shown, counted from the left, the back or the feet, or what is made of all.
+    window: the values that become black and white; None: the picture's own `percentiles`. What is no number is black.
+    Raises InputError without the path.
+    """
+    from PIL import Image
+
+    with _volume(path) as (volume, axes, rising):
+        across = axes[PLANES.index(plane)]
+        depth = volume.shape[across]
+        if isinstance(view, int) and view >= depth:
+            raise InputError(f"has {depth} {plane} slices, and data.view={view} is none of them, counted from 0")
+        place = depth // 2 if view == "middle" else view
+        if isinstance(place, int) and not rising[across]:
+            place = depth - 1 - place
+        try:
+            values = _flat(volume, across, place)
+            stored = _flat(volume, 2, volume.shape[2] // 2)
+        except Exception as error:  # gzip and nibabel raise errors of many kinds
+            raise InputError("is damaged: its voxels cannot be read") from error
+    finite = values[np.isfinite(values)]
+    if not finite.size:
+        raise InputError("holds no finite number in what is to be shown")
+    low, high = (float(end) for end in window or np.percentile(finite, percentiles))
+    first, second = (axis for axis in range(3) if axis != across)
+    values = values[:: -1 if rising[first] else 1, :: -1 if rising[second] else 1]
+    if axes.index(first) < axes.index(second):
+        values = values.T
+    return Image.fromarray(windowed(np.ascontiguousarray(values), low, high)), stored
+
+
+def _flat(volume: Any, across: int, place: int | str) -> np.ndarray:
+    """Return a slice, or the maximum or mean of all, across an axis of the array; a slice along the last at a time."""
+
+    def slab(number: int) -> np.ndarray:
+        one = [0] * (len(volume.shape) - 3)
+        return np.asarray(volume.dataobj[(slice(None), slice(None), number, *one)], np.float64)
+
+    slabs = map(slab, [place] if across == 2 and isinstance(place, int) else range(volume.shape[2]))
+    if across == 2:
+        combined = reduce(np.maximum if place == "max" else np.add, slabs)
+        return combined / volume.shape[2] if place == "mean" else combined
+    rows = (own.take(place, across) if isinstance(place, int) else getattr(own, place)(axis=across) for own in slabs)
+    return np.stack(list(rows), axis=1)
+
+
+@contextmanager
+def _volume(path: Path) -> Iterator[tuple[Any, list[int], list[bool]]]:
+    """Open a volume; yield it, the axis of its array for each of `PLANES`, and whether each axis of the array rises
+    towards the right, the front or the head."""
+    with from_extra("medical", "NIfTI files"):
+        from nibabel.orientations import io_orientation
+    packed = path.name.lower().endswith(".gz")
+    with (gzip.open if packed else open)(path, "rb") as file:
+        try:
+            volume = _header(file)
+            orientation = None if volume is None else io_orientation(volume.affine)
+        except Exception as error:
+            raise InputError("is damaged: its header cannot be read") from error
+        if volume is None or orientation is None:
+            raise InputError("is no NIfTI file: it does not begin as one")
+        shape, kind = volume.shape, volume.get_data_dtype()
+        if len(shape) < 3 or math.prod(shape[3:]) != 1 or kind.kind not in "iuf":
+            raise InputError("is no single volume of numbers: save one volume of a series, without colours")
+        size = math.prod(shape) * kind.itemsize
+        if min(shape) < 1 or size > MOST_BYTES or shape[0] * shape[1] * 8 > _MOST_READ:
+            raise InputError(f"claims no voxels, or more than {MOST_BYTES / 2**30:g} GiB of them")
+        if size + volume.dataobj.offset > path.stat().st_size * (_MOST_DEFLATED if packed else 1):
+            raise InputError("is cut off, or claims more voxels than it holds")
+        if not np.isfinite(orientation).all():
+            raise InputError("does not say how its axes lie in the patient")
+        yield (
+            volume,
+            [orientation[:, 0].tolist().index(axis) for axis in range(3)],
+            [direction > 0 for direction in orientation[:, 1]],
+        )
+
+
+def _header(file: IO[bytes]) -> Any:
+    from nibabel import Nifti1Image, Nifti2Image
+    from nibabel.fileholders import FileHolder
+
+    logging.getLogger("nibabel").setLevel(logging.CRITICAL + 1)
+    kinds, head = {348: Nifti1Image, 540: Nifti2Image}, file.read(4)
+    kind = kinds.get(int.from_bytes(head, "little")) or kinds.get(int.from_bytes(head, "big"))
+    file.seek(0)
+    if kind is None or b"n+" not in file.read(348):
+        return None
+    file.seek(0)
+    holder = FileHolder(fileobj=_Bounded(file))
+    return kind.from_file_map({"image": holder, "header": holder})

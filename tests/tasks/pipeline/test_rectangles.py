@@ -9,7 +9,7 @@ from tasks.config.params import lay_over, validate
 from tasks.pipeline.report import write_report
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_json, write_text
-from terrine.data.pictures.files import read_images
+from terrine.data.image_files import read_images
 from terrine.deployment.model import StudentModel
 from terrine.errors import InputError, SettingError
 

@@ -24,7 +24,7 @@ from tasks.pipeline import (
 )
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_json, read_tensors
-from terrine.data import table
+from terrine.data.sources import table
 from terrine.data.units import name_codes
 from terrine.deployment.rows import TableStudent
 from terrine.errors import SettingError

@@ -13,8 +13,8 @@ from flows.cli import app
 from tasks.pipeline.student import told_of_reading
 from tasks.runtime.store import Folders
 from tasks.serving.predict import image_files, open_student, predict_files, student_folder
+from terrine.data.image_files import decode_image, read_images
 from terrine.data.images import windowed
-from terrine.data.pictures.files import decode_image, read_images
 from terrine.errors import ArtefactError, InputError, SettingError
 from tests.student_folders import images, make_student
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageFile
 
-from terrine.data.pictures.files import decode_image, read_images
+from terrine.data.image_files import decode_image, read_images
 from terrine.errors import InputError
 
 

@@ -13,9 +13,9 @@ from pydicom.dataset import Dataset as Elements
 from pydicom.pixels import apply_windowing
 from pydicom.sequence import Sequence
 
+from terrine.data.dicom_images import list_directory, read_header
+from terrine.data.file_dataset import Record
 from terrine.data.images import windowed
-from terrine.data.pictures.dicom_header import list_directory, read_header
-from terrine.data.pictures.listed import Record
 from terrine.data.sources.dicom import WINDOWS, Dicom
 from terrine.data.units import name_codes
 from terrine.errors import InputError

@@ -13,8 +13,7 @@ pytest.importorskip("pydicom")
 from pydicom.encaps import encapsulate
 from pydicom.uid import JPEG2000Lossless, JPEGBaseline8Bit, JPEGLSLossless, RLELossless
 
-from terrine.data.pictures.dicom_header import read_header
-from terrine.data.pictures.dicom_pixels import picture_of
+from terrine.data.dicom_images import picture_of, read_header
 from terrine.data.sources.dicom import Dicom
 from terrine.errors import InputError
 from tests.terrine.data.dicoms import REAL, made, saved

@@ -317,7 +317,7 @@ def test_a_loop_of_links_is_named(class_folders: Path) -> None:
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
-        (["path;label", "a.png;b"], r"has the columns path;label\. Its first line must name path and label"),
+        (["path;label", "a.png;b"], "is separated by semicolons"),
         ([], r"has the columns \(none\)\. Its first line"),
         (["Path,Label,Group", "a.png,b,p1"], r"write path for Path, label for Label, group for Group\."),
         (["path,edema,mass", "a.png,0,1"], r"If the others are findings .*: data\.findings=\[edema, mass\]"),
@@ -325,12 +325,12 @@ def test_a_loop_of_links_is_named(class_folders: Path) -> None:
         (["path,label", "benign/11.png,b"], r"line 2: there is no file benign/11\.png in"),
         (["path,label", "benign,b"], "line 2: there is no file benign in"),
         (["path,label", "benign/0.png,b", "benign/1.png,"], "line 3 has no label. Fill it in, or remove the line"),
-        (["path,label", "benign/0.png"], "line 2 has no label"),
+        (["path,label", "benign/0.png"], "line 2 has 1 values, and the header names 2 columns"),
         (["path,label,group", "benign/0.png,b,"], r"line 2 has no group\..*gets a group of its own"),
-        (["path,label", "benign/0.png,b,extra"], "line 2 has more values than columns"),
+        (["path,label", "benign/0.png,b,extra"], "line 2 has 3 values, and the header names 2 columns"),
         (["path,label,split", "benign/0.png,b,val"], r"line 2 has split 'val'\. It must be train or test"),
         (["path,label", "benign/0.png,b", "benign/../benign/0.png,m"], "line 3: .* is listed in line 2 already"),
-        (["path,label", '"benign/0.png,b'], "is no CSV file in UTF-8"),
+        (["path,label", '"benign/0.png,b'], "line 2 is no CSV"),
     ],
 )
 def test_a_line_that_cannot_be_used_is_named(class_folders: Path, lines: list[str], message: str) -> None:

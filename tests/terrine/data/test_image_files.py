@@ -5,7 +5,7 @@ import pytest
 from PIL import Image
 
 from terrine.data import images as large
-from terrine.data.pictures.files import headers, open_picture, read_images
+from terrine.data.image_files import headers, open_picture, read_images
 from terrine.errors import InputError
 
 GENERATOR = np.random.default_rng(0)

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from terrine.data.image_files import fitted
 from terrine.data.images import resize, to_channels, to_uint8_nchw
-from terrine.data.pictures.files import fitted
 from terrine.errors import InputError, SettingError
 from terrine.geometry import Size, sides
 

@@ -13,8 +13,7 @@ pytest.importorskip("nibabel")
 import nibabel
 from nibabel.orientations import axcodes2ornt, io_orientation, ornt_transform
 
-from terrine.data.pictures.nifti_pixels import PLANES, picture_of, shape_of
-from terrine.data.sources.nifti import Nifti
+from terrine.data.sources.nifti import PLANES, Nifti, picture_of, shape_of
 from terrine.data.units import name_codes
 from terrine.errors import InputError
 

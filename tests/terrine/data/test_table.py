@@ -8,9 +8,10 @@ import pandas as pd
 import pytest
 from pydantic import ValidationError
 
-from terrine.data import table
 from terrine.data.csv_file import read_csv_file
 from terrine.data.dataset import Dataset, fingerprint
+from terrine.data.encoding import Encoding
+from terrine.data.sources import table
 from terrine.data.sources.table import Table
 from terrine.data.units import name_codes, place_codes
 from terrine.errors import InputError
@@ -24,7 +25,7 @@ class Splits:
 
     dataset: Dataset
     query_features: np.ndarray
-    encoding: table.Encoding
+    encoding: Encoding
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.dataset, name.replace("_features", "_images"))
@@ -191,7 +192,7 @@ def test_an_error_names_the_line_of_the_file_also_where_ids_order_the_rows(tmp_p
 
 def test_the_encoding_travels_as_json_and_encodes_rows_that_come_later(adult: Path) -> None:
     data = load(adult, target="income")
-    encoding = table.Encoding.from_description(json.loads(json.dumps(data.encoding.describe())))
+    encoding = Encoding.from_description(json.loads(json.dumps(data.encoding.describe())))
     assert encoding == data.encoding
     later = pd.DataFrame({"number": ["7"], "age": ["?"], "colour": ["ultraviolet"], "person": ["p0"]})
     features = encoding.apply(later, "the request")

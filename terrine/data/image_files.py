@@ -15,13 +15,13 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from terrine.data.content_digest import digest_of_image
+from terrine.data.image_table import Record
 from terrine.data.images import Files, Fit, empty, middle, scanners_end, windowed
-from terrine.data.pictures.listed import Record
 from terrine.data.source import Progress
 from terrine.errors import InputError
 from terrine.extras import from_extra
@@ -31,8 +31,6 @@ from terrine.geometry import Size, sides
 with from_extra("pipeline", "Image files"):
     from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError
 
-if TYPE_CHECKING:
-    from terrine.data.sources.nifti import Nifti
 
 _COMPARED = 20_000
 """Files of equal size whose beginnings are compared: a second or two."""
@@ -63,6 +61,13 @@ _OF_PAGES = ("TIFF", "GIF", "PNG", "WEBP")
 _SUBFILE = 254  # TIFF's tag NewSubfileType; bit 0: a copy of another page in lower resolution
 
 
+class Volumes(Protocol):
+    """A source of NIfTI volumes (`terrine.data.sources.nifti`)."""
+
+    def picture(self, record: Record) -> tuple[Image.Image, np.ndarray]:
+        """Return a volume as a picture, and its stored values."""
+
+
 def read_images(
     paths: Sequence[Path],
     *,
@@ -71,21 +76,21 @@ def read_images(
     fit: Fit = "stretch",
     window: tuple[float, float] | None = None,
     files: Files = "images",
-    volumes: Nifti | None = None,
+    volumes: Volumes | None = None,
     progress: Progress | None = None,
     failed: dict[Path, str] | None = None,
 ) -> np.ndarray:
     """Return the image files that a student is asked about as uint8 [N, C, *size], in the order of `paths`.
 
     Each is turned as its EXIF orientation says, and resized as `fit` says. `window`: see `open_picture`. Of DICOM files
-    with several frames the middle one is taken; of a NIfTI volume what `volumes`, which files="nifti" needs, takes of
-    its records. `progress` is called with (files done, files in all). Raises InputError that names the files that
+    with several frames the middle one is taken; of a NIfTI volume what `volumes`, which files="nifti" needs, shows
+    of it. `progress` is called with (files done, files in all). Raises InputError that names the files that
     cannot be decoded. With `failed`, these are left out instead, if others remain, and it is given why.
     """
 
     def picture(record: Record) -> tuple[Image.Image, np.ndarray]:
         if files == "dicom":
-            from terrine.data.pictures.dicom_pixels import picture_at
+            from terrine.data.dicom_images import picture_at
 
             return picture_at(record.path, None, window)
         if volumes is not None:
@@ -196,7 +201,7 @@ def decode_image(
     fit: Fit = "stretch",
     window: tuple[float, float] | None = None,
     files: Files = "images",
-    volumes: Nifti | None = None,
+    volumes: Volumes | None = None,
 ) -> np.ndarray:
     """Return one encoded image, read like a file of `read_images`, as uint8 [channels, *size].
 

@@ -1,7 +1,7 @@
 """Sources of image files that are listed first and decoded later, one by one: by class folder, CSV table or headers.
 
-A source lists its records (`Listed.found`) and shows one of them as a picture (`Listed.picture`). What follows is the
-same for all: records are put in the order of their names, classes numbered, the split drawn or taken as it is given.
+A source lists its records (`found`) and shows one of them as a picture (`picture`). What follows is the same for all:
+records are put in the order of their names, classes numbered, the split drawn or taken as it is given.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import numpy as np
 
 from terrine.data.dataset import Dataset
 from terrine.data.findings import counts_by_class, on_combinations
+from terrine.data.image_table import AND, Record, read_image_table
 from terrine.data.labels import UnknownLabelError, declared_names, encode_groups, on_alike, on_alike_groups
 from terrine.data.ordered import OrderedLabels, grades_of, numbers_of, on_clipped
 from terrine.data.partition import encode_parties
@@ -27,8 +28,6 @@ from terrine.errors import InputError, some
 if TYPE_CHECKING:
     from PIL import Image
 
-AND = "\n"
-"""Between the findings of a record: in no name, since a cell has none."""
 
 _HEADERS = 1_000
 """About as many files are opened to see their sizes and modes: less than a second's work."""
@@ -36,24 +35,7 @@ _DECODED = 200
 """Approximate number of files that are decoded in full: a truncated file has an intact header."""
 
 
-class Record(NamedTuple):
-    """An image file, or a frame of one, and what is known of it.
-
-    `label` is its class, or of several findings those it has. `group`, `split` and `party` are empty when not given,
-    for all alike. Private, and `name` and `group` may be texts that nobody else must see: only their codes are kept,
-    and errors name the path.
-    """
-
-    path: Path
-    name: str
-    label: str
-    group: str = ""
-    split: str = ""
-    party: str = ""
-    frame: int = 0
-
-
-class Found(NamedTuple):
+class Listing(NamedTuple):
     """What a source lists.
 
     records   at least one
@@ -70,10 +52,10 @@ class Found(NamedTuple):
     classes: frozenset[str] | None = None
 
 
-class Listing(NamedTuple):
+class Indexed(NamedTuple):
     """The records in the order of their names, what is known of each, and which of them teach."""
 
-    found: Found
+    found: Listing
     labels: np.ndarray
     class_names: tuple[str, ...]
     names: np.ndarray
@@ -86,7 +68,7 @@ class Listing(NamedTuple):
     remarks: tuple[str, ...] = ()
 
 
-class Listed(OrderedLabels, Own, ImageSource):
+class FileDataset(OrderedLabels, Own, ImageSource):
     """Image files of somebody's own.
 
     Classes are numbered in the order of `classes`, else alphabetically, or by value if all are integers. Unless the
@@ -95,7 +77,7 @@ class Listed(OrderedLabels, Own, ImageSource):
     """
 
     @abstractmethod
-    def found(self, at: Path) -> Found:
+    def found(self, at: Path) -> Listing:
         """List the records; `at` is where relative paths start. Raises InputError for files that cannot be used."""
 
     @abstractmethod
@@ -106,12 +88,10 @@ class Listed(OrderedLabels, Own, ImageSource):
         """
 
     def files(self, at: Path) -> list[Path]:
-        from terrine.data.pictures.table import read_image_table
-
         files, path = super().files(at), at / self.path
         if path.suffix.lower() == ".csv":
             with contextlib.suppress(InputError):  # an unreadable table is still a file
-                files += [record.path for record in read_image_table(path, self.findings)]
+                files += [record.path for record in read_image_table(path, self.findings)[0]]
         return files
 
     @property
@@ -120,7 +100,7 @@ class Listed(OrderedLabels, Own, ImageSource):
         return False
 
     def read(self, at: Path = Path(), seed: int = 0, progress: Progress | None = None) -> Dataset:
-        from terrine.data.pictures.files import read_pictures
+        from terrine.data.image_files import read_pictures
 
         there = self._listed(at, seed)
         # Read in this order, the two splits are views of one array: the images exist once.
@@ -166,7 +146,7 @@ class Listed(OrderedLabels, Own, ImageSource):
         train, test, classes = there.train, there.test, len(there.class_names)
         records, geometry = there.found.records, there.found.geometry
         firsts, broken = dict[str, Path](), dict[Path, str]()
-        from terrine.data.pictures.files import copies, headers, not_shown
+        from terrine.data.image_files import copies, headers, not_shown
 
         if geometry is None:
             every = max(1, len(records) // _HEADERS)
@@ -196,7 +176,7 @@ class Listed(OrderedLabels, Own, ImageSource):
             several=(len(train), len(test)) if self.findings else None,
         )
 
-    def _class_names(self, found: Found) -> tuple[str, ...]:
+    def _class_names(self, found: Listing) -> tuple[str, ...]:
         """Return the classes: declared ones, those of folders, or the labels that occur, in alphabetical order, or by
         value if all are integers."""
         if self.classes:
@@ -207,7 +187,7 @@ class Listed(OrderedLabels, Own, ImageSource):
         names = sorted({record.label for record in found.records} if found.classes is None else found.classes)
         return tuple(sorted(names, key=int) if all(name.isdecimal() for name in names) else names)
 
-    def _listed(self, at: Path, seed: int) -> Listing:
+    def _listed(self, at: Path, seed: int) -> Indexed:
         """List the records and draw the split; no image is decoded."""
         found, where = self.found(at), str(at / self.path)
         records = found.records
@@ -249,7 +229,7 @@ class Listed(OrderedLabels, Own, ImageSource):
             known = train if first.split else np.arange(len(records))
             held, party_names = encode_parties({"party": np.array([records[index].party for index in known])}, where)
             parties = held["party"] if first.split else held["party"][train]
-        return Listing(found, labels, class_names, names, groups, train, test, parties, party_names, numbers, remarks)
+        return Indexed(found, labels, class_names, names, groups, train, test, parties, party_names, numbers, remarks)
 
 
 def _settle_namesakes(
