@@ -37,10 +37,10 @@ from terrine.privacy.accounting.events import (
 )
 from terrine.privacy.accounting.local_sensitivity import AnswerPrice, answer_sensitivities, summed_answer_sensitivity
 from terrine.privacy.accounting.loss_distribution import loss_epsilon
+from terrine.privacy.accounting.pricing import price
 from terrine.privacy.accounting.renyi import (
     convert,
     default_orders,
-    epsilon_of_event,
     pure_epsilon,
     rdp_of_event,
     reference_orders,
@@ -136,7 +136,7 @@ def without_losses(event: Event, delta: float) -> float:
     others = [
         RepeatedEvent(part, count) for part, count in counts(event).items() if not isinstance(part, GaussianEvent)
     ]
-    apart = epsilon_of_event(compose(*gaussian), delta) + sum(map(pure_epsilon, others))
+    apart = price(compose(*gaussian), delta) + sum(map(pure_epsilon, others))
     return min(apart, convert(orders, rdp_of_event(event, orders), delta)[0])
 
 
@@ -186,7 +186,7 @@ def compare_accountants(delta: float = 1e-5) -> None:
     for name, event in compositions():
         loss_epsilon.cache_clear()
         start = time.process_time()
-        now = epsilon_of_event(event, delta)
+        now = price(event, delta)
         middle = time.process_time()
         theirs = by_dp_accounting(event, delta)
         spent = (middle - start) * 1e3, (time.process_time() - middle) * 1e3

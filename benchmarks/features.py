@@ -16,7 +16,7 @@ from terrine.models.architecture import Architecture
 from terrine.models.backbone import features_in_batches
 from terrine.models.moments import bound_for, set_statistics, statistics_from, unit_vectors
 from terrine.planning import Plan
-from terrine.privacy.clipped_mean import ClippedMean
+from terrine.privacy.clipped_sum import ClippedMean
 from terrine.privacy.noise import ReplayNoise
 from terrine.students.answers import histogram_answers
 from terrine.students.linear import fit

@@ -34,7 +34,7 @@ from terrine.data.partition import iid
 from terrine.models.backbone import as_float
 from terrine.models.moments import bound_for, statistics_from, unit_vectors
 from terrine.planning import QUERIES, advise, plan
-from terrine.privacy.clipped_mean import ClippedMean
+from terrine.privacy.clipped_sum import ClippedMean
 from terrine.privacy.noise import ReplayNoise
 from terrine.students.answers import histogram_answers
 from terrine.students.linear import fit

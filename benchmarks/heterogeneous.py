@@ -44,10 +44,9 @@ from terrine.data.partition import by_similarity, dirichlet
 from terrine.determinism.randomness import derive_seed
 from terrine.models.registry import build_backbone
 from terrine.privacy.accounting.calibrate import calibrate
-from terrine.privacy.accounting.claimed import by_moments
 from terrine.privacy.accounting.events import Event, compose, laplace_answers
 from terrine.privacy.accounting.gaussian import epsilon_of, mu_of, mu_squared
-from terrine.privacy.accounting.pricing import price
+from terrine.privacy.accounting.pricing import claimed_by_moments, price
 from terrine.privacy.clipped_sum import ClippedSum, noise_multiplier_for
 from terrine.privacy.noise import ReplayNoise
 from terrine.queries import Queries
@@ -288,7 +287,7 @@ def table1(images: Images, cells: Cells, seeds: list[int], similarities: list[fl
     for queries in (100, 1000):
         for gamma in GAMMAS:
             one, every = (price(laplace_answers(1 / gamma, queries, moved), DELTA) for moved in (1, 10))
-            claimed = by_moments(gamma, queries, DELTA)
+            claimed = claimed_by_moments(gamma, queries, DELTA)
             row(queries, f"{gamma:g}", *(f"{epsilon:.2f}" for epsilon in (claimed, one, every)))
     return rows
 

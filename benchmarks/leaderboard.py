@@ -41,7 +41,7 @@ from terrine.planning import Plan, plan
 from terrine.privacy.accounting.events import RepeatedEvent, compose, vote_answer
 from terrine.privacy.accounting.gaussian import mu_of, mu_squared, round_up
 from terrine.privacy.accounting.pricing import price
-from terrine.privacy.clipped_mean import ClippedMean
+from terrine.privacy.clipped_sum import ClippedMean
 from terrine.privacy.noise import ReplayNoise
 
 DELTA = 1e-5

@@ -19,7 +19,7 @@ from terrine.classifiers import predict
 from terrine.data.partition import dirichlet, iid
 from terrine.measures import balanced_accuracy, macro_auc
 from terrine.planning import plan
-from terrine.privacy.clipped_mean import ClippedMean
+from terrine.privacy.clipped_sum import ClippedMean
 
 MOST_FEATURES = 200
 ENSEMBLES = {

@@ -23,7 +23,7 @@ from terrine.models.invariance import deform
 from terrine.models.kinds.scattering import Deformations
 from terrine.models.moments import bound_for, set_statistics, statistics_from, unit_vectors
 from terrine.models.one_by_one import features_one_by_one
-from terrine.privacy.clipped_mean import ClippedMean
+from terrine.privacy.clipped_sum import ClippedMean
 from terrine.privacy.noise import ReplayNoise
 from terrine.students.answers import histogram_answers
 from terrine.students.linear import fit

@@ -42,7 +42,7 @@ from terrine.classifiers import LinearHead, predict
 from terrine.data.partition import dirichlet, iid
 from terrine.planning import plan
 from terrine.privacy.accounting.gaussian import mu_of, mu_squared
-from terrine.privacy.clipped_mean import ClippedMean
+from terrine.privacy.clipped_sum import ClippedMean
 from terrine.privacy.noise import ReplayNoise
 from terrine.teachers.linear import LinearHeads, train_heads, vote
 

@@ -27,7 +27,7 @@ from terrine.aggregation.records import Records
 from terrine.aggregation.sums import Sums, mu_left
 from terrine.privacy.accounting.events import compose
 from terrine.privacy.accounting.gaussian import mu_squared
-from terrine.privacy.clipped_mean import ClippedMean
+from terrine.privacy.clipped_sum import ClippedMean
 from terrine.privacy.noise import ReplayNoise
 
 DELTA = 1e-5

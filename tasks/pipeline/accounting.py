@@ -24,6 +24,7 @@ from terrine.privacy.accounting.local_sensitivity import (
     summed_answer_sensitivity,
     summed_threshold_sensitivity,
 )
+from terrine.privacy.accounting.pricing import price
 
 Weighting = Literal["expected", "realised"]
 
@@ -202,7 +203,7 @@ class _Votes:
         """The smallest provable ε of this many answers, from public parameters alone."""
         question, queries = self.question, len(self.counts)
         if question.mechanism == "lnmax":
-            return renyi.epsilon_of_event(laplace_answers(self.noise, queries), question.delta)
+            return price(laplace_answers(self.noise, queries), question.delta)
         # An expected number of answers need not be whole, so that it is priced by μ² and not as an event.
         mu = answers * mu_squared(vote_answer(self.noise))
         if question.mechanism == "confident":
@@ -244,8 +245,8 @@ def _sanitised(votes: _Votes, orders: NDArray[np.float64], curve: NDArray[np.flo
         order = sanitize.restricted_order(epsilons, orders, votes.noise, classes)
     else:
         order = question.order
-        price = AnswerPrice(votes.noise, classes, order)
-        if not price.always_independent(int(votes.counts[0].sum())) and not all(price.conditions()):
+        answer = AnswerPrice(votes.noise, classes, order)
+        if not answer.always_independent(int(votes.counts[0].sum())) and not all(answer.conditions()):
             raise SettingError(
                 f"Conditions C5 and C6 of the smooth sensitivity do not hold at order {order:g} with "
                 f"sigma={votes.noise:g} and {classes} classes: take a smaller order."

@@ -1,6 +1,6 @@
 """The moments of a run's private images: released once, with noise, so that an answer need not depend on its company.
 
-`aggregate` releases them before the answers (`terrine.models.moments`, `terrine.privacy.clipped_mean`), for the share
+`aggregate` releases them before the answers (`terrine.models.moments`, `terrine.privacy.clipped_sum`), for the share
 `privacy.moments` of the run's budget, under an identity of their own: runs that differ in what comes after the backbone
 share them. What follows from them lies beside the answers, and the student carries it.
 """
@@ -26,7 +26,7 @@ from terrine.deployment.model import MOMENTS
 from terrine.models.backbone import Backbone
 from terrine.models.moments import bound_for, statistics_from, unit_vectors
 from terrine.models.scattering import ScatteringNetwork
-from terrine.privacy.clipped_mean import ClippedMean
+from terrine.privacy.clipped_sum import ClippedMean
 from terrine.privacy.ledger.ledger import StoredRelease
 
 

@@ -18,7 +18,7 @@ from tasks.runtime.run import Run
 from tasks.runtime.task import task_of
 from terrine.planning import noise_of_count
 from terrine.privacy.accounting.events import Event, NonPrivateEvent, compose, count_of_units
-from terrine.privacy.clipped_mean import ClippedMean
+from terrine.privacy.clipped_sum import ClippedMean
 from terrine.privacy.facts import Record
 from terrine.privacy.ledger.account import Account, check_together
 from terrine.privacy.ledger.ledger import Ledger

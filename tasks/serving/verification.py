@@ -38,8 +38,7 @@ from terrine.privacy.accounting.events import (
     from_json,
     of_several,
 )
-from terrine.privacy.clipped_mean import ClippedMean
-from terrine.privacy.clipped_sum import ClippedSum
+from terrine.privacy.clipped_sum import ClippedMean, ClippedSum
 from terrine.teachers.averaging.private import CENTRE_CLIP
 
 if TYPE_CHECKING:

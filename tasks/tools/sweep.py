@@ -28,7 +28,7 @@ from terrine.data.source import Survey
 from terrine.errors import BudgetError, SettingError
 from terrine.privacy.accounting.events import Event, compose
 from terrine.privacy.accounting.gaussian import round_up
-from terrine.privacy.accounting.tuning import GEOMETRIC, composed_epsilon, repeat_and_select_epsilon
+from terrine.privacy.accounting.tuning import composed_epsilon, repeat_and_select_epsilon
 from terrine.privacy.ledger.account import check_together
 from terrine.privacy.ledger.task import Task
 
@@ -218,7 +218,7 @@ def outcome(
         "epsilon_tuning_composed": round_up(composed_epsilon(_charged(root, candidates), delta)),
         "epsilon_tuning_composed_worst_case": worst_case_price(root, candidates),
         "epsilon_tuning_repeat_and_select": round_up(repeat_and_select_epsilon(list(searched.values()), delta)),
-        "repeat_and_select": {"mean": len(searched), "shape": GEOMETRIC},
+        "repeat_and_select": {"mean": len(searched), "distribution": "geometric"},
         "select": selection,
         "selected": None if best is None else best["run"],
         "notes": NOTES,

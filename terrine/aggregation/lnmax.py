@@ -12,9 +12,8 @@ import numpy as np
 from terrine.aggregation.mechanism import NOTHING, UNANSWERED, Answers, Mechanism
 from terrine.aggregation.votes import HistogramArray, validate_histograms
 from terrine.errors import SettingError
-from terrine.privacy.accounting.claimed import by_moments
 from terrine.privacy.accounting.events import Event, compose, laplace_answers
-from terrine.privacy.accounting.renyi import epsilon_of_event
+from terrine.privacy.accounting.pricing import claimed_by_moments, price
 from terrine.privacy.noise import NoiseSource
 from terrine.settings import Field, Unit
 
@@ -45,7 +44,7 @@ class LNMax(Mechanism):
         least, enough = 0.0, 2.0 * answers / epsilon  # the sum of pure ε
         while enough > least * _CLOSE:
             middle = (least + enough) / 2
-            fits = epsilon_of_event(cls(scale=middle).cost(answers, answers), delta) <= epsilon
+            fits = price(cls(scale=middle).cost(answers, answers), delta) <= epsilon
             least, enough = (least, middle) if fits else (middle, enough)
         return cls(scale=enough)
 
@@ -63,7 +62,7 @@ class LNMax(Mechanism):
         return bisect_right(
             range(1, queries + 1),
             epsilon,
-            key=lambda count: epsilon_of_event(compose(spent, self.cost(count, count)), delta),
+            key=lambda count: price(compose(spent, self.cost(count, count)), delta),
         )
 
     def answer(
@@ -77,7 +76,7 @@ class LNMax(Mechanism):
 
     def claimed(self, asked: int, answered: int, delta: float) -> float:
         """See `Mechanism.claimed`: by the moments accountant, as in the paper."""
-        return by_moments(1 / self.scale, asked, delta)
+        return claimed_by_moments(1 / self.scale, asked, delta)
 
     def analysed(self) -> dict[str, Any]:
         return self.describe()

@@ -44,9 +44,6 @@ class Filter(Protocol):
     def mu_left(self, cost: float, epsilon: float, delta: float) -> float:
         """The μ of the largest Gaussian release that is let through after such a sum."""
 
-    def room(self, cost: float, epsilon: float, delta: float) -> str:
-        """What one more release may cost after such a sum, as the end of a sentence."""
-
 
 @dataclass(frozen=True)
 class GaussianSum:
@@ -63,11 +60,6 @@ class GaussianSum:
     def mu_left(self, cost: float, epsilon: float, delta: float) -> float:
         """See `Filter.mu_left`."""
         return math.sqrt(max(0.0, mu_of(epsilon, delta) ** 2 - cost))
-
-    def room(self, cost: float, epsilon: float, delta: float) -> str:
-        """See `Filter.room`."""
-        left = epsilon_of(self.mu_left(cost, epsilon, delta), delta)
-        return f"left is room for one more release of ε={left:.4f} by itself (exact costs do not add up linearly)"
 
 
 @dataclass(frozen=True)
@@ -88,24 +80,10 @@ class RenyiSum:
         """See `Filter.epsilon`."""
         return convert([self.order], [cost], delta)[0]
 
-    def _left(self, cost: float, epsilon: float, delta: float) -> float:
-        return epsilon - float(conversion_cost(np.array([self.order]), delta)[0]) - cost
-
     def mu_left(self, cost: float, epsilon: float, delta: float) -> float:
         """See `Filter.mu_left`: a Gaussian's RDP is μ²α/2."""
-        return math.sqrt(2 * max(0.0, self._left(cost, epsilon, delta)) / self.order)
-
-    def room(self, cost: float, epsilon: float, delta: float) -> str:
-        """See `Filter.room`."""
-        left = self._left(cost, epsilon, delta)
-        if not left > 0:
-            return f"nothing is left: the account is kept by its Rényi divergence at order {self.order:.4g}"
-        # An ε-DP release has at most min(ε²α/2, ε) of it.
-        pure = max(left, math.sqrt(2 * left / self.order))
-        return (
-            f"left is a Rényi divergence of {left:.4g} at order {self.order:.4g}, the measure that the account is kept "
-            f"in: room for one more release of ε={pure:.4f} without δ"
-        )
+        left = epsilon - float(conversion_cost(np.array([self.order]), delta)[0]) - cost
+        return math.sqrt(2 * max(0.0, left) / self.order)
 
 
 @functools.lru_cache(maxsize=128)

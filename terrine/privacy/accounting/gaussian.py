@@ -33,7 +33,7 @@ def mu_squared(event: Event) -> float:
     """μ² of a composition of Gaussian mechanisms, exactly.
 
     Raises:
-        UnsupportedEventError: when anything in `event` is not Gaussian; `renyi.epsilon_of_event` prices those.
+        UnsupportedEventError: when anything in `event` is not Gaussian; `pricing.price` prices those.
     """
     match event:
         case GaussianEvent():
@@ -45,7 +45,7 @@ def mu_squared(event: Event) -> float:
         case _:
             raise UnsupportedEventError(
                 f"A {type(event).__name__} is not a Gaussian mechanism: it has no exact μ. "
-                "Price it with terrine.privacy.accounting.renyi.epsilon_of_event."
+                "Price it with terrine.privacy.accounting.pricing.price."
             )
 
 

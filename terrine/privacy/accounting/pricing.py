@@ -1,29 +1,77 @@
-"""What an event costs, and whether a reservation pays for it: without looking at data."""
+"""The cost of an event, and whether a reservation covers it. No data is looked at."""
 
+import contextlib
 import math
 
 import numpy as np
 
-from terrine.privacy.accounting.events import Event, UnsupportedEventError, counts
+from terrine.errors import SettingError
+from terrine.privacy.accounting.events import (
+    ComposedEvent,
+    Event,
+    RepeatedEvent,
+    UnsupportedEventError,
+    compose,
+    counts,
+)
 from terrine.privacy.accounting.gaussian import epsilon_of, mu_squared
-from terrine.privacy.accounting.renyi import default_orders, epsilon_of_event, mu_squared_bound, rdp_of_event
+from terrine.privacy.accounting.loss_distribution import loss_epsilon
+from terrine.privacy.accounting.renyi import convert, default_orders, mu_squared_bound, pure_epsilon, rdp_of_event
 
 _ROUNDING = 1e-9
+_MOMENTS = 8
 
 
 def price(event: Event, delta: float) -> float:
-    """ε of `event` at `delta`, without looking at data: exact where it is Gaussian, else `renyi.epsilon_of_event`.
+    """Return the smallest ε at `delta` that can be proved for `event`, from its public description alone.
 
-    It holds for an event that was fixed beforehand; for releases chosen one by one it is what they used.
+    Exact if every part is Gaussian. Otherwise the smallest of: the sum of pure ε; the exact ε of the Gaussian parts
+    plus the pure ε of the others; the exact ε with Gaussian mechanisms instead of the others; the improved RDP
+    conversion; and, if every part is Gaussian, Laplace or randomised response, the ε of privacy loss distributions
+    (`loss_distribution`). Each holds for an event that was fixed before anything was released; for releases that were
+    chosen one by one it is what they used.
+
+    Raises:
+        UnsupportedEventError: an event this accountant does not know.
+        SettingError: δ outside (0, 1).
     """
+    gaussian, others = _split(event)
+    exact = epsilon_of(math.sqrt(gaussian), delta)
+    if not others:
+        return exact
+    figures = [
+        exact + math.fsum(pure_epsilon(part) for part in others),
+        epsilon_of(math.sqrt(mu_squared_bound(event)), delta),
+    ]
+    alpha = default_orders()
+    curve = rdp_of_event(event, alpha)
+    if np.any(np.isfinite(curve)):
+        figures.append(convert(alpha, curve, delta)[0])
+    # An event without a guarantee has no distribution of losses.
+    with contextlib.suppress(UnsupportedEventError):
+        figures.append(loss_epsilon(compose(event), delta))
+    return min(figures)
+
+
+def _split(event: Event) -> tuple[float, list[Event]]:
+    """Return μ² of the Gaussian parts of `event`, and all its other parts."""
     try:
-        return epsilon_of(math.sqrt(mu_squared(event)), delta)
+        return mu_squared(event), []
     except UnsupportedEventError:
-        return epsilon_of_event(event, delta)
+        pass
+    match event:
+        case ComposedEvent():
+            parts = [_split(part) for part in event.events]
+            return math.fsum(mu for mu, _ in parts), [other for _, others in parts for other in others]
+        case RepeatedEvent():
+            mu, others = _split(event.event)
+            return event.count * mu, [RepeatedEvent(other, event.count) for other in others if event.count]
+        case _:
+            return 0.0, [event]
 
 
 def covers(reservation: Event, event: Event, delta: float) -> bool:
-    """Whether a reservation pays for `event` in every measure that an account may be kept in, up to rounding."""
+    """Return whether a reservation pays for `event` in every measure of an account, up to rounding."""
     reserved = counts(reservation)
     if all(count <= reserved.get(part, 0) for part, count in counts(event).items()):
         return True
@@ -38,3 +86,21 @@ def covers(reservation: Event, event: Event, delta: float) -> bool:
         and np.all(rdp_of_event(event, orders) <= rdp_of_event(reservation, orders) * (1 + _ROUNDING))
         and price(event, delta) <= price(reservation, delta) * (1 + _ROUNDING)
     )
+
+
+def claimed_by_moments(gamma: float, queries: int, delta: float) -> float:
+    """Return the data-independent ε of LNMax that papers state, by the moments accountant of Papernot et al. (2017).
+
+    It is no guarantee and never used as one: a statement prints it beside the figure that holds. Each query has the
+    moments 2γ² l (l + 1); TTAC (Dodwadmath and Stich 2022, appendix A.3, eq. 10) uses l up to 8.
+
+    >>> round(claimed_by_moments(0.1, 100, 1e-5), 2)     # Table 1 there: 11.75
+    11.76
+
+    Raises:
+        SettingError: an impossible number.
+    """
+    if not gamma > 0 or queries < 0 or not 0 < delta < 1:
+        raise SettingError(f"No claim can be computed for gamma={gamma!r}, {queries!r} queries and delta={delta!r}.")
+    orders = range(1, _MOMENTS + 1)
+    return min((queries * 2 * gamma**2 * order * (order + 1) - math.log(delta)) / order for order in orders)

@@ -12,7 +12,6 @@ Two conversions to (ε, δ) exist, and figures made with different ones must not
 Curves are arrays over `orders`, all above 1. Everything in this module depends on public parameters only.
 """
 
-import contextlib
 import math
 from typing import Literal
 
@@ -29,11 +28,9 @@ from terrine.privacy.accounting.events import (
     RandomisedResponseEvent,
     RepeatedEvent,
     UnsupportedEventError,
-    compose,
     counts,
 )
-from terrine.privacy.accounting.gaussian import epsilon_of, mu_squared, pure_mu
-from terrine.privacy.accounting.loss_distribution import loss_epsilon
+from terrine.privacy.accounting.gaussian import mu_squared, pure_mu
 
 Conversion = Literal["classical", "improved"]
 Floats = NDArray[np.float64]
@@ -190,50 +187,3 @@ def mu_squared_bound(event: Event) -> float:
         square = mu_squared(part) if isinstance(part, GaussianEvent) else pure_mu(pure_epsilon(part)) ** 2
         squares.append(count * square)
     return math.fsum(squares)
-
-
-def epsilon_of_event(event: Event, delta: float) -> float:
-    """The smallest ε at `delta` that can be proved for `event`, from its public description alone.
-
-    Exact where every part is Gaussian. Elsewhere the smallest of: the sum of pure ε, the exact ε of the Gaussian parts
-    plus the pure ε of the others, the exact ε of Gaussian mechanisms in the place of the others, the improved RDP
-    conversion, and, where every part is Gaussian, Laplace or randomised response, what privacy loss distributions give
-    (`loss_distribution`). Each holds for an event that was fixed before anything was released.
-
-    Raises:
-        UnsupportedEventError: an event this accountant does not know.
-        SettingError: δ outside (0, 1).
-    """
-    gaussian, others = _split(event)
-    exact = epsilon_of(math.sqrt(gaussian), delta)
-    if not others:
-        return exact
-    figures = [
-        exact + math.fsum(pure_epsilon(part) for part in others),
-        epsilon_of(math.sqrt(mu_squared_bound(event)), delta),
-    ]
-    alpha = default_orders()
-    curve = rdp_of_event(event, alpha)
-    if np.any(np.isfinite(curve)):
-        figures.append(convert(alpha, curve, delta)[0])
-    # A search over runs has no known distribution of losses, and what has no guarantee has none.
-    with contextlib.suppress(UnsupportedEventError):
-        figures.append(loss_epsilon(compose(event), delta))
-    return min(figures)
-
-
-def _split(event: Event) -> tuple[float, list[Event]]:
-    """μ² of the Gaussian parts of `event`, and all its other parts."""
-    try:
-        return mu_squared(event), []
-    except UnsupportedEventError:
-        pass
-    match event:
-        case ComposedEvent():
-            parts = [_split(part) for part in event.events]
-            return math.fsum(mu for mu, _ in parts), [other for _, others in parts for other in others]
-        case RepeatedEvent():
-            mu, others = _split(event.event)
-            return event.count * mu, [RepeatedEvent(other, event.count) for other in others if event.count]
-        case _:
-            return 0.0, [event]

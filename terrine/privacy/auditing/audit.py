@@ -25,7 +25,7 @@ from scipy.special import betaincinv, ndtri
 from terrine.errors import InputError, SettingError
 from terrine.privacy.accounting.events import Event, UnsupportedEventError
 from terrine.privacy.accounting.gaussian import epsilon_of, mu_squared
-from terrine.privacy.accounting.renyi import epsilon_of_event
+from terrine.privacy.accounting.pricing import price
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -80,7 +80,7 @@ class Charge:
         try:
             mu = math.sqrt(max(mu_squared(event) for event in known))
         except UnsupportedEventError:
-            return cls(None, max(epsilon_of_event(event, delta) for event in known), delta)
+            return cls(None, max(price(event, delta) for event in known), delta)
         return cls(mu, epsilon_of(mu, delta), delta)
 
 

@@ -298,15 +298,16 @@ class Account:
         """Return the error for releases, called `subject`, that pass the budget: what they cost, and what is left."""
         budget = self.budget
         assert budget.epsilon is not None
-        total = self.total(*worst_cases)
+        total, left = self.total(*worst_cases), self.left()
         alone = "itself" if len(worst_cases) == 1 else "themselves"
         error = BudgetError(
             f"{subject} may cost up to ε={round_up(price(compose(*worst_cases), budget.delta)):g} by {alone} and "
             f"would bring the account to ε={round_up(total):g} at δ={budget.delta:g} over all runs, past its "
-            f"budget of ε={budget.epsilon:g}. Spent or reserved so far: ε={round_up(self.total()):g}; "
-            f"{self._left(budget.epsilon)}. Nothing was drawn and nothing was charged."
+            f"budget of ε={budget.epsilon:g}. Spent or reserved so far: ε={round_up(self.total()):g}; left is room for "
+            f"one more Gaussian release of ε={left:.4f} by itself (exact costs do not add up linearly). Nothing was "
+            "drawn and nothing was charged."
         )
-        error.needs, error.left = total, self.left()
+        error.needs, error.left = total, left
         return error
 
     def to_json(self) -> dict[str, Any]:
@@ -368,13 +369,6 @@ class Account:
         if isinstance(kept, RenyiSum):
             total = max(total, kept.cost(first))
         return kept, total
-
-    def _left(self, epsilon: float) -> str:
-        """What a single further release may cost, as the end of a sentence."""
-        paid = self._paid()
-        if paid is None:
-            return f"left is room for one more release of ε={epsilon:.4f} by itself, the whole budget"
-        return paid[0].room(paid[1], epsilon, self.budget.delta)
 
 
 def _larger(one: float | None, other: float | None) -> float | None:

@@ -11,7 +11,7 @@ from tasks.tools.vote_files import read_answered, read_histograms
 from terrine.errors import BudgetError, InputError, SettingError
 from terrine.privacy.accounting.events import LaplaceEvent, RepeatedEvent
 from terrine.privacy.accounting.gaussian import epsilon_of
-from terrine.privacy.accounting.renyi import epsilon_of_event
+from terrine.privacy.accounting.pricing import price
 
 
 @pytest.fixture
@@ -106,7 +106,7 @@ def test_exact_figures_follow_from_parameters_and_counts(counts):
     assert confident["exact"]["epsilon"] == pytest.approx(epsilon_of(mu, 1e-5), rel=1e-12)
     assert confident["exact"]["may_be_published"]
     lnmax = account(counts, Question(mechanism="lnmax", scale=20))
-    assert lnmax["exact"]["epsilon"] == epsilon_of_event(RepeatedEvent(LaplaceEvent(1, 20), 120), 1e-5)
+    assert lnmax["exact"]["epsilon"] == price(RepeatedEvent(LaplaceEvent(1, 20), 120), 1e-5)
 
 
 def test_no_figure_that_looks_at_votes_may_be_published(counts):

@@ -6,7 +6,7 @@ import pytest
 from terrine.aggregation.lnmax import LNMax
 from terrine.errors import SettingError
 from terrine.privacy.accounting.events import LaplaceEvent, RepeatedEvent
-from terrine.privacy.accounting.renyi import epsilon_of_event
+from terrine.privacy.accounting.pricing import price
 from terrine.privacy.noise import ReplayNoise
 
 HISTOGRAMS = np.random.default_rng(0).multinomial(100, np.full(5, 0.2), size=200)
@@ -17,7 +17,7 @@ def test_it_answers_as_a_loop_over_queries_does(scale: float, epsilon: float) ->
     noise, labels = ReplayNoise(7), []
     for histogram in HISTOGRAMS:
         after = RepeatedEvent(LaplaceEvent(1.0, scale), 2 * len(labels) + 2)
-        if epsilon_of_event(after, 1e-5) > epsilon:
+        if price(after, 1e-5) > epsilon:
             break
         labels.append(int(np.argmax([count + noise.laplace((), scale) for count in histogram])))
     found = LNMax(scale=scale).answer(HISTOGRAMS, epsilon=epsilon, delta=1e-5, noise=ReplayNoise(7))

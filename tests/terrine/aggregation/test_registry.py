@@ -9,9 +9,8 @@ import pytest
 
 from terrine.aggregation.mechanism import MECHANISMS, Mechanism, mechanism_of
 from terrine.errors import SettingError
-from terrine.privacy.accounting.claimed import by_moments
 from terrine.privacy.accounting.events import RepeatedEvent, compose, threshold_test, vote_answer
-from terrine.privacy.accounting.pricing import price
+from terrine.privacy.accounting.pricing import claimed_by_moments, price
 from terrine.privacy.noise import ReplayNoise
 from terrine.privacy.statement import MECHANISM_FIELDS, OUTCOME_DEPENDENT
 
@@ -108,7 +107,7 @@ def test_a_claim_is_the_price_as_if_one_vote_moved_or_what_the_paper_computes() 
     assert built("gnmax").claimed(30, 30, 1e-5) == built("histogram").claimed(30, 30, 1e-5) == votes
     both = price(compose(RepeatedEvent(threshold_test(30.0), 50), RepeatedEvent(vote_answer(20.0), 30)), 1e-5)
     assert built("confident").claimed(50, 30, 1e-5) == both
-    assert built("lnmax").claimed(100, 100, 1e-5) == by_moments(1 / 20, 100, 1e-5)
+    assert built("lnmax").claimed(100, 100, 1e-5) == claimed_by_moments(1 / 20, 100, 1e-5)
 
 
 def test_what_does_not_fit_is_refused_with_what_would() -> None:

@@ -9,7 +9,7 @@ import torch
 from terrine.errors import SettingError
 from terrine.models.moments import bound_for, image_vectors, set_statistics, statistics_from, unit_vectors
 from terrine.models.registry import build_backbone
-from terrine.privacy.clipped_mean import ClippedMean
+from terrine.privacy.clipped_sum import ClippedMean
 from terrine.privacy.noise import lattice_step
 from tests.student_folders import SIZE, images
 

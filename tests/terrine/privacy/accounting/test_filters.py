@@ -19,7 +19,7 @@ from terrine.privacy.accounting.events import (
     vote_answer,
 )
 from terrine.privacy.accounting.filters import GaussianSum, RenyiSum, filter_for
-from terrine.privacy.accounting.gaussian import epsilon_of, mu_of, pure_mu
+from terrine.privacy.accounting.gaussian import epsilon_of, pure_mu
 from terrine.privacy.accounting.renyi import conversion_cost, default_orders, rdp_of_event
 from terrine.privacy.ledger.account import Account, Budget
 
@@ -125,19 +125,10 @@ def test_a_gaussian_account_pays_for_exactly_its_budget() -> None:
     assert account.total(*[answer] * 5) <= epsilon < account.total(*[answer] * 6)
 
 
-def test_what_is_left_is_left() -> None:
-    """The room that a message names is room, and a little more is none."""
-    for kept, part in (
-        (GaussianSum(), lambda epsilon: RandomisedResponseEvent(epsilon, 2)),
-        (RenyiSum(20.0), lambda epsilon: LaplaceEvent(epsilon, 1.0)),
-    ):
-        cost = kept.cost(LaplaceEvent(0.3, 1.0))
-        sentence = kept.room(cost, 3.0, 1e-5)
-        assert "room for one more release of ε=" in sentence
-        left = float(sentence.split("of ε=")[1].split()[0])
-        if isinstance(kept, RenyiSum):
-            assert kept.epsilon(cost + kept.cost(part(left * 0.999)), 1e-5) <= 3.0
-        else:
-            assert kept.epsilon(cost + (0.999 * mu_of(left, 1e-5)) ** 2, 1e-5) <= 3.0
-            assert kept.epsilon(cost + (1.001 * mu_of(left, 1e-5)) ** 2, 1e-5) > 3.0
-    assert "nothing is left" in RenyiSum(20.0).room(5.0, 3.0, 1e-5)
+@pytest.mark.parametrize("kept", [GaussianSum(), RenyiSum(20.0)])
+def test_what_is_left_is_left_and_a_little_more_is_not(kept: GaussianSum | RenyiSum) -> None:
+    cost = kept.cost(LaplaceEvent(0.3, 1.0))
+    left = kept.mu_left(cost, 3.0, 1e-5)
+    for factor, fits in ((0.999, True), (1.001, False)):
+        assert (kept.epsilon(cost + kept.cost(GaussianEvent(factor * left, 1.0)), 1e-5) <= 3.0) == fits
+    assert kept.mu_left(50.0, 3.0, 1e-5) == 0

@@ -28,7 +28,8 @@ from terrine.privacy.accounting.events import (
 )
 from terrine.privacy.accounting.gaussian import delta_of, epsilon_of
 from terrine.privacy.accounting.loss_distribution import loss_delta, loss_epsilon
-from terrine.privacy.accounting.renyi import convert, default_orders, epsilon_of_event, pure_epsilon, rdp_of_event
+from terrine.privacy.accounting.pricing import price
+from terrine.privacy.accounting.renyi import convert, default_orders, pure_epsilon, rdp_of_event
 
 
 def response_delta(epsilon: float, answer: float, categories: int, times: int) -> float:
@@ -170,7 +171,7 @@ def test_compositions_agree_with_dp_accounting(event: Event, step: float) -> Non
 def test_lnmax_costs_less_than_by_its_renyi_curve(least: float, times: int) -> None:
     event, orders = RepeatedEvent(LNMAX, times), default_orders()
     renyi, _ = convert(orders, rdp_of_event(event, orders), 1e-5)
-    found = epsilon_of_event(event, 1e-5)
+    found = price(event, 1e-5)
     assert found == loss_epsilon(event, 1e-5) < (1 - least) * renyi
 
 
@@ -188,10 +189,10 @@ def test_an_event_is_never_priced_above_any_other_bound_nor_below_one_of_its_par
 ) -> None:
     event = compose(*(RepeatedEvent(part, count) for part, count in parts))
     orders = default_orders()
-    found = epsilon_of_event(event, delta)
+    found = price(event, delta)
     assert found <= min(pure_epsilon(event), convert(orders, rdp_of_event(event, orders), delta)[0]) * (1 + 1e-12)
     # What the lattice adds is far below this.
-    assert all(found >= epsilon_of_event(RepeatedEvent(part, count), delta) * (1 - 1e-3) for part, count in parts)
+    assert all(found >= price(RepeatedEvent(part, count), delta) * (1 - 1e-3) for part, count in parts)
 
 
 def test_a_gaussian_with_hardly_anything_else_costs_what_it_costs() -> None:
@@ -246,4 +247,4 @@ def test_what_is_repeated_too_often_for_any_lattice_is_priced_by_the_other_bound
     event = RepeatedEvent(part, 10**12)
     with pytest.raises(UnsupportedEventError, match="repeated so often"):
         loss_epsilon(event, 1e-5)
-    assert 1e5 < epsilon_of_event(event, 1e-5) <= pure_epsilon(event)
+    assert 1e5 < price(event, 1e-5) <= pure_epsilon(event)

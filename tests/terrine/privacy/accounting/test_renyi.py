@@ -17,10 +17,10 @@ from terrine.privacy.accounting.events import (
     vote_answer,
 )
 from terrine.privacy.accounting.gaussian import epsilon_of
+from terrine.privacy.accounting.pricing import claimed_by_moments, price
 from terrine.privacy.accounting.renyi import (
     convert,
     default_orders,
-    epsilon_of_event,
     pure_epsilon,
     pure_rdp,
     randomised_response_rdp,
@@ -117,25 +117,25 @@ def test_curves_of_a_composition_add():
 
 def test_gaussian_compositions_are_priced_exactly():
     event = RepeatedEvent(compose(vote_answer(40), RepeatedEvent(vote_answer(80), 4)), 100)
-    assert epsilon_of_event(event, 1e-5) == epsilon_of(math.sqrt(200 / 40**2 + 800 / 80**2), 1e-5)
+    assert price(event, 1e-5) == epsilon_of(math.sqrt(200 / 40**2 + 800 / 80**2), 1e-5)
 
 
 def test_few_pure_mechanisms_cost_their_sum_and_many_cost_less():
     laplace = LaplaceEvent(2, 20)
     assert pure_epsilon(RepeatedEvent(laplace, 5)) == pytest.approx(0.5)
     # All but a probability of δ of the loss 0.1: 0.1 + 2 log(1 − δ).
-    assert epsilon_of_event(RepeatedEvent(laplace, 1), 1e-5) == pytest.approx(0.1 - 2e-5, rel=1e-5)
-    assert epsilon_of_event(RepeatedEvent(laplace, 1000), 1e-5) < 0.2 * pure_epsilon(RepeatedEvent(laplace, 1000))
+    assert price(RepeatedEvent(laplace, 1), 1e-5) == pytest.approx(0.1 - 2e-5, rel=1e-5)
+    assert price(RepeatedEvent(laplace, 1000), 1e-5) < 0.2 * pure_epsilon(RepeatedEvent(laplace, 1000))
 
 
 def test_a_mixture_costs_no_more_than_its_parts_apart_and_no_less_than_either():
     gaussian, response = RepeatedEvent(vote_answer(40), 200), RandomisedResponseEvent(0.3, 10)
-    mixed = epsilon_of_event(compose(gaussian, response), 1e-5)
-    assert epsilon_of_event(gaussian, 1e-5) < mixed <= epsilon_of_event(gaussian, 1e-5) + 0.3 + 1e-9
+    mixed = price(compose(gaussian, response), 1e-5)
+    assert price(gaussian, 1e-5) < mixed <= price(gaussian, 1e-5) + 0.3 + 1e-9
 
 
 def test_what_has_no_guarantee_costs_everything():
-    assert epsilon_of_event(compose(vote_answer(40), NonPrivateEvent()), 1e-5) == math.inf
+    assert price(compose(vote_answer(40), NonPrivateEvent()), 1e-5) == math.inf
     assert pure_epsilon(vote_answer(40)) == math.inf
     assert pure_epsilon(NonPrivateEvent()) == math.inf
 
@@ -144,9 +144,9 @@ def test_an_unknown_event_is_refused():
     class Unknown(Event):
         pass
 
-    for price in (lambda e: rdp_of_event(e, ORDERS), pure_epsilon, lambda e: epsilon_of_event(e, 1e-5)):
+    for accountant in (lambda e: rdp_of_event(e, ORDERS), pure_epsilon, lambda e: price(e, 1e-5)):
         with pytest.raises(UnsupportedEventError):
-            price(compose(vote_answer(1), Unknown()))
+            accountant(compose(vote_answer(1), Unknown()))
 
 
 @pytest.mark.parametrize(
@@ -164,3 +164,15 @@ def test_an_unknown_event_is_refused():
 def test_impossible_curves_are_refused(call):
     with pytest.raises(SettingError):
         call()
+
+
+def test_the_claim_is_the_papers_table():
+    """Dodwadmath and Stich (2022), Table 1: ε = 11.75 at γ = 0.1 and 100 queries, above 20 elsewhere."""
+    assert claimed_by_moments(0.1, 100, 1e-5) == pytest.approx(11.75, abs=0.01)
+    for gamma, queries in ((0.5, 100), (0.1, 1000), (0.5, 1000)):
+        assert claimed_by_moments(gamma, queries, 1e-5) > 20
+
+
+def test_an_impossible_claim_is_refused():
+    with pytest.raises(SettingError, match="gamma"):
+        claimed_by_moments(0.0, 100, 1e-5)

@@ -37,15 +37,14 @@ def test_releases_compose_exactly_and_cost_less_than_the_sum_of_their_epsilons()
     assert max(singles) < epsilon < sum(singles)
 
 
-@pytest.mark.parametrize("shape", [0.0, 1.0, 2.5])
-@pytest.mark.parametrize("mean", [None, 17.0])
-def test_a_search_among_unequal_candidates_costs_what_dp_accounting_asks_for_the_dearest(mean, shape):
+@pytest.mark.parametrize("mean", [None, 1.0, 17.0, 1000.0])
+def test_a_search_among_unequal_candidates_costs_what_dp_accounting_asks_for_the_dearest(mean):
     from dp_accounting import dp_event, rdp
 
     accountant = rdp.RdpAccountant(list(default_orders()))
     dearest = dp_event.SelfComposedDpEvent(dp_event.GaussianDpEvent(25.0 / math.sqrt(2)), 60)
-    accountant.compose(dp_event.RepeatAndSelectDpEvent(dearest, mean or 3.0, shape))
-    epsilon = repeat_and_select_epsilon(CANDIDATES, DELTA, mean=mean, shape=shape)
+    accountant.compose(dp_event.RepeatAndSelectDpEvent(dearest, mean or 3.0, 1.0))
+    epsilon = repeat_and_select_epsilon(CANDIDATES, DELTA, mean=mean)
     assert epsilon == pytest.approx(accountant.get_epsilon(DELTA), rel=1e-9)
 
 
@@ -58,13 +57,17 @@ def test_many_candidates_are_cheaper_to_select_from_than_to_release():
     assert released_many > repeat_and_select_epsilon(many, DELTA)
 
 
-def test_one_candidate_is_no_search():
+def test_one_candidate_is_no_search_and_one_run_costs_no_less_than_the_run():
     assert repeat_and_select_epsilon(CANDIDATES[:1], DELTA) == price(CANDIDATES[0], DELTA)
+    assert repeat_and_select_epsilon(CANDIDATES[:1], DELTA, mean=1) >= price(CANDIDATES[0], DELTA)
 
 
-def test_no_candidates_are_refused():
-    with pytest.raises(SettingError, match="at least one"):
-        repeat_and_select_epsilon([], DELTA)
+@pytest.mark.parametrize(
+    ("candidates", "mean"), [([], None), (CANDIDATES, 0.5), (CANDIDATES, math.inf), (CANDIDATES, math.nan)]
+)
+def test_an_impossible_search_is_refused(candidates, mean):
+    with pytest.raises(SettingError, match="at least"):
+        repeat_and_select_epsilon(candidates, DELTA, mean=mean)
 
 
 def test_candidates_whose_curves_cross_are_priced_by_the_larger_at_each_order():
