@@ -58,7 +58,7 @@ ui: $(VENV)/installed
 	@terrine compare --ui
 
 deploy-local: $(VENV)/installed
-	@terrine deploy-local --keep
+	@bash deploy/local.sh
 
 clean:
 	rm -rf $(VENV) build *.egg-info

@@ -29,8 +29,8 @@ from prefect.testing.utilities import prefect_test_harness  # noqa: E402
 
 from benchmarks.cells import common_options, heading, row  # noqa: E402
 from benchmarks.crash.project import environment, small_project  # noqa: E402
-from flows.execution import InFlow, InProcess  # noqa: E402
-from flows.runners import local_cluster, task_runner  # noqa: E402
+from flows.execution import InProcess, executor  # noqa: E402
+from flows.runners import local_cluster  # noqa: E402
 from tasks.config.params import validate  # noqa: E402
 from tasks.config.sections import Runner  # noqa: E402
 from tasks.runtime.run import Run  # noqa: E402
@@ -48,14 +48,15 @@ def seconds_of(kind: str, workers: int, parts: int, run: Run) -> tuple[float, fl
     """Return the seconds until one part is done, and the seconds of `parts` more on the same workers."""
     measured: list[float] = []
 
-    @flow(name=f"fan-out on {kind}", task_runner=task_runner(Runner(kind=kind, workers=workers)))  # type: ignore[arg-type]
+    @flow(name=f"fan-out on {kind}")
     def fan_out() -> None:
-        for count in (1, parts):
-            start = time.perf_counter()
-            InFlow().map(
-                nothing, [(run, range(part, part + 1)) for part in range(count)], [str(p) for p in range(count)]
-            )
-            measured.append(time.perf_counter() - start)
+        with executor(Runner(kind=kind, workers=workers), "auto", fans_out=True) as execute:  # type: ignore[arg-type]
+            for count in (1, parts):
+                start = time.perf_counter()
+                execute.map(
+                    nothing, [(run, range(part, part + 1)) for part in range(count)], [str(p) for p in range(count)]
+                )
+                measured.append(time.perf_counter() - start)
 
     fan_out()
     return measured[0], measured[1]

@@ -36,7 +36,7 @@ from flows.stopping import stoppable
 
 prepare_environment()
 
-from flows import making
+from flows import making, stages
 from tasks.config.presets import derive, project_root, resolve, shown_assignment
 from tasks.config.values import read_yaml
 from tasks.reports.accuracy import known_accuracy
@@ -183,7 +183,7 @@ def make_all(root: Path, rows: Sequence[Row]) -> bool:
     complete = True
     for place, (run, row) in enumerate(of.items()):
         try:
-            if not making.is_made(root, run):
+            if not stages.is_made(root, run):
                 left = time_left(root, rows, list(of)[place:])
                 print(f"Run {place + 1} of {len(of)}, {run}: {row}{left}", flush=True)
                 making.make(root, run)

@@ -1,4 +1,4 @@
-"""`terrine`, and `python -m flows`: the commands, or which extra brings what they need."""
+"""`terrine`, and `python -m flows`: the command line, or the name of the extra that it lacks."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import sys
 
 _PARTIES = ("grpc", "cryptography", "nacl")
 STOPPED = 130
-"""The status that shells give what Ctrl-C ended."""
+"""The exit status of a process that Ctrl-C ended."""
 
 
 def main() -> None:
-    """Run the command line; where a package is missing, say which extra brings it."""
-    # Until a command is there to say how it ends: an exception in the middle of an import is a traceback at best.
+    """Run the command line. If a package is missing, name the extra that installs it."""
+    # An exception in the middle of an import would print a traceback.
     signal.signal(signal.SIGINT, _leave)
     from terrine.extras import OURS, missing
 
@@ -25,7 +25,7 @@ def main() -> None:
     except KeyboardInterrupt:
         _leave()
     except SystemExit as end:
-        if end.code == STOPPED:  # by typer, which says nothing
+        if type(end) is SystemExit and end.code == STOPPED:  # typer prints nothing
             _leave()
         raise
     except ModuleNotFoundError as error:

@@ -1,26 +1,25 @@
-"""Who carries a task: Prefect inside a flow, this very process outside one.
+"""Task execution: by a Prefect task runner inside a flow, by direct calls outside.
 
-A stage is written once against `Executor`. In a flow its tasks are submitted to the flow's task runner, run in
-parallel and show up on Prefect's page; run through DVC without a server the same functions are called directly.
+A stage is written once against `Executor`. In a flow its tasks are Prefect task runs, in parallel on the configured
+task runner. Stages that DVC starts without a server call the same functions directly.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import BrokenExecutor
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from flows import placement
+from tasks.config.sections import Runner
 from tasks.runtime.progress import CURRENT
 from tasks.runtime.run import Run
 from tasks.runtime.step import Step, prefect_is_here
-from terrine.errors import TerrineError
+from terrine.errors import SettingError, TerrineError
 
 if TYPE_CHECKING:
-    from prefect import Task
-    from prefect.context import FlowRunContext
     from prefect.futures import PrefectFuture
     from prefect.task_runners import TaskRunner
 
@@ -32,13 +31,13 @@ class Executor(Protocol):
         """Run one task and wait for it."""
 
     def map(self, task: Step, calls: Sequence[tuple[Any, ...]], names: Sequence[str]) -> None:
-        """Run a task for each tuple of arguments, in parallel where there is somebody to do it.
+        """Run the task once per argument tuple, in parallel if workers are available.
 
-        All calls are made; then the failures, if any, are reported together by their names.
+        All calls are made. Then failures are reported together, by their names.
         """
 
     def place(self, run: Run, part: int) -> Run:
-        """Return the run as part number `part` of a fan-out is handed it: on the part's own device."""
+        """Return the run for part number `part` of a fan-out: on the part's own device."""
 
 
 @dataclass(frozen=True)
@@ -59,20 +58,17 @@ class InProcess:
         task.fn(*arguments)
 
     def map(self, task: Step, calls: Sequence[tuple[Any, ...]], names: Sequence[str]) -> None:
-        parts = _parts(calls, names)
+        parts = [_Part(*each) for each in zip(names, calls, strict=True)]
         failures: _Failures = []
         for part in parts:
-            attempts = 1 + task.retries
-            for attempt in range(attempts):
+            for retries_left in reversed(range(1 + task.retries)):
                 try:
                     task.fn(*part.arguments)
                     break
-                except TerrineError as error:
-                    failures.append((part, error))
-                    break
                 except Exception as error:
-                    if attempt == attempts - 1:
+                    if isinstance(error, TerrineError) or not retries_left:
                         failures.append((part, error))
+                        break
         _report(task.name, failures, len(parts))
 
     def place(self, run: Run, part: int) -> Run:
@@ -80,61 +76,84 @@ class InProcess:
 
 
 class InFlow:
-    """Submits tasks to the task runner of the flow that is running."""
+    """Runs tasks as task runs of the current flow; those of a fan-out on a task runner that is started."""
+
+    def __init__(self, runner: TaskRunner[Any]) -> None:
+        self._runner = runner
 
     def run(self, task: Step, *arguments: Any) -> None:
         # In the flow's own process: a single task gains nothing from a trip to a worker.
         task(*arguments)
 
     def map(self, task: Step, calls: Sequence[tuple[Any, ...]], names: Sequence[str]) -> None:
-        parts = _parts(calls, names)
-        if not parts:
-            return  # nothing to draw, for instance, where a public pool is all that is asked about
-        failures = _submit(lambda part: _named(task.task, part.name).submit(*part.arguments), parts)
+        parts = [_Part(*each) for each in zip(names, calls, strict=True)]
+        failures = _submit(self._runner, task, parts)
+        # A process that is killed breaks the whole pool (Python's). Lost parts run again in a fresh pool, then one by
+        # one, so that only a part that kills its own process fails. Dask and Ray replace a dead worker themselves.
         for at_once in (len(parts), 1):
-            failures = _again_where_the_pool_broke(task.task, failures, at_once)
+            broken = [part for part, error in failures if isinstance(error, BrokenExecutor)]
+            failures = [(part, error) for part, error in failures if not isinstance(error, BrokenExecutor)]
+            for first in range(0, len(broken), max(1, at_once)):
+                with self._runner.duplicate() as fresh:
+                    failures += _submit(fresh, task, broken[first : first + at_once], ", again")
         _report(task.name, failures, len(parts))
 
     def place(self, run: Run, part: int) -> Run:
-        from prefect.task_runners import ThreadPoolTaskRunner
+        from flows.runners import ThreadPoolTaskRunner, device_of_part
 
-        if not isinstance(_runner_of_the_flow(), ThreadPoolTaskRunner):
+        if not isinstance(self._runner, ThreadPoolTaskRunner):
             return run
-        device = placement.device_of_part(run.params.device, part, len(placement.cuda_devices(run.params.device)))
-        return replace(run, params=run.params.model_copy(update={"device": device}))
+        return replace(run, params=run.params.model_copy(update={"device": device_of_part(run.params.device, part)}))
 
 
-def executor() -> Executor:
-    """Return the executor for where we are: inside a flow, or not."""
-    return InFlow() if _flow_context() is not None else InProcess()
+@contextmanager
+def executor(settings: Runner, device: str, *, fans_out: bool) -> Iterator[Executor]:
+    """Yield the executor of a stage: in a flow with the configured task runner if the stage fans out.
+
+    Raises:
+        SettingError: If the task runner is not installed, or its cluster cannot be reached.
+    """
+    if not _in_flow():
+        yield InProcess()
+        return
+    from flows.runners import device_per_task, task_runner
+
+    settings = settings if fans_out else Runner(workers=1)
+    with ExitStack() as stack:
+        try:
+            runner = stack.enter_context(task_runner(settings, device))
+            getattr(runner, "client", None)  # Dask connects when it is first used
+        except (OSError, TimeoutError) as error:
+            raise SettingError(
+                f"runner.address={settings.address}: connection failed ({error}). Start the cluster, correct the "
+                "address, or set runner.address=null to use this machine."
+            ) from error
+        stack.enter_context(device_per_task(settings, device))
+        try:
+            yield InFlow(runner)
+        except KeyboardInterrupt:
+            stack.pop_all()  # would wait for tasks; the process ends (`flows.stopping`)
+            raise
 
 
-def _flow_context() -> FlowRunContext | None:
+def _in_flow() -> bool:
     if not prefect_is_here():
-        return None
+        return False
     from prefect.context import FlowRunContext
 
-    return FlowRunContext.get()
+    return FlowRunContext.get() is not None
 
 
-def _parts(calls: Sequence[tuple[Any, ...]], names: Sequence[str]) -> list[_Part]:
-    return [_Part(name, arguments) for name, arguments in zip(names, calls, strict=True)]
-
-
-def _runner_of_the_flow() -> TaskRunner[Any]:
-    context = _flow_context()
-    if context is None:
-        raise RuntimeError("InFlow is used outside a flow.")
-    return context.task_runner
-
-
-def _named(task: Task[..., Any], name: str) -> Task[..., Any]:
-    return task.with_options(task_run_name=f"{task.name} {name}")
-
-
-def _submit(submit: Callable[[_Part], PrefectFuture[Any]], parts: Sequence[_Part]) -> _Failures:
+def _submit(runner: TaskRunner[Any], step: Step, parts: Sequence[_Part], suffix: str = "") -> _Failures:
     """Submit all parts, wait for all of them, and return those that failed."""
-    futures = [submit(part) for part in parts]
+    signature = inspect.signature(step.fn)
+    futures = [
+        runner.submit(
+            step.task.with_options(task_run_name=f"{step.name} {part.name}{suffix}"),
+            parameters=dict(signature.bind(*part.arguments).arguments),
+        )
+        for part in parts
+    ]
     failures: _Failures = []
     with CURRENT.fan_out(len(parts)) as one_finished:
         for part, future in zip(parts, futures, strict=True):
@@ -155,30 +174,6 @@ def _failure(future: PrefectFuture[Any]) -> BaseException | None:
     return result if isinstance(result, BaseException) else RuntimeError(f"ended as {future.state.name}")
 
 
-def _again_where_the_pool_broke(task: Task[..., Any], failures: _Failures, at_once: int) -> _Failures:
-    """Run the parts once more that were lost with a broken pool of processes, `at_once` at a time in a fresh pool.
-
-    A process that is killed takes the whole pool with it, also the parts that had done nothing wrong. Run alone, only a
-    part that kills its own process fails. Dask and Ray replace a dead worker by themselves.
-    """
-    broken = [part for part, error in failures if isinstance(error, BrokenExecutor)]
-    remaining = [(part, error) for part, error in failures if not isinstance(error, BrokenExecutor)]
-    for first in range(0, len(broken), at_once):
-        with _runner_of_the_flow().duplicate() as fresh:
-            remaining += _submit(_fresh_submit(task, fresh), broken[first : first + at_once])
-    return remaining
-
-
-def _fresh_submit(task: Task[..., Any], runner: TaskRunner[Any]) -> Callable[[_Part], PrefectFuture[Any]]:
-    signature = inspect.signature(task.fn)
-
-    def submit(part: _Part) -> PrefectFuture[Any]:
-        arguments = dict(signature.bind(*part.arguments).arguments)
-        return runner.submit(_named(task, f"{part.name}, again"), parameters=arguments)
-
-    return submit
-
-
 def _report(task: str, failures: _Failures, parts: int) -> None:
     if not failures:
         return
@@ -195,10 +190,8 @@ def _report(task: str, failures: _Failures, parts: int) -> None:
 
 
 def _sentence(error: BaseException) -> str:
-    """Return what is said about a failure; for a killed worker, what that usually means."""
+    """Return the text about a failure; for a killed worker, the usual reason."""
     if isinstance(error, BrokenExecutor) or type(error).__name__ == "KilledWorker":
-        return (
-            "its worker process was killed, most often for want of memory (smaller parts need less: teachers.per_task)"
-        )
+        return "its worker process was killed, most often for lack of memory (teachers.per_task makes parts smaller)"
     text = str(error)
     return text if isinstance(error, TerrineError) and text else f"{type(error).__name__}: {text}".rstrip(": ")

@@ -1,50 +1,73 @@
-"""The Prefect task runner that the parameters ask for: threads, processes, Dask or Ray.
+"""Prefect task runners: threads, processes, Dask or Ray, with one part of a fan-out per CUDA device.
 
-Whoever carries a task, its arguments are small: a run is its parameters and a path, and artefacts are read and written
-at their place on disk. So every worker must see the project's folder under the same path.
+Task arguments stay small: a run is its parameters and a path, and artefacts are read and written on disk. So every
+worker must see the project's folder under the same path.
+
+Worker processes get one device each through CUDA_VISIBLE_DEVICES, so a task asks for `cuda` and gets the device of its
+worker. Threads share a process, so their parts are assigned to the devices by number. Ray assigns devices itself.
 """
 
 from __future__ import annotations
 
+import multiprocessing
 import os
-from collections.abc import Callable, Iterator, Sequence
+import sys
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from prefect.task_runners import ProcessPoolTaskRunner, TaskRunner, ThreadPoolTaskRunner
 
-from flows import placement
 from tasks.config.sections import Runner
 from terrine.errors import SettingError
 
-
-def _threads(workers: int, devices: Sequence[str], settings: Runner) -> TaskRunner[Any]:
-    return ThreadPoolTaskRunner(max_workers=workers)
-
-
-def _processes(workers: int, devices: Sequence[str], settings: Runner) -> TaskRunner[Any]:
-    environments = placement.worker_environments(workers, devices, _cores())
-    return ProcessPoolTaskRunner(max_workers=workers, initializer=placement.enter_worker, initargs=(environments,))
+ANY_DEVICE = ("auto", "cuda")
+"""Values of the setting `device` that do not name one of several devices."""
 
 
-def _dask(workers: int, devices: Sequence[str], settings: Runner) -> TaskRunner[Any]:
-    from prefect_dask import DaskTaskRunner
+def task_runner(settings: Runner, device: str = "cpu") -> TaskRunner[Any]:
+    """Return the task runner for the settings `runner` and `device`.
 
+    Raises:
+        SettingError: If it is not installed.
+    """
+    devices = cuda_devices(device)
+    workers = settings.workers or len(devices) or _cores()
+    if settings.kind == "threads":
+        return ThreadPoolTaskRunner(max_workers=workers)
+    if settings.kind == "processes":
+        environments = worker_environments(workers, devices, _cores())
+        return ProcessPoolTaskRunner(max_workers=workers, initializer=enter_worker, initargs=(environments,))
+    if settings.kind == "dask":
+        from prefect_dask import DaskTaskRunner
+
+        if settings.address is not None:
+            return DaskTaskRunner(address=settings.address, client_kwargs={"timeout": "20s"})
+        return DaskTaskRunner(cluster_class=local_cluster, cluster_kwargs={"workers": workers, "devices": devices})
+    try:
+        from prefect_ray import RayTaskRunner
+    except ImportError as error:
+        raise SettingError(
+            f"runner.kind=ray needs packages that are not installed ({error}). Install them with "
+            "`pip install 'terrine[ray]'`, or use runner.kind=dask, which needs nothing else."
+        ) from error
     if settings.address is not None:
-        return DaskTaskRunner(address=settings.address, client_kwargs={"timeout": "20s"})
-    return DaskTaskRunner(cluster_class=local_cluster, cluster_kwargs={"workers": workers, "devices": tuple(devices)})
+        return RayTaskRunner(address=settings.address)
+    return RayTaskRunner(
+        init_kwargs={"num_cpus": workers, "num_gpus": len(devices), "include_dashboard": False, "log_to_driver": False}
+    )
 
 
 def local_cluster(workers: int, devices: Sequence[str] = ()) -> Any:
-    """Start a Dask cluster of single-threaded worker processes on this machine, one device each where there are any.
+    """Start a Dask cluster of single-threaded worker processes on this machine, one device each if there are any.
 
-    Dask's own LocalCluster gives all workers one environment; otherwise this is the same. A worker that dies is
-    replaced, and what it was doing is done again by another.
+    Unlike Dask's LocalCluster it gives each worker its own environment. A worker that dies is replaced, and its task
+    runs again on another.
     """
     from distributed import Nanny, Scheduler, SpecCluster
 
     common = {"nthreads": 1, "host": "127.0.0.1", "memory_limit": 1 / workers, "dashboard": False}
-    environments = placement.worker_environments(workers, devices, _cores())
+    environments = worker_environments(workers, devices, _cores())
     return SpecCluster(
         scheduler={"cls": Scheduler, "options": {"host": "127.0.0.1", "port": 0, "dashboard": False}},
         workers={
@@ -54,50 +77,68 @@ def local_cluster(workers: int, devices: Sequence[str] = ()) -> Any:
     )
 
 
-def _ray(workers: int, devices: Sequence[str], settings: Runner) -> TaskRunner[Any]:
-    try:
-        from prefect_ray import RayTaskRunner
-    except ImportError as error:
-        raise SettingError(
-            f"runner.kind=ray needs packages that are not installed ({error}). Install them with "
-            "`pip install 'terrine[ray]'`, or take runner.kind=dask, which needs nothing else."
-        ) from error
-    if settings.address is not None:
-        return RayTaskRunner(address=settings.address)
-    return RayTaskRunner(
-        init_kwargs={"num_cpus": workers, "num_gpus": len(devices), "include_dashboard": False, "log_to_driver": False}
-    )
-
-
-RUNNERS: dict[str, Callable[[int, Sequence[str], Runner], TaskRunner[Any]]] = {
-    "threads": _threads,
-    "processes": _processes,
-    "dask": _dask,
-    "ray": _ray,
-}
-
-
-def task_runner(settings: Runner, device: str = "cpu") -> TaskRunner[Any]:
-    """Return the task runner that the parameters `runner` and `device` ask for.
-
-    Raises SettingError for a runner that is not installed.
-    """
-    devices = placement.cuda_devices(device)
-    return RUNNERS[settings.kind](placement.number_of_workers(settings.workers, devices, _cores()), devices, settings)
-
-
 @contextmanager
 def device_per_task(settings: Runner, device: str) -> Iterator[None]:
-    """Have Ray give each task submitted in the block a device of its own, where this machine has devices (`device`
-    auto) or always (`cuda`): it hides all devices from tasks that ask for none. The other runners need nothing.
+    """Have Ray give each task that is submitted in the block a device of its own.
+
+    It does so if this machine has devices, or always with device=cuda; Ray hides all devices from tasks that request
+    none. The other runners need nothing.
     """
-    if settings.kind != "ray" or (device != "cuda" and not placement.cuda_devices(device)):
+    if settings.kind != "ray" or (device != "cuda" and not cuda_devices(device)):
         yield
         return
     from prefect_ray.context import remote_options
 
     with remote_options(num_gpus=1):
         yield
+
+
+def cuda_devices(device: str = "auto") -> tuple[str, ...]:
+    """Return the CUDA devices that this process may use, as CUDA_VISIBLE_DEVICES of a worker would name them.
+
+    There are none if `device` names a device (`cpu`, `cuda:1`): that one is used as it is.
+    """
+    if device not in ANY_DEVICE:
+        return ()
+    import torch
+
+    count, inherited = torch.cuda.device_count(), os.environ.get("CUDA_VISIBLE_DEVICES")
+    if not inherited:
+        return tuple(map(str, range(count)))
+    return tuple(entry.strip() for entry in inherited.split(","))[:count]
+
+
+def worker_environments(workers: int, devices: Sequence[str], cores: int) -> list[dict[str, str]]:
+    """Return the environment variables of each worker process: its share of the cores, and its device.
+
+    Worker k gets device k, from the first again if there are more workers than devices. An OMP_NUM_THREADS that the
+    user has set stays.
+    """
+    threads = {} if "OMP_NUM_THREADS" in os.environ else {"OMP_NUM_THREADS": str(max(1, cores // workers))}
+    placed = [{"CUDA_VISIBLE_DEVICES": devices[worker % len(devices)]} if devices else {} for worker in range(workers)]
+    return [threads | own for own in placed]
+
+
+def device_of_part(device: str, part: int) -> str:
+    """Return the device of part `part` if all parts share one process: in turn over the devices."""
+    count = len(cuda_devices(device))
+    return device if count < 2 else f"cuda:{part % count}"
+
+
+def enter_worker(environments: Sequence[dict[str, str]]) -> None:
+    """Give this worker process of a pool one of `environments`; workers that start in sequence take successive ones."""
+    # multiprocessing names it SpawnProcess-7. A shared counter could not be pickled with the task runner.
+    digits = multiprocessing.current_process().name.rpartition("-")[2]
+    own = environments[(int(digits) if digits.isdecimal() else 0) % len(environments)]
+    os.environ.update(own)
+    if "CUDA_VISIBLE_DEVICES" in own:
+        import torch
+
+        # Tasks arrive with the environment of the flow's process, which would show all devices again. CUDA reads the
+        # variable once, here.
+        torch.cuda.init()
+    elif "OMP_NUM_THREADS" in own and "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(int(own["OMP_NUM_THREADS"]))
 
 
 def _cores() -> int:

@@ -1,28 +1,31 @@
-"""What a stage does: its tasks, one after the other, or spread over whoever carries tasks.
+"""The stages of a run: the tasks of each, and their order.
 
-`dvc repro` gives every stage a process of its own, so each stage imports its own tasks and no other's.
+`dvc repro` gives every stage a process of its own, so each stage imports its own tasks only.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from flows.execution import Executor, InProcess, executor
+from flows.terminal import SHOWN
 from tasks.config.presets import resolve
 from tasks.pipeline.graph import MAIN
-from tasks.runtime import timing
+from tasks.runtime import leftovers, timing
 from tasks.runtime.accounts import budget_explained
 from tasks.runtime.code import write_code
 from tasks.runtime.graph import PARAMETERS, Pipeline, Stage, load
-from tasks.runtime.locks import making
+from tasks.runtime.locks import making, when_alone
 from tasks.runtime.origin import check_records
 from tasks.runtime.parameters import write_parameters
 from tasks.runtime.progress import CURRENT, progress_reporter
 from tasks.runtime.run import Run, open_run
+from tasks.runtime.sharing import take_over
 from tasks.runtime.store import Folders
-from tasks.runtime.versioning import commit, is_changed
+from tasks.runtime.versioning import changed_stages, commit, is_changed, refresh, select
 from tasks.transcription.graph import TRANSCRIPTION, pipeline_of
 from terrine.errors import ArtefactError
 
@@ -30,7 +33,7 @@ from terrine.errors import ArtefactError
 def over_groups(
     run: Run, execute: Executor, task: Any, groups: Sequence[range], *arguments: Any, name: str = ""
 ) -> None:
-    """Call task(run, *arguments, group) for every group of teachers, each in its place, as `name` and who they are."""
+    """Call task(run, *arguments, group) for every group of teachers, each on its device; `name` begins their names."""
     calls = [(execute.place(run, part), *arguments, group) for part, group in enumerate(groups)]
     execute.map(task, calls, [f"{name}{group.start}-{group.stop - 1}" for group in groups])
 
@@ -113,7 +116,7 @@ def _transcribe(run: Run, execute: Executor) -> None:
         session.abandon()
 
 
-SPREAD: Mapping[Stage, Callable[[Run, Executor], None]] = {
+_BODIES: Mapping[Stage, Callable[[Run, Executor], None]] = {
     MAIN["synthesize"]: _synthesize,
     MAIN["average"]: _average,
     MAIN["teach"]: _teach,
@@ -121,29 +124,29 @@ SPREAD: Mapping[Stage, Callable[[Run, Executor], None]] = {
     TRANSCRIPTION["teach"]: _teach_clients,
     TRANSCRIPTION["transcribe"]: _transcribe,
 }
-"""Stages whose tasks are not simply called with the run, one after the other."""
+"""Stages that do more than call their tasks with the run, one after the other."""
 
 
 def carry_out(stage: Stage, run: Run, execute: Executor) -> None:
-    """Do what a stage does, by an executor; what hangs on private records, once these are known to be the run's."""
+    """Run the tasks of a stage. One that reads private records first checks that these are the run's."""
     if "private/" in stage.needs:
         check_records(run)
     with budget_explained(run):
-        if stage in SPREAD:
-            SPREAD[stage](run, execute)
+        if stage in _BODIES:
+            _BODIES[stage](run, execute)
             return
         for task in stage.tasks.split():
             execute.run(load(task), run)
 
 
 def run_through(run: Run, first: str, last: str) -> None:
-    """Run the stages from `first` to `last` in this process, without DVC and without a server: for runs apart."""
+    """Run the stages from `first` to `last` in this process, without DVC and Prefect."""
     for stage in pipeline_of(run.params).between(first, last):
         carry_out(stage, run, InProcess())
 
 
 def run_stage(root: Path, name: str, stage: str) -> None:
-    """Run one stage of a run, wherever we are: inside a flow or as a DVC command."""
+    """Run one stage of a run, in a Prefect flow or outside."""
     CURRENT.begin(Folders(root, name), stage)
     if stage == PARAMETERS.name:
         run = write_parameters(root, name)
@@ -151,14 +154,72 @@ def run_stage(root: Path, name: str, stage: str) -> None:
         return
     run = open_run(root, name)
     known = pipeline_of(run.params)[stage]
-    with timing.measured(run, stage):
-        carry_out(known, run, executor())
+    settings, device, fans_out = run.params.runner, run.params.device, known.fans_out(run.params)
+    with timing.measured(run, stage), executor(settings, device, fans_out=fans_out) as execute:
+        carry_out(known, run, execute)
+
+
+def run_stages(
+    root: Path,
+    run: str,
+    run_one: Callable[[Path, str, str], None],
+    logger: logging.Logger | logging.LoggerAdapter,
+    *,
+    selects: bool,
+) -> None:
+    """Run every stage that DVC calls changed, with `run_one`, and commit it. Equal stages of other runs are copied.
+
+    Other runs of the project may be made at the same time. Leftovers of killed processes are removed first.
+
+    Args:
+        root: The project.
+        run: The name of the run.
+        run_one: Called with the project, the run and the stage.
+        logger: Gets a line for each stage that is not run.
+        selects: Whether later commands refer to this run.
+    """
+    clear(root, run)
+    with making(root, run):
+        pipeline, lines = begin(root, run), SHOWN.get()
+        if selects:
+            select(root, run, pipeline)
+        refresh(root, run, pipeline)
+        for stage in pipeline.names:
+            CURRENT.begin(Folders(root, run), stage)
+            if lines is not None:
+                lines.begin(pipeline.names, stage)
+            changed, source = is_changed(root, run, stage, pipeline), None
+            if not changed:
+                logger.info("%s: unchanged", stage)
+            elif source := take_over(root, run, stage, pipeline):
+                logger.info("%s: as in %s", stage, source)
+            else:
+                run_one(root, run, stage)
+            if changed:
+                commit(root, run, stage, pipeline)
+            if lines is not None:
+                lines.end(made=changed, source=source)
+
+
+def clear(root: Path, run: str) -> None:
+    """Remove leftovers of killed processes: of this run, and of the whole project if no process is at work there."""
+    when_alone(root, lambda: leftovers.remove(leftovers.of_the_project(root)))
+    with making(root, run):
+        leftovers.remove(leftovers.of_a_run(Folders(root, run)))
+
+
+def is_made(root: Path, run: str) -> bool:
+    """Tell whether a run is finished and DVC would run no stage of it again."""
+    return Folders(root, run).finished and not changed_stages(root, run, pipeline_of(resolve(root, run)))
 
 
 def state_anew(root: Path, name: str) -> None:
-    """Write a run's statement anew, which says what was learnt since: an audit's bound, or a search's price.
+    """Write a run's statement again, with what was learnt since: an audit's bound, or the cost of a search.
 
-    The release is stored, so that nothing is drawn or charged. Raises what `check_released` does.
+    The release is stored, so nothing is drawn or charged.
+
+    Raises:
+        ArtefactError: See `check_released`.
     """
     with making(root, name):
         check_released(root, name)
@@ -167,12 +228,15 @@ def state_anew(root: Path, name: str) -> None:
 
 
 def check_released(root: Path, name: str) -> None:
-    """Raise ArtefactError unless a run's release and statement are those of what it is now: made anew, they would be
-    others."""
+    """Check that a run's release and statement belong to its current settings, data and code.
+
+    Raises:
+        ArtefactError: If running the stage again would make another release.
+    """
     if is_changed(root, name, "aggregate", pipeline_of(open_run(root, name).params)):
         raise ArtefactError(
-            f"What run {name} has released was made of other settings, data or code than it has now. Make it first: "
-            f"terrine run --preset {name}. Nothing was released."
+            f"The release of run {name} was made with other settings, data or code than it has now. Run "
+            f"`terrine run --preset {name}` first. Nothing was released."
         )
 
 
@@ -187,7 +251,7 @@ def make_changed(root: Path, name: str, stages: Sequence[str]) -> None:
 
 
 def begin(root: Path, name: str) -> Pipeline:
-    """Return the pipeline that makes a run, once it is known that what can be refused before any work is not."""
+    """Return the pipeline of a run, after every check that is possible before any work."""
     params = resolve(root, name)
     pipeline = pipeline_of(params)
     if pipeline.check is not None:

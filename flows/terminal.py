@@ -1,7 +1,7 @@
-"""What a run shows: a line for each stage, and a bar under them on a terminal; all else is in the run's log.
+"""Output of a run: a line for each stage, with a bar on a terminal; everything else is in the run's log.
 
-Libraries and their child processes write where they please, so it is the two outputs of the process that lead to the
-log while a run is made, and what is shown goes to a copy of the terminal.
+Libraries and their child processes write to standard output and error, so both are redirected to the log during a run,
+and the lines go to a copy of the terminal.
 """
 
 from __future__ import annotations
@@ -24,24 +24,23 @@ from rich.text import Text
 
 from flows.logs import LoggedError
 from flows.printing import printer
-from flows.stopping import last_words, stay_if_stopping
 from tasks.runtime.progress import CURRENT
 from tasks.runtime.store import Folders
 from terrine.errors import TerrineError
 
 OURS = ("flows", "tasks", "terrine", "prefect.flow_runs")
-"""Loggers whose warnings are for the user; the last is what the flow itself says through Prefect."""
+"""Loggers whose warnings are for the user; the last one is the flow's own logger in Prefect."""
 
 
 class _Bar(BarColumn):
-    """A bar, where it is known how far the work is."""
+    """A bar, if the progress is known."""
 
     def render(self, task: Task) -> RenderableType:  # type: ignore[override]
         return super().render(task) if task.total is not None else Text()
 
 
 class _Live(Progress):
-    """Looks at how far the stage is whenever it draws."""
+    """Reads the progress of the stage whenever it draws."""
 
     def get_renderables(self) -> Iterator[RenderableType]:
         for task in self.tasks:
@@ -51,7 +50,7 @@ class _Live(Progress):
 
 
 class StageLines:
-    """The lines of a run's stages, each with its seconds; below them, on a terminal, the one that is being made."""
+    """A line with its seconds for each stage; below them, on a terminal, the current stage."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -79,14 +78,14 @@ class StageLines:
         self._live.stop()
 
     def begin(self, names: Sequence[str], stage: str) -> None:
-        """Show that the run is at a stage."""
+        """Show the current stage."""
         widest = max(map(len, names))
         self._head = f"{names.index(stage) + 1:{len(str(len(names)))}}/{len(names)} {stage:{widest}}"
         self._began = time.monotonic()
         self._show(self._head)
 
     def end(self, *, made: bool, source: str | None = None) -> None:
-        """Leave the line of the stage that was begun last; `source`: the run that it was taken from."""
+        """Print the line of the current stage; `source` is the run that it was copied from."""
         spent = f"{time.monotonic() - self._began:7.1f} s" if made else "  unchanged"
         spent += f", as in {source}" * bool(source)
         self.console.print(f"{self._head}{spent}", soft_wrap=True)
@@ -95,12 +94,6 @@ class StageLines:
         """Show a warning above the bar."""
         self.console.print(Text(f"Warning: {text}", style="yellow"), soft_wrap=True)
 
-    def stopped(self, text: str) -> None:
-        """Take the bar away and leave a last line."""
-        self._live.stop()
-        self.console.print(text, soft_wrap=True)
-        self.console.file.flush()
-
     def _show(self, text: str) -> None:
         if self._task is not None:
             self._live.remove_task(self._task)
@@ -108,7 +101,7 @@ class StageLines:
 
 
 SHOWN: ContextVar[StageLines | None] = ContextVar("shown", default=None)
-"""What shows the stages of the run that is being made, if anything does."""
+"""The lines of the run that is being made, if it has any."""
 
 
 class _Warnings(logging.Handler):
@@ -125,14 +118,17 @@ class _Warnings(logging.Handler):
 
 @contextmanager
 def quiet(root: Path, run: str) -> Iterator[Console]:
-    """Show no more of what is done in the block than its stages and our warnings; the run's log has everything.
+    """Show only stages and our warnings during the block; the run's log has everything.
 
-    What is yielded prints to the terminal. Raises LoggedError for an error that is no TerrineError; both are given a
-    note that names the log.
+    Yields:
+        A console that prints to the terminal.
+
+    Raises:
+        LoggedError: For an error that is no TerrineError. A note on either names the log.
     """
     log = Folders(root, run).private / "run.log"
     log.parent.mkdir(parents=True, exist_ok=True)
-    with open(log, "a", encoding="utf-8") as file, _led_into(file) as terminal:
+    with open(log, "a", encoding="utf-8") as file, _redirected(file) as terminal:
         lines = StageLines(printer(terminal))
         warnings = _Warnings(lines)
         shown = SHOWN.set(lines)
@@ -141,11 +137,8 @@ def quiet(root: Path, run: str) -> Iterator[Console]:
         for name in OURS:
             logging.getLogger(name).addHandler(warnings)
         try:
-            with last_words(lines.stopped), lines:
-                try:
-                    yield lines.console
-                finally:
-                    stay_if_stopping()
+            with lines:
+                yield lines.console
         except TerrineError as error:
             error.add_note(_note(root, log))
             raise
@@ -158,7 +151,7 @@ def quiet(root: Path, run: str) -> Iterator[Console]:
             SHOWN.reset(shown)
             for name in OURS:
                 logging.getLogger(name).removeHandler(warnings)
-            # Prefect says good-bye when the process ends, and nobody needs to hear it.
+            # Prefect logs its shutdown at exit.
             atexit.register(logging.disable)
 
 
@@ -167,8 +160,8 @@ def _note(root: Path, log: Path, what: str = "The log: ") -> str:
 
 
 @contextmanager
-def _led_into(log: TextIO) -> Iterator[TextIO]:
-    """Lead the outputs of this process and of those it starts into a file; yields what still is the terminal."""
+def _redirected(log: TextIO) -> Iterator[TextIO]:
+    """Redirect the outputs of this process and its children to a file; yields the terminal."""
     outputs = (sys.stdout, sys.stderr)
     for stream in outputs:
         stream.flush()

@@ -26,7 +26,7 @@ app = typer.Typer(
 PANELS: dict[str, tuple[Callable[..., None], ...]] = {
     "Projects and runs": (
         *(run.init, check.check, stoppable()(run.run), stoppable()(sweep.sweep)),
-        *(run.presets, run.params, compare.compare, run.deploy_local),
+        *(run.presets, run.params, compare.compare),
     ),
     "Privacy": (ledger.ledger, accounting.account, stoppable()(release.statement), release.verify, audit.audit),
     "Student": (student.predict, student.serve, student.export),

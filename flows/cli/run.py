@@ -55,8 +55,7 @@ def run(
 
     If the data have changed since the run read them, the command says so and exits with status 1.
     """
-    from flows.making import clear, make
-    from flows.stages import begin
+    from flows.stages import begin, clear
     from tasks.config.presets import derive, project_root, selected_run
     from tasks.pipeline.dataset import tell_changed_records
     from tasks.reports.summary import costs
@@ -77,6 +76,8 @@ def run(
     select(root, name, graph)
     changed = changed_stages(root, name, graph)
     if changed:
+        from flows.making import make
+
         console.print(Text.assemble("Run ", (name, "bold")))
         make(root, name, with_server=not no_server)
     else:
@@ -170,18 +171,6 @@ def _values_of_run(root: Path, name: str) -> dict[str, Any]:
     return flat(params.model_dump(mode="json")) | {".".join(key): AUTO for key in automatic}
 
 
-def deploy_local(
-    deployment: Annotated[str, typer.Option(help="A deployment of prefect.yaml.")] = "try",
-    port: Annotated[int | None, typer.Option(help="Port of the server; default 4200, or a free one.")] = None,
-    keep: Annotated[bool, typer.Option(help="Leave server and worker running until Ctrl-C.")] = False,
-) -> None:
-    """Start a Prefect server and worker on this machine, deploy the pipeline and run it."""
-    from flows import deploy
-    from tasks.config.presets import project_root
-
-    deploy.deploy_local(project_root(), deployment, port=port, keep=keep)
-
-
 def stage(
     name: str, run: Annotated[str | None, typer.Option(help="The run; default: the one selected last.")] = None
 ) -> None:
@@ -201,9 +190,9 @@ def stage(
     with making(root, chosen):
         leftovers.remove(leftovers.of_a_run(Folders(root, chosen)))
         if os.environ.get("PREFECT_API_URL") and name != "parameters":
-            from flows.pipeline import run_stage_as_flow
+            from flows.pipeline import stage_flow
 
-            run_stage_as_flow(root, chosen, name)
+            stage_flow(chosen, name)
         else:
             from flows.stages import run_stage
 

@@ -90,10 +90,10 @@ def result_lines(run: Run, *own: tuple[str, str]) -> Text:
     )
 
 
-def for_anybody(run: Run) -> str:
-    """Return a finished run as a table in Markdown that anybody may read: what was released, and where it lies."""
+def for_anybody(run: Run) -> dict[str, str]:
+    """Return the public figures of a finished run, and the paths of its files, by their names."""
     statement, accuracy = read_statement(run.folders.statement), known_accuracy(run)
-    rows = {"ε": "none: **NOT PRIVATE**"}
+    rows = {"run": run.name, "ε": "none: NOT PRIVATE"}
     if statement["private"]:
         rows["ε"] = f"{statement['epsilon_guaranteed']:g} at δ = {statement['delta']:g}, per {statement['unit']}"
         rows |= {"not protected": " ".join(public)} if (public := told(statement, "unprotected")) else {}
@@ -116,8 +116,8 @@ def for_anybody(run: Run) -> str:
         ("privacy statement", run.folders.release / "statement.html"),
         ("report (private)", run.folders.report),
     ):
-        rows[name] = f"`{path.relative_to(run.root)}`"
-    return "\n".join([f"| run | {run.name} |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows.items())])
+        rows[name] = str(path.relative_to(run.root))
+    return rows
 
 
 def _alarm(text: str) -> Text:

@@ -1,7 +1,7 @@
 """What is known about a release beside the release itself: the search it came from, the audit its mechanism passed.
 
 Both are found outside the stages, from public quantities, and lie beside the run's public artefacts. The release's
-statement quotes them; `flows.cli.audit` and `flows.cli.sweep` see to it that it is written anew.
+statement quotes them; `flows.cli.audit` and `flows.sweep` see to it that it is written anew.
 """
 
 from __future__ import annotations

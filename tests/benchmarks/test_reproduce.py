@@ -97,7 +97,7 @@ def drawn(tmp_path, monkeypatch):
     monkeypatch.setattr("benchmarks.reproduce.papers", lambda: {"drawn": paper})
     monkeypatch.setattr("benchmarks.reproduce.open_run", lambda root, run: Run(root, run, None))
     monkeypatch.setattr("benchmarks.reproduce.figures", lambda run, published: RUN)
-    monkeypatch.setattr("flows.making.changed_stages", lambda *of: [])
+    monkeypatch.setattr("flows.stages.changed_stages", lambda *of: [])
     made = []
 
     def make(root, run):

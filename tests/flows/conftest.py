@@ -11,6 +11,8 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
+import time
+import urllib.request
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
@@ -20,9 +22,6 @@ import yaml
 from filelock import FileLock
 
 from benchmarks.crash.project import small_project
-from flows.deploy import wait_until_healthy
-from tasks.runtime.databases import lay_out
-from terrine.errors import TerrineError
 from terrine.ports import free_ports
 
 
@@ -36,7 +35,12 @@ def run_folder(tmp_path_factory):
 def _migrated(pytestconfig, name, migrate):
     """An SQLite database with its tables and nothing in them: migrations take long, so it stays for later test runs."""
     kept = pytestconfig.cache.mkdir("databases") / f"{name}.db"
-    lay_out(kept, migrate, kept.with_suffix(".lock"))
+    with FileLock(kept.with_suffix(".lock")), tempfile.TemporaryDirectory() as folder:
+        if not kept.exists():
+            migrate(fresh := Path(folder, "fresh.db"))
+            with contextlib.closing(sqlite3.connect(fresh)) as connection:
+                connection.execute("VACUUM INTO ?", (str(whole := kept.with_suffix(".new")),))
+            whole.replace(kept)
     return kept
 
 
@@ -71,7 +75,7 @@ def prefect_server(run_folder, prefect_database):
     It is one for all processes of a test run: the first that asks starts it, the last that is done ends it.
     """
     from prefect.context import _temporary_global_settings_context, get_settings_context
-    from prefect.settings import PREFECT_API_URL, temporary_settings
+    from prefect.settings import PREFECT_API_URL, PREFECT_LOGGING_TO_API_ENABLED, temporary_settings
 
     place = run_folder / "prefect.json"
     with FileLock(f"{place}.lock"):
@@ -79,7 +83,7 @@ def prefect_server(run_folder, prefect_database):
         place.write_text(json.dumps(server | {"users": server["users"] + 1}))
     # Globally as well, as Prefect's own harness does: its threads would start a server of their own.
     with (
-        temporary_settings({PREFECT_API_URL: server["url"]}),
+        temporary_settings({PREFECT_API_URL: server["url"], PREFECT_LOGGING_TO_API_ENABLED: False}),
         _temporary_global_settings_context(get_settings_context()),
     ):
         yield
@@ -93,24 +97,34 @@ def prefect_server(run_folder, prefect_database):
 
 
 def _start_server(folder, database):
-    """Start a Prefect server in a folder of its own; return its process, its URL, and that nobody uses it yet."""
+    """Start a Prefect server in a folder of its own; return its process, its URL, and that it has no user yet."""
     folder = Path(tempfile.mkdtemp(dir=folder))
     shutil.copy(database, folder / "prefect.db")
     idle = ("CANCELLATION_CLEANUP", "FOREMAN", "LATE_RUNS", "PAUSE_EXPIRATIONS", "SCHEDULER", "TRIGGERS")
     environment = os.environ | {f"PREFECT_SERVER_SERVICES_{service}_ENABLED": "false" for service in idle}
     environment["PREFECT_SERVER_DATABASE_CONNECTION_URL"] = f"sqlite+aiosqlite:///{folder / 'prefect.db'}"
-    environment["PREFECT_SERVER_UI_ENABLED"] = "false"
-    port, log = free_ports()[0], folder / "prefect.log"
-    program = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)]
-    with open(log, "wb") as stream:
+    port = free_ports()[0]
+    program = [
+        sys.executable,
+        "-m",
+        "prefect",
+        "server",
+        "start",
+        "--no-ui",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+    ]
+    with open(folder / "prefect.log", "wb") as stream:
         process = subprocess.Popen(program, env=environment, stdout=stream, stderr=stream)
-    url = f"http://127.0.0.1:{port}/api"
-    try:
-        wait_until_healthy(url, process, log, seconds=300)
-    except TerrineError:
-        process.kill()
-        raise
-    return {"process": process.pid, "url": url, "users": 0}
+    url, deadline = f"http://127.0.0.1:{port}/api", time.monotonic() + 300
+    while process.poll() is None and time.monotonic() < deadline:
+        with contextlib.suppress(OSError), urllib.request.urlopen(f"{url}/health", timeout=10):
+            return {"process": process.pid, "url": url, "users": 0}
+        time.sleep(0.1)
+    process.kill()
+    raise RuntimeError(f"The server did not start: {folder / 'prefect.log'}")
 
 
 def make_project(folder: Path) -> Path:

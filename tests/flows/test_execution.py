@@ -6,7 +6,6 @@ import cloudpickle
 import pytest
 
 from flows.execution import InFlow, InProcess, executor
-from flows.runners import task_runner
 from tasks.config.params import validate
 from tasks.config.sections import Runner
 from tasks.runtime.run import Run
@@ -41,10 +40,11 @@ def names(numbers):
 def map_in_flow(settings, task, calls, labels):
     from prefect import flow
 
-    @flow(task_runner=task_runner(settings))
+    @flow
     def parts():
-        assert isinstance(executor(), InFlow)
-        executor().map(task, calls, labels)
+        with executor(settings, "cpu", fans_out=True) as execute:
+            assert isinstance(execute, InFlow)
+            execute.map(task, calls, labels)
 
     parts()
 

@@ -15,8 +15,8 @@ from distributed import Client
 from prefect import flow
 
 from flows.execution import executor
-from flows.pipeline import run_stage_as_flow
-from flows.runners import local_cluster, task_runner
+from flows.pipeline import stage_flow
+from flows.runners import local_cluster
 from flows.stages import carry_out, run_stage, run_through
 from tasks.config.sections import Runner
 from tasks.pipeline import teach
@@ -50,12 +50,17 @@ def settle(project, **sections):
     return open_run(project, "small")
 
 
-def votes_after(project, door=run_stage_as_flow):
-    """Teach through a door, vote, and return the bytes of teachers and votes."""
+def run_in_a_flow(project, run, stage):
+    """Run a stage of the project that TERRINE_ROOT names."""
+    stage_flow(run, stage)
+
+
+def votes_after(project, run_one=run_in_a_flow):
+    """Teach, vote, and return the bytes of teachers and votes."""
     folders = open_run(project, "small").folders
     for folder in (folders.teachers, folders.votes):
         shutil.rmtree(folder, ignore_errors=True)
-    door(project, "small", "teach")
+    run_one(project, "small", "teach")
     run_stage(project, "small", "vote")
     teachers = {file.name: file.read_bytes() for file in sorted(folders.teachers.iterdir())}
     return teachers, (folders.votes / "votes.npy").read_bytes()
@@ -124,10 +129,11 @@ def test_a_record_moves_one_teacher_whoever_carries_them(tmp_path, prefect_serve
     ]
     whom = {"address": cluster.scheduler_address} if kind == "dask" else {"workers": 2}
 
-    @flow(task_runner=task_runner(Runner(kind=kind, **whom)), validate_parameters=False)
+    @flow(validate_parameters=False)
     def teach_both():
-        for run in runs:
-            carry_out(MAIN["teach"], run, executor())
+        with executor(Runner(kind=kind, **whom), "cpu", fans_out=True) as execute:
+            for run in runs:
+                carry_out(MAIN["teach"], run, execute)
 
     for run in runs:
         run_through(run, "dataset", "average")
@@ -153,7 +159,7 @@ def test_votes_of_networks_are_the_same_bytes_in_blocks_spread_over_workers(prep
     shutil.rmtree(run.folders.votes)
     monkeypatch.setattr(vote.teacher_kind(run).__class__, "block", 7)
     assert len(vote.blocks(run)) == 4
-    run_stage_as_flow(project, "small", "vote")
+    stage_flow("small", "vote")
     assert (run.folders.votes / "votes.npy").read_bytes() == expected
 
 
@@ -220,9 +226,10 @@ def fail_or_finish(folder, number):
 def test_a_part_that_kills_its_process_is_reported_and_the_others_finish(prefect_server, tmp_path):
     numbers = [1, 3, 4, 5]
 
-    @flow(task_runner=task_runner(Runner(kind="processes", workers=1)))
+    @flow
     def parts():
-        executor().map(fail_or_finish, [(str(tmp_path), number) for number in numbers], list(map(str, numbers)))
+        with executor(Runner(kind="processes", workers=1), "cpu", fans_out=True) as execute:
+            execute.map(fail_or_finish, [(str(tmp_path), number) for number in numbers], list(map(str, numbers)))
 
     # One worker at a time: 5 is always waiting behind 4 when it dies.
     with pytest.raises(RuntimeError, match=r"2 of 4 parts of 'groups' failed \(groups 3: RuntimeError") as caught:

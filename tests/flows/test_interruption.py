@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.reproduce import main as reproduce
 from flows import making
-from flows.stages import run_stage
+from flows.stages import pipeline_of, run_stage
 from tasks.config.presets import derive
 from tasks.pipeline import teach
 from tasks.pipeline.teach import groups, work_folder
@@ -88,10 +88,10 @@ def test_a_table_killed_after_a_release_goes_on_with_it_and_pays_once(finished, 
 
     def until_killed():
         arm(
-            "flows.making",
+            "flows.stages",
             "commit",
             "before",
-            making.pipeline_of(open_run(finished, "small").params).names.index("student"),
+            pipeline_of(open_run(finished, "small").params).names.index("student"),
         )
         table()
 

@@ -1,8 +1,5 @@
 """What a run does where nothing is left to be made."""
 
-import fcntl
-import os
-
 import numpy as np
 import pytest
 from typer.testing import CliRunner
@@ -11,7 +8,7 @@ from flows.cli import app
 from flows.stages import run_stage
 from tasks.config.presets import derive
 from tasks.runtime.identity import changes_told
-from tasks.runtime.locks import FOLDER, making
+from tasks.runtime.locks import making
 from tasks.runtime.store import Folders
 from tests.flows.conftest import set_small
 
@@ -32,24 +29,19 @@ def test_a_run_that_is_complete_clears_what_killed_processes_left_and_nothing_th
     run_stage(project, derive(project, "small", []), "parameters")
     folders, mark = Folders(project, "small"), ".0123456789ab.tmp"
     own, shared = folders.dataset / f".train.npy{mark}", folders.shared("backbone", "1234") / f".checkpoint{mark}"
-    dead, alive = project / FOLDER / "server-dead", project / FOLDER / "server-alive"
     other = Folders(project, "other").dataset / f".train.npy{mark}"
 
     def run():
-        for folder in (dead, alive, *(path.parent for path in (own, shared, other))):
-            folder.mkdir(parents=True, exist_ok=True)
         for path in (own, shared, other):
+            path.parent.mkdir(parents=True, exist_ok=True)
             path.touch()
-        held = os.open(alive, os.O_RDONLY)
-        fcntl.flock(held, fcntl.LOCK_EX)
         done = CliRunner().invoke(app, ["run", "--preset", "small"])
-        os.close(held)
         assert "nothing to do" in done.output, done.output
-        return [path.exists() for path in (own, dead, shared, alive, other)]
+        return [path.exists() for path in (own, shared, other)]
 
-    assert run() == [False, False, False, True, True]
+    assert run() == [False, False, True]
     with making(project, "other"):
-        assert run() == [False, False, True, True, True]
+        assert run() == [False, True, True]
 
 
 def test_a_finished_run_whose_data_changed_is_not_called_up_to_date(project, nothing_is_left):

@@ -30,8 +30,7 @@ def test_lines_tables_and_warnings_show_brackets_as_they_are():
         lines.begin([WORDS], WORDS)
         lines.warn(WORDS)
         lines.end(made=True)
-    lines.stopped(WORDS)
-    assert shown.getvalue().count(WORDS) == 8
+    assert shown.getvalue().count(WORDS) == 7
 
 
 def test_every_console_of_a_command_is_made_in_one_place():

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import yaml
 
-import flows.cli.sweep
+import flows.sweep
 import tasks.reports.comparison
 import tasks.runtime.versioning
 import tasks.tools.sweep
@@ -127,10 +127,9 @@ class Pipeline:
 @pytest.fixture
 def stages(project, monkeypatch):
     pipeline = Pipeline(project)
-    monkeypatch.setattr(flows.cli.sweep, "prepare", pipeline.prepare)
-    monkeypatch.setattr("flows.making.make", pipeline.make)
-    monkeypatch.setattr("flows.making.is_made", pipeline.is_made)
-    monkeypatch.setattr("flows.stages.state_anew", lambda root, run: pipeline.restated.append(run))
+    for name in ("prepare", "make", "is_made"):
+        monkeypatch.setattr(flows.sweep, name, getattr(pipeline, name))
+    monkeypatch.setattr(flows.sweep, "state_anew", lambda root, run: pipeline.restated.append(run))
     monkeypatch.setattr(tasks.reports.comparison, "read_statement", read_json)
     monkeypatch.setattr(
         "tasks.tools.sweep_tracking.log_sweep", lambda root, preset, result: vars(pipeline).update(result=result)
@@ -139,7 +138,7 @@ def stages(project, monkeypatch):
 
 
 def run_sweep(*varied, settings=(), select="none", workers=1):
-    flows.cli.sweep.sweep(list(varied), preset="trial", set_=list(settings), select=select, workers=workers)
+    flows.sweep.sweep(list(varied), "trial", list(settings), select, workers)
 
 
 def account_of(root, run):
@@ -258,12 +257,12 @@ def test_with_workers_one_candidate_of_each_release_goes_before_those_that_share
     def makers(workers):
         def submit(root, run):
             begun.append(run)
-            return flows.cli.sweep._here(root, run)
+            return flows.sweep._here(root, run)
 
         assert workers == 3
         yield submit
 
-    monkeypatch.setattr(flows.cli.sweep, "_makers", makers)
+    monkeypatch.setattr(flows.sweep, "_makers", makers)
     run_sweep("aggregation.sigma=30,40", "student.l2=1,2", workers=3)
     first, second, third, fourth = (row["run"] for row in stages.result["candidates"])
     assert begun == [first, third, second, fourth]

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from flows import pipeline as flow
-from flows.deploy import check_overrides
+from flows.site_policy import check_overrides
 from terrine.errors import SettingError
 
 
@@ -41,7 +41,7 @@ def test_budgets_noise_and_places_are_not_overridden_whatever_is_listed(override
     with pytest.raises(SettingError, match="A deployment may not override"):
         check_overrides(tmp_path, ["seed=3", override])
     if override.partition(".")[0] not in ("data", "tracking", "transcription"):
-        (tmp_path / "prefect.yaml").write_text("definitions: {overridable: [ledger, aggregation, privacy, runner]}\n")
+        (tmp_path / "site.yaml").write_text("overridable: [ledger, aggregation, privacy, runner]\n")
         with pytest.raises(SettingError, match="A deployment may not override"):
             check_overrides(tmp_path, [override])
 
@@ -49,8 +49,7 @@ def test_budgets_noise_and_places_are_not_overridden_whatever_is_listed(override
 def test_the_rest_is_overridden_as_the_site_lists_it(tmp_path: Path) -> None:
     usual = ["aggregation.epsilon=2", "seed=3", "student={l2: 0.1}"]
     check_overrides(tmp_path, usual)
-    check_overrides(Path(__file__).resolve().parents[2], usual)
-    (tmp_path / "prefect.yaml").write_text("definitions: {overridable: [student, data.edition]}\n")
+    (tmp_path / "site.yaml").write_text("overridable: [student, data.edition]\n")
     check_overrides(tmp_path, ["student.l2=0.1", "data.edition=2"])
     for refused in ("seed=3", "data.size=8"):
         with pytest.raises(SettingError, match=r"it may set student, data\.edition"):
@@ -58,7 +57,7 @@ def test_the_rest_is_overridden_as_the_site_lists_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("deployment", [None, "id of a deployment"])
-def test_the_flow_asks_where_a_deployment_starts_it_and_only_there(
+def test_the_flow_checks_overrides_only_if_a_deployment_starts_it(
     deployment: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = []
@@ -66,11 +65,10 @@ def test_the_flow_asks_where_a_deployment_starts_it_and_only_there(
         "deployment": SimpleNamespace(id=deployment),
         "project_root": lambda: tmp_path,
         "derive": lambda root, preset, overrides: made.append(overrides) or "run",
-        "walk": lambda *_, **__: None,
-        "told_when_stopped": lambda *_, **__: nullcontext(),
+        "run_stages": lambda *_, **__: None,
         "get_run_logger": lambda: None,
-        "create_markdown_artifact": lambda *_, **__: None,
-        "for_anybody": str,
+        "create_table_artifact": lambda *_, **__: None,
+        "for_anybody": lambda run: {},
         "open_run": lambda root, run: run,
         "shorten_users_errors": lambda: None,
     }.items():
@@ -86,14 +84,14 @@ def test_the_flow_asks_where_a_deployment_starts_it_and_only_there(
 def test_a_sweep_that_a_deployment_starts_varies_what_may_be_overridden(
     vary: list[str], overrides: list[str] | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from flows.cli import sweep as cli
+    from flows import sweep
 
     made = []
-    monkeypatch.setattr(cli, "sweep", lambda *given: made.append(given))
-    monkeypatch.setattr(flow, "project_root", lambda: tmp_path)
-    monkeypatch.setattr(flow, "deployment", SimpleNamespace(id="id of a deployment"))
+    monkeypatch.setattr(sweep, "sweep", lambda *given: made.append(given))
+    monkeypatch.setattr(sweep, "project_root", lambda: tmp_path)
+    monkeypatch.setattr(sweep, "deployment", SimpleNamespace(id="id of a deployment"))
     with pytest.raises(SettingError, match="A deployment may not override"):
-        flow.sweep.fn(vary, None, overrides)
+        sweep.sweep_flow.fn(vary, None, overrides)
     assert not made
-    flow.sweep.fn(["student.l2=0.1,1"], "digits")
+    sweep.sweep_flow.fn(["student.l2=0.1,1"], "digits")
     assert made == [(["student.l2=0.1,1"], "digits", None, "none")]

@@ -1,0 +1,50 @@
+"""The site's policy: the settings that a deployment may override.
+
+The user who starts a deployment may not be the one who decides about budgets. A preset of the site, a file on its own
+disk, may set everything.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tasks.config.presets import shown_assignment
+from tasks.config.values import flat, parse_assignment, read_yaml
+from terrine.errors import SettingError
+
+POLICY = "site.yaml"
+"""The file of a project with the site's own list (`overridable`)."""
+OVERRIDABLE = (
+    *("seed", "device", "partition", "queries", "backbone", "pretraining", "teachers", "aggregation", "student"),
+    *("evaluation", "runner"),
+)
+"""Sections, or settings in them, that a deployment may override if site.yaml does not list others."""
+NEVER = (
+    *("ledger", "privacy", "data.public_benchmark", "aggregation.noise", "aggregation.delta", "transcription.delta"),
+    "tracking.private_metrics",
+)
+"""Settings that a deployment may never override: the account and its budget, the protected unit, and the noise. The
+same holds for settings that name files and machines of the site (`terrine.settings.AtHome`)."""
+
+
+def check_overrides(root: Path, overrides: list[str]) -> None:
+    """Check the overrides of a deployment against the site's policy.
+
+    Raises:
+        SettingError: If it does not allow one of them.
+    """
+    path = root / POLICY
+    listed = read_yaml(path).get("overridable") if path.is_file() else None
+    allowed = tuple(OVERRIDABLE if listed is None else map(str, listed))
+    for override in overrides:
+        for key in flat(parse_assignment(override)):
+            if _below(key, NEVER) or not _below(key, allowed) or shown_assignment(override) != override:
+                raise SettingError(
+                    f"A deployment may not override {key}: it may set {', '.join(allowed)}, and never "
+                    f"{', '.join(NEVER)} or what names files and machines of the site. Put it into a preset in "
+                    "experiments/ on this machine, and start the deployment with preset=NAME. Nothing was released."
+                )
+
+
+def _below(key: str, names: tuple[str, ...]) -> bool:
+    return any(f"{key}.".startswith(f"{name}.") for name in names)
