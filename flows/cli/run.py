@@ -1,4 +1,4 @@
-"""Commands about projects and runs: `terrine init`, `run`, `presets`, `params` and `deploy-local`."""
+"""Commands about projects and runs: `terrine init`, `run`, `presets` and `params`."""
 
 from __future__ import annotations
 
