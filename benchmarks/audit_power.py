@@ -26,8 +26,8 @@ from terrine.aggregation.exchange import Exchange
 from terrine.aggregation.mechanism import mechanism_of
 from terrine.aggregation.records import Whitening
 from terrine.aggregation.votes import histograms_of
+from terrine.privacy.auditing.audit import mu_of_guesses
 from terrine.privacy.auditing.canaries import Directions, Plan, guess_from_histograms
-from terrine.privacy.auditing.one_run import mu_of_guesses
 from terrine.privacy.noise import SecureNoise
 
 SIGMA = 90.0

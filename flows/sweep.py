@@ -23,7 +23,7 @@ from flows.server import prefect_server
 from flows.site_policy import check_overrides
 from flows.stages import is_made, make_changed, state_anew
 from tasks.config.presets import project_root, selected_run
-from tasks.runtime.assurance import record_search
+from tasks.runtime.releases import record_search
 from tasks.runtime.run import Run
 from terrine.errors import BudgetError, LedgerError, TerrineError
 

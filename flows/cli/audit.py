@@ -133,8 +133,7 @@ def audit_run(name: str, **options: Any) -> Result:
     from flows.stages import check_released, state_anew
     from tasks.auditing.mechanisms import audit as audit_mechanism
     from tasks.runtime.accounts import noise_source
-    from tasks.runtime.assurance import record_audit
-    from tasks.runtime.releases import spent_on_inputs
+    from tasks.runtime.releases import record_audit, spent_on_inputs
     from tasks.runtime.run import chosen_run
     from terrine.aggregation.sums import mu_left
 

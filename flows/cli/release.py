@@ -46,8 +46,8 @@ def statement(
 
     Recipients check the pages with `terrine verify`.
     """
-    from tasks.reports.language import languages
-    from tasks.runtime.keys import site_signing_key
+    from tasks.reports.statement_page import languages
+    from tasks.runtime.accounts import site_signing_key
     from tasks.runtime.run import chosen_run
     from tasks.serving.pages import write_pages, write_single
     from terrine.files import write_text

@@ -9,10 +9,9 @@ from typing import Any, Literal, get_args, get_origin
 from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from tasks.config.findings import check_findings
-from tasks.config.ledger import LedgerSettings
 from tasks.config.listing import list_settings
 from tasks.config.ordered import check_order
-from tasks.config.privacy import WITH_MOMENTS, Privacy
+from tasks.config.privacy import WITH_MOMENTS, LedgerSettings, Privacy
 from tasks.config.sections import Collaboration, Evaluation, Pretraining, Queries, Runner, Tracking
 from tasks.config.values import flat, merge, read_yaml
 from terrine.aggregation.gnmax import GaussianHistogram

@@ -1,10 +1,11 @@
-"""The section `privacy`: whose privacy is protected."""
+"""The sections `privacy` and `ledger`: whose privacy is protected, and how much may be released in all."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from terrine.settings import Field, Settings, Unit
+from terrine.settings import AtHome, Field, Settings, Unit
 
 WITH_MOMENTS = "scattering"
 """The backbone whose moments are released: a preset's fall away where another is chosen (`params.lay_over`)."""
@@ -42,3 +43,19 @@ class Privacy(Settings):
             reason = f"backbone.kind={run.backbone.kind} has another or no normalisation than that of {WITH_MOMENTS}"
         if reason:
             raise ValueError(f"privacy.moments={self.moments:g} cannot be released: {reason}. Set privacy.moments=0")
+
+
+class LedgerSettings(Settings):
+    """Who remembers what was released, and how much may be released in all."""
+
+    url: Annotated[str, AtHome()] = "sqlite:///data/private/ledger/ledger.db"
+    """The database, as SQLAlchemy names it: SQLite in a file, or PostgreSQL for several machines."""
+    key: Annotated[Path, AtHome()] = Path("data/private/ledger/key")
+    """File of the key that seals the rows; made when it is missing."""
+    store: Annotated[Path, AtHome()] = Path("data/private/ledger/releases")
+    """Folder of the releases themselves, so that the same one can be returned again."""
+    account: Annotated[str | None, AtHome()] = Field(None, min_length=1)
+    """Name under which all versions of a dataset share one budget. null: the account of the public benchmark that
+    data.name names (public benchmarks only)."""
+    epsilon: Annotated[float | None, Unit("ε")] = Field(None, gt=0)
+    """Budget of the account over all runs. null: record and compose, never refuse (public benchmarks only)."""

@@ -28,14 +28,12 @@ from tasks.pipeline.evaluate import evaluate_student
 from tasks.pipeline.figures.released_accuracy import about_accuracy, held_out_units, right_answers
 from tasks.pipeline.tracking import attempt
 from tasks.reports.accuracy import released_accuracy
-from tasks.reports.language import languages
-from tasks.reports.statement_page import read_statement
-from tasks.runtime.keys import SIGNING
+from tasks.reports.statement_page import languages, read_statement
+from tasks.runtime.accounts import SIGNING
 from tasks.runtime.run import Run
 from tasks.runtime.store import Folders, atomic_folder, link, read_json, write_json, write_text
-from tasks.serving.archive import ARCHIVE, STUDENT, pack, unpacked
 from tasks.serving.export import export_folder
-from tasks.serving.pages import STATEMENT, clear_pages, write_pages
+from tasks.serving.pages import ARCHIVE, STATEMENT, STUDENT, clear_pages, pack, unpacked, write_pages
 from terrine.deployment.manifest import MANIFEST
 from terrine.deployment.model import check_student
 from terrine.errors import ArtefactError, InputError, SettingError

@@ -25,14 +25,13 @@ from tasks.pipeline.teach import made_from as teachers_made_from
 from tasks.pipeline.vote import made_from as votes_made_from
 from tasks.pipeline.vote import read_votes
 from tasks.reports.statement_page import write_statement
-from tasks.runtime.accounts import ledger_account, noise_source, open_account, stored_people
-from tasks.runtime.assurance import assurance
+from tasks.runtime.accounts import ledger_account, noise_source, open_account, site_key, stored_people
 from tasks.runtime.identity import Inputs, about_release, check_queries, remembered, tell_change
-from tasks.runtime.keys import site_key
 from tasks.runtime.origin import check_made
 from tasks.runtime.releases import (
     about_counting,
     about_order,
+    assurance,
     check_releases,
     identity_in_ledger,
     spent_on_inputs,

@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 
 from tasks.config.values import digest
-from tasks.runtime.accounts import PEOPLE, check_people, people_in
+from tasks.runtime.accounts import PEOPLE, check_people, people_in, site_key
 from tasks.runtime.identity import tell_change_of_files
-from tasks.runtime.keys import site_key
 from tasks.runtime.origin import laid_down_by
 from tasks.runtime.run import SPLIT_SEED, Run
 from tasks.runtime.step import step

@@ -15,9 +15,8 @@ import numpy as np
 
 from tasks.pipeline.dataset import protected_units, read_dataset
 from tasks.pipeline.pretrain import read_backbone
-from tasks.runtime.accounts import release_at_price
+from tasks.runtime.accounts import release_at_price, site_key
 from tasks.runtime.identity import remembered, tell_change
-from tasks.runtime.keys import site_key
 from tasks.runtime.releases import identity_in_ledger, moments_of, noise_of
 from tasks.runtime.run import Run
 from tasks.runtime.store import write_tensors

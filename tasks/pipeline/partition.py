@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from tasks.pipeline.dataset import read_dataset
-from tasks.runtime.keys import site_key
+from tasks.runtime.accounts import site_key
 from tasks.runtime.run import Run
 from tasks.runtime.step import step
 from tasks.runtime.store import Folders, atomic_folder, read_array, write_array, write_json

@@ -15,9 +15,8 @@ from typing import Any
 
 from markupsafe import Markup
 
-from tasks.reports.language import Language
 from tasks.reports.pages import render
-from tasks.reports.statement_page import guesses_in_a_hundred
+from tasks.reports.statement_page import Language, guesses_in_a_hundred
 from terrine.aggregation.mechanism import MECHANISMS
 from terrine.errors import TerrineError, first_line
 from terrine.extras import from_extra

@@ -1,30 +1,55 @@
-"""Whose budget a run draws on, and in which ledger."""
+"""The site's keys, the account that a run draws on, and its ledger.
+
+A plain hash of private data is a fingerprint that anyone can compare with a guess. Fingerprints, partition hashes and
+release identities are HMACs, and their key never leaves data/private/.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import math
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
 from tasks.config.automatic import take_out
 from tasks.config.presets import values_of
-from tasks.runtime.keys import site_key
 from tasks.runtime.run import Run
+from tasks.runtime.store import close_private_zone
 from terrine.data.dataset import Dataset
 from terrine.determinism.randomness import derive_seed
 from terrine.errors import BudgetError, SettingError, TerrineError, typed
 from terrine.privacy.accounting.calibrate import calibrate
 from terrine.privacy.accounting.events import Event
 from terrine.privacy.accounting.gaussian import round_up
-from terrine.privacy.ledger.identity import account_of, keyed_digest
+from terrine.privacy.ledger.identity import account_of, keyed_digest, load_or_create_key
 from terrine.privacy.ledger.ledger import Ledger, StoredRelease
 from terrine.privacy.ledger.people import PUBLIC, People
 from terrine.privacy.ledger.site_registry import SiteRegistry
 from terrine.privacy.ledger.task import Task
 from terrine.privacy.noise import NoiseSource, ReplayNoise, SecureNoise
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+SIGNING = "signing.pem"
+"""The site's signing key, beside its key for digests (`ledger.key`)."""
+
+
+def site_key(run: Run) -> bytes:
+    """Return the site's key, made on first use with the operating system's randomness (file mode 0600)."""
+    close_private_zone(run.root)
+    return load_or_create_key(run.path(run.params.ledger.key))
+
+
+def site_signing_key(run: Run) -> Ed25519PrivateKey:
+    """Return the key that the site signs statements with, made on first use like the other one."""
+    from terrine.deployment.signature import signing_key
+
+    close_private_zone(run.root)
+    return signing_key(run.path(run.params.ledger.key).with_name(SIGNING))
+
 
 PEOPLE = "people.npz"
 """Beside a run's records: the digests by which a ledger recognises them."""

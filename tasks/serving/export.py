@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from tasks.reports.statement_page import OWN_STATISTICS, guarantee
 from tasks.runtime.store import atomic_folder, write_json
-from tasks.serving.guarantee import OWN_STATISTICS, guarantee
 from tasks.serving.pages import FIGURES, SIGNATURE, pages_in
 from tasks.serving.predict import read_reference, refuse_image_options
 from terrine.data.encoding import Encoding

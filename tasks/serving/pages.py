@@ -5,12 +5,16 @@ statement.html       the technical page (stage `aggregate`)
 statement-de.html    the page for an ethics board, by language; .pdf the same on paper
 model-card.md        the student in a page, for registries
 signature.json       what the site signed: digests of these, and of the student
+student.zip          all of it in one file that may be mailed, with the accuracy and the student
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+import tempfile
+import zipfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -18,19 +22,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tasks.reports.board_page import Mark, board_page, pdf_of
-from tasks.reports.language import languages
 from tasks.reports.pages import render
-from tasks.reports.statement_page import read_statement, render_statement, statement_texts
+from tasks.reports.statement_page import guarantee, languages, read_statement, render_statement, statement_texts
 from tasks.runtime.store import atomic_file, write_text
-from tasks.serving.guarantee import guarantee
 from terrine.deployment.manifest import MANIFEST, check_seal
-from terrine.errors import ArtefactError, TerrineError
+from terrine.errors import ArtefactError, TerrineError, named
 from terrine.files import file_digest
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 FIGURES, TECHNICAL, CARD, SIGNATURE = "privacy.json", "statement.html", "model-card.md", "signature.json"
+ARCHIVE, ACCURACY, STUDENT = "student.zip", "accuracy.json", "student"
+LARGEST = 2**35
+"""Most bytes that a received archive may unpack to: a small file can unpack to any size."""
 STATEMENT = (FIGURES, TECHNICAL)
 """What every release has."""
 _BOARD = re.compile(r"statement-([a-z]+)\.(html|pdf)")
@@ -158,3 +163,41 @@ def write_single(folder: Path, code: str, html: Path | None, pdf: Path | None) -
     if pdf is not None:
         with atomic_file(pdf) as file:
             file.write(pdf_of(page))
+
+
+def pack(release: Path, archive: Path) -> None:
+    """Write what lies in a release's folder, and may leave it, into one file. The same is the same file: it has no
+    times in it."""
+    beside = (release / name for name in (FIGURES, *pages_in(release), SIGNATURE, ACCURACY))
+    files = [*(path for path in beside if path.is_file()), *sorted((release / STUDENT).rglob("*"))]
+    with atomic_file(archive) as stream, zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as packed:
+        for file in files:
+            if file.is_file():
+                packed.writestr(zipfile.ZipInfo(str(file.relative_to(release))), file.read_bytes())
+
+
+@contextmanager
+def unpacked(path: Path) -> Iterator[Path]:
+    """Give the folder of a release that was handed on: the one that is named, or what a file holds, for as long as the
+    block lasts.
+
+    Raises ArtefactError for a file that is damaged or would fill the disk.
+    """
+    if path.is_dir():
+        yield path
+        return
+    with tempfile.TemporaryDirectory(prefix="terrine-student-") as temporary:
+        try:
+            with zipfile.ZipFile(path) as packed:
+                if unpacked_size(packed) > LARGEST:
+                    raise ArtefactError(f"{path} would take more than {LARGEST >> 30} GiB. It is no student's.")
+                packed.extractall(temporary)  # which keeps to the folder, whatever names it holds
+        except (zipfile.BadZipFile, OSError, RuntimeError, NotImplementedError) as error:
+            raise ArtefactError(f"{path} is damaged ({error}). Get it again from who handed it on.") from error
+        with named(temporary, path):
+            yield Path(temporary)
+
+
+def unpacked_size(packed: zipfile.ZipFile) -> int:
+    """Return how many bytes all that an archive holds takes, by its own directory, past which nothing is unpacked."""
+    return sum(part.file_size for part in packed.infolist())

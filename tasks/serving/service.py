@@ -29,8 +29,8 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, create_mo
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from tasks.reports.pages import render
+from tasks.reports.statement_page import OWN_STATISTICS, guarantee
 from tasks.runtime.store import read_json
-from tasks.serving.guarantee import OWN_STATISTICS, guarantee
 from tasks.serving.middleware import RequestGuard, refusal
 from tasks.serving.predict import open_student
 from terrine.data.csv_file import read_csv_bytes

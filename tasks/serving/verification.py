@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from tasks.reports.board_page import Mark
 from tasks.reports.statement_page import read_statement
-from tasks.serving.archive import unpacked
-from tasks.serving.pages import FIGURES, SIGNATURE, class_names, drawn, pages_in
+from tasks.serving.pages import FIGURES, SIGNATURE, class_names, drawn, pages_in, unpacked
 from terrine.aggregation.gradient_rounds import RoundSchedule
 from terrine.aggregation.mechanism import MECHANISMS, Mechanism, mechanism_of
 from terrine.aggregation.sums import Sums, mu_left
@@ -59,7 +58,7 @@ class Check:
 def verify_statement(path: Path, trusted: Ed25519PublicKey | None = None) -> list[Check]:
     """Check the statement in a folder, or that a file in it is about: its figures, pages, student and signature.
 
-    path: a release in one file (`tasks.serving.archive`) will do as well. trusted: the site's key, as it came on
+    path: a release in one file (`tasks.serving.pages`) will do as well. trusted: the site's key, as it came on
     another way (`terrine.deployment.signature.public_key`). Raises InputError where there is no statement,
     ArtefactError for a file that is damaged.
     """

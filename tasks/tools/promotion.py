@@ -16,8 +16,7 @@ import numpy as np
 from tasks.pipeline.tracking import lay_out_database
 from tasks.reports.accuracy import gap_warning, served_accuracy
 from tasks.reports.statement_page import read_statement
-from tasks.runtime.accounts import ledger_before
-from tasks.runtime.keys import site_signing_key
+from tasks.runtime.accounts import ledger_before, site_signing_key
 from tasks.runtime.locks import locked, of_project
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_json, read_table

@@ -28,7 +28,7 @@ from terrine.data.source import Survey
 from terrine.errors import BudgetError, SettingError
 from terrine.privacy.accounting.events import Event, compose
 from terrine.privacy.accounting.gaussian import round_up
-from terrine.privacy.accounting.tuning import composed_epsilon, repeat_and_select_epsilon
+from terrine.privacy.accounting.pricing import composed_epsilon, repeat_and_select_epsilon
 from terrine.privacy.ledger.account import check_together
 from terrine.privacy.ledger.task import Task
 

@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 
 from tasks.pipeline.dataset import read_dataset
-from tasks.runtime.accounts import ledger_account, open_registered, stored_people
+from tasks.runtime.accounts import ledger_account, open_registered, site_key, stored_people
 from tasks.runtime.identity import Kind, about_release, identity_of
-from tasks.runtime.keys import site_key
 from tasks.runtime.releases import record_facts
 from tasks.runtime.run import Run
 from tasks.runtime.task import task_of

@@ -14,8 +14,8 @@ import torch
 from tasks.config.values import digest
 from tasks.pipeline.dataset import read_dataset
 from tasks.pipeline.partition import deal_records, dealt_by, read_assignment
+from tasks.runtime.accounts import site_key
 from tasks.runtime.identity import remembered, tell_change
-from tasks.runtime.keys import site_key
 from tasks.runtime.origin import check_made
 from tasks.runtime.run import Run
 from tasks.runtime.step import step

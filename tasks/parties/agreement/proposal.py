@@ -26,7 +26,7 @@ from tasks.config.values import as_document, read_yaml
 from tasks.parties.agreement.terms import Terms, checked
 from tasks.parties.config import TERMS
 from tasks.runtime.store import link, read_json, write_json, write_text
-from tasks.serving.archive import LARGEST, unpacked_size
+from tasks.serving.pages import LARGEST, unpacked_size
 from terrine.errors import InputError, named
 from terrine.files import file_digest
 

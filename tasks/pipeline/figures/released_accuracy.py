@@ -30,9 +30,8 @@ from tasks.config.params import Params
 from tasks.pipeline.dataset import read_dataset
 from tasks.pipeline.figures.subgroups import subgroups_of
 from tasks.reports.accuracy import shown_accuracy
-from tasks.runtime.accounts import release_at_price
+from tasks.runtime.accounts import release_at_price, site_key
 from tasks.runtime.identity import tell_change
-from tasks.runtime.keys import site_key
 from tasks.runtime.releases import accuracy_of, identity_in_ledger, noise_of
 from tasks.runtime.run import Run
 from tasks.runtime.store import write_json

@@ -32,8 +32,7 @@ from scipy.sparse import csr_array
 
 from terrine.errors import InputError, SettingError
 from terrine.privacy.accounting.gaussian import epsilon_of
-from terrine.privacy.auditing.audit import Charge
-from terrine.privacy.auditing.one_run import epsilon_of_guesses, mu_of_guesses
+from terrine.privacy.auditing.audit import Charge, epsilon_of_guesses, mu_of_guesses
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]

@@ -6,7 +6,7 @@ roughly normal, elsewhere, over those that had not. A run under attack is judged
 fitted on the other runs. An attack that does no better than chance is what privacy promises; a strong one is a proof
 that the promise was broken.
 
-The lower bound on ε is that of one run with many coins (`terrine.privacy.auditing.one_run`). Guesses are made for the
+The lower bound on ε is that of one run with many coins (`terrine.privacy.auditing.audit`). Guesses are made for the
 records with the most extreme ratios; others are passed over. It says what shows of *ordinary* records in a student,
 which is little even where no noise is drawn; `terrine.privacy.auditing.canaries` says what shows in the worst case.
 """
@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from terrine.errors import InputError, SettingError
-from terrine.privacy.auditing.one_run import epsilon_of_guesses
+from terrine.privacy.auditing.audit import epsilon_of_guesses
 
 Floats = NDArray[np.float64]
 

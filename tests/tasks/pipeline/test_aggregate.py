@@ -10,8 +10,8 @@ from flows.stages import run_through
 from tasks.config.params import lay_over, validate
 from tasks.config.values import merge
 from tasks.pipeline import aggregate, student, teach, vote
-from tasks.runtime.assurance import record_audit
 from tasks.runtime.identity import changes_told
+from tasks.runtime.releases import record_audit
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_array, read_json, read_table, write_array, write_json
 from terrine.deployment.model import StudentModel

@@ -7,8 +7,7 @@ from flows.stages import run_through
 from tasks.config.params import lay_over, validate
 from tasks.pipeline import aggregate, student, synthesize
 from tasks.reports.board_page import board_page
-from tasks.reports.language import languages
-from tasks.reports.statement_page import read_statement
+from tasks.reports.statement_page import languages, read_statement
 from tasks.reports.summary import for_anybody
 from tasks.runtime.run import Run
 from tasks.serving.export import export_folder

@@ -13,9 +13,8 @@ from typing import get_args
 import pytest
 
 from tasks.reports.board_page import Mark, board_page, done, pdf_of, shown
-from tasks.reports.language import Language, languages
 from tasks.reports.pages import TEMPLATES
-from tasks.reports.statement_page import guesses_in_a_hundred, render_statement
+from tasks.reports.statement_page import Language, guesses_in_a_hundred, languages, render_statement
 from tasks.serving.pages import model_card
 from terrine.aggregation.gradient_rounds import RoundSchedule
 from terrine.aggregation.sums import Gradients, Moments, mu_left

@@ -16,7 +16,7 @@ from tasks.reports import board_page
 from tasks.reports.statement_page import render_statement
 from tasks.runtime.store import write_json
 from tasks.serving import pages
-from tasks.serving.archive import pack
+from tasks.serving.pages import pack
 from tasks.serving.verification import refuse_wrong, verify_statement
 from terrine.aggregation.sums import Gradients
 from terrine.deployment.manifest import check_seal, seal

@@ -8,8 +8,7 @@ import pytest
 
 from tasks.config.params import validate
 from tasks.reports.statement_page import render_statement
-from tasks.runtime.accounts import open_account
-from tasks.runtime.keys import site_signing_key
+from tasks.runtime.accounts import open_account, site_signing_key
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_json, write_json, write_table
 from tasks.serving import pages

@@ -16,10 +16,9 @@ import tasks.tools.sweep
 from tasks.config.presets import selected_run
 from tasks.pipeline.aggregate import release_once
 from tasks.runtime.accounts import open_account
-from tasks.runtime.assurance import assurance
 from tasks.runtime.origin import laid_down_by
 from tasks.runtime.parameters import write_parameters
-from tasks.runtime.releases import accuracy_of, identity_in_ledger, releases_of
+from tasks.runtime.releases import accuracy_of, assurance, identity_in_ledger, releases_of
 from tasks.runtime.run import open_run
 from tasks.runtime.store import Folders, read_json, write_array, write_json
 from tasks.tools.sweep import candidates_of, outcome, parse_vary

@@ -13,9 +13,8 @@ from terrine.privacy.accounting.events import (
     threshold_test,
     vote_answer,
 )
-from terrine.privacy.accounting.pricing import price
+from terrine.privacy.accounting.pricing import composed_epsilon, price, repeat_and_select_epsilon
 from terrine.privacy.accounting.renyi import default_orders
-from terrine.privacy.accounting.tuning import composed_epsilon, repeat_and_select_epsilon
 
 DELTA = 1e-5
 CANDIDATES = [

@@ -7,6 +7,7 @@ import pytest
 
 from terrine.aggregation.votes import histograms_of
 from terrine.errors import InputError, SettingError
+from terrine.privacy.auditing.audit import mu_of_guesses
 from terrine.privacy.auditing.canaries import (
     Directions,
     Plan,
@@ -16,7 +17,6 @@ from terrine.privacy.auditing.canaries import (
     guess_from_labels,
     make_canaries,
 )
-from terrine.privacy.auditing.one_run import mu_of_guesses
 from terrine.privacy.noise import ReplayNoise
 
 CLASSES = 5

@@ -9,7 +9,7 @@ from scipy.special import ndtr, ndtri
 from scipy.stats import binom, norm
 
 from terrine.errors import InputError, SettingError
-from terrine.privacy.auditing.one_run import epsilon_of_guesses, mu_of_guesses
+from terrine.privacy.auditing.audit import epsilon_of_guesses, mu_of_guesses
 
 CASES = [(2, 2, 2), (3, 3, 3), (4, 4, 4), (5, 3, 3), (6, 4, 4), (8, 8, 7)]
 
