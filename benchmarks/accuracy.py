@@ -21,24 +21,23 @@ from terrine.aggregation.adaptive_queries import NEVER, Advice, Rounds, answer_i
 from terrine.aggregation.gnmax import ConfidentGNMax, GaussianHistogram, GNMax, InteractiveGNMax
 from terrine.aggregation.mechanism import Mechanism
 from terrine.aggregation.votes import histograms_of
-from terrine.classifiers import LinearHead, predict
 from terrine.data.partition import iid
 from terrine.data.source import load_dataset
 from terrine.determinism.parallel import side_by_side
 from terrine.determinism.randomness import derive_seed
-from terrine.models.invariance import learn_projection
-from terrine.models.registry import build_backbone
-from terrine.models.scattering import LOG_OFFSET, ScatteringNetwork
+from terrine.heads import LinearHead, predict
+from terrine.models.architecture import build_backbone
+from terrine.models.lda_projection import learn_projection
+from terrine.models.wavelets import LOG_OFFSET, ScatteringNetwork
 from terrine.privacy.accounting.calibrate import calibrate
 from terrine.privacy.accounting.pricing import price
 from terrine.privacy.noise import ReplayNoise
 from terrine.students.answers import histogram_answers, label_answers
 from terrine.students.linear import fit
 from terrine.students.selection import Pool, select
-from terrine.synthetic.registry import draw
-from terrine.teachers.features import record_batches
-from terrine.teachers.kinds.linear import LinearTeachers
-from terrine.teachers.linear import LinearHeads, train_heads, vote
+from terrine.synthetic.program import draw
+from terrine.teachers.linear import LinearHeads, LinearTeachers, train_heads, vote
+from terrine.teachers.records import record_batches
 
 CLASSES, BATCH, DELTA, FEATURES = 10, 500, 1e-5, 200
 SOURCES = ("dead_leaves", "stylegan")

@@ -242,7 +242,7 @@ def forward_seconds(kind: str, batch: int, repeats: int) -> float:
     """Seconds per image of a forward pass on one core."""
     import torch
 
-    from terrine.models.registry import build_backbone
+    from terrine.models.architecture import build_backbone
 
     torch.set_num_threads(1)
     network = build_backbone(kind, channels=1, size=28, seed=0)

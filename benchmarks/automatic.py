@@ -22,7 +22,7 @@ from cells import KEPT, Cells, common_options, datasets, heading, row, spread
 
 import terrine as tr
 from terrine.aggregation.votes import histograms_of
-from terrine.classifiers import predict
+from terrine.heads import predict
 from terrine.models.backbone import features_in_batches
 from terrine.planning import QUERIES, UNITS_EACH, plan, signal
 from terrine.privacy.accounting.gaussian import mu_of

@@ -20,9 +20,9 @@ from transfer import SETTINGS, SIZE, SOURCES, near_equal, pretrained, query_imag
 
 from terrine.data.dataset import Dataset
 from terrine.determinism.randomness import numpy_generator
+from terrine.models.architecture import build_backbone
 from terrine.models.backbone import Backbone, features_in_batches
-from terrine.models.reference import fit_reference
-from terrine.models.registry import build_backbone
+from terrine.models.statistics import fit_reference
 from terrine.synthetic.program import programs
 
 COLUMNS = ("synthetic", "mnist", "agreement", "accuracy")

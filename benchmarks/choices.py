@@ -39,8 +39,8 @@ import terrine as tr
 from terrine.aggregation import gradient_rounds as course
 from terrine.aggregation.records import Records, Whitening
 from terrine.aggregation.sums import Sums, mu_left
-from terrine.classifiers import predict
 from terrine.data.partition import iid
+from terrine.heads import predict
 from terrine.measures import balanced_accuracy, macro_auc
 from terrine.measures.classes import calibration_error
 from terrine.planning import Plan, knowing, plan, signal_of_sums

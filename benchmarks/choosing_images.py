@@ -18,8 +18,8 @@ from cells import KEPT, Cells, common_options, datasets, heading, row, spread
 from transfer import SETTINGS, SIZE, Setting, Taught, query_images, teach, transfer
 
 from terrine.data.dataset import Dataset
+from terrine.models.architecture import build_backbone
 from terrine.models.backbone import Backbone
-from terrine.models.registry import build_backbone
 from terrine.synthetic.distance import image_distance, scattering_extractor
 from terrine.synthetic.program import programs
 

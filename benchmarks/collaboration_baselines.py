@@ -44,13 +44,13 @@ from tasks.runtime.run import Run
 from tasks.runtime.store import read_tensors
 from terrine.aggregation.gnmax import GNMax
 from terrine.aggregation.votes import histograms_of
-from terrine.classifiers import LinearHead, predict
 from terrine.determinism.randomness import derive_seed, numpy_generator
+from terrine.heads import LinearHead, predict
 from terrine.models.backbone import features_in_batches
 from terrine.privacy.accounting.calibrate import calibrate
 from terrine.privacy.noise import ReplayNoise
-from terrine.teachers.features import private_features
 from terrine.teachers.linear import LinearHeads, train_heads, vote
+from terrine.teachers.records import private_features
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 FEDERATIONS = [

@@ -27,8 +27,8 @@ from transfer import SETTINGS, SIZE, near_equal, query_images, teach
 from terrine.aggregation.votes import histograms_of
 from terrine.data.dataset import Dataset
 from terrine.determinism.randomness import numpy_generator
+from terrine.models.architecture import build_backbone
 from terrine.models.backbone import Backbone, features_in_batches
-from terrine.models.registry import build_backbone
 from terrine.pretraining.settings import SimCLRSettings
 from terrine.pretraining.simclr import pretrain
 from terrine.queries import Queries

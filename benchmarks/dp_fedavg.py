@@ -17,8 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from terrine.classifiers import LinearHead
 from terrine.determinism.parallel import side_by_side
+from terrine.heads import LinearHead
 from terrine.privacy.accounting.events import Event, RepeatedEvent
 from terrine.privacy.clipped_sum import ClippedSum, noise_multiplier_for
 from terrine.privacy.noise import NoiseSource

@@ -30,9 +30,8 @@ from torch import Tensor, nn
 import terrine
 from terrine.aggregation.records import Whitening
 from terrine.data.source import load_dataset
-from terrine.models.backbone import Backbone, as_float, features_in_batches
-from terrine.models.one_by_one import features_one_by_one
-from terrine.models.scattering import ScatteringNetwork
+from terrine.models.backbone import Backbone, as_float, features_in_batches, features_one_by_one
+from terrine.models.wavelets import ScatteringNetwork
 
 DELTA, QUERIES, FEATURES = 1e-5, 6_000, 200
 

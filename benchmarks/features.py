@@ -10,19 +10,18 @@ from tasks.pipeline.features import rows_in_parts
 from tasks.runtime.store import atomic_file
 from terrine.aggregation.records import Records, Whitening
 from terrine.aggregation.votes import histograms_of
-from terrine.classifiers import LinearHead
 from terrine.data.dataset import Dataset
+from terrine.heads import LinearHead
 from terrine.models.architecture import Architecture
 from terrine.models.backbone import features_in_batches
-from terrine.models.moments import bound_for, set_statistics, statistics_from, unit_vectors
+from terrine.models.released_statistics import bound_for, set_statistics, statistics_from, unit_vectors
 from terrine.planning import Plan
 from terrine.privacy.clipped_sum import ClippedMean
 from terrine.privacy.noise import ReplayNoise
 from terrine.students.answers import histogram_answers
 from terrine.students.linear import fit
 from terrine.synthetic.queries import draw
-from terrine.teachers.kinds.linear import LinearTeachers
-from terrine.teachers.linear import train_heads, vote
+from terrine.teachers.linear import LinearTeachers, train_heads, vote
 
 TEACHERS = LinearTeachers(ridge=0.1)
 QUIET = 1e4

@@ -2,7 +2,7 @@
 
     python benchmarks/geometry.py [--sizes 28 64 128 224] [--images 256]
 
-Features are those that sums over records and votes are made of (`terrine.models.one_by_one`), by one thread. Above 32
+Features are those that sums over records and votes are made of (`terrine.models.backbone`), by one thread. Above 32
 pixels a side they come from Fourier transforms; `convolutions` is the same block convolved, in the same run.
 Each figure comes from a process of its own, whose peak is the kernel's, with all that Python and torch take by
 themselves; `base` is that without an image. Processor seconds are counted, so that other work disturbs less.
@@ -21,8 +21,8 @@ def measure(size: int, count: int, convolved: bool) -> None:
     """Print processor seconds for 1,000 images of size x size, and this process's peak memory in MiB."""
     import torch
 
-    from terrine.models.one_by_one import features_one_by_one
-    from terrine.models.registry import build_backbone
+    from terrine.models.architecture import build_backbone
+    from terrine.models.backbone import features_one_by_one
 
     torch.set_num_threads(1)
     backbone = build_backbone("scattering", channels=1, size=size, seed=0, projection=200)

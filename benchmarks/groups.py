@@ -29,17 +29,17 @@ from features import vectors_of
 import terrine as tr
 from terrine.aggregation.sums import Sums, mu_left
 from terrine.aggregation.votes import histograms_of
-from terrine.classifiers import predict
 from terrine.data.partition import iid
+from terrine.heads import predict
 from terrine.models.backbone import as_float
-from terrine.models.moments import bound_for, statistics_from, unit_vectors
+from terrine.models.released_statistics import bound_for, statistics_from, unit_vectors
 from terrine.planning import QUERIES, advise, plan
 from terrine.privacy.clipped_sum import ClippedMean
 from terrine.privacy.noise import ReplayNoise
 from terrine.students.answers import histogram_answers
 from terrine.students.linear import fit
-from terrine.teachers.features import record_batches
 from terrine.teachers.linear import train_heads, vote
+from terrine.teachers.records import record_batches
 
 DELTA, MOMENTS, FEATURES, TESTED, CLOSE = 1e-5, 0.05, 200, 1_500, 0.02
 EPSILONS = (1, 2, 4, 8)

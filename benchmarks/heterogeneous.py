@@ -39,10 +39,10 @@ from pate_figures import canvas, save
 from terrine.aggregation.gnmax import GaussianHistogram, GNMax
 from terrine.aggregation.lnmax import LNMax
 from terrine.aggregation.votes import histograms_of
-from terrine.classifiers import predict
 from terrine.data.partition import by_similarity, dirichlet
 from terrine.determinism.randomness import derive_seed
-from terrine.models.registry import build_backbone
+from terrine.heads import predict
+from terrine.models.architecture import build_backbone
 from terrine.privacy.accounting.calibrate import calibrate
 from terrine.privacy.accounting.events import Event, compose, laplace_answers
 from terrine.privacy.accounting.gaussian import epsilon_of, mu_of, mu_squared
@@ -52,14 +52,24 @@ from terrine.privacy.noise import ReplayNoise
 from terrine.queries import Queries
 from terrine.students.answers import histogram_answers, label_answers
 from terrine.students.linear import fit
-from terrine.teachers.averaging.centre import centred_queries, centred_records, party_means
-from terrine.teachers.averaging.kind import AveragedKind, LinearVoting, NetworkVoting, RoundState, VotingRule, blocks_of
-from terrine.teachers.averaging.learners import LinearLearner, unit_rows
+from terrine.teachers.averaging.averaged import (
+    AveragedKind,
+    AveragedTeachers,
+    LinearVoting,
+    NetworkVoting,
+    RoundState,
+    VotingRule,
+    blocks_of,
+    centred_queries,
+    centred_records,
+    party_means,
+    unit_rows,
+)
+from terrine.teachers.averaging.learners import LinearLearner
 from terrine.teachers.averaging.private import calibrated
 from terrine.teachers.averaging.ttac import average_teachers
-from terrine.teachers.kind import Records
-from terrine.teachers.kinds.averaged import AveragedTeachers
-from terrine.teachers.networks import Classifier
+from terrine.teachers.network_training import Classifier
+from terrine.teachers.records import Records
 
 CLASSES, DELTA, BATCH = 10, 1e-5, 500
 POOL = 9_000

@@ -22,8 +22,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from terrine.synthetic.program import programs
-from terrine.synthetic.registry import draw
+from terrine.synthetic.program import draw, programs
 
 TARGETS = {"dead_leaves": 1_500, "stylegan": 2_000, "fractal": 1_500, "shaders": 3_000}
 ACCELERATOR_TARGET = 100_000

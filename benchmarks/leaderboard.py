@@ -29,14 +29,14 @@ from flows.stopping import stoppable
 from tasks.runtime.store import write_json, write_text
 from terrine.aggregation.records import Records
 from terrine.aggregation.sums import Gradients, Moments, Sums, mu_left
-from terrine.classifiers import LinearHead, predict
 from terrine.data.dataset import Dataset
 from terrine.data.partition import iid
 from terrine.data.source import load_dataset
 from terrine.data.sources.medmnist import MedMNIST, places_of
 from terrine.errors import InputError
+from terrine.heads import LinearHead, predict
 from terrine.measures import balanced_accuracy, macro_auc, rate
-from terrine.models.kinds.scattering import Scattering
+from terrine.models.scattering import Scattering
 from terrine.planning import Plan, plan
 from terrine.privacy.accounting.events import RepeatedEvent, compose, vote_answer
 from terrine.privacy.accounting.gaussian import mu_of, mu_squared, round_up

@@ -15,8 +15,8 @@ from cells import KEPT, common_options, datasets, heading, row, spread
 from features import TEACHERS, student_of_votes
 from sums import DELTA, EPSILONS, features
 
-from terrine.classifiers import predict
 from terrine.data.partition import dirichlet, iid
+from terrine.heads import predict
 from terrine.measures import balanced_accuracy, macro_auc
 from terrine.planning import plan
 from terrine.privacy.clipped_sum import ClippedMean

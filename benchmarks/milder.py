@@ -16,13 +16,11 @@ from cells import KEPT, common_options, datasets, heading, row, spread
 
 import terrine as tr
 from terrine.aggregation.votes import histograms_of
-from terrine.classifiers import predict
 from terrine.data.partition import iid
-from terrine.models.backbone import as_float, features_in_batches
-from terrine.models.invariance import deform
-from terrine.models.kinds.scattering import Deformations
-from terrine.models.moments import bound_for, set_statistics, statistics_from, unit_vectors
-from terrine.models.one_by_one import features_one_by_one
+from terrine.heads import predict
+from terrine.models.backbone import as_float, features_in_batches, features_one_by_one
+from terrine.models.deformations import Deformations, deform
+from terrine.models.released_statistics import bound_for, set_statistics, statistics_from, unit_vectors
 from terrine.privacy.clipped_sum import ClippedMean
 from terrine.privacy.noise import ReplayNoise
 from terrine.students.answers import histogram_answers

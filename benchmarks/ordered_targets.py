@@ -137,7 +137,7 @@ def forms(kind: str, *root: str) -> None:
     from terrine.data.dataset import Dataset
     from terrine.data.ordered import Scale
     from terrine.models.backbone import features_in_batches
-    from terrine.models.kinds.scattering import Scattering
+    from terrine.models.scattering import Scattering
     from terrine.synthetic.queries import draw as draw_queries
 
     images, labels = {"ages": ages, "turned": turned}[kind](7500, np.random.default_rng(1), *root)
@@ -172,12 +172,11 @@ def in_forms(
     learnt, asked, tested: features of private records, queries and test images. truth: the records' numbers.
     """
     from terrine.aggregation.votes import Findings, histograms_of, histograms_of_findings
-    from terrine.classifiers import predict
+    from terrine.heads import predict
     from terrine.privacy.accounting.gaussian import mu_of
     from terrine.students.answers import ReleasedAnswers, histogram_answers, ordered_answers, share_loss
     from terrine.students.linear import fit
-    from terrine.teachers.kinds.linear import LinearTeachers
-    from terrine.teachers.linear import LinearHeads, train_heads, vote
+    from terrine.teachers.linear import LinearHeads, LinearTeachers, train_heads, vote
 
     generator, teachers, number, places = np.random.default_rng(seed), 60, len(scale.names), scale.places(truth)
     assignment, everyone = generator.integers(0, teachers, len(learnt)), list(range(teachers))

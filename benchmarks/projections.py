@@ -21,8 +21,9 @@ from terrine.aggregation.records import Records, Whitening
 from terrine.aggregation.sums import Gradients, mu_left
 from terrine.determinism.randomness import torch_generator
 from terrine.models.backbone import Backbone, features_in_batches
-from terrine.models.invariance import invariant_projection
-from terrine.models.kinds.scattering import PROJECTION_BATCHES, Deformations
+from terrine.models.deformations import Deformations
+from terrine.models.lda_projection import invariant_projection
+from terrine.models.scattering import PROJECTION_BATCHES
 from terrine.models.statistics import batch_statistics
 from terrine.privacy.noise import ReplayNoise
 

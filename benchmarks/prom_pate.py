@@ -29,17 +29,17 @@ from transfer import BATCH, DELTA, SIZE, SOURCES, near_equal, pretrained, query_
 
 from terrine.aggregation.gnmax import ConfidentGNMax, GaussianHistogram
 from terrine.aggregation.votes import histograms_of
-from terrine.classifiers import predict
 from terrine.data.dataset import Dataset
 from terrine.data.partition import iid
 from terrine.data.pool import check_disjoint
 from terrine.data.source import load_dataset
 from terrine.determinism.randomness import derive_seed, numpy_generator
+from terrine.heads import predict
+from terrine.models.architecture import build_backbone
 from terrine.models.backbone import Backbone, features_in_batches
-from terrine.models.invariance import learn_projection
-from terrine.models.kinds.scattering import Deformations
-from terrine.models.reference import fit_reference
-from terrine.models.registry import build_backbone
+from terrine.models.deformations import Deformations
+from terrine.models.lda_projection import learn_projection
+from terrine.models.statistics import fit_reference
 from terrine.privacy.accounting.calibrate import calibrate
 from terrine.privacy.noise import ReplayNoise
 from terrine.queries import Queries
@@ -47,15 +47,12 @@ from terrine.students.answers import ReleasedAnswers, histogram_answers, label_a
 from terrine.students.fixmatch import FixMatchStudent
 from terrine.students.linear import fit
 from terrine.students.student import StudentData
-from terrine.teachers.features import PrivateFeatures, private_features
-from terrine.teachers.kind import Records
-from terrine.teachers.kinds.finetune import FinetuneTeachers
-from terrine.teachers.kinds.linear import LinearTeachers
-from terrine.teachers.kinds.prompt import PromptTeachers
-from terrine.teachers.kinds.scratch import ScratchTeachers
-from terrine.teachers.registry import TeacherContext
-from terrine.teachers.teachers import Teachers
-from terrine.teachers.untrained import votes_without_records
+from terrine.teachers.base import TeacherContext, Teachers
+from terrine.teachers.ensemble import votes_without_records
+from terrine.teachers.linear import LinearTeachers
+from terrine.teachers.networks import FinetuneTeachers, ScratchTeachers
+from terrine.teachers.prompt import PromptTeachers
+from terrine.teachers.records import PrivateFeatures, Records, private_features
 
 EPSILONS = (2.0, 6.0, 7.2, 10.0)
 """7.2 is the exact ε of the paper's own release."""

@@ -28,14 +28,13 @@ import torch.nn.functional as F
 from cells import common_options, heading, row
 
 from terrine.determinism.randomness import numpy_generator, torch_generator
-from terrine.models.registry import build_backbone
+from terrine.models.architecture import build_backbone
 from terrine.models.statistics import batch_statistics
 from terrine.queries import Queries
-from terrine.synthetic.registry import draw
-from terrine.teachers.kind import Records
-from terrine.teachers.kinds.prompt import PromptTeachers
-from terrine.teachers.networks import epoch_batches
-from terrine.teachers.prompt import PromptKind
+from terrine.synthetic.program import draw
+from terrine.teachers.network_training import epoch_batches
+from terrine.teachers.prompt import PromptKind, PromptTeachers
+from terrine.teachers.records import Records
 
 CLASSES, SIZE = 8, 28
 

@@ -27,8 +27,7 @@ import terrine as tr
 from terrine.aggregation.sums import mu_left
 from terrine.data.images import Fit
 from terrine.determinism.randomness import numpy_generator
-from terrine.models.backbone import features_in_batches
-from terrine.models.one_by_one import features_one_by_one
+from terrine.models.backbone import features_in_batches, features_one_by_one
 from terrine.privacy.noise import ReplayNoise
 from terrine.synthetic.queries import draw
 

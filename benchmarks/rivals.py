@@ -38,8 +38,8 @@ from sums import DELTA, EPSILONS, KINDS, features, right, vectors
 
 from terrine.aggregation.records import Records
 from terrine.aggregation.sums import Sums, mu_left
-from terrine.classifiers import LinearHead, predict
 from terrine.data.partition import dirichlet, iid
+from terrine.heads import LinearHead, predict
 from terrine.planning import plan
 from terrine.privacy.accounting.gaussian import mu_of, mu_squared
 from terrine.privacy.clipped_sum import ClippedMean

@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from cells import common_options, times
 
-from terrine.models.registry import build_backbone
-from terrine.models.scattering import ScatteringNetwork, gaussian, morlet, orientation_order
+from terrine.models.architecture import build_backbone
+from terrine.models.wavelets import ScatteringNetwork, gaussian, morlet, orientation_order
 
 
 class PlainScattering:

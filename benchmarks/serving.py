@@ -28,11 +28,11 @@ import torch
 from cells import common_options, heading, row
 
 import terrine
-from terrine.classifiers import Head, predict
 from terrine.data.source import load_dataset
 from terrine.deployment.model import FILLING, SMALL, StudentModel
+from terrine.heads import Head, predict
 from terrine.models.backbone import Backbone, features_in_batches
-from terrine.models.moments import bound_for, set_statistics, statistics_from, unit_vectors
+from terrine.models.released_statistics import bound_for, set_statistics, statistics_from, unit_vectors
 from terrine.planning import plan
 from terrine.ports import free_ports
 from terrine.privacy.clipped_sum import ClippedMean

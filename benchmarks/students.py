@@ -32,9 +32,9 @@ from tasks.config.values import digest, parse_assignment
 from tasks.pipeline import student
 from tasks.pipeline.dataset import read_dataset
 from tasks.runtime.run import Run
-from terrine.classifiers import predict
 from terrine.determinism.randomness import numpy_generator
 from terrine.files import file_digest
+from terrine.heads import predict
 from terrine.models.backbone import features_in_batches
 
 REPOSITORY = Path(__file__).resolve().parents[1]

@@ -30,23 +30,21 @@ from cells import common_options, datasets
 from transfer import SIZE, consensus, near_equal
 
 from terrine.aggregation.votes import histograms_of
-from terrine.classifiers import predict
 from terrine.data.partition import iid
 from terrine.data.source import load_dataset
 from terrine.determinism.randomness import derive_seed, numpy_generator
+from terrine.heads import predict
+from terrine.models.architecture import build_backbone
 from terrine.models.backbone import Backbone, features_in_batches
-from terrine.models.registry import build_backbone
 from terrine.pretraining.settings import SimCLRSettings
 from terrine.pretraining.simclr import pretrain
 from terrine.queries import Queries
 from terrine.students.answers import histogram_answers
 from terrine.students.linear import fit
-from terrine.synthetic.registry import draw
-from terrine.teachers.finetune import FinetuneKind
-from terrine.teachers.kind import Records, TeacherKind
-from terrine.teachers.kinds.finetune import FinetuneTeachers
-from terrine.teachers.kinds.scratch import ScratchTeachers
-from terrine.teachers.scratch import ScratchKind
+from terrine.synthetic.program import draw
+from terrine.teachers.base import TeacherKind
+from terrine.teachers.networks import FinetuneKind, FinetuneTeachers, ScratchKind, ScratchTeachers
+from terrine.teachers.records import Records
 
 CLASSES = 10
 SOURCES = ("stylegan", "gaussian")

@@ -35,11 +35,10 @@ from terrine.data.dataset import Dataset
 from terrine.data.partition import iid
 from terrine.data.source import load_dataset
 from terrine.errors import InputError
+from terrine.models.architecture import build_backbone
 from terrine.models.backbone import Backbone, features_in_batches
-from terrine.models.registry import build_backbone
-from terrine.teachers.features import private_features
-from terrine.teachers.kinds.linear import LinearTeachers
-from terrine.teachers.linear import LinearHeads, train_heads, vote
+from terrine.teachers.linear import LinearHeads, LinearTeachers, train_heads, vote
+from terrine.teachers.records import private_features
 
 CLASSES = 10
 RIDGE = LinearTeachers(optimiser="ridge", ridge=0.3)

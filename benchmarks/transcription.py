@@ -34,10 +34,10 @@ from tasks.config.values import digest, merge, parse_assignment
 from tasks.runtime.run import Run
 from tasks.runtime.store import link, read_json
 from tasks.transcription.clients import read_manifest
-from terrine.models.registry import build_backbone
+from terrine.models.architecture import build_backbone
 from terrine.privacy.clipped_sum import noise_multiplier_for
 from terrine.teachers.linear import LinearHeads
-from terrine.teachers.networks import Classifier
+from terrine.teachers.network_training import Classifier
 from terrine.transcription.annotation import DataAnnotation
 from terrine.transcription.clients import Clients, LinearClients, NetworkClients
 from terrine.transcription.generator import Generator

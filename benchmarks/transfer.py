@@ -13,15 +13,15 @@ import numpy as np
 
 from terrine.aggregation.gnmax import GaussianHistogram
 from terrine.aggregation.votes import histograms_of
-from terrine.classifiers import predict
 from terrine.data.dataset import Dataset
 from terrine.data.partition import iid
 from terrine.data.source import load_dataset
 from terrine.determinism.randomness import derive_seed, numpy_generator
 from terrine.device import resolve_device
+from terrine.heads import predict
+from terrine.models.architecture import build_backbone
 from terrine.models.backbone import Backbone, features_in_batches
-from terrine.models.files import load_backbone, save_backbone
-from terrine.models.registry import build_backbone
+from terrine.models.backbone_files import load_backbone, save_backbone
 from terrine.npy import MappedRows, Rows
 from terrine.pretraining.settings import SimCLRSettings
 from terrine.pretraining.simclr import pretrain
@@ -30,11 +30,10 @@ from terrine.privacy.accounting.pricing import price
 from terrine.privacy.noise import ReplayNoise
 from terrine.students.answers import histogram_answers
 from terrine.students.linear import fit
-from terrine.synthetic.registry import draw
+from terrine.synthetic.program import draw
 from terrine.synthetic.shards import Recipe, finish, open_shards, write_shard
-from terrine.teachers.features import private_features
-from terrine.teachers.kinds.linear import LinearTeachers
-from terrine.teachers.linear import LinearHeads, train_heads, vote
+from terrine.teachers.linear import LinearHeads, LinearTeachers, train_heads, vote
+from terrine.teachers.records import private_features
 
 BATCH, DELTA, EPSILON, SIZE = 500, 1e-5, 6.0, 28
 SOURCES = ("dead_leaves", "stylegan")

@@ -8,13 +8,13 @@ import numpy as np
 import torch
 from safetensors.numpy import save_file
 
-from terrine.classifiers import LinearHead, MLPHead
 from terrine.data.encoding import Column, Encoding
 from terrine.deployment.manifest import MANIFEST, seal
 from terrine.deployment.model import BACKBONE, HEAD, MOMENTS, REFERENCE
 from terrine.deployment.rows import ENCODING
-from terrine.models.files import save_backbone
-from terrine.models.registry import build_backbone
+from terrine.heads import LinearHead, MLPHead
+from terrine.models.architecture import build_backbone
+from terrine.models.backbone_files import save_backbone
 from terrine.privacy.accounting.events import RepeatedEvent, vote_answer
 from terrine.privacy.facts import Facts
 from terrine.privacy.statement import PrivacyStatement

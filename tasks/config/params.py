@@ -21,12 +21,12 @@ from terrine.data.source import SOURCES
 from terrine.data.sources.digits import Digits
 from terrine.errors import SettingError, did_you_mean, offered
 from terrine.models.architecture import ARCHITECTURES
-from terrine.models.kinds.scattering import Scattering
+from terrine.models.scattering import Scattering
 from terrine.settings import AtHome, Kinds, Settings, sections_of
 from terrine.students.linear import LinearStudent
 from terrine.students.student import STUDENTS
-from terrine.teachers.kinds.linear import LinearTeachers
-from terrine.teachers.registry import TEACHERS
+from terrine.teachers.base import TEACHERS
+from terrine.teachers.linear import LinearTeachers
 from terrine.transcription.settings import Transcription
 
 

@@ -19,9 +19,8 @@ from tasks.pipeline.averaging.files import write_averages
 from tasks.pipeline.averaging.rounds import records_of, voting_rule
 from tasks.pipeline.teach import extract_features
 from terrine.device import resolve_device
-from terrine.teachers.averaging.average import Average
-from terrine.teachers.averaging.centre import centred_records, party_means
-from terrine.teachers.averaging.ttac import local_round
+from terrine.teachers.averaging.averaged import centred_records, party_means
+from terrine.teachers.averaging.ttac import Average, local_round
 
 _OWN = "own-{}"
 """The control variates before a round of local steps, by its number."""

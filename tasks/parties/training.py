@@ -25,7 +25,7 @@ from terrine.aggregation.records import Records
 from terrine.errors import InputError, SettingError
 from terrine.files import file_digest
 from terrine.models.architecture import ARCHITECTURES
-from terrine.models.files import described_in
+from terrine.models.backbone_files import described_in
 
 _RUN = "own"
 _SECTIONS = ("seed", "device", "data", "privacy", "partition", "teachers", "backbone", "pretraining", "queries")

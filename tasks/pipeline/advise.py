@@ -13,7 +13,7 @@ import numpy as np
 from tasks.pipeline.features import query_features
 from tasks.runtime.run import Run
 from terrine.aggregation.adaptive_queries import NEVER, Advice, Adviser, Rounds, in_order
-from terrine.classifiers import LinearHead, predict
+from terrine.heads import LinearHead, predict
 from terrine.students.answers import histogram_answers, label_answers
 from terrine.students.linear import fit
 from terrine.students.selection import Pool, select

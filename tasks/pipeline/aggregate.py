@@ -47,7 +47,7 @@ from terrine.files import file_digest
 from terrine.privacy.accounting.events import Event, compose
 from terrine.privacy.ledger.ledger import StoredRelease
 from terrine.privacy.statement import PrivacyStatement
-from terrine.teachers.kinds.averaged import AveragedTeachers
+from terrine.teachers.averaging.averaged import AveragedTeachers
 
 
 def inputs_of_answers(run: Run, votes: np.ndarray) -> Inputs:

@@ -17,8 +17,7 @@ from tasks.runtime.run import Run
 from tasks.runtime.store import read_array, write_array
 from terrine.device import resolve_device
 from terrine.files import file_digest
-from terrine.models.backbone import Backbone, Progress, features_in_batches
-from terrine.models.one_by_one import BLOCK, features_one_by_one
+from terrine.models.backbone import BLOCK, Backbone, Progress, features_in_batches, features_one_by_one
 from terrine.npy import Rows
 
 _ROWS = 32 * BLOCK

@@ -1,8 +1,8 @@
 """The moments of a run's private images: released once, with noise, so that an answer need not depend on its company.
 
-`aggregate` releases them before the answers (`terrine.models.moments`, `terrine.privacy.clipped_sum`), for the share
-`privacy.moments` of the run's budget, under an identity of their own: runs that differ in what comes after the backbone
-share them. What follows from them lies beside the answers, and the student carries it.
+`aggregate` releases them before the answers (`terrine.models.released_statistics`, `terrine.privacy.clipped_sum`), for
+the share `privacy.moments` of the run's budget, under an identity of their own: runs that differ in what comes after
+the backbone share them. What follows from them lies beside the answers, and the student carries it.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from tasks.runtime.store import write_tensors
 from terrine.data.content_digest import digest_of_arrays
 from terrine.deployment.model import MOMENTS
 from terrine.models.backbone import Backbone
-from terrine.models.moments import bound_for, statistics_from, unit_vectors
-from terrine.models.scattering import ScatteringNetwork
+from terrine.models.released_statistics import bound_for, statistics_from, unit_vectors
+from terrine.models.wavelets import ScatteringNetwork
 from terrine.privacy.clipped_sum import ClippedMean
 from terrine.privacy.ledger.ledger import StoredRelease
 

@@ -26,8 +26,8 @@ from terrine.files import file_digest
 from terrine.geometry import in_json
 from terrine.models.architecture import REFERENCE_BATCHES
 from terrine.models.backbone import Backbone
-from terrine.models.files import load_backbone, save_backbone
-from terrine.models.kinds.scattering import PROJECTION_BATCHES
+from terrine.models.backbone_files import load_backbone, save_backbone
+from terrine.models.scattering import PROJECTION_BATCHES
 from terrine.models.weights import FROM_TIMM, INITIAL, take_weights
 from terrine.npy import Rows
 

@@ -9,14 +9,14 @@ import numpy as np
 from tasks.pipeline.synthesize import POOL, read_queries
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_tensors, write_tensors
-from terrine.classifiers import head_from_arrays, predict
 from terrine.deployment.model import BACKBONE, HEAD, REFERENCE
 from terrine.deployment.reference import affordable, choose_reference
 from terrine.determinism.randomness import derive_seed
 from terrine.device import resolve_device
+from terrine.heads import head_from_arrays, predict
 from terrine.models.backbone import features_in_batches
-from terrine.models.files import load_backbone
-from terrine.synthetic.registry import draw
+from terrine.models.backbone_files import load_backbone
+from terrine.synthetic.program import draw
 
 CANDIDATES = 2_000
 """Query images, those of the first batches, from which reference images are chosen."""

@@ -32,15 +32,15 @@ from tasks.runtime.store import (
 )
 from terrine.aggregation.mechanism import Mechanism, mechanism_of
 from terrine.aggregation.votes import ANSWERS
-from terrine.classifiers import Head, head_from_arrays
 from terrine.deployment.manifest import MANIFEST, check_seal, seal
 from terrine.deployment.model import MOMENTS, OF_VOLUMES
 from terrine.deployment.rows import ENCODING
 from terrine.device import resolve_device
 from terrine.files import file_digest
 from terrine.geometry import in_json
+from terrine.heads import Head, head_from_arrays
 from terrine.models.backbone import Backbone
-from terrine.models.files import load_backbone, save_backbone
+from terrine.models.backbone_files import load_backbone, save_backbone
 from terrine.queries import Queries
 from terrine.students.answers import ReleasedAnswers, released_answers
 from terrine.students.student import Cache, StudentData, TrainedStudent

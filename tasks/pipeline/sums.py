@@ -51,10 +51,10 @@ from terrine.aggregation.gradient_rounds import RoundSchedule, moments_in_steps
 from terrine.aggregation.records import Records, Whitening, row_type
 from terrine.aggregation.sums import mu_left
 from terrine.aggregation.votes import answer_names
-from terrine.classifiers import FindingsHead, LinearHead
 from terrine.deployment.model import MOMENTS
 from terrine.files import file_digest
-from terrine.models.moments import set_statistics
+from terrine.heads import FindingsHead, LinearHead
+from terrine.models.released_statistics import set_statistics
 from terrine.privacy.accounting.events import compose
 from terrine.privacy.ledger.ledger import StoredRelease
 from terrine.privacy.noise import check_slack

@@ -34,7 +34,7 @@ from terrine.files import file_digest
 from terrine.geometry import in_json, pixels
 from terrine.npy import MappedRows, Segment
 from terrine.queries import Queries, in_turns
-from terrine.synthetic import registry
+from terrine.synthetic.program import VERSION, program
 from terrine.synthetic.shards import SHARD_BYTES, Stretch, read_shard_record, write_stretch
 
 SHARD = 10_000
@@ -76,7 +76,7 @@ def plan(run: Run) -> list[Draw]:
         for kind, count in images.shares().items():
             if kind == POOL and purpose == "queries":
                 continue
-            registry.program(kind)
+            program(kind)
             starts = range(0, count, shard)
             draws.extend(Draw(purpose, kind, first, min(shard, count - first)) for first in starts)
     return draws
@@ -88,7 +88,7 @@ def shard_path(run: Run, draw: Draw) -> Path:
     identity = digest(
         {
             **geometry,
-            "version": registry.VERSION,
+            "version": VERSION,
             "purpose": draw.purpose,
             "kind": draw.kind,
             "first": draw.first,

@@ -5,7 +5,7 @@ so an interrupted stage goes on where it stopped: with the next group, or, of ne
 A group that does not fit into memory is halved.
 
 A teacher with too few records is not trained and is no error, for whether a run fails would tell about records. It is
-kept as a state of its own and listed in the manifest, which is private; how it votes: `terrine.teachers.untrained`.
+kept as a state of its own and listed in the manifest, which is private; how it votes: `terrine.teachers.ensemble`.
 """
 
 from __future__ import annotations
@@ -44,13 +44,12 @@ from terrine.data.findings import labelled
 from terrine.device import resolve_device
 from terrine.errors import ArtefactError
 from terrine.files import file_digest
-from terrine.teachers.averaging.average import Average
-from terrine.teachers.averaging.kind import RoundState
-from terrine.teachers.features import PrivateFeatures, private_features
-from terrine.teachers.finetune import FinetuneKind
-from terrine.teachers.kind import Arrays, Records, TeacherKind, teachers_missing_a_class
+from terrine.teachers.averaging.averaged import RoundState
+from terrine.teachers.averaging.ttac import Average
+from terrine.teachers.base import TeacherContext, TeacherKind
 from terrine.teachers.memory import train_within_memory
-from terrine.teachers.registry import TeacherContext
+from terrine.teachers.networks import FinetuneKind
+from terrine.teachers.records import Arrays, PrivateFeatures, Records, private_features, teachers_missing_a_class
 
 HEADS = "heads.safetensors"
 FEATURES, ABOUT_FEATURES = "features.npy", "features.json"

@@ -1,7 +1,7 @@
 """vote: every teacher labels every query; all teachers see the same fixed batches.
 
 Votes are cast by blocks of teachers; a finished block is on disk, and an interrupted stage does not cast it again.
-Teachers that were not trained vote by a rule that reads no record (`terrine.teachers.untrained`).
+Teachers that were not trained vote by a rule that reads no record (`terrine.teachers.ensemble`).
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from terrine.aggregation.votes import answer_names
 from terrine.device import resolve_device
 from terrine.files import file_digest
 from terrine.queries import Queries
-from terrine.teachers.fitted import cast_votes
-from terrine.teachers.kind import TeacherKind
+from terrine.teachers.base import TeacherKind
+from terrine.teachers.ensemble import cast_votes
 
 
 def blocks(run: Run) -> list[range]:

@@ -19,8 +19,7 @@ from tasks.runtime.store import atomic_folder, write_json
 from tasks.serving.pages import FIGURES, SIGNATURE, pages_in
 from tasks.serving.predict import read_reference, refuse_image_options
 from terrine.data.encoding import Encoding
-from terrine.deployment.encoded_onnx import check_against_student, write_raw_columns
-from terrine.deployment.export import Format, export_student
+from terrine.deployment.export import Format, check_against_student, export_student, write_raw_columns
 from terrine.deployment.manifest import MANIFEST, seal
 from terrine.deployment.model import REFERENCE, StudentModel, check_student
 from terrine.deployment.network import ServingStatistics

@@ -13,7 +13,7 @@ STATISTICS, PROJECTION, REFERENCE = 4_000, 8_000, 2_000
 learnt; and that reference images are chosen from."""
 DENSE, LARGEST_DENSE = 1e-6, 32
 """Processor seconds of the scattering transform for a pixel, and the longest side of images that are products of
-matrices; larger ones are transformed (`terrine.models.scattering`)."""
+matrices; larger ones are transformed (`terrine.models.wavelets`)."""
 LARGE, TRANSFORMED, BORDER = 2.6e-3, 4.4e-7, 28
 """Processor seconds for a larger image, and for each of its pixels with the border that is mirrored outwards."""
 

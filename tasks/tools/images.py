@@ -16,7 +16,7 @@ from PIL import Image
 from tasks.runtime.store import atomic_file
 from terrine.device import resolve_device
 from terrine.synthetic.contact_sheet import contact_sheet
-from terrine.synthetic.registry import draw
+from terrine.synthetic.program import draw
 from terrine.synthetic.shards import Recipe, Written, finish, write_shard
 
 

@@ -22,14 +22,13 @@ from tasks.runtime.store import Folders, atomic_folder, read_json, read_tensors,
 from terrine.determinism.randomness import derive_seed
 from terrine.device import resolve_device
 from terrine.errors import ArtefactError, SettingError
+from terrine.models.architecture import build_backbone
 from terrine.models.backbone import Backbone
-from terrine.models.files import load_backbone, save_backbone
-from terrine.models.invariance import learn_projection
-from terrine.models.reference import fit_reference
-from terrine.models.registry import build_backbone
-from terrine.teachers.kinds.scratch import ScratchTeachers
+from terrine.models.backbone_files import load_backbone, save_backbone
+from terrine.models.lda_projection import learn_projection
+from terrine.models.statistics import fit_reference
 from terrine.teachers.linear import LinearHeads
-from terrine.teachers.scratch import ScratchKind
+from terrine.teachers.networks import ScratchKind, ScratchTeachers
 from terrine.transcription.clients import Clients, FileTeacher, LinearClients, NetworkClients, load_model
 from terrine.transcription.generator import Generator, random_vectors
 from terrine.transcription.settings import Transcription

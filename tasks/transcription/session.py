@@ -64,7 +64,7 @@ from terrine.deployment.model import BACKBONE, HEAD, REFERENCE
 from terrine.deployment.reference import affordable, choose_reference
 from terrine.device import resolve_device
 from terrine.errors import ArtefactError
-from terrine.models.files import save_backbone
+from terrine.models.backbone_files import save_backbone
 from terrine.pretraining.checkpoint import read_checkpoint, write_checkpoint
 from terrine.privacy.ledger.ledger import StoredRelease
 from terrine.privacy.ledger.release_protocol import Reservation

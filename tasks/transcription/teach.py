@@ -53,12 +53,9 @@ from terrine.device import resolve_device
 from terrine.errors import ArtefactError, SettingError
 from terrine.files import file_digest
 from terrine.privacy.accounting.events import Event
-from terrine.teachers.features import private_features
-from terrine.teachers.kind import Arrays, Records
-from terrine.teachers.kinds.linear import LinearTeachers
-from terrine.teachers.kinds.scratch import Architecture
-from terrine.teachers.linear import LinearKind
-from terrine.teachers.scratch import ScratchKind
+from terrine.teachers.linear import LinearKind, LinearTeachers
+from terrine.teachers.networks import Architecture, ScratchKind
+from terrine.teachers.records import Arrays, Records, private_features
 
 TEST_IMAGES = 2_000
 """Most test images on which teachers are judged, in batches of `TEST_BATCH`."""

@@ -18,23 +18,22 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from terrine.classifiers import Head, head_from_arrays
-from terrine.data.images import Files, Fit
+from terrine.data.images import Files, Fit, refuse_not_finite
 from terrine.data.ordered import Scale
 from terrine.data.sources.nifti import Nifti
-from terrine.deployment.images import check_images, check_rows
 from terrine.deployment.manifest import check_seal
 from terrine.deployment.network import REFERENCE_WEIGHT, ServingStatistics, StudentNetwork
-from terrine.errors import ArtefactError, SettingError
-from terrine.geometry import as_size, is_size
+from terrine.errors import ArtefactError, InputError, SettingError
+from terrine.geometry import Size, as_size, is_size, sides
+from terrine.heads import Head, head_from_arrays
 from terrine.models.backbone import Backbone
-from terrine.models.files import load_backbone
-from terrine.models.moments import set_statistics
+from terrine.models.backbone_files import load_backbone
+from terrine.models.released_statistics import set_statistics
 from terrine.models.statistics import has_batch_norm
 
 BACKBONE, HEAD, REFERENCE = "backbone.safetensors", "head.safetensors", "reference.safetensors"
 MOMENTS = "moments.safetensors"
-"""Statistics of the private images, released with noise (`terrine.models.moments`), where the run released any."""
+"""Noisy statistics of the private images (`terrine.models.released_statistics`), if the run released any."""
 NO_MOMENTS = (
     "this student was made without released moments, so that images are normalised with the statistics of public ones. "
     "Better: release moments when a student is made (privacy.moments=0.05; parties and transcriptions have none), give "
@@ -224,6 +223,57 @@ class StudentModel:
                 self._pool = ThreadPoolExecutor(self._threads, initializer=torch.set_num_threads, initargs=(1,))
             list(self._pool.map(compute, parts))
             torch.set_num_threads(self._threads)  # a worker's setting reaches threads that are started later
+
+
+def check_images(images: np.ndarray, channels: int, size: Size) -> np.ndarray:
+    """Return a batch of images as uint8 or float32 [B, channels, *size], contiguous, after checking it.
+
+    images: uint8, 0 to 255, or floating point in [0, 1]. Raises InputError that says what is wrong: another dtype or
+    shape, no image at all, NaN or an infinity, values outside the range.
+    """
+    height, width = sides(size)
+    expected = f"[images, {channels}, {height}, {width}]"
+    if images.dtype != np.uint8 and images.dtype.kind != "f":
+        raise InputError(
+            f"The images have dtype {images.dtype}. Send uint8 values from 0 to 255, or floating point from 0 to 1."
+        )
+    if images.ndim != 4 or images.shape[1:] != (channels, height, width):
+        raise InputError(
+            f"The images have shape {list(images.shape)}, and this student takes {expected}: resize them, and give one "
+            "image as a batch of one."
+        )
+    if len(images) == 0:
+        raise InputError(f"There is no image in the batch. Send at least one, as {expected}.")
+    if images.dtype == np.uint8:
+        return np.ascontiguousarray(images)
+    refuse_not_finite(images, "The batch")
+    lowest, highest = images.min(), images.max()
+    if lowest < 0 or highest > 1:
+        raise InputError(
+            f"Floating-point images must lie in [0, 1], and these have values from {lowest:g} to {highest:g}. Divide "
+            "values from 0 to 255 by 255, or send them as uint8."
+        )
+    return np.ascontiguousarray(images, dtype=np.float32)
+
+
+def check_rows(rows: np.ndarray, columns: int) -> np.ndarray:
+    """Return rows of a table as float32 [B, columns], contiguous, after checking them.
+
+    rows: floating point, encoded as the public rows of the student's training were. Raises InputError for another
+    dtype or shape, for no row at all, and for NaN or an infinity.
+    """
+    if rows.dtype.kind != "f":
+        raise InputError(
+            f"The rows have dtype {rows.dtype}. Send floating point, encoded as the table's public rows were."
+        )
+    if rows.ndim != 2 or rows.shape[1] != columns:
+        raise InputError(f"The rows have shape {list(rows.shape)}, and this student takes [rows, {columns}].")
+    if len(rows) == 0:
+        raise InputError(f"There is no row in the batch. Send at least one, as [rows, {columns}].")
+    finite = np.isfinite(rows).all(axis=1)
+    if not finite.all():
+        raise InputError(f"Row {int(finite.argmin())} holds NaN or an infinity. Every value must be a finite number.")
+    return np.ascontiguousarray(rows, dtype=np.float32)
 
 
 def check_student(folder: Path) -> dict[str, Any]:

@@ -5,13 +5,16 @@ the same numbers on one core and on two differ in the last bit, and a vote near 
 parts, one thread computes each, and only the number of parts in flight depends on the machine.
 """
 
+from __future__ import annotations
+
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
-import torch
+if TYPE_CHECKING:
+    import torch
 
 Part = TypeVar("Part")
 Result = TypeVar("Result")
@@ -26,6 +29,8 @@ def side_by_side(
     large parts lazily. On an accelerator the parts follow one another in the calling thread. Leaving the loop early
     starts no further part. An error in `compute` is raised when its part's turn comes.
     """
+    import torch
+
     if torch.device(device).type != "cpu":
         yield from map(compute, parts)
         return
@@ -63,6 +68,18 @@ class FirstAndLast(Generic[Result]):
                 self._leave(self._value)
 
 
+def _get_threads() -> int:
+    import torch
+
+    return torch.get_num_threads()
+
+
+def _set_threads(count: int) -> None:
+    import torch
+
+    torch.set_num_threads(count)
+
+
 # torch hands the last number that any thread asked for to threads that are started later, so the process's own is set
 # back when all workers, which were set to one thread each, are done.
-_thread_count = FirstAndLast(torch.get_num_threads, torch.set_num_threads)
+_thread_count = FirstAndLast(_get_threads, _set_threads)

@@ -1,22 +1,26 @@
-"""What turns images into features: the architecture of a backbone and its settings, declared without torch.
+"""Architectures of backbones: settings that are declared without torch, and the function that builds a network.
 
-A new architecture is one file in `terrine.models.kinds`: a class below `Architecture` that says what may be set, and
-makes the network. Built, it is a `terrine.models.backbone.Backbone`.
+A new architecture is one file, named in `ARCHITECTURES`: a class below `Architecture` with its settings and a function
+that makes the network. Built, it is a `terrine.models.backbone.Backbone`. Every architecture that timm has can also be
+built under its own name (`resnet26`, `efficientnet_b0`, ...).
 
-Small images do not survive every stock architecture: a DenseNet's stem halves them away, a transformer's windows do not
-divide them. So `options` takes the stem that works, and enlarges images by as little as is needed. What was chosen
-stands in the backbone's description, from which a stored backbone is built again without a search.
+Not every stock architecture works on small images: a DenseNet's stem halves them away, a transformer's windows do not
+divide them. So `options` takes the stem that works, and enlarges images as little as is needed. The choice is part of
+the backbone's description, from which a stored backbone is built again without a search.
 """
 
 from __future__ import annotations
 
+import inspect
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
+from terrine.determinism.randomness import derive_seed
 from terrine.errors import SettingError
-from terrine.geometry import Size, size_of
+from terrine.geometry import Size, in_json, sides, size_of
 from terrine.settings import AtHome, Kinds, Settings, Unit
 
 if TYPE_CHECKING:
@@ -29,12 +33,13 @@ if TYPE_CHECKING:
     from terrine.npy import Rows
     from terrine.queries import Queries
 
+SMALLEST, LARGEST = 8, 320
+
+_initialising = threading.RLock()
+"""Initial weights come from torch's global generator: one thread at a time."""
+
 REFERENCE_BATCHES = 8
 """Batches from which a backbone without weights gets its original statistics; sources take turns in them."""
-
-LEARNED_PROJECTION = {"form_of_projection": 2}
-"""What identities say of a projection that is learned. Raised when the same settings would learn another from the same
-images; in the first form many features were mixed at random first."""
 
 Built = tuple[Any, int]
 """A network of torch and the number of its features."""
@@ -44,6 +49,7 @@ class Architecture(Settings):
     """The feature extractor that teachers and student share."""
 
     of_images: ClassVar[bool] = True
+    """Whether it is for images; otherwise for a table's rows."""
 
     kind: str
 
@@ -59,7 +65,7 @@ class Architecture(Settings):
 
     @property
     def learns_projection(self) -> bool:
-        """Whether its features are projected as public images say (`terrine.models.invariance`)."""
+        """Whether its features are projected as public images say (`terrine.models.lda_projection`)."""
         return False
 
     @property
@@ -76,10 +82,7 @@ class Architecture(Settings):
 
         Raises SettingError for an architecture that does not take such images.
         """
-        from terrine.models.registry import build_backbone
-
-        options = self.options(channels, size)
-        return build_backbone(self.kind, channels=channels, size=size, seed=seed, **options)
+        return build_backbone(self.kind, channels=channels, size=size, seed=seed, **self.options(channels, size))
 
     def fit(self, queries: Queries, *, seed: int = 0, device: torch.device | str = "cpu") -> Backbone:
         """Return the backbone of public images: built, and fitted to them or given its weights.
@@ -113,7 +116,7 @@ class Architecture(Settings):
     ) -> None:
         """Fit what is not trained, where there is anything, to public images in batches of one source each."""
         if self.reference is not None:
-            from terrine.models.reference import fit_reference
+            from terrine.models.statistics import fit_reference
 
             fit_reference(backbone, images, batches[:REFERENCE_BATCHES], device)
 
@@ -130,14 +133,8 @@ class Architecture(Settings):
         raise NotImplementedError
 
     def identity(self) -> dict[str, Any]:
-        """Return the settings that the backbone depends on, as JSON values.
-
-        Those that are not set are left out, and so is where weights from elsewhere lie: they go by their own digest.
-        Backbones are known by what was said of all kinds alike when they were first stored.
-        """
-        own = self.model_dump(mode="json", exclude={"weights"}, exclude_none=True)
-        said = {"projection": 1000, "stem": "standard"} | ({} if self.has_weights else {"invariance": False})
-        return said | own | (LEARNED_PROJECTION if self.learns_projection else {})
+        """Return the settings that the backbone depends on, as JSON values; weights are identified by their digest."""
+        return self.model_dump(mode="json", exclude={"weights"}, exclude_none=True)
 
     def check(self, run: Any) -> None:
         """Raise ValueError where it is not for such data, or lacks the images that it learns from."""
@@ -195,4 +192,63 @@ class Enlarged(Settings):
         return self.enlarge
 
 
-ARCHITECTURES = Kinds("backbone", Architecture, "terrine.models.kinds", default="scattering")
+class Columns(Architecture):
+    """The columns of a table: nothing is learned, the features of a row are its columns."""
+
+    of_images: ClassVar[bool] = False
+
+    kind: Literal["columns"] = "columns"
+
+
+ARCHITECTURES = Kinds(
+    "backbone",
+    Architecture,
+    *("terrine.models." + n for n in ("small_networks", "resnet", "timm", "concatenated", "scattering", "patches")),
+    default="scattering",
+)
+
+
+def known_to_timm(name: str) -> bool:
+    """Return whether timm has an architecture of this name."""
+    from terrine import vision  # slow to import, and few runs need it
+
+    return vision.timm.is_model(name)
+
+
+def build_backbone(kind: str, *, channels: int, size: Size, seed: int, **options: Any) -> Backbone:
+    """Return the backbone `kind` for images [B, channels, *size], on the CPU, with initial weights from `seed`.
+
+    The weights depend on (kind, channels, size, options, seed) alone; torch's global generator is left as it was.
+    `columns` is the backbone of a table of `channels` columns, with `size` 1, and takes rows instead of images.
+    Raises SettingError for an unknown kind or option, naming the known ones, and for an impossible size.
+    """
+    import torch
+
+    from terrine.models.backbone import Backbone, ColumnsBackbone
+
+    if kind == "columns":
+        return ColumnsBackbone(channels)
+    if kind not in ARCHITECTURES.names():
+        if not known_to_timm(kind):
+            raise SettingError(
+                f"backbone: '{kind}' is unknown. Known: {', '.join(ARCHITECTURES.names())}, and every architecture of "
+                "timm."
+            )
+        return build_backbone("timm", channels=channels, size=size, seed=seed, architecture=kind, **options)
+    if not SMALLEST <= min(sides(size)) <= max(sides(size)) <= LARGEST:
+        raise SettingError(
+            f"backbone: images of side {in_json(size)}. Backbones take sides from {SMALLEST} to {LARGEST}."
+        )
+    if channels not in (1, 3):
+        raise SettingError(f"backbone: images of {channels} channels. Backbones take 1 (grey) or 3 (colour).")
+    network = ARCHITECTURES.of(kind).network
+    known = inspect.getfullargspec(network).kwonlyargs
+    unknown = sorted(set(options) - set(known))
+    if unknown:
+        raise SettingError(
+            f"backbone: {kind} has no option '{unknown[0]}'. It has {', '.join(known) if known else 'none'}."
+        )
+    with _initialising, torch.random.fork_rng(devices=[]):
+        torch.manual_seed(derive_seed(seed, f"backbone {kind}"))
+        built, features = network(kind, channels, size, seed, **options)
+    return Backbone(built, features, {"kind": kind, "channels": channels, "size": in_json(size), "options": options})

@@ -5,9 +5,11 @@ statistical unit: its features depend on all of its images and on nothing else, 
 and are stored with it.
 """
 
+from __future__ import annotations
+
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,18 +19,21 @@ from torch import Tensor, nn
 from terrine.determinism.parallel import side_by_side
 from terrine.errors import InputError, SettingError
 from terrine.geometry import Size, as_size, sides
-from terrine.models.concatenated import ConcatenatedNetwork
+from terrine.models.networks import ConcatenatedNetwork
 from terrine.models.statistics import Statistics, batch_statistics
 from terrine.npy import Rows
 
 Progress = Callable[[float, str], None]
 """Called with (fraction done, a line about it)."""
 
+BLOCK = 64
+"""Images computed at a time by `features_one_by_one`."""
+
 
 class Backbone(nn.Module):
     """A network from float images [B, C, H, W] in [0, 1] to features [B, `feature_dim`], with its description.
 
-    Build one with `terrine.models.registry.build_backbone`.
+    Build one with `terrine.models.architecture.build_backbone`.
     """
 
     def __init__(self, network: nn.Module, feature_dim: int, architecture: dict[str, Any]) -> None:
@@ -107,6 +112,26 @@ class Backbone(nn.Module):
             )
 
 
+class ColumnsBackbone(Backbone):
+    """The backbone of a table: float32 rows [B, columns] are its features, unchanged.
+
+    In its description `channels` is the number of columns and `size` is 1: a row is an image of one pixel.
+    """
+
+    def __init__(self, columns: int) -> None:
+        if columns < 1:
+            raise SettingError(f"backbone: a table of {columns} columns. At least one is needed.")
+        architecture: dict[str, Any] = {"kind": "columns", "channels": columns, "size": 1, "options": {}}
+        super().__init__(nn.Identity(), columns, architecture)
+
+    def _check(self, images: Tensor) -> None:
+        if images.dim() != 2 or images.shape[1] != self.feature_dim or images.dtype != torch.float32:
+            raise InputError(
+                f"The backbone 'columns' takes float32 rows of shape (B, {self.feature_dim}) and was given "
+                f"{images.dtype} {tuple(images.shape)}. Encode the table as its public rows were encoded."
+            )
+
+
 def as_float(images: Tensor) -> Tensor:
     """Return images as floats in [0, 1]: uint8 is divided by 255, floating point passes as it is."""
     if images.dtype == torch.uint8:
@@ -171,3 +196,34 @@ def _check_batches(batches: Sequence[np.ndarray], count: int, *, complete: bool)
         raise InputError(f"batches: image {int(times.argmax())} is in more than one batch. Give each image once.")
     if complete and (times == 0).any():
         raise InputError(f"batches: image {int(times.argmin())} is in no batch. Cover every image, or give `out`.")
+
+
+def features_one_by_one(
+    backbone: Backbone, images: Rows, then: Callable[[np.ndarray], np.ndarray], order: np.ndarray | None = None
+) -> Iterator[np.ndarray]:
+    """Yield `then` of the features [BLOCK, features] of uint8 images [N, C, H, W], without what fills a block.
+
+    Each is a function of its own image alone, to the bit. Sums over private records have the sensitivity that is
+    charged only if no record moves another's features. With stored statistics none does but by rounding: a batch of
+    another size may be computed in another order. So images are computed on the CPU in blocks of one size, each by one
+    thread, the last block filled up with blank images.
+
+    then: of which row i is a function of row i. order: int64, the numbers of the images that are wanted; None: of all.
+    """
+    network = backbone.cpu().eval()
+    wanted = np.arange(len(images)) if order is None else order
+    return blocks_one_by_one(backbone, lambda block: then(network.features(block, "original").numpy()), images, wanted)
+
+
+def blocks_one_by_one(
+    backbone: Backbone, compute: Callable[[torch.Tensor], np.ndarray], images: Rows, order: np.ndarray
+) -> Iterator[np.ndarray]:
+    """Yield what `compute` makes of the images [BLOCK, C, H, W] of these numbers, without what fills a block."""
+
+    def block(first: int) -> np.ndarray:
+        chosen = order[first : first + BLOCK]
+        filled = torch.zeros((BLOCK, *backbone.shape), dtype=torch.uint8)
+        filled[: len(chosen)] = torch.from_numpy(np.ascontiguousarray(images[chosen]))
+        return compute(filled)[: len(chosen)]
+
+    yield from side_by_side(block, range(0, len(order), BLOCK))

@@ -1,36 +1,78 @@
-"""Several backbones side by side: their features one after the other."""
+"""Settings of several backbones side by side, whose features are concatenated."""
 
-from collections.abc import Sequence
+from __future__ import annotations
 
-import torch
-from torch import Tensor, nn
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from pydantic import Field, model_validator
+
+from terrine.geometry import Size
+from terrine.models.architecture import (
+    ARCHITECTURES,
+    Architecture,
+    Built,
+    Enlarged,
+    Projected,
+    Stemmed,
+    build_backbone,
+    known_to_timm,
+)
+from terrine.models.timm import Timm
+
+_PARTS = ("scattering", "resnet18")
+_NO_PARTS = ("concatenated", "columns", "timm")
 
 
-class ConcatenatedNetwork(nn.Module):
-    """Networks that see the same images; features [B, sum of theirs], each part standardised over the batch.
+class Concatenated(Projected, Stemmed, Enlarged, Architecture):
+    """Several architectures side by side; each gets those of the settings that it has."""
 
-    The standardisation is a batch normalisation without parameters, so it follows the same rules of current and
-    original statistics as all others, and no part outweighs another by its scale.
-    """
+    kind: Literal["concatenated"] = "concatenated"
+    parts: tuple[str, ...] | None = Field(None, min_length=2)
+    """The kinds side by side, or names of timm; null is scattering and resnet18."""
 
-    def __init__(self, networks: Sequence[nn.Module], widths: Sequence[int]) -> None:
-        super().__init__()
-        self.networks = nn.ModuleList(networks)
-        self.widths = list(widths)
-        self.standardise = nn.BatchNorm1d(sum(widths), affine=False)
+    @model_validator(mode="after")
+    def _every_part_is_known(self) -> Concatenated:
+        known = [name for name in ARCHITECTURES.names() if name not in _NO_PARTS]
+        for part in self.parts or ():
+            if part not in known and not known_to_timm(part):
+                raise ValueError(
+                    f"parts names '{part}', which is no part: timm does not know it. Kinds of parts are: "
+                    f"{', '.join(known)}. `terrine.vision.timm.list_models()` lists timm's"
+                )
+        return self
 
-    def forward(self, images: Tensor) -> Tensor:
-        features = torch.cat([network(images) for network in self.networks], dim=1)
-        return self.standardise(features)
+    @property
+    def architectures(self) -> list[Architecture]:
+        """The parts, each with its own settings."""
+        built: list[Architecture] = []
+        for part in self.parts or _PARTS:
+            known = part in ARCHITECTURES.names()
+            kind = ARCHITECTURES.of(part) if known else Timm
+            shared = {key: getattr(self, key) for key in ("projection", "stem", "enlarge") if key in kind.model_fields}
+            built.append(kind(**{"kind" if known else "architecture": part}, **shared))
+        return built
 
-    def trainable(self) -> tuple[nn.Module, int]:
-        """Return the networks that have weights, side by side, and how many features they have together."""
-        chosen = [
-            (network, width)
-            for network, width in zip(self.networks, self.widths, strict=True)
-            if any(parameter.requires_grad for parameter in network.parameters())
-        ]
-        if len(chosen) == 1:
-            return chosen[0]
-        networks, widths = [network for network, _ in chosen], [width for _, width in chosen]
-        return ConcatenatedNetwork(networks, widths), sum(widths)
+    @property
+    def has_weights(self) -> bool:
+        return any(part.has_weights for part in self.architectures)
+
+    @property
+    def reference(self) -> Literal["queries"]:
+        return "queries"
+
+    def side(self, size: Size) -> Size | None:
+        return self.enlarge or size
+
+    def options(self, channels: int, size: Size) -> dict[str, Any]:
+        return {"parts": [{"kind": part.kind, **part.options(channels, size)} for part in self.architectures]}
+
+    @staticmethod
+    def network(kind: str, channels: int, size: Size, seed: int, *, parts: Sequence[Mapping[str, Any]] = ()) -> Built:
+        """Return the network of parts, {"kind": a name, option: value, ...} each."""
+        from terrine.models.networks import ConcatenatedNetwork
+
+        chosen = parts or [{"kind": part} for part in _PARTS]
+        built = [build_backbone(**part, channels=channels, size=size, seed=seed) for part in chosen]
+        widths = [backbone.feature_dim for backbone in built]
+        return ConcatenatedNetwork([backbone.network for backbone in built], widths), sum(widths)

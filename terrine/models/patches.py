@@ -1,93 +1,111 @@
-"""Patches compared with a dictionary of patches: a backbone of one layer, learned without labels.
+"""A dictionary of patches, learned from public images without labels (Coates and Ng 2011): settings and learning.
 
-Coates, Lee & Ng 2011 and Coates & Ng 2011: patches of `SIDE` x `SIDE` pixels, two apart, are centred, divided by their
-own deviation and whitened; each is compared with the words of a dictionary, and what exceeds a threshold, on the side
-of likeness and of its opposite, is averaged over 3 x 3 parts of the image. The dictionary is made of patches of public
-images: `learn_dictionary` whitens them and clusters them by direction (spherical k-means, Dhillon & Modha 2001).
-
-Where an image and its mirror image mean the same, half of the words are the other half mirrored, and the coefficients
-of a word in one place and of its mirror image in the mirrored place are replaced by their sum: mirroring an image of an
-even side changes nothing, at no cost.
+`learn_dictionary` whitens patches of public images and clusters them by direction (spherical k-means, Dhillon & Modha
+2001). The network that compares images with the dictionary is `terrine.models.projected.PatchNetwork`.
 """
 
-from collections.abc import Sequence
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
-import torch
-import torch.nn.functional as F
-from torch import Tensor
+from pydantic import Field
 
-from terrine.determinism.parallel import side_by_side
 from terrine.determinism.randomness import torch_generator
-from terrine.errors import SettingError
 from terrine.geometry import Size
-from terrine.models.parts import averaged
-from terrine.models.projected import ProjectedNetwork
-from terrine.npy import Rows
+from terrine.models.architecture import Architecture, Built, Projected
+from terrine.models.deformations import Deformations
+from terrine.models.scattering import PROJECTION_BATCHES
+from terrine.settings import Unit
 
-SIDE = 6
-STRIDE = 2
-PARTS = 3
-THRESHOLD = 0.5
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
-_CONTRAST = 10 / 255**2  # added to a patch's variance: a flat one is not blown up to noise
+    import torch
+    from torch import Tensor
+
+    from terrine.models.backbone import Backbone
+    from terrine.models.projected import PatchNetwork
+    from terrine.npy import Rows
+
 _WHITENING = 0.1
 _PATCHES = 100_000
 _ROUNDS = 10
 
 
-class PatchNetwork(ProjectedNetwork):
-    """Likeness to words of a dictionary of patches, of float images [B, C, size, size]."""
+class Patches(Projected, Architecture):
+    """Likeness to words of a dictionary of patches, projected to what small deformations leave (Coates and Ng 2011).
 
-    chunk = 8
-    kernels: Tensor
-    offset: Tensor
+    For colour photographs, of which a wavelet transform says less.
+    """
 
-    def __init__(
-        self, channels: int, size: Size, seed: int, words: int, mirrored: bool, projection: int | None
+    kind: Literal["patches"] = "patches"
+    words: Annotated[int, Unit("patches")] = Field(400, ge=2, multiple_of=2)
+    """Number of words in the dictionary."""
+    mirrored: bool = True
+    """An image and its mirror image mean the same. Not so for letters and digits."""
+    deformations: Deformations = Deformations(rotation=10, scale=0.15, shift=0.15)
+    """What is done to an image that leaves it the same."""
+
+    @property
+    def learns_projection(self) -> bool:
+        return True
+
+    @property
+    def reference(self) -> Literal["queries"]:
+        return "queries"
+
+    def adapt(
+        self, backbone: Backbone, images: Rows, batches: Sequence[np.ndarray], *, seed: int, device: torch.device | str
     ) -> None:
-        if words < 2 or words % 2:
-            raise SettingError(f"patches: words is {words}, and must be an even number from 2 on.")
-        super().__init__("patches", 2 * words * PARTS**2 // (1 + mirrored), projection, seed)
-        self.mirrored = mirrored
-        self.register_buffer("kernels", torch.zeros(words, channels, SIDE, SIDE))
-        self.register_buffer("offset", torch.zeros(words))
+        from terrine.models.lda_projection import learn_projection
 
-    def described(self, images: Tensor) -> Tensor:
-        """See `ProjectedNetwork.described`: [B, 2 * words * 9], or half as many."""
-        likeness = torch.addcdiv(
-            -self.offset[:, None, None], F.conv2d(images, self.kernels, stride=STRIDE), _deviations(images)
-        )
-        beyond = F.softshrink(likeness, THRESHOLD)
-        # Likeness and its opposite are the halves of the sum of these, and of their difference.
-        size, signed = averaged(beyond.abs(), PARTS), averaged(beyond, PARTS)
-        maps = torch.cat([size + signed, size - signed], dim=1) / 2
-        if self.mirrored:
-            one, other = maps.view(len(maps), 2, 2, -1, PARTS, PARTS).unbind(2)
-            maps = one + other.flip(-1)
-        return maps.flatten(1)
+        own = batches[:PROJECTION_BATCHES]
+        learn_dictionary(backbone.network, images, own, seed=seed)
+        learn_projection(backbone, images, own, seed=seed, device=device, deformations=self.deformations)
+        super().adapt(backbone, images, batches, seed=seed, device=device)
 
+    def options(self, channels: int, size: Size) -> dict[str, Any]:
+        return {"words": self.words, "mirrored": self.mirrored, "projection": self.projection}
 
-def _deviations(images: Tensor) -> Tensor:
-    """Return the deviation [B, 1, h, w] of every patch's pixels."""
-    count = images.shape[1] * SIDE**2
-    ones = images.new_ones(1, images.shape[1], SIDE, SIDE)
-    sums, squares = F.conv2d(images, ones, stride=STRIDE), F.conv2d(images.square(), ones, stride=STRIDE)
-    return ((squares - sums.square() / count).clamp(min=0) / (count - 1) + _CONTRAST).sqrt()
+    @staticmethod
+    def network(
+        kind: str,
+        channels: int,
+        size: Size,
+        seed: int,
+        *,
+        words: int = 400,
+        mirrored: bool = True,
+        projection: int | None = 1000,
+    ) -> Built:
+        from terrine.models.projected import PatchNetwork
+
+        network = PatchNetwork(channels, size, seed, words, mirrored, projection)
+        return network, network.feature_dim
 
 
-@torch.no_grad()
 def learn_dictionary(network: PatchNetwork, images: Rows, batches: Sequence[np.ndarray], *, seed: int) -> None:
     """Give the network words learned from public uint8 images [N, C, size, size], in place, on the CPU.
 
     batches: index arrays. The result does not depend on the number of threads.
     """
-    ((kernels, offset),) = side_by_side(lambda _: _dictionary(network, images, batches, seed), [0])
-    network.kernels.copy_(kernels.view_as(network.kernels))
-    network.offset.copy_(offset)
+    import torch
+
+    from terrine.determinism.parallel import side_by_side
+
+    with torch.no_grad():
+        ((kernels, offset),) = side_by_side(lambda _: _dictionary(network, images, batches, seed), [0])
+        network.kernels.copy_(kernels.view_as(network.kernels))
+        network.offset.copy_(offset)
 
 
 def _dictionary(network: PatchNetwork, images: Rows, batches: Sequence[np.ndarray], seed: int) -> tuple[Tensor, Tensor]:
+    import torch
+    import torch.nn.functional as F
+
+    from terrine.models.projected import SIDE
+
     generator = torch_generator(seed, "patches")
     patches = torch.cat(
         [_patches(images[batch], -(-_PATCHES // len(batches)), network.mirrored, generator) for batch in batches]
@@ -115,10 +133,15 @@ def _dictionary(network: PatchNetwork, images: Rows, batches: Sequence[np.ndarra
 
 def _patches(images: np.ndarray, count: int, mirrored: bool, generator: torch.Generator) -> Tensor:
     """Return random patches of uint8 images, centred and divided by their deviation, [count or 2 count, C * SIDE²]."""
+    import torch
+    import torch.nn.functional as F
+
+    from terrine.models.projected import CONTRAST, SIDE, STRIDE
+
     pixels = torch.from_numpy(np.ascontiguousarray(images)).float() / 255
     places = F.unfold(pixels, SIDE, stride=STRIDE).transpose(1, 2).flatten(0, 1)
     chosen = places[torch.randint(len(places), (count,), generator=generator)]
     if mirrored:
         chosen = torch.cat([chosen, chosen.view(count, -1, SIDE, SIDE).flip(-1).flatten(1)])
     chosen = chosen - chosen.mean(1, keepdim=True)
-    return chosen / (chosen.var(1, keepdim=True) + _CONTRAST).sqrt()
+    return chosen / (chosen.var(1, keepdim=True) + CONTRAST).sqrt()

@@ -1,15 +1,33 @@
-"""Fixed transforms of images whose many coefficients are standardised and projected to fewer features."""
+"""Fixed transforms of images whose many coefficients are standardised and projected to fewer features.
+
+`PatchNetwork` follows Coates, Lee & Ng 2011 and Coates & Ng 2011: patches of `SIDE` x `SIDE` pixels, `STRIDE` apart,
+are centred, divided by their own deviation and whitened. Each is compared with the words of a dictionary. The part of
+its likeness, or unlikeness, above a threshold is averaged over 3 x 3 parts of the image.
+
+If an image and its mirror image mean the same, half of the words are the other half mirrored, and the coefficients of a
+word in one place and of its mirror image in the mirrored place are replaced by their sum: mirroring an image of an even
+side changes nothing, at no cost.
+"""
 
 import math
 from abc import abstractmethod
 from collections.abc import Sequence
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from terrine.determinism.randomness import torch_generator
 from terrine.errors import SettingError
+from terrine.geometry import Size
+from terrine.models.networks import averaged
+
+SIDE = 6
+STRIDE = 2
+PARTS = 3
+THRESHOLD = 0.5
+CONTRAST = 10 / 255**2  # added to a patch's variance, so that a flat one is not amplified to noise
 
 
 class ProjectedNetwork(nn.Module):
@@ -51,3 +69,43 @@ class ProjectedNetwork(nn.Module):
             rows = [self.described(part) for part in parts]
         features = self.standardise(torch.cat(rows))
         return features if self.projection is None else features @ self.projection
+
+
+class PatchNetwork(ProjectedNetwork):
+    """Likeness to words of a dictionary of patches, of float images [B, C, size, size]."""
+
+    chunk = 8
+    kernels: Tensor
+    offset: Tensor
+
+    def __init__(
+        self, channels: int, size: Size, seed: int, words: int, mirrored: bool, projection: int | None
+    ) -> None:
+        if words < 2 or words % 2:
+            raise SettingError(f"patches: words is {words}, and must be an even number from 2 on.")
+        super().__init__("patches", 2 * words * PARTS**2 // (1 + mirrored), projection, seed)
+        self.mirrored = mirrored
+        self.register_buffer("kernels", torch.zeros(words, channels, SIDE, SIDE))
+        self.register_buffer("offset", torch.zeros(words))
+
+    def described(self, images: Tensor) -> Tensor:
+        """See `ProjectedNetwork.described`: [B, 2 * words * 9], or half as many."""
+        likeness = torch.addcdiv(
+            -self.offset[:, None, None], F.conv2d(images, self.kernels, stride=STRIDE), _deviations(images)
+        )
+        beyond = F.softshrink(likeness, THRESHOLD)
+        # Likeness and its opposite are the halves of the sum of these, and of their difference.
+        size, signed = averaged(beyond.abs(), PARTS), averaged(beyond, PARTS)
+        maps = torch.cat([size + signed, size - signed], dim=1) / 2
+        if self.mirrored:
+            one, other = maps.view(len(maps), 2, 2, -1, PARTS, PARTS).unbind(2)
+            maps = one + other.flip(-1)
+        return maps.flatten(1)
+
+
+def _deviations(images: Tensor) -> Tensor:
+    """Return the deviation [B, 1, h, w] of every patch's pixels."""
+    count = images.shape[1] * SIDE**2
+    ones = images.new_ones(1, images.shape[1], SIDE, SIDE)
+    sums, squares = F.conv2d(images, ones, stride=STRIDE), F.conv2d(images.square(), ones, stride=STRIDE)
+    return ((squares - sums.square() / count).clamp(min=0) / (count - 1) + CONTRAST).sqrt()

@@ -1,17 +1,30 @@
-"""ResNet10, ResNet18 and ResNet34 for small images, without their last layer: 512 features."""
+"""ResNets and DenseNet121 for small images, without their last layer."""
 
-import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from typing import Any, Literal
 
-from terrine import vision
 from terrine.errors import SettingError
+from terrine.geometry import Size, in_json, sides
+from terrine.models.architecture import Built, Stemmed, Trained
 
-FEATURES = 512
+SMALLEST_STANDARD = 32
+"""Images of a smaller side do not survive DenseNet's stock stem."""
 _BLOCKS = {10: (1, 1, 1, 1), 18: (2, 2, 2, 2), 34: (3, 4, 6, 3)}
 
 
-def build_resnet(depth: int, channels: int, stem: str = "standard") -> nn.Module:
+class ResNet(Stemmed, Trained):
+    """A residual network of 10, 18 or 34 layers: 512 features (He et al. 2016, section 3)."""
+
+    kind: Literal["resnet10", "resnet18", "resnet34"] = "resnet18"
+
+    def options(self, channels: int, size: Size) -> dict[str, Any]:
+        return {"stem": self.stem}
+
+    @staticmethod
+    def network(kind: str, channels: int, size: Size, seed: int, *, stem: str = "standard") -> Built:
+        return build_resnet(int(kind.removeprefix("resnet")), channels, stem), 512
+
+
+def build_resnet(depth: int, channels: int, stem: str = "standard") -> Any:
     """Return a ResNet of `depth` 10, 18 or 34 from float images [B, channels, H, W] to features [B, 512].
 
     stem: `standard` is torchvision's 7x7 convolution of stride 2 and max pooling, which the DIET-PATE paper uses at
@@ -20,6 +33,11 @@ def build_resnet(depth: int, channels: int, stem: str = "standard") -> nn.Module
 
     Raises SettingError for another depth.
     """
+    from torch import nn
+
+    from terrine import vision
+    from terrine.models.networks import SmallMapConv2d
+
     if depth not in _BLOCKS:
         raise SettingError(f"resnet: depth {depth} is unknown. Use one of {sorted(_BLOCKS)}.")
     block_type = vision.torchvision.models.resnet.BasicBlock
@@ -37,34 +55,32 @@ def build_resnet(depth: int, channels: int, stem: str = "standard") -> nn.Module
     return network
 
 
-class SmallMapConv2d(nn.Conv2d):
-    """A 3x3 convolution with padding 1 and no bias that wastes nothing on maps of 1x1 and 2x2.
+class DenseNet121(Stemmed, Trained):
+    """torchvision's DenseNet121 (Huang et al. 2017, table 1); its small stem is one 3x3 convolution of stride 1."""
 
-    There most of the nine taps meet nothing but padding: on 1x1 eight of them. On the CPU it is computed as the matrix
-    product that remains, which makes a training step of ResNet18 at 28x28 one and a half times as fast.
-    """
+    kind: Literal["densenet121"] = "densenet121"
 
-    @classmethod
-    def like(cls, other: nn.Conv2d) -> "SmallMapConv2d":
-        """Return this layer with the weight, the very parameter, of an ordinary convolution."""
-        if (other.kernel_size, other.padding, other.dilation, other.groups) != (
-            (3, 3),
-            (1, 1),
-            (1, 1),
-            1,
-        ) or other.bias:
-            raise ValueError(f"not a plain 3x3 convolution with padding 1: {other}")
-        layer = cls(other.in_channels, other.out_channels, 3, stride=other.stride, padding=1, bias=False, device="meta")
-        layer.weight = other.weight
-        return layer
+    def options(self, channels: int, size: Size) -> dict[str, Any]:
+        return {"stem": self.stem if min(sides(size)) >= SMALLEST_STANDARD else "small"}
 
-    def forward(self, maps: Tensor) -> Tensor:
-        side = maps.shape[-1]
-        if side > 2 or maps.shape[-2] != side or maps.device.type != "cpu":
-            return super().forward(maps)
-        stride = self.stride[0]
-        places = range(0, side, stride)
-        # The output at (i, j) meets the input at (0..side-1)^2 with the taps from 1 - i and 1 - j on.
-        windows = [self.weight[:, :, 1 - i : 1 - i + side, 1 - j : 1 - j + side] for i in places for j in places]
-        matrix = torch.stack(windows, dim=1).flatten(2).flatten(0, 1)
-        return F.linear(maps.flatten(1), matrix).view(maps.shape[0], self.out_channels, len(places), len(places))
+    @staticmethod
+    def network(kind: str, channels: int, size: Size, seed: int, *, stem: str = "small") -> Built:
+        from torch import nn
+
+        from terrine import vision
+
+        if stem == "standard" and min(sides(size)) < SMALLEST_STANDARD:
+            raise SettingError(
+                f"densenet121: the standard stem needs images of side {SMALLEST_STANDARD} or more, and these have "
+                f"{in_json(size)}. Use stem 'small'."
+            )
+        network = vision.torchvision.models.densenet121()
+        width = network.features.conv0.out_channels
+        if stem == "standard":
+            network.features.conv0 = nn.Conv2d(channels, width, kernel_size=7, stride=2, padding=3, bias=False)
+        else:
+            network.features.conv0 = nn.Conv2d(channels, width, kernel_size=3, padding=1, bias=False)
+            network.features.pool0 = nn.Identity()
+        nn.init.kaiming_normal_(network.features.conv0.weight)
+        network.classifier = nn.Identity()
+        return network, 1024

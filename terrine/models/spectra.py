@@ -4,7 +4,7 @@ A wavelet of the second scale has 26 x 26 taps, and nearly all the time that a l
 map is mirrored outwards by more than a filter's reach, to a length that transforms quickly, and its transform is
 multiplied by the filter's; a stride of 2 folds the product, so that only every other sample is transformed back. The
 low-pass and the average over the cells of the grid are one matrix for rows and one for columns. What comes out is that
-of the convolutions (`terrine.models.scattering`), averaged, up to rounding, in a third of their time.
+of the convolutions (`terrine.models.wavelets`), averaged, up to rounding, in a third of their time.
 
 Images are transformed one by one: an image has the same bits in any company.
 """

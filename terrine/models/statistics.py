@@ -19,18 +19,27 @@ This is done where the arithmetic happens: a torch function mode, which belongs 
 the call. Calling `.train()` instead would change the very model that is being queried.
 """
 
-import logging
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from typing import Literal, get_args
+from __future__ import annotations
 
+import logging
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
+from torch.overrides import TorchFunctionMode
 
 from terrine.errors import InputError, SettingError
-from terrine.models.batch_norm import BatchNormMode, Call
+from terrine.npy import Rows
+
+if TYPE_CHECKING:
+    from terrine.models.backbone import Backbone
+
+BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 Statistics = Literal["current", "original", "halfway"]
 
@@ -46,7 +55,7 @@ def fewest(statistics: Statistics) -> int:
 
 def has_batch_norm(module: nn.Module) -> bool:
     """Say whether `module` holds a batch normalisation, so whether the choice of statistics makes a difference."""
-    return any(isinstance(layer, _BatchNorm) for layer in module.modules())
+    return any(isinstance(layer, BATCH_NORMS) for layer in module.modules())
 
 
 def _say_without_batch_norm(module: nn.Module) -> None:
@@ -108,7 +117,7 @@ def record_statistics(
     layers = [
         layer
         for layer in module.modules()
-        if isinstance(layer, _BatchNorm) and (layers_to_record == "all" or not layer.affine)
+        if isinstance(layer, BATCH_NORMS) and (layers_to_record == "all" or not layer.affine)
     ]
     momenta = [layer.momentum for layer in layers]
     training = [part for part in module.modules() if part.training]
@@ -131,6 +140,54 @@ def record_statistics(
             part.training = True
     if count == 0:
         raise InputError("Reference statistics need at least one batch of images, and none was given.")
+
+
+def fit_reference(
+    backbone: Backbone, images: Rows, batches: Sequence[np.ndarray], device: torch.device | str = "cpu"
+) -> None:
+    """Set the running statistics of layers without weights to the average over batches of public uint8 `images`.
+
+    It defines `original` statistics of a backbone that was never trained, such as the scattering transform; parts with
+    weights keep what they have.
+
+    batches: index arrays of at least two images each. The backbone is moved to `device` and ends in evaluation mode.
+    Deterministic on the CPU. Raises InputError when there is no batch, or one too small.
+    """
+    backbone.to(device).eval()
+    record_statistics(backbone, (torch.from_numpy(np.ascontiguousarray(images[batch])).to(device) for batch in batches))
+
+
+class Call(NamedTuple):
+    """What `torch.nn.functional.batch_norm` was called with, in its own order and with its own defaults."""
+
+    input: Tensor
+    running_mean: Tensor | None
+    running_var: Tensor | None
+    weight: Tensor | None = None
+    bias: Tensor | None = None
+    training: bool = False
+    momentum: float = 0.1
+    eps: float = 1e-5
+
+
+class BatchNormMode(TorchFunctionMode):
+    """In this block `normalise` takes the place of `torch.nn.functional.batch_norm`, in the calling thread alone.
+
+    BatchNorm1d, 2d, 3d, SyncBatchNorm and timm's variants all go through that function, also under
+    `torch.func.functional_call` and `torch.func.vmap`. Modules and their buffers are not touched.
+    """
+
+    def __torch_function__(
+        self, function: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if function is F.batch_norm:
+            return self.normalise(Call(*args, **kwargs))
+        return function(*args, **kwargs)
+
+    @abstractmethod
+    def normalise(self, call: Call) -> Tensor:
+        """Return what the network is given instead; in here, `F.batch_norm` is torch's own."""
 
 
 class _CurrentStatistics(BatchNormMode):
@@ -160,3 +217,75 @@ def _check_batch(batch: Tensor) -> None:
             f"A batch of shape {tuple(batch.shape)} has no statistics of its own. Under current statistics a batch "
             "needs at least 2 images (16 or more work well): fill it up with public images, or use original statistics."
         )
+
+
+class grouped_statistics(BatchNormMode):
+    """A block in which batch normalisation takes the statistics of each sample's group, e.g. of each teacher.
+
+    A batch that mixes groups saves passes through a frozen network, but with ordinary current statistics one group's
+    image would move another's features. Here every group has the same number of places in the batch, and every layer
+    normalises a group with the moments of the images in it:
+
+        images = ...                                    # [groups * places, C, H, W]
+        with grouped_statistics([3, 0, 2], places=4):   # images at 0, 1, 2 and 8, 9; the other places are padding
+            features = network(images)
+
+    The shape of the pass follows from the numbers of groups and places, which are public, and not from the number of
+    images of a group: so that number does not reach another group either, not even by the choice of a kernel for a
+    batch of that size. A layer's output in a padded place is zero, and no gradient comes out of one. Only the calling
+    thread is affected, and nothing in the network is changed.
+
+    On a CPU groups are normalised one after the other by torch's own kernels: these read a group's values twice where
+    products and sums of whole batches read them ten times. An accelerator takes all groups at once, because launches
+    dominate there.
+
+    counts: how many images each group has, the first of its `places`. at_once: normalise all groups in one
+    computation; None does so on an accelerator alone. Raises InputError for a group of one image, which has no
+    variance, and for one with more images than places.
+    """
+
+    def __init__(self, counts: Sequence[int], places: int, *, at_once: bool | None = None) -> None:
+        super().__init__()
+        if 1 in counts:
+            raise InputError("A group of one image has no statistics of its own: batches need 2 images or more.")
+        if max(counts, default=0) > places:
+            raise InputError(f"A group of {max(counts)} images does not fit into {places} places.")
+        self.counts, self.places, self.at_once = list(counts), places, at_once
+
+    def normalise(self, call: Call) -> Tensor:
+        """Return the input, normalised group by group; moments are taken in float32 at least."""
+        values = call.input.to(torch.promote_types(call.input.dtype, torch.float32))
+        if len(values) != len(self.counts) * self.places:
+            raise InputError(
+                f"A batch of {len(values)} images was given for {len(self.counts)} groups of {self.places} places."
+            )
+        weight, bias = (None if own is None else own.to(values.dtype) for own in (call.weight, call.bias))
+        at_once = values.device.type != "cpu" if self.at_once is None else self.at_once
+        normalised = self._at_once if at_once else self._one_by_one
+        return normalised(values, weight, bias, call.eps).to(call.input.dtype)
+
+    def _one_by_one(self, values: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
+        parts = []
+        for count, group in zip(self.counts, values.split(self.places), strict=True):
+            if count:
+                parts.append(F.batch_norm(group[:count], None, None, weight, bias, training=True, eps=eps))
+            if count < self.places:
+                parts.append(torch.zeros_like(group[count:]))
+        return torch.cat(parts)
+
+    def _at_once(self, values: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
+        groups = values.unflatten(0, (len(self.counts), self.places))
+        counts = torch.tensor(self.counts, device=values.device).view(-1, *(1 for _ in groups.shape[1:]))
+        present = torch.arange(self.places, device=values.device).view(1, -1, *(1 for _ in groups.shape[2:])) < counts
+        over = (1, *range(3, groups.dim()))  # all but groups and channels
+        size = counts.clamp_min(1) * groups[0, 0, 0].numel()
+        zero = groups.new_zeros(())
+        mean = torch.where(present, groups, zero).sum(over, keepdim=True) / size
+        centred = torch.where(present, groups - mean, zero)
+        result = centred * (centred.square().sum(over, keepdim=True) / size + eps).rsqrt()
+        channels = (1, 1, -1, *(1 for _ in groups.shape[3:]))
+        if weight is not None:
+            result = result * weight.view(channels)
+        if bias is not None:
+            result = result + bias.view(channels)
+        return torch.where(present, result, zero).flatten(0, 1)

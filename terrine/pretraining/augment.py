@@ -13,7 +13,6 @@ matrices per image and a batched matrix product, fast at these sizes on any devi
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -142,9 +141,9 @@ def apply_views(images: Tensor, views: Views) -> Tensor:
     columns = torch.where(views.flip[:, None, None], columns.flip(1), columns)
     result = _along_both_axes(as_float(images), rows, columns)
     for operation in views.colour_order:
-        result = _COLOUR_OPERATIONS[operation](result, views)
+        result = _adjust_colour(result, views, operation)
     if images.shape[1] == 3:
-        result = torch.where(_spread(views.grey), _grey(result), result)
+        result = torch.where(views.grey[:, None, None, None], _grey(result), result)
     if views.blur_radius:
         along = [_blur_matrices(views.sigma, views.blur_radius, side) for side in (tall, wide)]
         result = _along_both_axes(result, *along)
@@ -176,10 +175,6 @@ def _blur_matrices(sigma: Tensor, radius: int, size: int) -> Tensor:
     return torch.einsum("bt,itj->bij", taps, selected)
 
 
-def _spread(values: Tensor) -> Tensor:
-    return values[:, None, None, None]
-
-
 def _grey(images: Tensor) -> Tensor:
     """Return the luminance [B, 1, H, W] of grey or colour images."""
     if images.shape[1] == 1:
@@ -190,26 +185,12 @@ def _grey(images: Tensor) -> Tensor:
 
 
 def _blend(images: Tensor, other: Tensor | float, factor: Tensor) -> Tensor:
-    factor = _spread(factor)
+    factor = factor[:, None, None, None]
     return (images * factor + other * (1 - factor)).clamp_(0, 1)
 
 
-def _brightness(images: Tensor, views: Views) -> Tensor:
-    return _blend(images, 0.0, views.brightness)
-
-
-def _contrast(images: Tensor, views: Views) -> Tensor:
-    return _blend(images, _grey(images).mean((1, 2, 3), keepdim=True), views.contrast)
-
-
-def _saturation(images: Tensor, views: Views) -> Tensor:
-    return images if images.shape[1] == 1 else _blend(images, _grey(images), views.saturation)
-
-
-def _hue(images: Tensor, views: Views) -> Tensor:
-    """Turn the hue in HSV coordinates."""
-    if images.shape[1] == 1:
-        return images
+def _turn_hue(images: Tensor, hue: Tensor) -> Tensor:
+    """Turn the hue of colour images in HSV coordinates."""
     red, green, blue = images.unbind(1)
     value, lowest = images.amax(1), images.amin(1)
     chroma = value - lowest
@@ -219,7 +200,7 @@ def _hue(images: Tensor, views: Views) -> Tensor:
         (green - blue) / divisor,
         torch.where(value == green, 2 + (blue - red) / divisor, 4 + (red - green) / divisor),
     )
-    turned = sixth + 6 * views.hue[:, None, None]
+    turned = sixth + 6 * hue[:, None, None]
     channels = []
     for offset in (5, 3, 1):
         k = (turned + offset) % 6
@@ -227,4 +208,12 @@ def _hue(images: Tensor, views: Views) -> Tensor:
     return torch.stack(channels, dim=1)
 
 
-_COLOUR_OPERATIONS: tuple[Callable[[Tensor, Views], Tensor], ...] = (_brightness, _contrast, _saturation, _hue)
+def _adjust_colour(images: Tensor, views: Views, operation: int) -> Tensor:
+    """Apply one of four operations: brightness, contrast, saturation or hue; the last two leave grey images alone."""
+    if operation == 0:
+        return _blend(images, 0.0, views.brightness)
+    if operation == 1:
+        return _blend(images, _grey(images).mean((1, 2, 3), keepdim=True), views.contrast)
+    if images.shape[1] == 1:
+        return images
+    return _blend(images, _grey(images), views.saturation) if operation == 2 else _turn_hue(images, views.hue)

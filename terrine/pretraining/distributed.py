@@ -12,7 +12,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
 
-from terrine.models.batch_norm import BatchNormMode, Call
+from terrine.models.statistics import BatchNormMode, Call
 
 
 def world() -> tuple[int, int]:

@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -32,7 +33,6 @@ from terrine.models.backbone import Backbone
 from terrine.npy import Rows
 from terrine.pretraining.augment import ViewSettings, apply_views, draw_views
 from terrine.pretraining.checkpoint import optimizer_tensors, part, read_checkpoint, restore_optimizer, write_checkpoint
-from terrine.pretraining.contrastive import nt_xent
 from terrine.pretraining.distributed import GlobalBatchNorm, gather_rows, world
 from terrine.pretraining.settings import SimCLRSettings
 
@@ -111,7 +111,8 @@ def pretrain(
             batch = source.batch(position * settings.batch, settings.batch, rank, processes)
             loss = _take_step(run, parallel, batch, settings, seed, steps)
             if position == steps_per_epoch - 1:
-                run.end_epoch(steps_per_epoch)
+                run.loss.append(float(run.loss_sum) / steps_per_epoch)
+                run.loss_sum.zero_()
             now = time.monotonic()
             if progress is not None and (now - reported >= _REPORT_SECONDS or run.step == steps):
                 reported = now
@@ -153,6 +154,29 @@ def _take_step(
     return loss.detach()
 
 
+def nt_xent(first: Tensor, second: Tensor, temperature: float) -> Tensor:
+    """Return NT-Xent, the mean normalised, temperature-scaled cross-entropy of 2 B views, a scalar.
+
+    Source: Chen et al. 2020, equation 1.
+
+    first, second: [B, D] projections of two views of the same B images, in the same order. Each view is asked to
+    recognise its partner among the 2 B - 1 other views by cosine similarity over `temperature`. Computed in float32.
+
+    Raises InputError when the shapes differ or there are fewer than two images, and so no negatives.
+    """
+    if first.shape != second.shape or first.dim() != 2:
+        raise InputError(f"nt_xent: views of shape {tuple(first.shape)} and {tuple(second.shape)}; give two of [B, D].")
+    if len(first) < 2:
+        raise InputError(f"nt_xent: {len(first)} image(s) leave no negatives. Give at least 2.")
+    count = len(first)
+    views = F.normalize(torch.cat([first, second]).float(), dim=1)
+    with torch.autocast(views.device.type, enabled=False):
+        similarity = views @ views.T / temperature
+    similarity = similarity.masked_fill(torch.eye(2 * count, dtype=torch.bool, device=views.device), -torch.inf)
+    partner = torch.arange(2 * count, device=views.device).roll(count)
+    return F.cross_entropy(similarity, partner)
+
+
 def _captured(learner: _Learner, batch: int, backbone: Backbone) -> nn.Module:
     """Return `learner` with both of its passes over `batch` pairs of views as CUDA graphs; on other devices as it is.
 
@@ -185,10 +209,6 @@ class _Run:
         self.step = 0
         self.loss: list[float] = []
         self.loss_sum = torch.zeros((), device=device)
-
-    def end_epoch(self, steps: int) -> None:
-        self.loss.append(float(self.loss_sum) / steps)
-        self.loss_sum.zero_()
 
     def save(self, path: Path) -> None:
         tensors = {f"learner.{name}": value for name, value in self.learner.state_dict().items()}

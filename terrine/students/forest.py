@@ -21,7 +21,7 @@ from terrine.students.student import Progress, Student, StudentData, TrainedStud
 if TYPE_CHECKING:
     import torch
 
-    from terrine.forest import ForestHead
+    from terrine.heads import ForestHead
     from terrine.students.answers import ReleasedAnswers
 
 LEAST = (200, 100, 50, 20, 10, 5)
@@ -106,7 +106,7 @@ def _chosen(inputs: np.ndarray, answers: ReleasedAnswers, trees: int, seed: int)
 def _grown(inputs: np.ndarray, targets: np.ndarray, trees: int, least: int, seed: int) -> ForestHead:
     from sklearn.ensemble import RandomForestRegressor
 
-    from terrine.forest import ForestHead
+    from terrine.heads import ForestHead
 
     forest = RandomForestRegressor(
         trees,

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from terrine.classifiers import Head, MLPHead
 from terrine.determinism.randomness import torch_generator
 from terrine.errors import SettingError
+from terrine.heads import Head, MLPHead
 from terrine.students.answers import ReleasedAnswers
 from terrine.students.linear import fit
 

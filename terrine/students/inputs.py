@@ -23,8 +23,7 @@ from terrine.determinism.parallel import side_by_side
 from terrine.determinism.randomness import numpy_generator, torch_generator
 from terrine.device import mixed_precision
 from terrine.models.backbone import Backbone, as_float
-from terrine.models.invariance import deform
-from terrine.models.kinds.scattering import Deformations
+from terrine.models.deformations import Deformations, deform
 from terrine.models.statistics import Statistics, batch_statistics
 
 if TYPE_CHECKING:

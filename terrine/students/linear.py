@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from terrine.aggregation.mechanism import Aggregation
-    from terrine.classifiers import LinearHead
+    from terrine.heads import LinearHead
     from terrine.students.answers import Loss, ReleasedAnswers
 
 L2 = 0.3
@@ -106,8 +106,8 @@ def fit(
     """
     import torch
 
-    from terrine.classifiers import FindingsHead, LinearHead, OrderedHead
     from terrine.determinism.parallel import side_by_side
+    from terrine.heads import FindingsHead, LinearHead, OrderedHead
 
     targets, device = answers.targets, torch.device(device)
     check_rows(features, targets)

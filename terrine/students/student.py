@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from terrine.aggregation.mechanism import Aggregation
     from terrine.aggregation.release import Release
-    from terrine.classifiers import Head
+    from terrine.heads import Head
     from terrine.models.backbone import Backbone
     from terrine.models.statistics import Statistics
     from terrine.npy import Rows
@@ -122,7 +122,7 @@ class FittedStudent:
         Images are shuffled into batches as a deployment would see them: files are often sorted by class, and a batch
         should not be. Raises InputError for images that do not fit the backbone.
         """
-        from terrine.classifiers import predict
+        from terrine.heads import predict
         from terrine.models.backbone import features_in_batches
 
         order = numpy_generator(0, "evaluation order").permutation(len(images))

@@ -36,12 +36,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from terrine.classifiers import Head, head_from_module, initial_head
 from terrine.determinism.randomness import derive_seed, numpy_generator
 from terrine.device import reproducible
 from terrine.errors import SettingError
+from terrine.heads import Head, head_from_module, initial_head
 from terrine.models.backbone import Backbone, features_in_batches
-from terrine.models.last_layers import last_parameters
+from terrine.models.weights import last_parameters
 from terrine.pretraining.checkpoint import optimizer_tensors, part, read_checkpoint, restore_optimizer, write_checkpoint
 from terrine.students.head_init import mean_square_norm, prior, starting_head
 from terrine.students.inputs import FrozenInputs, ImageInputs, Inputs, scores_of

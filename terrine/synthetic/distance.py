@@ -23,8 +23,8 @@ import torch.nn.functional as F
 from terrine.determinism.randomness import numpy_generator
 from terrine.errors import InputError, SettingError
 from terrine.geometry import Size, sides, size_of
+from terrine.models.architecture import build_backbone
 from terrine.models.backbone import as_float, features_in_batches
-from terrine.models.registry import build_backbone
 from terrine.npy import Rows
 
 BLOCK = 500

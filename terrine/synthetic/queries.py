@@ -11,7 +11,7 @@ from terrine.determinism.randomness import derive_seed
 from terrine.errors import SettingError
 from terrine.geometry import Size, in_json, size_of
 from terrine.queries import Queries, in_turns, shares
-from terrine.synthetic import registry
+from terrine.synthetic import program
 
 if TYPE_CHECKING:
     import torch
@@ -53,7 +53,7 @@ def draw(
     weights = {programs: 1.0} if isinstance(programs, str) else dict(programs)
     counts = shares(count, weights)
     drawn = {
-        kind: registry.draw(
+        kind: program.draw(
             kind, seed=derive_seed(seed, "queries"), first=0, count=number, size=size, channels=channels, device=device
         )
         .cpu()

@@ -35,7 +35,7 @@ from terrine.errors import ArtefactError, SettingError
 from terrine.files import atomic_file, file_digest, json_object
 from terrine.geometry import Size, as_size, in_json, pixels, sides
 from terrine.npy import MappedRows, Segment
-from terrine.synthetic.registry import VERSION, draw, program
+from terrine.synthetic.program import VERSION, draw, program
 
 SHARD_BYTES = 64 << 20
 SLICE_BYTES = 8 << 20

@@ -14,10 +14,9 @@ import re
 import warnings
 import zipfile
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-import torch
 from threadpoolctl import threadpool_limits
 
 from terrine.determinism.parallel import FirstAndLast, side_by_side
@@ -25,15 +24,37 @@ from terrine.determinism.randomness import derive_seed
 from terrine.errors import ArtefactError, InputError, SettingError, first_line
 from terrine.extras import from_extra
 from terrine.queries import Queries
-from terrine.teachers.kind import Arrays, Records, rows_of, start_seed, vote_type
+from terrine.settings import Field, Settings
+from terrine.teachers.base import FeatureTeachers, TeacherContext, start_seed
 from terrine.teachers.memory import is_out_of_memory
+from terrine.teachers.records import Arrays, Records, rows_of, vote_type
 
 if TYPE_CHECKING:
-    from terrine.teachers.kinds.estimator import EstimatorTeachers
+    import torch
+
+
+class Estimator(Settings):
+    """A classifier of scikit-learn."""
+
+    name: str = Field("RandomForestClassifier", min_length=1)
+    """The classifier's class in scikit-learn."""
+    options: dict[str, Any] = Field(default_factory=dict)
+    """Where it has a `random_state` that is not among them, it comes from the run's seed: the same for all teachers
+    with `shared` initialisation, else each its own."""
+
+
+class EstimatorTeachers(FeatureTeachers):
+    """Classifiers of scikit-learn on features, or on a table's columns (random forests: Papernot et al. 2017)."""
+
+    kind: Literal["estimator"] = "estimator"
+    estimator: Estimator = Estimator()
+
+    def build(self, context: TeacherContext) -> EstimatorKind:
+        return EstimatorKind(self, context.classes, by_teacher=context.by_teacher)
 
 
 class EstimatorKind:
-    """The kind `estimator`, see `terrine.teachers.kind`: a state is the classifier's bytes, uint8, under `skops`.
+    """The kind `estimator`, see `terrine.teachers.base`: a state is the classifier's bytes, uint8, under `skops`.
 
     A teacher that saw one class alone is that class, int64 [1] under `only`: many classifiers refuse to learn it. One
     whose records its classifier cannot learn from (too few neighbours, a class with a single record) is not trained,

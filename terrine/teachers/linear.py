@@ -13,7 +13,7 @@ the sum of a logistic loss each. A score says how much likelier the finding is t
 one above 0 is a vote yes; where votes are bounded, for the highest scores alone (`terrine.aggregation.votes`). Were
 yes said to what is likelier than not, few teachers would ever say it of a rare finding (docs/targets.md).
 
-Guarantees, besides those of every kind (`terrine.teachers.kind`):
+Guarantees, besides those of every kind (`terrine.teachers.base`):
 - On a CPU it is the same to the last bit whichever teachers share its stack, so whoever has equally many records, and
   however many threads there are: no teacher is padded to another's length, every batched product treats its matrices
   one by one, and a stack is computed by one thread (`terrine.determinism.parallel`).
@@ -25,22 +25,81 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from terrine.aggregation.votes import Findings, bounded
 from terrine.determinism.parallel import side_by_side
 from terrine.errors import InputError
+from terrine.models.deformations import Deformations
+from terrine.npy import Rows
 from terrine.queries import Queries
-from terrine.teachers.features import PrivateFeatures
-from terrine.teachers.kind import Arrays, Records, rows_of, vote_type
-from terrine.teachers.kinds.linear import LinearTeachers
-from terrine.teachers.linear_training import by_adam, by_ridge
+from terrine.settings import Field, Unit
+from terrine.teachers.base import FeatureTeachers, GradientTeachers, TeacherContext
+from terrine.teachers.records import Arrays, AugmentedCopies, PrivateFeatures, Records, rows_of, vote_type
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
 _PART_BYTES = 2**25  # of the teachers stacked on a CPU
 _TEACHER_BLOCK, _QUERY_BLOCK = 256, 512  # of one matrix product when voting
+
+
+class CopyDeformations(Deformations):
+    """The largest amount of each deformation of a copy: unless said otherwise, half of what features may forget."""
+
+    rotation: Annotated[float, Unit("degrees")] = Field(7.5, ge=0, le=180)
+    scale: float = Field(0.06, ge=0, lt=1)
+    shear: float = Field(0.1, ge=0)
+    shift: float = Field(1 / 14, ge=0)
+
+
+class LinearTeachers(FeatureTeachers, GradientTeachers):
+    """Linear heads; a ridge regression is the better teacher of few records, `adam` is the setting of DIET-PATE.
+
+    `initialisation` and the settings of gradient steps are `adam`'s: a closed form has no start.
+    """
+
+    kind: Literal["linear"] = "linear"
+    statistics: Literal["current", "original", "halfway"] = "current"
+    """Batch normalisation by the batch at hand, by statistics that were stored before, or by the batch's mean and the
+    geometric mean of both deviations."""
+    optimiser: Literal["adam", "ridge"] = "ridge"
+    """`ridge`: least squares on one-hot labels, solved exactly. `adam`: cross-entropy (Kingma and Ba 2015)."""
+    ridge: float = Field(0.1, ge=1e-6)
+    """Penalty in units of a record's mean squared distance from its teacher's mean; as much for each deformed copy."""
+    prior: float = Field(0.5, gt=0, le=1)
+    """`ridge`: how much of the classes' frequencies among its own records a teacher's scores keep. Teachers of few
+    records call what they are unsure of by the larger class, and a majority of them does so more often than each: less
+    than 1 takes some of that back. A teacher that has records of one class alone then votes for a class by lot."""
+    epochs: int = Field(50, ge=1)
+    """`adam`: passes over a teacher's records."""
+    copies: int = Field(0, ge=0, le=100)
+    """Deformed copies of each of its images that a teacher learns from beside it. They cost time, and no privacy."""
+    deformations: CopyDeformations = CopyDeformations()
+    """What is done to a copy: what leaves an image the same."""
+
+    def repeated(self, values: np.ndarray) -> np.ndarray:
+        return values if not self.copies else np.concatenate([values] * (1 + self.copies))
+
+    def shown(self, images: Rows, assignment: np.ndarray, *, seed: int) -> Rows | AugmentedCopies:
+        if not self.copies:
+            return images
+        return AugmentedCopies(images, assignment, self.copies, self.deformations, seed=seed)
+
+    def check(self, run: Any) -> None:
+        """Raise ValueError where there are no images to copy."""
+        super().check(run)
+        if run.data.name == "table" and self.copies:
+            raise ValueError(
+                f"teachers.copies={self.copies} are deformed images, and data.name=table has none. Set teachers.copies "
+                "to 0"
+            )
+
+    def build(self, context: TeacherContext) -> LinearKind:
+        return LinearKind(self, by_teacher=context.by_teacher, findings=context.findings)
 
 
 @dataclass(frozen=True)
@@ -64,10 +123,10 @@ class LinearHeads:
 
 
 class LinearKind:
-    """The kind `linear`, see `terrine.teachers.kind`: a state is a head's weight [classes, features] and bias.
+    """The kind `linear`, see `terrine.teachers.base`: a state is a head's weight [classes, features] and bias.
 
     by_teacher: features are a backbone's, and refused unless they were computed teacher by teacher
-    (`terrine.teachers.features`); otherwise plain rows are taken, too.
+    (`terrine.teachers.records`); otherwise plain rows are taken, too.
     """
 
     stacked = True
@@ -134,12 +193,18 @@ def train_heads(
     label is outside its range, features were computed for another partition, a teacher has no record, or its features
     are not finite.
     """
+    import torch
+
+    from terrine.teachers.stacked_training import by_adam, by_ridge
+
     settings = settings or LinearTeachers()
     device = torch.device(device)
     if isinstance(features, PrivateFeatures):
         features.check(assignment)
         features = features.rows
-    _check(features, labels, assignment, classes)
+    if features.ndim != 2 or features.dtype != np.float32:
+        raise InputError(f"features: float32 [records, features] expected, got {features.dtype} {features.shape}.")
+    Records(features, labels, assignment, classes)  # refuses arrays that do not fit together
     rows = rows_of(assignment, teachers)
     weight = np.empty((len(teachers), classes, features.shape[1]), np.float32)
     bias = np.empty((len(teachers), classes), np.float32)
@@ -161,19 +226,6 @@ def train_heads(
     for _ in side_by_side(train, stacked(sizes, lambda size: 4 * size * features.shape[1], device), device):
         pass
     return LinearHeads(weight, bias)
-
-
-def _check(features: np.ndarray, labels: np.ndarray, assignment: np.ndarray, classes: int) -> None:
-    if features.ndim != 2 or features.dtype != np.float32:
-        raise InputError(f"features: float32 [records, features] expected, got {features.dtype} {features.shape}.")
-    if labels.shape not in ((len(features),), (len(features), classes)) or assignment.shape != (len(features),):
-        raise InputError(
-            f"features of {len(features)} records, labels of shape {labels.shape} and an assignment of shape "
-            f"{assignment.shape} do not fit together. Give one label and one teacher per record."
-        )
-    most = classes - 1 if labels.ndim == 1 else 1
-    if len(labels) and not (labels.min() >= 0 and labels.max() <= most):
-        raise InputError(f"labels run from {labels.min()} to {labels.max()}, outside 0..{most}.")
 
 
 def stacked(sizes: Mapping[int, int], bytes_of: Callable[[int], int], device: torch.device) -> Iterator[list[int]]:
@@ -205,6 +257,8 @@ def vote(
     class wins. Of several findings the votes are 0 or 1, [queries · findings, teachers]. Raises InputError when
     features do not fit the heads or are not finite.
     """
+    import torch
+
     device = torch.device(device)
     teachers, classes, dimension = heads.weight.shape
     if features.ndim != 2 or features.shape[1] != dimension:

@@ -4,10 +4,8 @@ import gc
 import logging
 from collections.abc import Callable, Iterator, Sequence
 
-import torch
-
 from terrine.errors import first_line
-from terrine.teachers.kind import Arrays
+from terrine.teachers.records import Arrays
 
 _logger = logging.getLogger(__name__)
 _CPU_WORDS = ("can't allocate memory", "cannot allocate memory", "not enough memory", "out of memory")
@@ -15,6 +13,8 @@ _CPU_WORDS = ("can't allocate memory", "cannot allocate memory", "not enough mem
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Say whether `error` means that memory ran out: Python's, CUDA's, or torch's allocator on the CPU."""
+    import torch
+
     if isinstance(error, MemoryError | torch.cuda.OutOfMemoryError):
         return True
     return isinstance(error, RuntimeError) and any(words in str(error).lower() for words in _CPU_WORDS)
@@ -30,12 +30,14 @@ def train_within_memory(
     """Train `teachers` with `train` and hand every finished one to `keep`, in smaller parts where memory runs out.
 
     A part that runs out is halved, without the teachers that it finished. A teacher is the same in any part (see
-    `terrine.teachers.kind`). Raises MemoryError when one teacher alone is too large, which a scheduler may try again
+    `terrine.teachers.base`). Raises MemoryError when one teacher alone is too large, which a scheduler may try again
     when there is more room; every other error passes through.
 
     public: whether figures of the records may be logged. If not, nothing is logged, and the error contains no number:
     teachers' record counts decide which groups run out and how much memory they request.
     """
+    import torch
+
     waiting = [list(teachers)]
     while waiting:
         part = waiting.pop(0)

@@ -1,13 +1,13 @@
-"""Teachers that are networks: how `scratch` and `finetune` teachers are trained and vote.
+"""Teachers that are networks: trained from scratch, or a public backbone whose last layers are fine-tuned.
 
-A teacher is trained by Adam on the cross-entropy of its own records, shuffled in every epoch by its own generator and
-cut into near-equal batches. While it learns, dropout is off and batch normalisation is stateless (see
-`terrine.models.statistics`): no running average is kept, and nothing couples two teachers.
+**scratch** (classic PATE, Papernot et al. 2017): a whole network each, on its own records alone. With `original`
+statistics a teacher votes with the batch-norm statistics of its own records, recorded with the final weights; with
+`current` statistics with those of the query batch at hand.
 
-Teachers are trained one by one and vote one by one, on every device: on the CPU side by side, each by one thread; on an
-accelerator one after the other, on CUDA all of them in mixed precision (bfloat16) while they learn and in float32 when
-they vote. They could share a computation (`torch.func.vmap`) only where they have equally many records, and then how
-many others have would decide about a teacher's arithmetic.
+**finetune**: the shared public backbone, its last x % of parameters and a head trained on a teacher's own records. With
+`current` statistics batch normalisation uses the batch at hand, when training and when voting; with `original`
+statistics the backbone's stored ones, which never change: a teacher that trains no layer of the backbone is the linear
+teacher of the same features.
 """
 
 from __future__ import annotations
@@ -15,41 +15,90 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
-import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
 
-from terrine.classifiers import initial_head
 from terrine.determinism.parallel import side_by_side
 from terrine.determinism.randomness import torch_generator
-from terrine.device import fixed_kernels, mixed_precision
-from terrine.errors import ArtefactError, InputError
-from terrine.models.backbone import as_float
-from terrine.models.statistics import Statistics, batch_statistics, fewest, has_batch_norm
+from terrine.device import fixed_kernels
+from terrine.errors import InputError, SettingError
+from terrine.geometry import Size
 from terrine.queries import Queries
-from terrine.teachers.kind import Arrays, Records, rows_of, start_seed, vote_type
+from terrine.settings import Field, Unit
+from terrine.teachers.base import GradientTeachers, TeacherContext, start_seed
+from terrine.teachers.records import Arrays, Records, rows_of
 
 if TYPE_CHECKING:
-    from terrine.teachers.teachers import NetworkTeachers
+    import torch
+    from torch import Tensor
+
+    from terrine.models.backbone import Backbone
+    from terrine.models.statistics import Statistics
+    from terrine.teachers.network_training import Classifier
 
 BLOCK = 16
 """Networks whose votes are kept together."""
 
+Architecture = Literal["small_cnn", "resnet10", "resnet18", "resnet34", "vgg9", "cryptonet", "pate_cnn"]
 
-class Classifier(nn.Module):
-    """Features of a network and a linear head: uint8 or float images [B, C, H, W] to scores [B, classes]."""
+Trainable = Annotated[float, Unit("per cent"), Field(ge=0.5, le=100)]
+"""Percentage of the backbone's parameters, the last ones, that are trained at least; the head always is."""
 
-    def __init__(self, network: nn.Module, features: int, classes: int, seed: int) -> None:
-        super().__init__()
-        self.network = network
-        self.head = initial_head(features, classes, seed).module()
-        self.eval()
 
-    def forward(self, images: Tensor) -> Tensor:
-        return self.head(self.network(as_float(images)))
+class NetworkTeachers(GradientTeachers):
+    """Teachers that are networks, each trained by Adam (Kingma and Ba 2015) on its own images."""
+
+    epochs: int = Field(50, ge=1)
+    """Passes over a teacher's records."""
+    batch: Annotated[int | None, Unit("records")] = Field(256, ge=2)
+    """As of `GradientTeachers`; two at least, for a batch of one has no statistics."""
+
+    @property
+    def inputs(self) -> Literal["features", "images"]:
+        return "images"
+
+
+class ScratchTeachers(NetworkTeachers):
+    """Classic PATE: a network each, on its own records alone (Papernot et al. 2017).
+
+    statistics: `original` are those of the teacher's own records, recorded under its final weights.
+    """
+
+    kind: Literal["scratch"] = "scratch"
+    architecture: Architecture = "small_cnn"
+    """The network."""
+
+    def build(self, context: TeacherContext) -> ScratchKind:
+        return ScratchKind(self, context.channels, context.size, context.classes)
+
+
+class FinetuneTeachers(NetworkTeachers):
+    """Transfer-PATE (Li et al. 2023, section 4): all teachers start from one public backbone and train its end.
+
+    statistics: `original` are the backbone's own, when it learns and when it votes.
+    """
+
+    kind: Literal["finetune"] = "finetune"
+    trainable: Trainable = 25.0
+    """Share of the backbone's weights that are trained at least, from its end."""
+
+    def check(self, run: Any) -> None:
+        """Raise ValueError for a backbone without weights."""
+        super().check(run)
+        check_weights(run, "kind")
+
+    def build(self, context: TeacherContext) -> FinetuneKind:
+        return FinetuneKind(self, context.backbone(), context.classes)
+
+
+def check_weights(run: Any, key: str) -> None:
+    """Raise ValueError for a backbone without weights; key: the setting that is `finetune`."""
+    if not run.backbone.has_weights:
+        raise ValueError(
+            f"teachers.{key}=finetune trains weights of the backbone, and backbone.kind={run.backbone.kind} has none. "
+            f"Set teachers.{key}=linear, or backbone.kind to resnet10 or resnet18"
+        )
 
 
 class NetworkKind:
@@ -81,6 +130,8 @@ class NetworkKind:
     @cached_property
     def least(self) -> int:
         """See `TeacherKind`."""
+        from terrine.teachers.network_training import least_records
+
         return least_records(self.classifier(0), self.training_statistics)
 
     def train(
@@ -90,6 +141,10 @@ class NetworkKind:
 
         Raises InputError for images of another type.
         """
+        import torch
+
+        from terrine.teachers.network_training import forget_attention, train_classifier
+
         device, settings, values = torch.device(device), self.settings, records.values
         if values.dtype != np.uint8 or values.ndim != 4:
             raise InputError(
@@ -110,8 +165,8 @@ class NetworkKind:
             labels = torch.from_numpy(records.labels[index].astype(np.int64, copy=False)).to(device)
             with fixed_kernels(device):
                 generator = torch_generator(seed, "teacher shuffle", teacher)
-                _train_one(classifier, images, labels, generator, self.training_statistics, settings)
-                _forget(classifier)
+                train_classifier(classifier, images, labels, generator, self.training_statistics, settings)
+                forget_attention(classifier)
                 self.finish(classifier, images)
             state = classifier.state_dict()
             return teacher, {name: state[name].detach().cpu().numpy() for name in kept}
@@ -120,124 +175,96 @@ class NetworkKind:
 
     def vote(self, states: Iterable[Arrays], queries: Queries, *, device: torch.device | str = "cpu") -> np.ndarray:
         """Return votes [queries, teachers]; see `vote_with_networks`."""
+        from terrine.teachers.network_training import vote_with_networks
+
         frame = self.classifier(0)
         return vote_with_networks(states, frame, queries, self.settings.statistics, self.classes, device=device)
 
 
-def least_records(network: nn.Module, statistics: Statistics) -> int:
-    """Return how many records a network needs to learn: two where it normalises a batch by itself, else one."""
-    return fewest(statistics) if has_batch_norm(network) else 1
+class ScratchKind(NetworkKind):
+    """The kind `scratch`, see `terrine.teachers.base`: a state is all weights, and recorded statistics if they count.
 
-
-def epoch_batches(
-    records: int, batch: int | None, generator: torch.Generator, device: torch.device | str = "cpu"
-) -> list[Tensor]:
-    """Return one epoch's shuffled batches: near-equal parts of a permutation of the records, see `parts`."""
-    order = torch.randperm(records, generator=generator).to(device)  # at once: each move would be waited for
-    return list(torch.tensor_split(order, parts(records, batch)))
-
-
-def parts(records: int, batch: int | None) -> int:
-    """Return into how many near-equal batches of at most `batch` records are cut, none with fewer than two.
-
-    Three records with a batch of two are one batch of three: a batch of one has no statistics.
+    channels, size: of the images.
     """
-    return max(1, min(-(-records // (batch or records)), records // 2))
+
+    settings: ScratchTeachers
+
+    def __init__(self, settings: ScratchTeachers, channels: int, size: Size, classes: int) -> None:
+        super().__init__(settings, classes)
+        self.channels, self.size = channels, size
+
+    def classifier(self, seed: int) -> Classifier:
+        """Return a classifier with the initial weights of `seed`."""
+        from terrine.models.architecture import build_backbone
+        from terrine.teachers.network_training import Classifier
+
+        backbone = build_backbone(self.settings.architecture, channels=self.channels, size=self.size, seed=seed)
+        return Classifier(backbone.network, backbone.feature_dim, self.classes, seed)
+
+    @property
+    def kept(self) -> list[str]:
+        classifier = self.classifier(0)
+        recorded = classifier.named_buffers() if self.settings.statistics == "original" else ()
+        buffers = [name for name, value in recorded if value.is_floating_point()]
+        return [name for name, _ in classifier.named_parameters()] + buffers
+
+    @property
+    def training_statistics(self) -> Statistics:
+        """It learns under current statistics, whatever it votes with."""
+        return "current"
+
+    def finish(self, classifier: Classifier, images: Tensor) -> None:
+        import torch
+
+        from terrine.models.backbone import as_float
+        from terrine.models.statistics import has_batch_norm, record_statistics
+        from terrine.teachers.network_training import parts
+
+        if self.settings.statistics == "original" and has_batch_norm(classifier):
+            batches = torch.tensor_split(images, parts(len(images), self.settings.batch))
+            record_statistics(classifier, map(as_float, batches), "all")
+
+    def initial(self, seed: int) -> Arrays:
+        """Return the state of a classifier with the initial weights of `seed`."""
+        state = self.classifier(seed).state_dict()
+        return {name: state[name].numpy() for name in self.kept}
 
 
-def _train_one(
-    classifier: Classifier,
-    images: Tensor,
-    labels: Tensor,
-    generator: torch.Generator,
-    statistics: Statistics,
-    settings: NetworkTeachers,
-) -> None:
-    """Train one classifier in place."""
-    learned = [value for value in classifier.parameters() if value.requires_grad]
-    adam = torch.optim.Adam(
-        [
-            {"params": [value for value in learned if value.ndim > 1], "weight_decay": settings.weight_decay},
-            {"params": [value for value in learned if value.ndim <= 1]},
-        ],
-        lr=settings.learning_rate,
-        fused=True,  # a launch in the place of eight for every tensor, which on an accelerator were half of a step
-    )
-    with batch_statistics(classifier, statistics):
-        for _ in range(settings.epochs):
-            for index in epoch_batches(len(images), settings.batch, generator, images.device):
-                _forget(classifier)
-                with mixed_precision(images.device):
-                    loss = F.cross_entropy(classifier(images[index]), labels[index])
-                adam.zero_grad(set_to_none=True)
-                loss.backward()
-                adam.step()
+class FinetuneKind(NetworkKind):
+    """The kind `finetune`, see `terrine.teachers.base`: a state is the trained parameters alone.
 
-
-@torch.no_grad()
-def vote_with_networks(
-    states: Iterable[Arrays],
-    frame: Classifier,
-    queries: Queries,
-    statistics: Statistics,
-    classes: int,
-    *,
-    device: torch.device | str,
-) -> np.ndarray:
-    """Return every teacher's class for every query: unsigned integers [queries, teachers].
-
-    states: arrays that replace entries of the classifier `frame`, one teacher after the other; they may be read
-    lazily. Under `current` statistics each of the fixed batches is normalised by itself. Of equal scores the lower
-    class wins. Teachers vote one by one, on the CPU each on its batches side by side. `frame` is left as it was. Raises
-    InputError for images of another type or batches that do not cover the queries, ArtefactError for a state that does
-    not fit.
+    backbone: what all teachers start from; it is not changed. Its last parameters are trained as whole tensors
+    (`terrine.models.weights`). Raises SettingError for a backbone that has no parameters.
     """
-    device = torch.device(device)
-    images = queries.inputs
-    if images.dtype != np.uint8 or images.ndim != 4:
-        raise InputError(f"Networks vote on images, uint8 [queries, C, H, W], not on {images.dtype} {images.shape}.")
-    covered = np.sort(np.concatenate([np.asarray(batch) for batch in queries.batches]))
-    if not np.array_equal(covered, np.arange(len(images))):
-        raise InputError(f"The batches do not hold each of {len(images)} queries once.")
-    frame = copy.deepcopy(frame).to(device)
-    columns: list[np.ndarray] = []
-    names: set[str] | None = None
-    for state in states:
-        if names not in (None, set(state)):
-            raise ArtefactError(
-                "Teachers hold different arrays, so they were not trained alike: run the stage 'teach' again."
+
+    def __init__(self, settings: FinetuneTeachers, backbone: Backbone, classes: int) -> None:
+        from terrine.models.weights import last_parameters
+
+        if not any(value.requires_grad for value in backbone.network.parameters()):
+            raise SettingError(
+                f"The backbone '{backbone.describe()['kind']}' has no weights to fine-tune. Use teachers.kind=linear, "
+                "or a backbone with weights (resnet10, resnet18)."
             )
-        names = set(state)
-        load_state(frame, state)
-        votes = np.empty(len(images), vote_type(classes))
+        super().__init__(settings, classes)
+        self.backbone = backbone
+        self.names = [name for name, _ in last_parameters(backbone.network, settings.trainable)]
 
-        @torch.no_grad()
-        def compute(batch: np.ndarray, votes: np.ndarray = votes) -> None:
-            inputs = torch.from_numpy(np.ascontiguousarray(images[batch])).to(device)
-            with batch_statistics(frame, statistics), fixed_kernels(device):
-                votes[batch] = frame(inputs).argmax(dim=1).cpu().numpy()
+    @property
+    def share(self) -> float:
+        """The percentage of the backbone's parameters that is trained, as whole tensors allow."""
+        sizes = {name: value.numel() for name, value in self.backbone.network.named_parameters()}
+        return 100 * sum(sizes[name] for name in self.names) / sum(sizes.values())
 
-        for _ in side_by_side(compute, queries.batches, device):
-            pass
-        columns.append(votes)
-    return np.stack(columns, axis=1) if columns else np.empty((len(images), 0), vote_type(classes))
+    def classifier(self, seed: int) -> Classifier:
+        """Return the backbone with the initial head of `seed`; only what is trained requires a gradient."""
+        from terrine.teachers.network_training import Classifier
 
+        classifier = Classifier(copy.deepcopy(self.backbone.network), self.backbone.feature_dim, self.classes, seed)
+        for name, value in classifier.network.named_parameters():
+            value.requires_grad_(name in set(self.names))
+        return classifier
 
-def load_state(classifier: Classifier, state: Arrays) -> None:
-    """Replace entries of `classifier` by the arrays of `state`. Raises ArtefactError when they do not fit."""
-    entries = classifier.state_dict()
-    for name, value in state.items():
-        if name not in entries or tuple(entries[name].shape) != value.shape:
-            raise ArtefactError(
-                f"A teacher's array '{name}' does not fit the network it is to be loaded into. The teachers were "
-                "trained with other settings or another backbone: run the stage 'teach' again."
-            )
-        entries[name].copy_(torch.from_numpy(np.array(value)))
-    _forget(classifier)
-
-
-def _forget(module: nn.Module) -> None:
-    """Drop what timm's attention layers computed from their weights and keep in evaluation mode: the weights change."""
-    for layer in module.modules():
-        if getattr(layer, "attention_bias_cache", None):
-            layer.attention_bias_cache = {}
+    @property
+    def kept(self) -> list[str]:
+        """See `NetworkKind`; the backbone's statistics stay as they are."""
+        return [*(f"network.{name}" for name in self.names), "head.weight", "head.bias"]

@@ -12,7 +12,7 @@ whole canvas: x̂ = ω1 + pad(resize(x)). Only ω = (ω1, ω2) is trained, by Ad
 Many teachers at once: the source is the same for all and frozen, so one forward and one backward pass over a batch that
 mixes the records of many teachers serves all of them, each record in the frame of its own teacher. The loss is the sum
 of the teachers' own mean losses, so a teacher's gradient is the one it would have alone. Under `current` statistics
-batch normalisation is taken teacher by teacher (`terrine.models.grouped_statistics`).
+batch normalisation is taken teacher by teacher (`terrine.models.statistics`).
 
 Every teacher that is asked for has its places in every pass of its part, as many as a batch may be large, whether it
 has records to fill them, has fewer than the others or has none at all: what is left over is padding, weighs nothing and
@@ -26,36 +26,97 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
-import torch
-import torch.nn.functional as F
-from torch import Tensor
+from pydantic import model_validator
 
-from terrine.classifiers import initial_head
 from terrine.determinism.parallel import side_by_side
 from terrine.determinism.randomness import numpy_generator, torch_generator
 from terrine.device import fixed_kernels
 from terrine.errors import ArtefactError, InputError, SettingError
 from terrine.geometry import in_words
-from terrine.models.backbone import Backbone, as_float
-from terrine.models.grouped_statistics import grouped_statistics
-from terrine.models.statistics import batch_statistics, fewest
 from terrine.queries import Queries
-from terrine.teachers.kind import Arrays, Records, rows_of, start_seed, vote_type
-from terrine.teachers.networks import epoch_batches
-from terrine.teachers.stacked_adam import StackedAdam
+from terrine.settings import Field, Settings, Unit
+from terrine.teachers.base import TeacherContext, Teachers, start_seed
+from terrine.teachers.records import Arrays, Records, rows_of, vote_type
 
 if TYPE_CHECKING:
-    from terrine.teachers.kinds.prompt import PromptTeachers
+    import torch
+    from torch import Tensor
+
+    from terrine.models.backbone import Backbone
 
 INNER_SHARE = 192 / 224
 """Side of the shrunken image, in sides of the canvas, that the paper found best (Table 11)."""
 
 
+class Prompt(Settings):
+    """How a prompt is shaped and trained; the defaults are those of Li et al. 2023."""
+
+    inner: Annotated[int | None, Unit("pixels")] = Field(None, ge=1)
+    """Side of the shrunken image on the source's canvas; null is 192/224 of the canvas, the best of Table 11."""
+    mask: bool = True
+    """Whether the trained pattern is the frame alone; false lays it over the image, too (Table 9)."""
+    mapping: Literal["random", "fc1", "fc2"] = "fc1"
+    """ω2, from the source's outputs to classes: drawn beforehand at random and not trained, or one or two layers."""
+    hidden: Annotated[int, Unit("units")] = Field(64, ge=1)
+    """`fc2`: width of the first layer."""
+    epochs: int = Field(10, ge=1)
+    """Passes over a teacher's records."""
+    learning_rate: float = Field(0.05, gt=0)
+    """Of Adam."""
+    decay: float = Field(0.7, gt=0, le=1)
+    """Factor of the learning rate after every epoch (the paper does not say after what)."""
+    batch: Annotated[int, Unit("records")] = Field(16, ge=2)
+    """Of a teacher in a step: its places in a pass."""
+    together: Annotated[int, Unit("places")] = Field(256, ge=2)
+    """Places of all teachers in one pass through the source: with the number of passes side by side (one a core; one on
+    a GPU) it bounds the memory of training, and of voting with original statistics. With current ones a vote takes a
+    query batch at once, which is its own statistics."""
+
+    @model_validator(mode="after")
+    def _a_step_fits_into_a_pass(self) -> Prompt:
+        if self.together < self.batch:
+            raise ValueError(
+                f"together={self.together} is less than the records of one teacher in a step, "
+                f"teachers.prompt.batch={self.batch}. Raise it, or lower the batch"
+            )
+        return self
+
+
+class PromptTeachers(Teachers):
+    """Prom-PATE: visual prompts on one frozen source (Li et al. 2023, section 3.2)."""
+
+    shares_passes: ClassVar[bool] = True
+
+    kind: Literal["prompt"] = "prompt"
+    prompt: Prompt = Prompt()
+
+    @property
+    def inputs(self) -> Literal["features", "images"]:
+        return "images"
+
+    def check(self, run: Any) -> None:
+        """Raise ValueError for an image that leaves no frame on a canvas whose side is known."""
+        super().check(run)
+        if not isinstance(run.data.size, int):
+            raise ValueError(
+                f"teachers.kind=prompt puts square images on a square canvas, and data.size={list(run.data.size)}. Set "
+                "data.size to one number"
+            )
+        canvas, inner = run.backbone.side(run.data.size), self.prompt.inner
+        if canvas is not None and inner is not None and inner >= canvas + (not self.prompt.mask):
+            raise ValueError(
+                f"teachers.prompt.inner={inner} leaves no border on a canvas of {canvas}. Use 1 to {canvas - 1}"
+            )
+
+    def build(self, context: TeacherContext) -> PromptKind:
+        return PromptKind(self, context.backbone(), context.classes)
+
+
 class PromptKind:
-    """The kind `prompt`, see `terrine.teachers.kind`. A state is the border and the mapping:
+    """The kind `prompt`, see `terrine.teachers.base`. A state is the border and the mapping:
 
     border           float32 [C, pixels], the pattern where it is trained: outside the shrunken image, or everywhere
     outputs          int64 [classes], of `random`: the source's output that stands for each class
@@ -70,6 +131,8 @@ class PromptKind:
     block = 64
 
     def __init__(self, settings: PromptTeachers, backbone: Backbone, classes: int) -> None:
+        import torch
+
         if backbone.describe()["kind"] == "columns":
             raise SettingError("teachers.kind=prompt frames images, and a table has none. Use linear or estimator.")
         # A frozen copy: the backbone is shared with others, who may train it. Channels last makes convolutions a fifth
@@ -100,6 +163,8 @@ class PromptKind:
     @property
     def least(self) -> int:
         """See `TeacherKind`."""
+        from terrine.models.statistics import fewest
+
         return fewest(self.settings.statistics)
 
     @property
@@ -109,6 +174,10 @@ class PromptKind:
 
     def initial(self, seed: int, teacher: int) -> dict[str, Tensor]:
         """Return a teacher's ω before training: no pattern, and a mapping from (seed, teacher) as settings say."""
+        import torch
+
+        from terrine.heads import initial_head
+
         prompt, outputs = self.prompt, self.backbone.feature_dim
         start = start_seed(seed, teacher, self.settings.initialisation)
         omega = {"border": torch.zeros(self.backbone.channels, len(self.positions))}
@@ -125,6 +194,10 @@ class PromptKind:
 
     def place(self, images: Tensor) -> Tensor:
         """Return pad(resize(x)): float images [B, C, canvas, canvas] of uint8 or float images [B, C, H, W]."""
+        import torch.nn.functional as F
+
+        from terrine.models.backbone import as_float
+
         small = F.interpolate(
             as_float(images), size=(self.inner, self.inner), mode="bilinear", align_corners=False, antialias=True
         )
@@ -145,16 +218,27 @@ class PromptKind:
 
     def scores(self, outputs: Tensor, omega: dict[str, Tensor]) -> Tensor:
         """Return scores [T, B, classes] of the source's outputs [T, B, O] under the mappings of stacked ω."""
+        import torch
+        import torch.nn.functional as F
+
+        def apply(values: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+            """Return values [T, B, I] times each teacher's weight [T, O, I] plus its bias [T, O]: [T, B, O]."""
+            if len(weight) == 1:
+                return F.linear(values, weight[0], bias[0])
+            return torch.baddbmm(bias[:, None], values, weight.mT)
+
         if "outputs" in omega:
             return outputs.gather(2, omega["outputs"][:, None].expand(-1, outputs.shape[1], -1))
         if "hidden_weight" in omega:
-            outputs = F.relu(_apply(outputs, omega["hidden_weight"], omega["hidden_bias"]))
-        return _apply(outputs, omega["weight"], omega["bias"])
+            outputs = F.relu(apply(outputs, omega["hidden_weight"], omega["hidden_bias"]))
+        return apply(outputs, omega["weight"], omega["bias"])
 
     def train(
         self, records: Records, teachers: Sequence[int], *, seed: int, device: torch.device | str = "cpu"
     ) -> Iterator[tuple[int, Arrays]]:
         """Yield (number, state) of each teacher that has enough records."""
+        import torch
+
         device = torch.device(device)
         values = records.values
         if values.dtype != np.uint8 or values.ndim != 4:
@@ -175,6 +259,11 @@ class PromptKind:
         self, records: Records, part: list[int], rows: dict[int, np.ndarray], seed: int, device: torch.device
     ) -> list[tuple[int, Arrays]]:
         """Train those of a part that have records, in `rows`, in shared passes in which all of it have places."""
+        import torch
+
+        from terrine.teachers.network_training import epoch_batches
+        from terrine.teachers.stacked_training import StackedAdam
+
         prompt = self.prompt
         starts = [self.initial(seed, teacher) for teacher in part]
         omega = {name: torch.stack([start[name] for start in starts]).to(device) for name in starts[0]}
@@ -218,6 +307,9 @@ class PromptKind:
         placed: [teachers * places, C, canvas, canvas]; targets: [teachers, places]; of a teacher's places the first
         `counts` are records. Where a teacher has none, its row is zero.
         """
+        import torch
+        import torch.nn.functional as F
+
         teachers, places = targets.shape
         own = torch.tensor(list(counts), device=placed.device)[:, None]
         present = torch.arange(places, device=placed.device) < own
@@ -235,13 +327,18 @@ class PromptKind:
         return list(torch.autograd.grad(loss, list(leaves.values())))
 
     def _statistics(self, counts: Sequence[int], places: int) -> AbstractContextManager[Any]:
+        from terrine.models.statistics import batch_statistics, grouped_statistics
+
         if self.settings.statistics == "original":
             return batch_statistics(self.backbone, "original")
         return grouped_statistics(counts, places)
 
-    @torch.no_grad()
     def vote(self, states: Iterable[Arrays], queries: Queries, *, device: torch.device | str = "cpu") -> np.ndarray:
         """Return votes [queries, teachers]: under `current` statistics each teacher and each batch by itself."""
+        import torch
+
+        from terrine.models.statistics import batch_statistics
+
         device = torch.device(device)
         stacked = [self._checked(state, number) for number, state in enumerate(states)]
         votes = np.empty((len(queries.inputs), len(stacked)), vote_type(self.classes))
@@ -273,10 +370,3 @@ class PromptKind:
                 "with other settings or another backbone: run the stage 'teach' again."
             )
         return {name: np.array(value) for name, value in state.items()}
-
-
-def _apply(values: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Return values [T, B, I] times each teacher's weight [T, O, I] plus its bias [T, O]: [T, B, O]."""
-    if len(weight) == 1:
-        return F.linear(values, weight[0], bias[0])
-    return torch.baddbmm(bias[:, None], values, weight.mT)

@@ -23,13 +23,13 @@ from terrine import vision
 from terrine.determinism.parallel import side_by_side
 from terrine.device import fixed_kernels
 from terrine.errors import InputError, SettingError, first_line
+from terrine.models.architecture import build_backbone
 from terrine.models.backbone import Backbone, as_float
-from terrine.models.registry import build_backbone
 from terrine.models.statistics import batch_statistics
 from terrine.models.weights import read_state
-from terrine.teachers.kind import Arrays
 from terrine.teachers.linear import LinearHeads
-from terrine.teachers.networks import Classifier, load_state
+from terrine.teachers.network_training import Classifier, load_state
+from terrine.teachers.records import Arrays
 from terrine.transcription.settings import TranscriptionTeacher
 
 

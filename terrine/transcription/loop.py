@@ -29,9 +29,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from terrine.classifiers import LinearHead, head_from_module, initial_head
 from terrine.determinism.randomness import numpy_generator
 from terrine.errors import ArtefactError, SettingError
+from terrine.heads import LinearHead, head_from_module, initial_head
 from terrine.models.backbone import Backbone, as_float
 from terrine.models.statistics import batch_statistics
 from terrine.pretraining.checkpoint import optimizer_tensors, part, restore_optimizer

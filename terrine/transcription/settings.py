@@ -126,7 +126,7 @@ class TranscriptionStudent(Settings):
 
     @property
     def learns_projection(self) -> bool:
-        """Whether its features are projected as public images say (`terrine.models.invariance`)."""
+        """Whether its features are projected as public images say (`terrine.models.lda_projection`)."""
         return self.architecture == "scattering" and self.invariance
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from benchmarks.dp_fedavg import FedAvgSettings, train
-from terrine.classifiers import predict
+from terrine.heads import predict
 from terrine.privacy.accounting.gaussian import epsilon_of, mu_squared
 from terrine.privacy.noise import ReplayNoise
 

@@ -14,8 +14,8 @@ import torch
 
 from tasks.pipeline import teach
 from terrine.data import partition
-from terrine.teachers import features, networks
-from terrine.teachers.scratch import ScratchKind
+from terrine.teachers import network_training, records
+from terrine.teachers.networks import ScratchKind
 
 
 def _deal(teacher_of: Callable[..., np.ndarray]) -> Callable[[Any], None]:
@@ -48,7 +48,7 @@ def _mixed_batches(monkeypatch: Any) -> None:
     def batches(assignment, most, **_):
         return np.array_split(np.arange(len(assignment)), 2)
 
-    monkeypatch.setattr(features, "record_batches", batches)
+    monkeypatch.setattr(records, "record_batches", batches)
 
 
 def _scaled(monkeypatch: Any) -> None:
@@ -65,15 +65,16 @@ def _precision_by_neighbours(monkeypatch: Any) -> None:
     """Train a network in another precision where the next teacher has another number of records, as CUDA once did."""
     plain = ScratchKind.train
 
-    def train(self, records, teachers, *, seed, device):
-        counts = np.bincount(records.assignment, minlength=max(teachers) + 1)
+    def train(self, own, teachers, *, seed, device):
+        counts = np.bincount(own.assignment, minlength=max(teachers) + 1)
         for _, same in itertools.groupby(teachers, key=lambda teacher: counts[teacher]):
             part = list(same)
             context = torch.autocast("cpu", dtype=torch.bfloat16) if len(part) == 1 else nullcontext()
-            networks.mixed_precision = lambda device, context=context: context
-            yield from plain(self, records, part, seed=seed, device=device)
+            network_training.mixed_precision = lambda device, context=context: context
+            yield from plain(self, own, part, seed=seed, device=device)
 
-    monkeypatch.setattr(networks, "mixed_precision", networks.mixed_precision)  # to be put back when the test ends
+    # To be put back when the test ends.
+    monkeypatch.setattr(network_training, "mixed_precision", network_training.mixed_precision)
     monkeypatch.setattr(ScratchKind, "train", train)
 
 

@@ -14,7 +14,7 @@ FILES = {
     "teacher": '''
         from typing import Literal
 
-        from terrine.teachers.kinds.linear import LinearTeachers
+        from terrine.teachers.linear import LinearTeachers
 
         class FirmTeachers(LinearTeachers):
             """Linear teachers with another penalty by default."""
@@ -118,7 +118,7 @@ kinds = [read_json(folder / "manifest.json")["kind"] for folder in
 print(*kinds, read_json(run.folders.evaluation)["images"])
 
 import terrine as tr
-from terrine.teachers.registry import TEACHERS
+from terrine.teachers.base import TEACHERS
 
 data = tr.load_dataset("clinic", size=8)
 assert not data.public

@@ -16,10 +16,10 @@ from terrine.aggregation.fixed_point import FixedPoint
 from terrine.aggregation.sums import mu_left
 from terrine.errors import BudgetError
 from terrine.files import file_digest
+from terrine.teachers.averaging.averaged import AveragedTeachers
 from terrine.teachers.averaging.private import calibrated
 from terrine.teachers.averaging.shared import SharedAverages
-from terrine.teachers.kinds.averaged import AveragedTeachers
-from terrine.teachers.registry import TeacherContext
+from terrine.teachers.base import TeacherContext
 
 
 def agreed(

@@ -29,11 +29,10 @@ from terrine.geometry import Size, as_size, in_json, is_size
 from terrine.privacy.accounting.events import Event, compose, of_several
 from terrine.privacy.accounting.gaussian import epsilon_of, mu_of
 from terrine.settings import Settings
+from terrine.teachers.averaging.averaged import AveragedTeachers
 from terrine.teachers.averaging.private import PrivateAveraging
 from terrine.teachers.averaging.shared import SharedAverages
-from terrine.teachers.kinds.averaged import AveragedTeachers
-from terrine.teachers.registry import TEACHERS
-from terrine.teachers.teachers import Teachers
+from terrine.teachers.base import TEACHERS, Teachers
 
 Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 """SHA-256."""

@@ -30,11 +30,9 @@ from terrine.device import resolve_device
 from terrine.privacy.accounting.events import Event, NonPrivateEvent, to_json
 from terrine.privacy.ledger.ledger import StoredRelease
 from terrine.privacy.noise import NoiseSource, check_slack
-from terrine.teachers.averaging.average import Average, mean_of, server_step
-from terrine.teachers.averaging.centre import centred_records, party_means
-from terrine.teachers.averaging.kind import VotingRule
+from terrine.teachers.averaging.averaged import VotingRule, centred_records, party_means
 from terrine.teachers.averaging.learners import Learner
-from terrine.teachers.averaging.ttac import local_round
+from terrine.teachers.averaging.ttac import Average, local_round, mean_of, server_step
 
 CENTRE_FILE = "centre.npy"
 

@@ -15,8 +15,7 @@ from torch import Tensor
 
 from terrine.determinism import philox
 from terrine.determinism.portable_math import power
-from terrine.synthetic.program import chunks, image_program
-from terrine.synthetic.to_bytes import to_bytes
+from terrine.synthetic.program import chunks, image_program, to_bytes
 
 LEAST_EXPONENT, MOST_EXPONENT = 0.5, 3.5
 UNIT = 2.0**-20

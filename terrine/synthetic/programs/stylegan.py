@@ -27,8 +27,7 @@ from torch import Tensor
 
 from terrine.determinism import philox
 from terrine.determinism.portable_math import log, tree_sum
-from terrine.synthetic.program import chunks, image_program
-from terrine.synthetic.to_bytes import to_bytes
+from terrine.synthetic.program import chunks, image_program, to_bytes
 
 CHANNELS = 32
 ORIENTATIONS = 8

@@ -20,18 +20,18 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from terrine.device import fixed_kernels
-from terrine.errors import InputError, SettingError
+from terrine.errors import SettingError
 from terrine.models.statistics import Statistics, batch_statistics
-from terrine.teachers.kind import Arrays, Records
-from terrine.teachers.networks import least_records
+from terrine.teachers.network_training import least_records
+from terrine.teachers.records import Arrays
 
 
 class Learner(Protocol):
     """A model with its weights in one vector.
 
-    inputs: what it learns from, see `terrine.teachers.kind`. length: number of weights P. least: records without which
-    a party does not take part. by_teacher: see `LinearKind`. Guarantee: the gradient of one teacher depends on its
-    own weights and records alone.
+    inputs: what it learns from, see `Records`. length: number of weights P. least: records without which a party does
+    not take part. by_teacher: see `LinearKind`. Guarantee: the gradient of one teacher depends only on its own weights
+    and records.
     """
 
     inputs: Literal["features", "images"]
@@ -53,17 +53,6 @@ class Learner(Protocol):
     def state(self, values: np.ndarray) -> Arrays:
         """Return the weights [P] of one teacher as arrays by name."""
         ...
-
-
-def unit_rows(features: np.ndarray) -> np.ndarray:
-    """Return features [..., D] brought to unit length, float32; a vector of zeros stays one.
-
-    A record's gradient is then bounded whatever the record is, and steps mean the same on every backbone. It needs no
-    figure about the data, so it costs nothing.
-    """
-    values = np.asarray(features, np.float32)
-    norms = np.linalg.norm(values, axis=-1, keepdims=True)
-    return values / np.where(norms > 0, norms, 1)
 
 
 class LinearLearner:
@@ -179,17 +168,3 @@ class ModuleLearner:
             squares = [(value * value).sum() for value in weights.values() if value.ndim > 1]
             loss = loss + self.weight_decay / 2 * torch.stack(squares).sum()
         return loss
-
-
-def check_inputs(learner: Learner, records: Records) -> None:
-    """Raise InputError unless the records are what the learner learns from."""
-    inputs = records.values
-    if learner.by_teacher:
-        records.refuse_mixed_batches()
-    if learner.inputs == "features" and (inputs.ndim != 2 or inputs.dtype.kind != "f"):
-        raise InputError(f"Linear teachers learn from features, float32 [records, features], not {inputs.dtype}.")
-    if learner.inputs == "images" and (inputs.ndim != 4 or inputs.dtype != np.uint8):
-        raise InputError(
-            f"Teachers that are networks learn from images, uint8 [records, C, H, W], not from {inputs.dtype} "
-            f"{list(inputs.shape)}. Set teachers.learner=linear for a table."
-        )

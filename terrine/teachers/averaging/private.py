@@ -8,11 +8,11 @@ update is clipped to norm S, and the sum is released with Gaussian noise of stan
 - it moves one update, so a released vector is (2/z)-GDP, adaptively composed over rounds;
 - after the last release it moves one vote per query, so the votes cost what they always do.
 
-Where features are centred, the mean of the parties' means is one more vector (`terrine.teachers.averaging.centre`).
+Where features are centred, the mean of the parties' means is one more vector (`terrine.teachers.averaging.averaged`).
 Altogether μ² = 4V/z² + Σ over votes, for V released vectors: exact, and what the ledger records.
 
 The control variate c need not be released by itself: eq. 3 makes its change a function of the mean update
-(`terrine.teachers.averaging.average.derived_control`), so it is computed from the released one at no cost. `control:
+(`terrine.teachers.averaging.ttac.derived_control`), so it is computed from the released one at no cost. `control:
 released` clips and releases the teachers' control-variate updates as vectors of their own, at twice the cost: the two
 are compared in docs/components.md. A teacher's own c_i never leaves it.
 
@@ -30,11 +30,11 @@ import numpy as np
 from terrine.privacy.accounting.events import Event, RepeatedEvent, compose
 from terrine.privacy.clipped_sum import ClippedSum, noise_multiplier_for
 from terrine.privacy.noise import NoiseSource
-from terrine.teachers.averaging.average import Average, derived_control
+from terrine.teachers.averaging.ttac import Average, derived_control
 
 if TYPE_CHECKING:
+    from terrine.teachers.averaging.averaged import AveragedTeachers
     from terrine.teachers.averaging.ttac import Combine, Local
-    from terrine.teachers.kinds.averaged import AveragedTeachers
 
 CENTRE_CLIP = 1.0
 """The largest norm of a party's mean of unit vectors."""

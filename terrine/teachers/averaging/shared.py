@@ -38,8 +38,8 @@ from terrine.errors import InputError, SettingError
 from terrine.privacy.accounting.events import Event
 from terrine.privacy.clipped_sum import ClippedSum
 from terrine.privacy.noise import lattice_step
-from terrine.teachers.averaging.average import Average, server_step
 from terrine.teachers.averaging.private import PrivateAveraging
+from terrine.teachers.averaging.ttac import Average, server_step
 
 
 @dataclass(frozen=True)

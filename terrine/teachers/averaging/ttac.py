@@ -18,7 +18,7 @@ have; the correction replaces a party's own direction c_i by everybody's, c.
 The teachers that vote are the θ_i of the last round, so R rounds use R - 1 averages, and the last is never made.
 
 A round is two functions. `local_round` is the part of some teachers, from the average and their own records alone: a
-task of a cluster may carry it. `average.server_step` is what the averages of all do to θ and c. `average_teachers` is
+task of a cluster may carry it. `server_step` is what the averages of all do to θ and c. `average_teachers` is
 the loop over both in one process. Mini-batches derive from (seed, round, teacher), so that grouping changes none.
 
 A party with fewer records than the learner needs stands still: θ_i = θ, so its Δθ_i is zero and eq. 3 makes its c_i⁺
@@ -35,21 +35,61 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from terrine.determinism.parallel import side_by_side
 from terrine.determinism.randomness import numpy_generator
 from terrine.errors import InputError
-from terrine.teachers.averaging.average import Average, mean_of, server_step
-from terrine.teachers.averaging.learners import Learner, check_inputs
-from terrine.teachers.kind import Records, rows_of
 from terrine.teachers.linear import stacked
+from terrine.teachers.records import Records, rows_of
 
 if TYPE_CHECKING:
-    from terrine.teachers.kinds.averaged import AveragedTeachers
+    import torch
+    from torch import Tensor
+
+    from terrine.teachers.averaging.averaged import AveragedTeachers
+    from terrine.teachers.averaging.learners import Learner
 
 _COPIES = 6  # of a teacher's weights that are held while it learns
+
+
+@dataclass(frozen=True)
+class Average:
+    """What a round starts from: θ and c, float64 [P]."""
+
+    value: np.ndarray
+    control: np.ndarray
+
+    @classmethod
+    def start(cls, learner: Learner) -> Average:
+        """Return the public start: the learner's own weights, and no direction yet."""
+        value = learner.initial().double().cpu().numpy()
+        return cls(value, np.zeros_like(value))
+
+
+def mean_of(groups: Sequence[np.ndarray]) -> np.ndarray:
+    """Return the mean float64 [P] of vectors [teachers, P] in groups; the same to the last bit however grouped."""
+    total, count = np.zeros(groups[0].shape[1]), 0
+    for group in groups:
+        for vector in group:
+            total += vector
+        count += len(group)
+    return total / count
+
+
+def derived_control(start: Average, update: np.ndarray, settings: AveragedTeachers, number: int) -> np.ndarray:
+    """Return Δc, [P], as the mean update determines it.
+
+    By eq. 3, c_i⁺ - c_i = -c - (θ_i - θ) / (T η_f) for every teacher, so the mean of the left side is this function of
+    the mean of the right side. Where the update was released, Δc therefore costs no further privacy.
+    """
+    if settings.correction == "none":
+        return np.zeros_like(start.control)
+    return -start.control - update / (settings.steps * settings.rate(number))
+
+
+def server_step(start: Average, update: np.ndarray, control_update: np.ndarray, settings: AveragedTeachers) -> Average:
+    """Return the next average from the mean updates Δθ and Δc, [P]; line 16 of Algorithm 1."""
+    return Average(start.value + settings.server_rate * update, start.control + control_update)
 
 
 @dataclass(frozen=True)
@@ -79,6 +119,8 @@ def local_round(
     too few records stands still (see the module). Raises InputError for inputs of another kind, or c_i of another
     shape.
     """
+    import torch
+
     check_inputs(learner, records)
     if own.shape != (len(teachers), learner.length):
         raise InputError(
@@ -123,6 +165,8 @@ def _steps(
     learner: Learner, theta: Tensor, correction: Tensor, records: Records, batches: np.ndarray, rate: float
 ) -> Tensor:
     """Return θ_i after gradient descent on batches [steps, teachers, batch] of record numbers; eq. 2."""
+    import torch
+
     values = theta.clone()  # in place from here on: a network's weights are megabytes, and fresh pages cost time
     for index in batches:
         inputs = torch.from_numpy(np.ascontiguousarray(records.values[index])).to(theta.device)
@@ -175,3 +219,17 @@ def average_teachers(
         update, control_update = combine(average, [local], own, number)
         average, own = server_step(average, update, control_update, settings), local.own
     return average, own
+
+
+def check_inputs(learner: Learner, records: Records) -> None:
+    """Raise InputError unless the records are what the learner learns from."""
+    inputs = records.values
+    if learner.by_teacher:
+        records.refuse_mixed_batches()
+    if learner.inputs == "features" and (inputs.ndim != 2 or inputs.dtype.kind != "f"):
+        raise InputError(f"Linear teachers learn from features, float32 [records, features], not {inputs.dtype}.")
+    if learner.inputs == "images" and (inputs.ndim != 4 or inputs.dtype != np.uint8):
+        raise InputError(
+            f"Teachers that are networks learn from images, uint8 [records, C, H, W], not from {inputs.dtype} "
+            f"{list(inputs.shape)}. Set teachers.learner=linear for a table."
+        )

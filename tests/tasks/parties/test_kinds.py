@@ -31,14 +31,11 @@ from terrine.privacy.accounting.gaussian import round_up
 from terrine.privacy.accounting.pricing import price
 from terrine.privacy.noise import ReplayNoise, delta_slack
 from terrine.queries import Queries
-from terrine.teachers.averaging.average import Average, server_step
-from terrine.teachers.averaging.centre import centred_records, party_means
-from terrine.teachers.averaging.kind import AveragedKind, LinearVoting, RoundState
+from terrine.teachers.averaging.averaged import AveragedKind, LinearVoting, RoundState, centred_records, party_means
 from terrine.teachers.averaging.learners import LinearLearner
 from terrine.teachers.averaging.private import calibrated
-from terrine.teachers.averaging.ttac import local_round
-from terrine.teachers.features import private_features
-from terrine.teachers.kind import Records
+from terrine.teachers.averaging.ttac import Average, local_round, server_step
+from terrine.teachers.records import Records, private_features
 from tests.party_processes import SEED, run, words
 from tests.tasks.parties.conftest import PRESET
 

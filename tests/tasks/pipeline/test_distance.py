@@ -11,7 +11,7 @@ from tasks.runtime.run import Run
 from tasks.runtime.store import read_json, write_json
 from terrine.files import file_digest
 from terrine.synthetic.distance import image_distance, scattering_extractor
-from terrine.synthetic.registry import draw
+from terrine.synthetic.program import draw
 
 ASKED = {"audit_epsilon": None, "teachers": 5, "queries": 90, "answered": 90}
 VALUES = {

@@ -81,18 +81,6 @@ def test_a_concatenated_backbone_is_another_one_for_other_queries_and_a_resnet_i
         assert (pretrain.backbone_identity(first) == pretrain.backbone_identity(second)) == same
 
 
-def test_parameters_that_are_not_set_do_not_change_which_backbone_it_is():
-    """Backbones that were stored before a parameter existed are found again."""
-    assert set(validate(VALUES).backbone.identity()) == {"kind", "projection", "invariance", "stem"}
-    assert set(validate(merge(VALUES, {"backbone": {"kind": "resnet10"}})).backbone.identity()) == {
-        "kind",
-        "projection",
-        "stem",
-    }
-    with_side = validate(merge(VALUES, {"backbone": {"kind": "tiny_vit", "enlarge": 32}}))
-    assert with_side.backbone.identity()["enlarge"] == 32
-
-
 def test_a_network_may_keep_its_initial_weights_as_in_classic_pate(tmp_path):
     run = make(tmp_path, backbone={"kind": "pate_cnn", "weights": "initial"}, pretraining={"images": None})
     pretrain.pretrain_backbone.fn(run)

@@ -15,7 +15,7 @@ from tasks.runtime.run import SPLIT_SEED, Run
 from tasks.runtime.store import read_json, read_table, write_json
 from terrine.data.source import load_dataset
 from terrine.errors import InputError, SettingError
-from terrine.models.registry import build_backbone
+from terrine.models.architecture import build_backbone
 
 VALUES = {
     "data": {"public_benchmark": True, "name": "digits", "size": 8, "pool": "test", "pool_fraction": 0.5},

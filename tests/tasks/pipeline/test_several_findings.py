@@ -23,10 +23,10 @@ from tasks.reports.statement_page import read_statement
 from tasks.reports.summary import result
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_array, read_json, read_table
-from terrine.classifiers import FindingsHead
 from terrine.deployment.export import export_student
 from terrine.deployment.model import StudentModel
 from terrine.errors import SettingError
+from terrine.heads import FindingsHead
 from terrine.privacy.accounting.events import counts, from_json, threshold_test, vote_answer
 from terrine.privacy.noise import ReplayNoise
 from tests.command_line import terrine

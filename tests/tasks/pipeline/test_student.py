@@ -14,10 +14,10 @@ from tasks.pipeline import dataset, evaluate, student, synthesize
 from tasks.pipeline.figures.released_accuracy import right_answers
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_json, read_table, write_json, write_table
-from terrine.classifiers import predict
 from terrine.deployment.model import StudentModel
 from terrine.errors import ArtefactError, InputError, SettingError
 from terrine.files import file_digest
+from terrine.heads import predict
 from terrine.models.backbone import features_in_batches
 from terrine.students.answers import transition_matrix
 

@@ -19,7 +19,7 @@ from terrine.determinism.randomness import derive_seed
 from terrine.errors import ArtefactError
 from terrine.files import file_digest
 from terrine.npy import MappedRows
-from terrine.synthetic.registry import draw
+from terrine.synthetic.program import draw
 from tests.folder_digest import folder_digest
 
 

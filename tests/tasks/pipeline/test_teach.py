@@ -17,9 +17,9 @@ from tasks.runtime.run import Run
 from tasks.runtime.store import read_tensors
 from terrine.errors import ArtefactError, InputError, SettingError
 from terrine.models.backbone import features_in_batches
-from terrine.teachers.features import PrivateFeatures, private_features
-from terrine.teachers.kinds.scratch import ScratchTeachers
-from terrine.teachers.untrained import votes_without_records
+from terrine.teachers.ensemble import votes_without_records
+from terrine.teachers.networks import ScratchTeachers
+from terrine.teachers.records import PrivateFeatures, private_features
 from tests.folder_digest import folder_digest
 
 VALUES = {

@@ -10,7 +10,7 @@ from tasks.pipeline import vote
 from tasks.runtime.run import Run
 from tasks.runtime.store import write_json
 from terrine.queries import Queries
-from terrine.teachers.untrained import votes_without_records
+from terrine.teachers.ensemble import votes_without_records
 
 BLOCK, UNTRAINED, CLASSES, QUERIES = range(3, 9), [4, 5, 8], 4, 5
 

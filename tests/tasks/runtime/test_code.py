@@ -9,7 +9,7 @@ from tasks.pipeline.graph import MAIN
 from tasks.runtime.code import Sources, write_code
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_json
-from terrine.teachers.kinds.linear import LinearTeachers
+from terrine.teachers.linear import LinearTeachers
 
 FILES = {
     "__init__.py": "START = 1\n",
@@ -164,5 +164,5 @@ def test_the_engine_behind_a_kind_is_code_of_the_stages_that_read_its_section(se
     engine = {"teachers": "terrine.teachers.linear", "student": "terrine.students.linear"}
     kind = type(getattr(Params(), section))
     modules = {module for module, _ in Sources(["terrine", "tasks"]).reached([f"{kind.__module__}:{kind.__name__}"])}
-    assert engine.get(section, "terrine.models.scattering") in modules
+    assert engine.get(section, "terrine.models.wavelets") in modules
     assert all(section in MAIN[stage].settings for stage in stages)

@@ -14,11 +14,11 @@ from tasks.serving.export import export_folder
 from tasks.serving.mlflow_model import save_student_model
 from tasks.serving.predict import open_student, predict_tables
 from tasks.serving.service import build_app
-from terrine.classifiers import head_from_arrays, predict
-from terrine.deployment.encoded_onnx import onnx_inputs
+from terrine.deployment.export import onnx_inputs
 from terrine.deployment.manifest import check_seal, seal
 from terrine.deployment.rows import TableStudent, takes_table
 from terrine.errors import ArtefactError, InputError, SettingError
+from terrine.heads import head_from_arrays, predict
 from tests.student_folders import TABLE, make_student, make_table_student
 
 ROWS = pd.DataFrame({"gain": [5, 9, 1], "age": [30, np.nan, 61], "work": ["Private", None, "Self-emp"]})

@@ -21,8 +21,8 @@ from tasks.transcription.clients import section
 from tasks.transcription.release import open_account as open_transcribed
 from tasks.transcription.release import release_terms
 from terrine.errors import InputError, SettingError
-from terrine.models import scattering, spectra
-from terrine.models.kinds.scattering import PROJECTION_BATCHES
+from terrine.models import spectra, wavelets
+from terrine.models.scattering import PROJECTION_BATCHES
 from terrine.planning import advise, knowing
 from terrine.privacy.accounting.pricing import price
 from terrine.transcription.accounting import claimed, event_of
@@ -325,7 +325,7 @@ def test_seconds_of_an_image_are_those_that_were_measured(size, milliseconds):
 
 
 def test_images_are_told_to_be_large_where_the_transform_takes_them_for_large():
-    assert LARGEST_DENSE == scattering._LARGEST_DENSE_SIDE
+    assert LARGEST_DENSE == wavelets._LARGEST_DENSE_SIDE
     assert (BORDER, PROJECTION) == (2 * spectra.REACH, 500 * PROJECTION_BATCHES)
 
 

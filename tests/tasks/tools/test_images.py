@@ -6,7 +6,7 @@ import numpy as np
 from PIL import Image
 
 from tasks.tools.images import write_set, write_sheet
-from terrine.synthetic.registry import draw
+from terrine.synthetic.program import draw
 from terrine.synthetic.shards import Recipe, open_shards
 
 

@@ -465,8 +465,8 @@ def test_errors_come_before_any_work(tmp_path):
     run = new_run(tmp_path, ONE, {"transcription": {"teacher": {"file": "gone.pt", "public": True}}})
     with pytest.raises(InputError, match=r"Point transcription\.teacher\.file at"):
         run_through(run, "partition", "partition")
-    from terrine.models.registry import build_backbone
-    from terrine.teachers.networks import Classifier
+    from terrine.models.architecture import build_backbone
+    from terrine.teachers.network_training import Classifier
 
     backbone = build_backbone("cryptonet", channels=1, size=8, seed=0)
     torch.save(Classifier(backbone.network, backbone.feature_dim, 7, 0).state_dict(), tmp_path / "seven.pt")
@@ -477,8 +477,8 @@ def test_errors_come_before_any_work(tmp_path):
 
 
 def test_a_teacher_from_a_file_is_transcribed(tmp_path):
-    from terrine.models.registry import build_backbone
-    from terrine.teachers.networks import Classifier
+    from terrine.models.architecture import build_backbone
+    from terrine.teachers.network_training import Classifier
 
     backbone = build_backbone("cryptonet", channels=1, size=8, seed=0)
     tmp_path.joinpath("project").mkdir()

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from terrine.deployment.images import check_images, check_rows
+from terrine.deployment.model import check_images, check_rows
 from terrine.errors import InputError
 
 

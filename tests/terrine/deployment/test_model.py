@@ -9,12 +9,12 @@ import pytest
 import torch
 from safetensors.numpy import load_file, save_file
 
-from terrine.classifiers import head_from_arrays, predict
 from terrine.deployment import model as model_module
 from terrine.deployment.manifest import seal
 from terrine.deployment.model import LARGEST_BATCH, SMALL, StudentModel, batches, blocks
 from terrine.errors import ArtefactError, InputError, SettingError
-from terrine.models.files import load_backbone
+from terrine.heads import head_from_arrays, predict
+from terrine.models.backbone_files import load_backbone
 from tests.student_folders import CLASSES, KINDS, images, make_student
 
 
@@ -226,8 +226,8 @@ def test_a_student_of_a_table_takes_rows(tmp_path):
     from safetensors.numpy import save_file
 
     from terrine.deployment.manifest import seal
-    from terrine.models.files import save_backbone
-    from terrine.models.registry import build_backbone
+    from terrine.models.architecture import build_backbone
+    from terrine.models.backbone_files import save_backbone
 
     numbers = np.random.default_rng(5)
     rows = numbers.normal(size=(20, 3)).astype(np.float32)

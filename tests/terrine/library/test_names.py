@@ -12,7 +12,7 @@ from terrine.data.partition import PARTITIONS
 from terrine.data.source import SOURCES
 from terrine.models.architecture import ARCHITECTURES
 from terrine.students.student import STUDENTS
-from terrine.teachers.registry import TEACHERS
+from terrine.teachers.base import TEACHERS
 
 
 def _untyped(function):

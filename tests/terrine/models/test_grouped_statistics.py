@@ -4,9 +4,8 @@ import pytest
 import torch
 
 from terrine.errors import InputError
-from terrine.models.grouped_statistics import grouped_statistics
-from terrine.models.registry import build_backbone
-from terrine.models.statistics import batch_statistics
+from terrine.models.architecture import build_backbone
+from terrine.models.statistics import batch_statistics, grouped_statistics
 
 PLACES, COUNTS = 4, [2, 3, 0, 4]
 

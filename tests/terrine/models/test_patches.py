@@ -6,8 +6,9 @@ import torch
 
 import terrine as tr
 from terrine.errors import SettingError
-from terrine.models.patches import PARTS, SIDE, STRIDE, THRESHOLD, learn_dictionary
-from terrine.models.registry import build_backbone
+from terrine.models.architecture import build_backbone
+from terrine.models.patches import learn_dictionary
+from terrine.models.projected import PARTS, SIDE, STRIDE, THRESHOLD
 
 WORDS = 12
 

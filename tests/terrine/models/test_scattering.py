@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from terrine.geometry import sides
-from terrine.models.scattering import ScatteringNetwork, _Convolutions, _Quadrants, morlet, orientation_order
 from terrine.models.statistics import batch_statistics, record_statistics
+from terrine.models.wavelets import ScatteringNetwork, _Convolutions, _Quadrants, morlet, orientation_order
 
 
 def plain_morlet(scale: int, angle: float, row: float, column: float, mean: complex) -> complex:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from terrine.errors import InputError
-from terrine.pretraining.contrastive import nt_xent
+from terrine.pretraining.simclr import nt_xent
 
 
 def nt_xent_plainly(first: torch.Tensor, second: torch.Tensor, temperature: float) -> float:

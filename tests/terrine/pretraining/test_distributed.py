@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from terrine.models.batch_norm import Call
+from terrine.models.statistics import Call
 from terrine.pretraining.distributed import GlobalBatchNorm, _over_all_processes, gather_rows, world
 
 

@@ -11,7 +11,7 @@ from torch import nn
 
 from terrine.errors import ArtefactError, InputError, SettingError
 from terrine.models.backbone import Backbone
-from terrine.models.files import save_backbone
+from terrine.models.backbone_files import save_backbone
 from terrine.pretraining import simclr
 from terrine.pretraining.augment import ViewSettings
 from terrine.pretraining.settings import SimCLRSettings

@@ -5,8 +5,8 @@ import pytest
 import torch
 from scipy.special import softmax
 
-from terrine.classifiers import predict
 from terrine.errors import InputError
+from terrine.heads import predict
 from terrine.students.answers import (
     corrected_loss,
     histogram_answers,

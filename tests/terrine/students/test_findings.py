@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from terrine.aggregation.gnmax import GaussianHistogram, GNMax
-from terrine.classifiers import FindingsHead, head_from_arrays, predict
+from terrine.heads import FindingsHead, head_from_arrays, predict
 from terrine.students.answers import released_answers, transition_matrix
 from terrine.students.linear import LinearStudent, fit
 

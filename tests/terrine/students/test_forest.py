@@ -6,9 +6,8 @@ import torch
 from sklearn.ensemble import RandomForestRegressor
 
 from tasks.config.params import validate
-from terrine.classifiers import head_from_arrays, predict
 from terrine.errors import InputError, SettingError
-from terrine.forest import ForestHead
+from terrine.heads import ForestHead, head_from_arrays, predict
 from terrine.students import forest
 from terrine.students.answers import histogram_answers, label_answers
 

@@ -4,9 +4,9 @@ import torch
 from scipy.optimize import minimize
 from scipy.special import log_softmax, softmax
 
-from terrine.classifiers import initial_head, predict
 from terrine.determinism.randomness import numpy_generator
 from terrine.errors import InputError, SettingError
+from terrine.heads import initial_head, predict
 from terrine.students.answers import histogram_answers, label_answers
 from terrine.students.linear import L2, PRECISIONS, fit
 
@@ -131,7 +131,7 @@ def test_few_answers_are_all_used_for_fitting(release):
 
 
 def test_predictions_are_probabilities_of_the_scores(release, monkeypatch):
-    monkeypatch.setattr("terrine.classifiers._PREDICTION_BLOCK", 37)
+    monkeypatch.setattr("terrine.heads._PREDICTION_BLOCK", 37)
     features = release[0]
     head = initial_head(FEATURES, CLASSES, seed=0)
     expected = [softmax(head.weight.astype(float) @ row + head.bias) for row in features]

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from terrine.aggregation.gnmax import GaussianHistogram
-from terrine.classifiers import OrderedHead, head_from_arrays, predict
+from terrine.heads import OrderedHead, head_from_arrays, predict
 from terrine.students.answers import histogram_answers, ordered_answers, released_answers
 from terrine.students.linear import LinearStudent, fit
 

@@ -10,11 +10,11 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from terrine.classifiers import LinearHead, MLPHead, initial_head, predict
 from terrine.determinism.randomness import derive_seed, numpy_generator
 from terrine.errors import ArtefactError, SettingError
+from terrine.heads import LinearHead, MLPHead, initial_head, predict
 from terrine.models.backbone import features_in_batches
-from terrine.models.files import save_backbone
+from terrine.models.backbone_files import save_backbone
 from terrine.students import training
 from terrine.students.fixmatch import FixMatchStudent
 from terrine.students.freematch import FreeMatchStudent

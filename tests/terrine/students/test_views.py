@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from terrine.determinism.randomness import torch_generator
-from terrine.models.kinds.scattering import Deformations
+from terrine.models.deformations import Deformations
 from terrine.queries import Queries
 from terrine.students.answers import label_answers
 from terrine.students.inputs import Augmentation, augment, strong_augmentation, view_features, weak_augmentation

@@ -17,7 +17,7 @@ from terrine.synthetic.distance import (
     kernel_distance,
     scattering_extractor,
 )
-from terrine.synthetic.registry import draw
+from terrine.synthetic.program import draw
 
 
 def plain_kernel(x: np.ndarray, y: np.ndarray) -> float:

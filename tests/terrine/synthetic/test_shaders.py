@@ -5,9 +5,8 @@ import pytest
 import torch
 
 from terrine.determinism import philox
-from terrine.synthetic.programs.shaders import _render, family_of, shaders
-from terrine.synthetic.shader_fields import FIELDS
-from terrine.synthetic.to_bytes import to_bytes
+from terrine.synthetic.program import to_bytes
+from terrine.synthetic.programs.shaders import FIELDS, _render, family_of, shaders
 
 
 def test_bytes_get_the_mean_and_the_deviation_asked_for():

@@ -12,7 +12,7 @@ import pytest
 
 from terrine.errors import ArtefactError, SettingError
 from terrine.synthetic import shards
-from terrine.synthetic.registry import draw
+from terrine.synthetic.program import draw
 from terrine.synthetic.shards import (
     Recipe,
     finish,

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from terrine.queries import Queries
-from terrine.teachers.kind import Records
+from terrine.teachers.records import Records
 
 CLASSES = 3
 

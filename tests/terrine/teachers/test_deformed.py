@@ -8,10 +8,9 @@ import terrine as tr
 from tasks.config.params import validate
 from terrine.determinism.randomness import torch_generator
 from terrine.errors import SettingError
-from terrine.models.invariance import deform
-from terrine.models.kinds.scattering import Deformations
-from terrine.teachers.deformed import DeformedCopies
+from terrine.models.deformations import Deformations, deform
 from terrine.teachers.linear import train_heads
+from terrine.teachers.records import AugmentedCopies
 from tests.terrine.teachers.conftest import striped_images
 
 ASSIGNMENT = np.array([1, 0, 1, 4, 1, 0])
@@ -20,7 +19,7 @@ AMOUNTS = Deformations(rotation=30, scale=0.1, shear=0.1, shift=0.2)
 
 
 def whole(images, assignment, copies=2, seed=5):
-    made = DeformedCopies(images, assignment, copies, AMOUNTS, seed=seed)
+    made = AugmentedCopies(images, assignment, copies, AMOUNTS, seed=seed)
     return made[np.arange(len(made))].reshape(1 + copies, *images.shape)
 
 
@@ -54,7 +53,7 @@ def test_what_becomes_of_one_part_changes_no_copy_of_another(change):
 
 
 def test_any_order_and_part_of_an_index_gives_the_same_images():
-    made = DeformedCopies(IMAGES, ASSIGNMENT, 2, AMOUNTS, seed=5)
+    made = AugmentedCopies(IMAGES, ASSIGNMENT, 2, AMOUNTS, seed=5)
     assert len(made) == 18
     order = np.random.default_rng(0).permutation(18)
     np.testing.assert_array_equal(made[order], made[np.arange(18)][order])

@@ -10,9 +10,8 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.tree import DecisionTreeClassifier
 
 from terrine.errors import ArtefactError, InputError, SettingError
-from terrine.teachers.estimator import EstimatorKind, from_bytes, to_bytes
-from terrine.teachers.kind import Records
-from terrine.teachers.kinds.estimator import EstimatorTeachers
+from terrine.teachers.estimator import EstimatorKind, EstimatorTeachers, from_bytes, to_bytes
+from terrine.teachers.records import Records
 
 CLASSES = 3
 KINDS = [

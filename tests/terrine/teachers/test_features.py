@@ -6,16 +6,14 @@ import numpy as np
 import pytest
 
 from terrine.errors import InputError
+from terrine.models.architecture import build_backbone
 from terrine.models.backbone import features_in_batches
-from terrine.models.registry import build_backbone
-from terrine.teachers.averaging.average import Average
-from terrine.teachers.averaging.centre import centred_records
+from terrine.teachers.averaging.averaged import centred_records
 from terrine.teachers.averaging.learners import LinearLearner
-from terrine.teachers.averaging.ttac import local_round
-from terrine.teachers.features import PrivateFeatures, private_features, record_batches
-from terrine.teachers.kind import Records
+from terrine.teachers.averaging.ttac import Average, local_round
+from terrine.teachers.base import TEACHERS, TeacherContext
 from terrine.teachers.linear import train_heads
-from terrine.teachers.registry import TEACHERS, TeacherContext
+from terrine.teachers.records import PrivateFeatures, Records, private_features, record_batches
 from tests.terrine.teachers.averaging.helpers import averaged
 
 BACKBONE = build_backbone("small_cnn", channels=1, size=8, seed=0)

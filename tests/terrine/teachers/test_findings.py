@@ -5,10 +5,9 @@ import pytest
 
 from terrine.aggregation.votes import Findings, bounded
 from terrine.queries import Queries
-from terrine.teachers.kind import Records
-from terrine.teachers.kinds.linear import LinearTeachers
-from terrine.teachers.linear import LinearKind, train_heads
-from terrine.teachers.untrained import votes_without_records
+from terrine.teachers.ensemble import votes_without_records
+from terrine.teachers.linear import LinearKind, LinearTeachers, train_heads
+from terrine.teachers.records import Records
 
 KINDS = {
     "ridge": LinearTeachers(ridge=0.2),

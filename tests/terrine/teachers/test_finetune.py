@@ -5,16 +5,15 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from terrine.classifiers import initial_head
 from terrine.determinism.randomness import torch_generator
 from terrine.errors import SettingError
-from terrine.models.registry import build_backbone
+from terrine.heads import initial_head
+from terrine.models.architecture import build_backbone
 from terrine.models.statistics import batch_statistics
 from terrine.queries import Queries
-from terrine.teachers.finetune import FinetuneKind
-from terrine.teachers.kind import Records
-from terrine.teachers.kinds.finetune import FinetuneTeachers
-from terrine.teachers.networks import load_state, parts
+from terrine.teachers.network_training import load_state, parts
+from terrine.teachers.networks import FinetuneKind, FinetuneTeachers
+from terrine.teachers.records import Records
 
 CLASSES = 3
 

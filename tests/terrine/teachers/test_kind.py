@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from terrine.errors import InputError, SettingError
-from terrine.models.registry import build_backbone
-from terrine.teachers.kind import Records, rows_of, teachers_missing_a_class, vote_type
-from terrine.teachers.registry import TEACHERS, TeacherContext
+from terrine.models.architecture import build_backbone
+from terrine.teachers.base import TEACHERS, TeacherContext
+from terrine.teachers.records import Records, rows_of, teachers_missing_a_class, vote_type
 from tests.devices import DEVICES
 
 IMAGES = TeacherContext(3, 1, 8, lambda: build_backbone("small_cnn", channels=1, size=8, seed=0), parties=5)

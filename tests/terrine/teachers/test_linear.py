@@ -8,11 +8,10 @@ import torch.nn.functional as F
 from sklearn.linear_model import Ridge
 
 import terrine as tr
-from terrine.classifiers import initial_head
 from terrine.determinism.randomness import torch_generator
 from terrine.errors import InputError
-from terrine.teachers.kinds.linear import LinearTeachers
-from terrine.teachers.linear import LinearHeads, train_heads, vote
+from terrine.heads import initial_head
+from terrine.teachers.linear import LinearHeads, LinearTeachers, train_heads, vote
 
 CLASSES = 4
 ADAM = LinearTeachers(optimiser="adam", epochs=6, batch=8, learning_rate=0.01, weight_decay=0.01)

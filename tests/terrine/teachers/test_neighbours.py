@@ -6,18 +6,16 @@ import numpy as np
 import pytest
 import torch
 
-from terrine.models.registry import build_backbone
+from terrine.models.architecture import build_backbone
 from terrine.queries import Queries
-from terrine.teachers import registry
-from terrine.teachers.averaging.average import Average
-from terrine.teachers.averaging.kind import RoundState
+from terrine.teachers.averaging.averaged import RoundState
 from terrine.teachers.averaging.learners import LinearLearner
-from terrine.teachers.averaging.ttac import local_round
-from terrine.teachers.features import PrivateFeatures, private_features
-from terrine.teachers.kind import Records
-from terrine.teachers.kinds.linear import LinearTeachers
-from terrine.teachers.linear import stacked
-from terrine.teachers.untrained import votes_without_records
+from terrine.teachers.averaging.ttac import Average, local_round
+from terrine.teachers.base import TEACHERS as KINDS_OF_TEACHERS
+from terrine.teachers.base import TeacherContext
+from terrine.teachers.ensemble import votes_without_records
+from terrine.teachers.linear import LinearTeachers, stacked
+from terrine.teachers.records import PrivateFeatures, Records, private_features
 from tests.devices import DEVICES
 from tests.terrine.teachers.averaging.helpers import averaged
 from tests.terrine.teachers.conftest import CLASSES, striped_images
@@ -72,7 +70,7 @@ def start():
 
 
 BACKBONE = build_backbone("small_cnn", channels=1, size=8, seed=0)
-AROUND = registry.TeacherContext(CLASSES, 1, 8, lambda: BACKBONE, parties=TEACHERS, start=start, by_teacher=True)
+AROUND = TeacherContext(CLASSES, 1, 8, lambda: BACKBONE, parties=TEACHERS, start=start, by_teacher=True)
 
 
 def records_of(settings, size: int = SIZES[MOVED], exchanged: bool = False, device: str = "cpu") -> Records:
@@ -114,7 +112,7 @@ def states_and_votes(settings, records, voters, device):
 
 
 def settings_of(name):
-    return registry.TEACHERS.of(KINDS[name]["kind"])(**KINDS[name])
+    return KINDS_OF_TEACHERS.of(KINDS[name]["kind"])(**KINDS[name])
 
 
 def same(one, other):

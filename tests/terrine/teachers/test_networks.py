@@ -9,15 +9,9 @@ from torch import nn
 from terrine.determinism.randomness import torch_generator
 from terrine.errors import ArtefactError, InputError
 from terrine.queries import Queries
-from terrine.teachers.kind import Records
-from terrine.teachers.kinds.scratch import ScratchTeachers
-from terrine.teachers.networks import (
-    Classifier,
-    epoch_batches,
-    parts,
-    vote_with_networks,
-)
-from terrine.teachers.scratch import ScratchKind
+from terrine.teachers.network_training import Classifier, epoch_batches, parts, vote_with_networks
+from terrine.teachers.networks import ScratchKind, ScratchTeachers
+from terrine.teachers.records import Records
 
 SETTINGS = ScratchTeachers(epochs=3, batch=8, learning_rate=0.01, weight_decay=0.02)
 CLASSES = 3

@@ -7,17 +7,16 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from terrine.classifiers import initial_head
 from terrine.determinism.randomness import numpy_generator, torch_generator
 from terrine.errors import ArtefactError, SettingError
-from terrine.models.identity import ColumnsBackbone
-from terrine.models.registry import build_backbone
+from terrine.heads import initial_head
+from terrine.models.architecture import build_backbone
+from terrine.models.backbone import ColumnsBackbone
 from terrine.models.statistics import batch_statistics
 from terrine.queries import Queries
-from terrine.teachers.kind import Records
-from terrine.teachers.kinds.prompt import PromptTeachers
-from terrine.teachers.networks import epoch_batches
-from terrine.teachers.prompt import PromptKind
+from terrine.teachers.network_training import epoch_batches
+from terrine.teachers.prompt import PromptKind, PromptTeachers
+from terrine.teachers.records import Records
 
 CLASSES, SIZE = 3, 14
 QUICK = {"epochs": 2, "batch": 4, "hidden": 5}

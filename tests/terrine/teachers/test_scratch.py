@@ -7,9 +7,8 @@ import pytest
 import torch
 
 from terrine.queries import Queries
-from terrine.teachers.kinds.scratch import Architecture, ScratchTeachers
-from terrine.teachers.networks import load_state
-from terrine.teachers.scratch import ScratchKind
+from terrine.teachers.network_training import load_state
+from terrine.teachers.networks import Architecture, ScratchKind, ScratchTeachers
 
 CLASSES = 3
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from terrine.teachers.stacked_adam import StackedAdam
+from terrine.teachers.stacked_training import StackedAdam
 
 
 def test_every_problem_moves_as_under_torchs_adam_and_one_that_sits_out_is_left_alone():

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from terrine.teachers.untrained import votes_without_records
+from terrine.teachers.ensemble import votes_without_records
 
 
 def test_a_vote_is_a_function_of_seed_teacher_and_query_whoever_else_is_asked():

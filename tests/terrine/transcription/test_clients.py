@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from terrine.errors import InputError, SettingError
-from terrine.models.registry import build_backbone
+from terrine.models.architecture import build_backbone
 from terrine.models.statistics import batch_statistics
 from terrine.teachers.linear import LinearHeads
-from terrine.teachers.networks import Classifier
+from terrine.teachers.network_training import Classifier
 from terrine.transcription.clients import FileTeacher, LinearClients, NetworkClients, load_model
 from terrine.transcription.settings import TranscriptionTeacher
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from terrine.errors import ArtefactError, SettingError
-from terrine.models.registry import build_backbone
+from terrine.models.architecture import build_backbone
 from terrine.transcription.annotation import DataAnnotation
 from terrine.transcription.generator import Generator, generator_loss
 from terrine.transcription.loop import Loop, TranscribedStudent

@@ -3,8 +3,8 @@
 import numpy as np
 
 from terrine.determinism.randomness import numpy_generator
-from terrine.teachers.kind import Records
-from terrine.teachers.kinds.averaged import AveragedTeachers
+from terrine.teachers.averaging.averaged import AveragedTeachers
+from terrine.teachers.records import Records
 
 
 def averaged(**settings) -> AveragedTeachers:

@@ -8,12 +8,18 @@ from torch import nn
 
 from terrine.determinism.randomness import numpy_generator
 from terrine.errors import InputError, SettingError
-from terrine.teachers.averaging.average import Average, derived_control, mean_of, server_step
 from terrine.teachers.averaging.learners import LinearLearner, ModuleLearner
-from terrine.teachers.averaging.ttac import average_teachers, exact_means, local_round
-from terrine.teachers.kind import Records
-from terrine.teachers.kinds.scratch import ScratchTeachers
-from terrine.teachers.scratch import ScratchKind
+from terrine.teachers.averaging.ttac import (
+    Average,
+    average_teachers,
+    derived_control,
+    exact_means,
+    local_round,
+    mean_of,
+    server_step,
+)
+from terrine.teachers.networks import ScratchKind, ScratchTeachers
+from terrine.teachers.records import Records
 from tests.terrine.teachers.averaging.helpers import averaged, plain_ttac, sorted_records
 
 SETTINGS = averaged(rounds=4, steps=3, learning_rate=0.7, step_decay=0.9, server_rate=0.8, batch=5)

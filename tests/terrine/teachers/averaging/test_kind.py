@@ -4,14 +4,23 @@ import numpy as np
 import pytest
 
 from terrine.errors import InputError, SettingError
-from terrine.models.registry import build_backbone
+from terrine.models.architecture import build_backbone
 from terrine.queries import Queries
-from terrine.teachers.averaging.centre import centred_queries, centred_records, party_means
-from terrine.teachers.averaging.kind import AveragedKind, LinearVoting, NetworkVoting, RoundState, blocks_of
-from terrine.teachers.averaging.learners import LinearLearner, unit_rows
+from terrine.teachers.averaging.averaged import (
+    AveragedKind,
+    LinearVoting,
+    NetworkVoting,
+    RoundState,
+    blocks_of,
+    centred_queries,
+    centred_records,
+    party_means,
+    unit_rows,
+)
+from terrine.teachers.averaging.learners import LinearLearner
 from terrine.teachers.averaging.ttac import average_teachers
-from terrine.teachers.kind import Records
-from terrine.teachers.networks import Classifier
+from terrine.teachers.network_training import Classifier
+from terrine.teachers.records import Records
 from tests.terrine.teachers.averaging.helpers import averaged, plain_ttac, sorted_records
 
 ALONE = averaged(averaging="none", correction="none", rounds=3, steps=4, learning_rate=1.0, batch=6)

@@ -13,13 +13,11 @@ from terrine.privacy.accounting.gaussian import epsilon_of, mu_of, mu_squared
 from terrine.privacy.auditing.audit import audit_scores
 from terrine.privacy.noise import ReplayNoise
 from terrine.queries import Queries
-from terrine.teachers.averaging.average import Average, server_step
-from terrine.teachers.averaging.kind import AveragedKind, LinearVoting, RoundState
+from terrine.teachers.averaging.averaged import AveragedKind, AveragedTeachers, LinearVoting, RoundState
 from terrine.teachers.averaging.learners import LinearLearner
 from terrine.teachers.averaging.private import PrivateAveraging, calibrated
-from terrine.teachers.averaging.ttac import average_teachers, local_round
-from terrine.teachers.kind import Records
-from terrine.teachers.kinds.averaged import AveragedTeachers
+from terrine.teachers.averaging.ttac import Average, average_teachers, local_round, server_step
+from terrine.teachers.records import Records
 from tests.noises import Silence
 from tests.terrine.teachers.averaging.helpers import averaged, sorted_records
 

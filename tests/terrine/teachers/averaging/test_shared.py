@@ -6,9 +6,9 @@ import pytest
 from terrine.errors import InputError, SettingError
 from terrine.privacy.accounting.gaussian import mu_squared
 from terrine.privacy.noise import ReplayNoise, lattice_step
-from terrine.teachers.averaging.average import Average, server_step
 from terrine.teachers.averaging.private import PrivateAveraging
 from terrine.teachers.averaging.shared import SharedAverages
+from terrine.teachers.averaging.ttac import Average, server_step
 from tests.terrine.teachers.averaging.helpers import averaged
 
 TEACHERS, WEIGHTS, FEATURES = 6, 7, 4

@@ -1,1 +1,0 @@
-"""The architectures of backbones: their settings, one kind a file."""

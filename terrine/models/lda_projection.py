@@ -1,0 +1,151 @@
+"""A linear projection of a fixed backbone that forgets small deformations, learned in closed form on synthetic images.
+
+A digit moved by a pixel, turned or stretched a little is the same digit, and a fixed transform does not know it. Let
+two deformed copies of each public image have features z and z'. With
+
+    W = E (z - z')(z - z')ᵀ / 2     how features vary within an image,
+    T = E z zᵀ                      how they vary in all (features of a batch have mean 0),
+
+the projection keeps the `dimension` directions v of largest vᵀ T v / vᵀ (W + γ tr(W)/D I) v, scaled such that all
+vary equally within an image: Fisher's discriminant with every image its own class, the linear relative of contrastive
+learning, without steps, rates or epochs. A teacher with a hundred records then learns from a few hundred features in
+which those records lie close to their likes, instead of from a thousand in which they do not.
+
+Nothing private enters: the images are synthetic, and so is what the projection knows.
+"""
+
+import copy
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from terrine.determinism.parallel import side_by_side
+from terrine.determinism.randomness import torch_generator
+from terrine.errors import InputError, SettingError
+from terrine.models.backbone import Backbone, as_float
+from terrine.models.deformations import Deformations, deform
+from terrine.models.projected import ProjectedNetwork
+from terrine.models.statistics import batch_statistics
+
+_LARGEST = 2000
+"""Directions among which the best are looked for: the eigenproblem costs the cube of their number. Where there are more
+features, it is the span of as many images' (Nyström; Williams and Seeger 2001), where nearly all lies that varies."""
+
+
+@torch.no_grad()
+def invariant_projection(
+    features: Callable[[Tensor], Tensor],
+    images: np.ndarray,
+    batches: Sequence[np.ndarray],
+    dimension: int,
+    *,
+    seed: int,
+    device: torch.device | str = "cpu",
+    deformations: Deformations | None = None,
+    shrinkage: float = 0.3,
+) -> Tensor:
+    """Return the projection, float32 [D, dimension] on the CPU, for a backbone's features.
+
+    features: float images [B, C, H, W] on `device` to features [B, D] standardised over the batch; called from several
+    threads. images: uint8 [N, C, H, W], public; batches: index arrays of images of one source each. shrinkage: γ above.
+    On a CPU the result does not depend on the number of threads.
+
+    Raises SettingError when `dimension` or `shrinkage` is impossible, and InputError when there are too few images.
+    """
+    deformations = deformations or Deformations()
+    device = torch.device(device)
+    if not 0 < shrinkage < math.inf:
+        raise SettingError(f"projection: shrinkage is {shrinkage}, and must be positive.")
+    if not batches or min(len(batch) for batch in batches) < 2:
+        raise InputError("The projection is learned from batches of at least two images, and needs at least one batch.")
+
+    def loaded(rows: np.ndarray) -> Tensor:
+        return as_float(torch.from_numpy(images[np.asarray(rows)]).to(device))
+
+    scattered = features(loaded(batches[0][:2])).shape[1]
+    kept = min(scattered, _LARGEST)
+    if not 1 <= dimension <= kept:
+        raise SettingError(
+            f"projection: {dimension} directions were asked for; there are {scattered} features, so 1 to {kept}."
+        )
+
+    basis = None
+    if kept < scattered:
+        enough = 1 + int(np.searchsorted(np.cumsum([len(batch) for batch in batches]), kept))
+        seen = side_by_side(lambda batch: features(loaded(batch)), batches[:enough], device)
+        spanning = [rows.cpu() for rows in seen]
+        missing = max(0, kept - sum(map(len, spanning)))
+        spanning.append(torch.randn(missing, scattered, generator=torch_generator(seed, "directions")))
+        rows = torch.cat(spanning)[:kept]
+        (basis,) = side_by_side(lambda _: torch.linalg.qr(rows.T).Q, [0])
+        basis = basis.to(device)
+
+    def moments(number: int) -> tuple[Tensor, Tensor]:
+        batch = loaded(batches[number])
+        generator = torch_generator(seed, "deformations", number)
+        pair = [features(deform(batch, deformations, generator)) for _ in range(2)]
+        first, second = pair if basis is None else [z @ basis for z in pair]
+        difference = (first - second) * math.sqrt(0.5)
+        return difference.T @ difference, (first.T @ first + second.T @ second) / 2
+
+    within = torch.zeros(kept, kept, dtype=torch.float64)
+    total = torch.zeros_like(within)
+    for own_within, own_total in side_by_side(moments, range(len(batches)), device):
+        within += own_within.cpu()
+        total += own_total.cpu()
+    count = sum(len(batch) for batch in batches)
+    penalty = shrinkage * within.trace() / count / scattered
+    (projection,) = side_by_side(lambda _: _discriminant(within / count, total / count, dimension, penalty), [0])
+    projection = projection.float()
+    return projection if basis is None else basis.cpu() @ projection
+
+
+def _discriminant(within: Tensor, total: Tensor, dimension: int, penalty: Tensor) -> Tensor:
+    """Return the generalised eigenvectors [D, dimension] of (total, within + penalty I), largest first, signs fixed."""
+    within = within + penalty * torch.eye(len(within), dtype=within.dtype)
+    factor = torch.linalg.cholesky(within)
+    half = torch.linalg.solve_triangular(factor, total, upper=False)
+    whitened = torch.linalg.solve_triangular(factor, half.T, upper=False)
+    _, vectors = torch.linalg.eigh((whitened + whitened.T) / 2)
+    vectors = vectors[:, -dimension:].flip(1)
+    # An eigenvector's sign is arbitrary; a library's choice must not show in the bytes of a backbone.
+    largest = vectors.gather(0, vectors.abs().argmax(0, keepdim=True))
+    return torch.linalg.solve_triangular(factor.T, vectors * largest.sign(), upper=True)
+
+
+def learn_projection(
+    backbone: Backbone,
+    images: np.ndarray,
+    batches: Sequence[np.ndarray],
+    *,
+    seed: int,
+    device: torch.device | str = "cpu",
+    deformations: Deformations | None = None,
+) -> None:
+    """Replace the random projection of a backbone that has one by `invariant_projection` of public `images`, in place.
+
+    Arguments and errors as there; SettingError also when the backbone has no projection to replace.
+    """
+    network = backbone.network
+    if not isinstance(network, ProjectedNetwork) or network.projection is None:
+        raise SettingError("projection: only a backbone of scattering or patches with a projection can learn one.")
+    whole = copy.deepcopy(network).to(device)
+    whole.projection = None
+
+    def features(batch: Tensor) -> Tensor:
+        with batch_statistics(whole, "current"):
+            return whole(batch)
+
+    projection = invariant_projection(
+        features,
+        images,
+        batches,
+        backbone.feature_dim,
+        seed=seed,
+        device=device,
+        deformations=deformations,
+    )
+    network.projection.copy_(projection)

@@ -1,0 +1,130 @@
+"""Released moments: the statistics that a scattering backbone normalises private images with, fit to be released.
+
+The log coefficients of private images have other means and deviations than those of the public images that the backbone
+was fitted to. Under `current` statistics every batch brings its own, and an answer depends on its company. This module
+makes of the images of each unit one bounded vector, whose mean over all units, with noise
+(`terrine.privacy.clipped_sum`), gives statistics that hold for every image by itself.
+
+Let z be the log coefficients [D] of an image, standardised by the backbone's own statistics, which are public. The
+image's vector is
+
+    [ z,  average of z² − 1 over the places of each map ] / (bound · √D)
+
+and a unit's the mean over its images, which the clipped mean scales down to norm 1 where it is longer. A small bound
+has little noise and leaves some of the difference between domains, a large one the reverse: `bound_for` takes the
+largest whose noise does not matter, by public numbers alone.
+
+Means are released place by place, deviations map by map. That loses nothing, and so few numbers take little of the
+vector's length. It is noise on deviations that costs accuracy (noise on means is averaged away by whatever learned from
+features), hence the shrinking in `statistics_from`.
+
+An image's vector has the same bits whichever images are computed beside it: they are computed on the CPU, in blocks of
+one size, so one unit moves no other's.
+"""
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from terrine.errors import SettingError
+from terrine.models.backbone import Backbone, as_float, blocks_one_by_one
+from terrine.models.wavelets import ScatteringNetwork
+from terrine.npy import Rows
+
+BOUNDS = 1.5, 2.5
+"""The least and the largest bound. An image's moments have a norm of 1.2 to 2.5 √D on benchmarks."""
+_NOISE = 0.35
+"""Deviations of public images: noise on a mean that a larger bound is worth, and more is not (docs/serving.md)."""
+_LEAST = 0.05
+"""A variance is at least this share of the public images', whatever the noise says."""
+
+
+def scattering_of(backbone: Backbone) -> ScatteringNetwork:
+    """Return the network of a backbone with moments to release. Raises SettingError for any other."""
+    if not isinstance(backbone.network, ScatteringNetwork):
+        raise SettingError(
+            "privacy.moments are known for backbone.kind=scattering, whose one batch normalisation has no weights, not "
+            f"for {backbone.describe()['kind']}. Set privacy.moments=0."
+        )
+    return backbone.network
+
+
+def bound_for(backbone: Backbone, units: int | None, noise_multiplier: float) -> float:
+    """Return the bound, in √D, for about so many units, as far as anybody may know, and the noise of a clipped mean."""
+    length = math.sqrt(scattering_of(backbone).standardise.num_features)
+    least, largest = BOUNDS
+    return least if units is None else min(largest, max(least, _NOISE * units / (noise_multiplier * length)))
+
+
+@torch.no_grad()
+def image_vectors(network: ScatteringNetwork, images: Tensor, bound: float) -> Tensor:
+    """Return the vectors [B, D + maps] of images [B, C, H, W], before they are clipped to norm 1."""
+    layer = network.standardise
+    z = (network.described(as_float(images)) - layer.running_mean) * (layer.running_var + layer.eps).rsqrt()
+    squares = (z.square() - 1).view(len(z), -1, math.prod(network.grid)).mean(2)
+    return torch.cat([z, squares], 1) / (bound * math.sqrt(z.shape[1]))
+
+
+def unit_vectors(backbone: Backbone, images: Rows, units: np.ndarray, bound: float) -> Iterator[np.ndarray]:
+    """Yield the vectors of all units, float64 [units, length], in groups: the mean over the images of each.
+
+    images: uint8 [N, C, H, W]; units: int64 [N], equal for images of one unit.
+    """
+    network = scattering_of(backbone).cpu().eval()
+    order = np.argsort(units, kind="stable")
+
+    last_of_unit = iter(np.append(np.diff(units[order]) != 0, True))
+    total, count = np.zeros(()), 0
+
+    def computed(block: Tensor) -> np.ndarray:
+        return image_vectors(network, block, bound).double().numpy()
+
+    for vectors in blocks_one_by_one(backbone, computed, images, order):
+        complete = []
+        for vector, last in zip(vectors, last_of_unit, strict=False):
+            total, count = total + vector, count + 1
+            if last:
+                complete.append(total / count)
+                total, count = np.zeros(()), 0
+        if complete:
+            yield np.stack(complete)
+
+
+def statistics_from(backbone: Backbone, mean: np.ndarray, noise: float, bound: float) -> dict[str, np.ndarray]:
+    """Return the mean and variance, float32 [D] each, that the batch normalisation is given.
+
+    mean: float64 [D + maps], the mean vector of all units with noise. noise: about the noise's standard deviation on
+    each of its coordinates, by whose square the means' squares are too large.
+    """
+    network = scattering_of(backbone)
+    layer = network.standardise
+    own_mean, own_variance = (
+        statistic.cpu().double().numpy() for statistic in (layer.running_mean, layer.running_var + layer.eps)
+    )
+    scale, places = bound * math.sqrt(len(own_mean)), math.prod(network.grid)
+    first, second = np.split(mean * scale, [len(own_mean)])
+    noise_variance = (scale * noise) ** 2
+    by_map = np.square(first).reshape(-1, places).mean(1) - noise_variance
+    ratio = 1 + second - by_map
+    # Noise makes means and ratios differ more than they do: means are drawn to the public ones, as James and Stein do,
+    first = first * max(0.0, by_map.mean()) / max(float(np.square(first).mean()), 1e-12)
+    # and the maps' ratios to one another.
+    of_ratio = noise_variance * (1 + (4 * max(0.0, by_map.mean()) + 2 * noise_variance) / places)
+    kept = max(0.0, 1 - of_ratio / max(float(ratio.var()), 1e-12))
+    ratio = np.maximum(ratio.mean() + kept * (ratio - ratio.mean()), _LEAST)
+    variance = own_variance * np.repeat(ratio, places) - layer.eps
+    return {
+        "mean": (own_mean + first * np.sqrt(own_variance)).astype(np.float32),
+        "variance": np.maximum(variance, 0).astype(np.float32),
+    }
+
+
+def set_statistics(backbone: Backbone, statistics: dict[str, np.ndarray]) -> None:
+    """Let the backbone normalise with these statistics, in place."""
+    layer = scattering_of(backbone).standardise
+    layer.running_mean, layer.running_var = (
+        torch.from_numpy(statistics[name].copy()).to(layer.running_mean) for name in ("mean", "variance")
+    )

@@ -1,0 +1,105 @@
+"""Architectures of timm, and the side that images need for one."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Literal
+
+from pydantic import Field, model_validator
+
+from terrine.errors import SettingError
+from terrine.geometry import Size, in_json, largest
+from terrine.models.architecture import Built, Enlarged, Trained, build_backbone, known_to_timm
+
+SIDES = (32, 64, 128, 224)
+"""Sides to which images are enlarged for an architecture that does not take them as they are, the first that works."""
+
+_TINY_VIT = "tiny_vit_21m_224"
+
+_logger = logging.getLogger(__name__)
+
+
+class Timm(Enlarged, Trained):
+    """Any architecture of timm, without its classifier."""
+
+    kind: Literal["timm"] = "timm"
+    architecture: str = Field(min_length=1)
+    """Its name there, for example efficientnet_b0."""
+    from_tensorflow: bool = False
+    """For weights that were trained in TensorFlow: convolutions are padded as there, and pixels run from -1 to 1."""
+    levels: bool = False
+    """Features are the maps of every level of the network, each averaged over its places, and not those of the last
+    alone. Enlarged images are small in what they show, and earlier levels say more of them."""
+    mirrored: bool = False
+    """An image and its mirror image mean the same: features are averaged over both. Not so for letters and digits."""
+
+    @model_validator(mode="after")
+    def _timm_knows_it(self) -> Timm:
+        if not known_to_timm(self.architecture):
+            raise ValueError(
+                f"architecture names '{self.architecture}', which timm does not know. "
+                "`terrine.vision.timm.list_models()` lists timm's"
+            )
+        return self
+
+    def options(self, channels: int, size: Size) -> dict[str, Any]:
+        own = self.model_dump(include={"architecture", "from_tensorflow", "levels", "mirrored"})
+        return own | enlarged(self.architecture, self.enlarge, channels, size)
+
+    @staticmethod
+    def network(
+        kind: str,
+        channels: int,
+        size: Size,
+        seed: int,
+        *,
+        architecture: str,
+        enlarge: int | None = None,
+        from_tensorflow: bool = False,
+        levels: bool = False,
+        mirrored: bool = False,
+    ) -> Built:
+        from terrine.models.networks import TimmNetwork
+
+        network = TimmNetwork(
+            architecture, channels, size, enlarge, from_tensorflow=from_tensorflow, levels=levels, mirrored=mirrored
+        )
+        return network, network.feature_dim
+
+
+class TinyViT(Enlarged, Trained):
+    """A small vision transformer (Wu et al. 2022, table 1), as timm has it."""
+
+    kind: Literal["tiny_vit"] = "tiny_vit"
+
+    def options(self, channels: int, size: Size) -> dict[str, Any]:
+        return enlarged(_TINY_VIT, self.enlarge, channels, size)
+
+    @staticmethod
+    def network(kind: str, channels: int, size: Size, seed: int, *, enlarge: int | None = None) -> Built:
+        return Timm.network(kind, channels, size, seed, architecture=_TINY_VIT, enlarge=enlarge)
+
+
+def enlarged(architecture: str, side: int | None, channels: int, size: Size) -> dict[str, int]:
+    """Return the option to enlarge images to `side`, or to the smallest side that works; none where none is needed.
+
+    Raises SettingError for an architecture that takes the images at no side tried.
+    """
+    if side is not None:
+        return {"enlarge": side}
+    error: SettingError | None = None
+    for enlarge in ({}, *({"enlarge": side} for side in SIDES if side > largest(size))):
+        try:
+            build_backbone("timm", channels=channels, size=size, seed=0, architecture=architecture, **enlarge)
+        except SettingError as refused:
+            error = refused
+            continue
+        if enlarge:
+            _logger.info(
+                "%s does not take images of side %s: enlarged to %d.", architecture, in_json(size), enlarge["enlarge"]
+            )
+        return enlarge
+    raise SettingError(
+        f"backbone: {architecture} takes images of side {in_json(size)} neither as they are nor enlarged to "
+        f"{', '.join(map(str, SIDES))} ({error}). Set backbone.enlarge to the side it was made for."
+    )

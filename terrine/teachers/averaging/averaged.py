@@ -1,0 +1,427 @@
+"""The kind `averaged`: teachers that learn in rounds, with averages between them (TTAC, docs/components.md).
+
+What is left to do when the averages are known:
+
+averaging: none     each teacher alone, all R rounds: conventional training.
+averaging: blocks   each group of g parties alone, all R rounds; the group's average is what votes. To the rest of the
+                    pipeline the group is the teacher: a record touches one group and moves one vote.
+averaging: global   the last round alone, from the average of the R - 1 rounds before and the teachers' own control
+                    variates, which another step has made. If that average was released with noise, a teacher is a
+                    function of its own records and of what was released: the kind's guarantee holds given the
+                    release, and the two compose. If it was not, a teacher is a function of every record.
+
+A party with too few records stands still in every round (`terrine.teachers.averaging.ttac`). So with `none` it is not
+trained, and votes by the rule that all such teachers vote by; with `global` it votes with the average it stands at,
+which was released; and a group votes with what its other parties make of it, or, where all stand still, with the public
+start.
+Each is a function of the party's or the group's own records, of what was released, and of public numbers, so one unit
+moves one voter, also when it makes a party stand still.
+
+**A common centre** (`centre: shared`) stands in for batch statistics for parties whose data differ. Features must be
+centred before a linear teacher can vote on images of another kind (docs/components.md). A party with one class cannot
+centre them by its own mean, which would remove the class. So the mean of the parties' means is computed from all, with
+averaging `global` as a release of its own: every party's mean of features of unit length is itself of length 1 at most,
+which bounds it without a clipping norm. Queries are centred by the mean of their own batch, which is public.
+
+    record:   x / ‖x‖ - centre, to unit length again
+    query:    x / ‖x‖ - mean over its batch of x / ‖x‖, to unit length again
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
+
+import numpy as np
+from pydantic import model_validator
+
+from terrine.determinism.randomness import numpy_generator
+from terrine.errors import InputError, SettingError
+from terrine.queries import Queries
+from terrine.settings import Field, Unit
+from terrine.teachers.averaging.ttac import Average, exact_means, local_round, server_step
+from terrine.teachers.base import FeatureTeachers, GradientTeachers, TeacherContext
+from terrine.teachers.linear import LinearKind
+from terrine.teachers.networks import BLOCK, Architecture, FinetuneTeachers, ScratchTeachers, Trainable, check_weights
+from terrine.teachers.records import Arrays, PrivateFeatures, Records, digest_of, rows_of
+
+if TYPE_CHECKING:
+    import torch
+
+    from terrine.models.statistics import Statistics
+    from terrine.teachers.averaging.learners import Learner, LinearLearner
+    from terrine.teachers.network_training import Classifier
+
+
+class AveragedTeachers(FeatureTeachers, GradientTeachers):
+    """TTAC, averaging and correction: Algorithm 1 of Dodwadmath and Stich 2022; in brackets its symbols.
+
+    learning_rate [η_f]: the local step. batch: records in a mini-batch, drawn in the order of permutations.
+    """
+
+    kind: Literal["averaged"] = "averaged"
+    initialisation: Literal["shared"] = "shared"
+    """All start from the average, and the average from public weights."""
+    mode: Literal["private", "paper"] = "private"
+    """averaging=global. `private`: averages are clipped and released with noise from a share of the budget. `paper`: as
+    published, without noise; the release is then marked NOT PRIVATE."""
+    learner: Literal["linear", "finetune", "network"] = "linear"
+    """What learns: a head, the backbone's last layers and a head, or the network `architecture`."""
+    trainable: Trainable = 25.0
+    """Of learner=finetune."""
+    architecture: Architecture = "small_cnn"
+    """Of learner=network."""
+    averaging: Literal["none", "global", "blocks"] = "global"
+    """Over whom is averaged. `none`: nobody, conventional training (Algorithm 2). `blocks`: groups that vote as one."""
+    correction: Literal["none", "control_variates"] = "control_variates"
+    """Whether local steps are corrected for how a party's data differ; `none` is federated averaging."""
+    rounds: int = Field(10, ge=1)
+    """[R] Rounds of local training; there is one average fewer."""
+    steps: int = Field(10, ge=1)
+    """[T] Local steps in a round."""
+    step_decay: float = Field(1.0, gt=0, le=1)
+    """[γ] Factor of the local step from one round to the next."""
+    server_rate: float = Field(1.0, gt=0)
+    """[η_θ] Step of the average."""
+    block: Annotated[int | None, Unit("parties")] = Field(None, ge=2)
+    """[g] averaging=blocks: parties in a group."""
+    centre: Literal["none", "shared"] = "none"
+    """learner=linear: whether features are centred by a mean over all parties that average with one another, which
+    mode=private releases with noise, and queries by that of their batch. For parties that lack classes."""
+    clip: float | None = Field(None, gt=0)
+    """[S] mode=private: norm to which a teacher's update is clipped."""
+    budget_share: float | None = Field(None, gt=0, lt=1)
+    """mode=private: share of the run's budget, in units of μ², that pays for the averages."""
+    control_release: Literal["derived", "released"] = "derived"
+    """mode=private: whether the control variate is computed from the released average, or released by itself."""
+
+    @model_validator(mode="after")
+    def _settings_go_together(self) -> AveragedTeachers:
+        wanted = {
+            "block": self.averaging == "blocks",
+            "clip": self.releases_averages,
+            "budget_share": self.releases_averages,
+        }
+        for key, needed in wanted.items():
+            value = getattr(self, key)
+            if needed and value is None:
+                raise ValueError(
+                    f"{key} is missing: teachers.kind=averaged with averaging={self.averaging} and mode={self.mode} "
+                    f"needs it. Set teachers.{key}"
+                )
+            if not needed and value is not None:
+                raise ValueError(
+                    f"{key}={value:g} has no meaning for averaging={self.averaging} and mode={self.mode}. Set "
+                    f"teachers.{key}=null"
+                )
+        if self.batch == 1 and self.inputs == "images":
+            raise ValueError("batch=1 is too small for teachers that are networks. Set teachers.batch to 2 or more")
+        if self.centre == "shared" and (self.learner != "linear" or self.statistics != "original"):
+            raise ValueError(
+                f"centre=shared does not go with learner={self.learner} and statistics={self.statistics}: it takes the "
+                "place of batch statistics for heads on features. Set teachers.learner=linear and statistics=original, "
+                "or teachers.centre=none"
+            )
+        if self.averages and self.rounds < 2:
+            raise ValueError(
+                f"rounds={self.rounds} leaves nothing to average: the last round's teachers vote. Set teachers.rounds "
+                "to 2 or more, or teachers.averaging=none"
+            )
+        return self
+
+    @property
+    def inputs(self) -> Literal["features", "images"]:
+        return "features" if self.learner == "linear" else "images"
+
+    @property
+    def averages(self) -> bool:
+        return self.averaging == "global"
+
+    @property
+    def releases_averages(self) -> bool:
+        return self.averages and self.mode == "private"
+
+    @property
+    def unprotected(self) -> bool:
+        return self.averages and self.mode == "paper"
+
+    @property
+    def not_at_parties(self) -> str | None:
+        """See `Teachers`. Of a group's updates a sum without noise may be seen by its members alone, so that groups
+        over several institutions would need shares that each group opens by itself; and a group within one institution
+        is one teacher on the records of all its parts, trained the long way."""
+        if self.averaging == "blocks":
+            return (
+                "teachers.averaging=blocks is not for institutions: members of a group see one another's updates, and "
+                "a group within one institution is one teacher with the records of all its parts. Set averaging=global "
+                "and mode=private, or averaging=none with fewer teachers"
+            )
+        if self.unprotected:
+            return (
+                "teachers.mode=paper is not for institutions: averages without noise let one record move every vote, "
+                "which no budget pays for. Set mode=private, with clip and budget_share"
+            )
+        return None
+
+    def voters(self, parties: int) -> int:
+        return parties if self.block is None else max(1, round(parties / self.block))
+
+    def rate(self, number: int) -> float:
+        """Return the local step η_f of round `number`, from 0."""
+        return self.learning_rate * self.step_decay**number
+
+    def check(self, run: Any) -> None:
+        """Raise ValueError where the data, the backbone or the budget do not allow such averages."""
+        super().check(run)
+        if self.unprotected and not (run.data.public_benchmark and run.ledger.epsilon is None):
+            raise ValueError(
+                "teachers.mode=paper averages without noise: its release has no guarantee, and no budget can pay for "
+                "it. Set teachers.mode=private; mode=paper is for public benchmarks, with ledger.epsilon=null"
+            )
+        if self.averaging != "none" and run.aggregation.where == "parties":
+            raise ValueError(
+                self.not_at_parties
+                or f"teachers.averaging={self.averaging} does not go with aggregation.where=parties, a trial whose "
+                "parties are dealt the votes of teachers that have learned: these learn in the session itself. Use "
+                "`terrine party propose`, with data of its own at every party"
+            )
+        if self.block is not None and self.voters(run.partition.teachers) < 2:
+            raise ValueError(
+                f"teachers.block={self.block} makes one group of partition.teachers={run.partition.teachers}. Set a "
+                "smaller teachers.block"
+            )
+        if self.learner == "finetune":
+            check_weights(run, "learner")
+
+    def build(self, context: TeacherContext) -> AveragedKind:
+        return AveragedKind(self, self.voting_rule(context), context.parties, context.start)
+
+    def voting_rule(self, context: TeacherContext) -> VotingRule:
+        """Return what learns and votes: a head on the backbone's features, its last layers too, or a network."""
+        from terrine.teachers.averaging.learners import LinearLearner
+
+        if self.learner == "linear":
+            width, classes = context.backbone().feature_dim, context.classes
+            learner = LinearLearner(width, classes, weight_decay=self.weight_decay, by_teacher=context.by_teacher)
+            return LinearVoting(learner, centred=self.centre == "shared")
+        like: FinetuneTeachers | ScratchTeachers = ScratchTeachers(architecture=self.architecture)
+        if self.learner == "finetune":
+            like = FinetuneTeachers(trainable=self.trainable)
+        classifier = like.build(context).classifier(context.seed)
+        return NetworkVoting(classifier, context.classes, self.statistics, weight_decay=self.weight_decay)
+
+
+@dataclass(frozen=True)
+class RoundState:
+    """What the last round starts from.
+
+    average: [P]. own: every teacher's c_i, [teachers, P]; a memory map will do. centre: of all parties' features,
+    [features], where they are centred.
+    """
+
+    average: Average
+    own: np.ndarray
+    centre: np.ndarray | None = None
+
+
+def blocks_of(parties: int, size: int, seed: int) -> list[np.ndarray]:
+    """Return the parties of each group: `size` of them drawn at random, in the last group what is left over.
+
+    The draw looks at numbers alone. A last group smaller than half of `size` joins the one before. Raises SettingError
+    when there are not enough parties for two groups.
+    """
+    count = max(1, round(parties / size))
+    if count < 2:
+        raise SettingError(f"teachers.block={size} makes one group of {parties} parties. Use a smaller block.")
+    order = numpy_generator(seed, "averaging blocks").permutation(parties)
+    return [np.sort(order[first : first + size]) for first in range(0, (count - 1) * size, size)] + [
+        np.sort(order[(count - 1) * size :])
+    ]
+
+
+class VotingRule(Protocol):
+    """A learner and the way in which its teachers vote. centred: records and queries are centred before."""
+
+    learner: Learner
+    centred: bool
+    stacked: bool
+    block: int
+
+    def vote(self, states: Iterable[Arrays], queries: Queries, device: torch.device | str) -> np.ndarray:
+        """Return votes [queries, teachers]."""
+        ...
+
+
+class LinearVoting:
+    """Heads on features of unit length, centred or not (`terrine.teachers.averaging.averaged`)."""
+
+    stacked = True
+    block = 1024
+
+    def __init__(self, learner: LinearLearner, *, centred: bool = False) -> None:
+        self.learner, self.centred = learner, centred
+
+    def vote(self, states: Iterable[Arrays], queries: Queries, device: torch.device | str) -> np.ndarray:
+        """See `VotingRule.vote`; each query's features are brought to unit length, as the records' were."""
+        queries = centred_queries(queries) if self.centred else replace(queries, inputs=unit_rows(queries.inputs))
+        return LinearKind().vote(states, queries, device=device)
+
+
+class NetworkVoting:
+    """Whole networks, or what is trained of them."""
+
+    centred = False
+    stacked = False
+    block = BLOCK
+
+    def __init__(self, classifier: Classifier, classes: int, statistics: Statistics, weight_decay: float = 0.0) -> None:
+        from terrine.teachers.averaging.learners import ModuleLearner
+
+        self.learner = ModuleLearner(classifier, weight_decay=weight_decay, statistics=statistics)
+        self.classifier, self.classes, self.statistics = classifier, classes, statistics
+
+    def vote(self, states: Iterable[Arrays], queries: Queries, device: torch.device | str) -> np.ndarray:
+        """See `VotingRule.vote`."""
+        from terrine.teachers.network_training import vote_with_networks
+
+        return vote_with_networks(states, self.classifier, queries, self.statistics, self.classes, device=device)
+
+
+class AveragedKind:
+    """The kind `averaged`.
+
+    form: what is learned and how it votes. parties: their number; block numbers take its place with averaging `blocks`.
+    start: of averaging `global`, called when teachers are trained.
+    """
+
+    def __init__(
+        self, settings: AveragedTeachers, form: VotingRule, parties: int, start: Callable[[], RoundState] | None = None
+    ) -> None:
+        self.settings, self.form, self.parties, self.start = settings, form, parties, start
+        self.stacked, self.block = form.stacked, form.block
+        self.least = form.learner.least if settings.averaging == "none" else 0
+
+    def train(
+        self, records: Records, teachers: Sequence[int], *, seed: int, device: torch.device | str = "cpu"
+    ) -> Iterator[tuple[int, Arrays]]:
+        """Yield (number, state) of each teacher, or of each group of parties with averaging `blocks`."""
+        if self.settings.averaging == "none":
+            teachers = records.enough(teachers, self.least)
+        if not teachers:
+            return
+        if self.settings.averaging == "global":
+            values = self._last_round(records, teachers, seed, device)
+        else:
+            values = self._alone(records, teachers, seed, device)
+        for teacher, weights in zip(teachers, values, strict=True):
+            yield teacher, self.form.learner.state(weights)
+
+    def vote(self, states: Iterable[Arrays], queries: Queries, *, device: torch.device | str = "cpu") -> np.ndarray:
+        """Return votes [queries, teachers]."""
+        return self.form.vote(states, queries, device)
+
+    def _last_round(
+        self, records: Records, teachers: Sequence[int], seed: int, device: torch.device | str
+    ) -> np.ndarray:
+        settings = self.settings
+        if self.start is None:
+            raise InputError("Averaged teachers start from an average, and there is none. Run the stage 'average'.")
+        start = self.start()
+        if self.form.centred:
+            if start.centre is None:
+                raise InputError("The averages were made without a centre. Run the stage 'average' again.")
+            records = centred_records(records, teachers, start.centre)
+        own = np.asarray(start.own[list(teachers)])
+        number = settings.rounds - 1
+        local = local_round(
+            self.form.learner, start.average, own, records, teachers, settings, number, seed=seed, device=device
+        )
+        return np.asarray(start.average.value + local.update)
+
+    def _alone(self, records: Records, teachers: Sequence[int], seed: int, device: torch.device | str) -> np.ndarray:
+        """Return the weights [teachers, P] of teachers, or groups, that learn from nobody else."""
+        settings, learner = self.settings, self.form.learner
+        if settings.block is None:
+            groups = [np.array([teacher]) for teacher in teachers]
+            settings = settings.model_copy(update={"server_rate": 1.0})
+        else:
+            blocks = blocks_of(self.parties, settings.block, seed)
+            groups = [blocks[teacher] for teacher in teachers]
+        members = np.concatenate(groups)
+        group = np.repeat(np.arange(len(groups)), [len(parties) for parties in groups])
+        if self.form.centred:
+            means = party_means(records, members)
+            centres = np.stack([means[group == place].mean(axis=0) for place in range(len(groups))])
+            records = centred_records(records, members, centres[group])
+        first = Average.start(learner)
+        own = np.zeros((len(members), learner.length), learner.initial().numpy().dtype)
+        averages = [first] * len(groups)
+        for number in range(settings.rounds):
+            starts = Average(
+                np.stack([average.value for average in averages])[group],
+                np.stack([average.control for average in averages])[group],
+            )
+            local = local_round(learner, starts, own, records, members, settings, number, seed=seed, device=device)
+            for place, average in enumerate(averages):
+                mine = np.flatnonzero(group == place)
+                part = replace(local, update=local.update[mine], own=local.own[mine])
+                averages[place] = server_step(average, *exact_means(average, [part], own[mine], number), settings)
+            own = local.own
+        return np.stack([average.value for average in averages])
+
+
+def unit_rows(features: np.ndarray) -> np.ndarray:
+    """Return features [..., D] brought to unit length, float32; a vector of zeros stays one.
+
+    A record's gradient is then bounded whatever the record is, and steps mean the same on every backbone. It needs no
+    figure about the data, so it costs nothing.
+    """
+    values = np.asarray(features, np.float32)
+    norms = np.linalg.norm(values, axis=-1, keepdims=True)
+    return values / np.where(norms > 0, norms, 1)
+
+
+def party_means(records: Records, teachers: Sequence[int]) -> np.ndarray:
+    """Return each party's mean of features of unit length, float64 [teachers, features]. Private.
+
+    Zeros for a party with too few records: it counts in the centre like everybody, and zero is within the norm.
+    """
+    values = records.values
+    if values.ndim != 2:
+        raise InputError(f"Only features have a centre, not inputs of shape {list(values.shape)}.")
+    means = np.zeros((len(teachers), values.shape[1]))
+    enough = set(records.enough(teachers, 1))
+    present = [position for position, teacher in enumerate(teachers) if teacher in enough]
+    parts = rows_of(records.assignment, [teachers[position] for position in present])
+    for position, own in zip(present, parts, strict=True):
+        means[position] = unit_rows(values[own]).mean(axis=0, dtype=np.float64)
+    return means
+
+
+def centred_records(records: Records, teachers: Sequence[int], centres: np.ndarray) -> Records:
+    """Return the records of these teachers alone, their features centred, in the order they had.
+
+    centres: one for all, [features], or each teacher's, [teachers, features].
+    """
+    kept = np.flatnonzero(np.isin(records.assignment, teachers))
+    assignment = records.assignment[kept]
+    inputs = np.empty((len(kept), records.values.shape[1]), np.float32)
+    for position, teacher in enumerate(teachers):
+        own = np.flatnonzero(assignment == teacher)
+        centre = centres if centres.ndim == 1 else centres[position]
+        inputs[own] = unit_rows(unit_rows(records.values[kept[own]]) - centre)
+    features: np.ndarray | PrivateFeatures = inputs
+    if isinstance(records.inputs, PrivateFeatures):
+        partition = None if records.inputs.partition is None else digest_of(assignment)
+        features = PrivateFeatures(inputs, partition, records.inputs.least)
+    return Records(features, records.labels[kept], assignment, records.classes)
+
+
+def centred_queries(queries: Queries) -> Queries:
+    """Return the queries with the features of each batch centred by its own mean."""
+    inputs = np.empty(queries.inputs.shape, np.float32)
+    for batch in queries.batches:
+        own = unit_rows(queries.inputs[batch])
+        inputs[batch] = unit_rows(own - own.mean(axis=0, dtype=np.float64))
+    return Queries(inputs, queries.batches)

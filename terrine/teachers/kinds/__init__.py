@@ -1,1 +1,0 @@
-"""The kinds of teachers: one file each, with its settings, which build what trains and votes."""

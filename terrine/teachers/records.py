@@ -1,0 +1,269 @@
+"""Private records and their features; no batch mixes the records of two teachers, which the guarantee rests on.
+
+With current statistics a feature depends on all images of its batch (`terrine.models.statistics`). If records of two
+teachers shared a batch, one record would touch both and could move all votes, and the charge for one vote would be far
+too small. So the features of records are computed in one place, teacher by teacher, and carry the digest of their
+partition:
+
+    features = private_features(backbone, images, assignment, "current", most=500)
+    heads = train_heads(features, labels, assignment, teachers, classes, seed=0)     # refused under another partition
+
+Guarantee: a record's features are a function of the records of its own part, the backbone, `statistics`, `most` and,
+with `shuffle`, that seed and the teacher's number. Records of other parts do not enter them, not even as a number: the
+shape of every pass is that of one teacher's batch.
+
+Features that mix no records by construction (a table's columns, or features computed image by image) are declared with
+`PrivateFeatures.of_rows`: its caller asserts that row i is a function of record i alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from terrine.determinism.randomness import numpy_generator, torch_generator
+from terrine.device import fixed_kernels
+from terrine.errors import InputError
+from terrine.models.deformations import Deformations, deform_by, draw_amounts
+from terrine.npy import Rows
+
+if TYPE_CHECKING:
+    import torch
+
+    from terrine.models.backbone import Backbone
+    from terrine.models.statistics import Statistics
+
+
+Arrays = dict[str, np.ndarray]
+"""A teacher's state: arrays by name."""
+
+
+@dataclass(frozen=True)
+class PrivateFeatures:
+    """Features of records that belong to a partition. To be made by `private_features` or `of_rows`, not by hand.
+
+    rows       float32 [records, features], an array or a memory map
+    partition  digest of the assignment they were computed under; None: row by row, so they go with any
+    least      records that a part needs to have features: two where statistics are the batch's, or partly.
+               The rows of a smaller part are zeros, and its teacher is not trained
+    """
+
+    rows: np.ndarray
+    partition: str | None
+    least: int = 1
+
+    @classmethod
+    def of_rows(cls, rows: np.ndarray) -> PrivateFeatures:
+        """Return features of which the caller asserts that row i is a function of record i alone."""
+        return cls(rows, None)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def check(self, assignment: np.ndarray) -> None:
+        """Raise InputError unless these features may be used by teachers of `assignment`, int64 [records]."""
+        if self.partition is not None and self.partition != digest_of(assignment):
+            raise InputError(
+                "These features were computed for another partition of the records: their batches mix records that "
+                "are different teachers' by now, and one record would touch several teachers. Compute them with "
+                "terrine.teachers.records.private_features under the assignment that teachers train under."
+            )
+
+    def about(self) -> dict[str, Any]:
+        """Return what must be kept beside the rows, as JSON values: `PrivateFeatures(rows, **about)`."""
+        return {"partition": self.partition, "least": self.least}
+
+
+def digest_of(assignment: np.ndarray) -> str:
+    """Return a digest of an assignment's content, whatever its integer type. Private, as the assignment is."""
+    values = np.ascontiguousarray(assignment, dtype="<i8")
+    return hashlib.sha256(str(values.shape).encode() + values.tobytes()).hexdigest()
+
+
+def private_features(
+    backbone: Backbone,
+    images: Rows,
+    assignment: np.ndarray,
+    statistics: Statistics,
+    *,
+    most: int,
+    device: torch.device | str = "cpu",
+    shuffle: int | None = None,
+    progress: Callable[[float, str], None] | None = None,
+) -> PrivateFeatures:
+    """Return the features of uint8 images [records, C, H, W], every teacher's part by itself.
+
+    assignment: int64 [records], the teacher of each record. most: records in a batch, at least 2; a part is cut into
+    near-equal batches. shuffle: a seed, by which a teacher's records are shuffled before they are cut, for files that
+    are sorted by class; None keeps their order. progress: called with (fraction done, a line about it).
+
+    A part with fewer records than `statistics` need has no features, and that is no error. Raises InputError when
+    images and assignment do not fit together.
+    """
+    if assignment.shape != (len(images),):
+        raise InputError(
+            f"{len(images)} images and an assignment of shape {assignment.shape} do not fit together. Give one teacher "
+            "per image."
+        )
+    from terrine.models.backbone import features_in_batches
+    from terrine.models.statistics import fewest
+
+    least = fewest(statistics)
+    rows = np.zeros((len(images), backbone.feature_dim), np.float32)
+    batches = record_batches(assignment, most, least=least, shuffle=shuffle)
+    with fixed_kernels(device):
+        features_in_batches(backbone, images, batches, statistics, device, out=rows, progress=progress)
+    return PrivateFeatures(rows, digest_of(assignment), least)
+
+
+def record_batches(
+    assignment: np.ndarray, most: int, *, least: int = 1, shuffle: int | None = None
+) -> list[np.ndarray]:
+    """Return batches of record numbers, each within one teacher's part; parts below `least` records are left out.
+
+    A part is cut into near-equal batches of at most `most` records, and of at least two where it has two: three
+    records with a `most` of two are one batch of three.
+    """
+    if most < 2:
+        raise InputError(f"most is {most}: a batch of one record has no statistics. Use 2 or more.")
+    batches: list[np.ndarray] = []
+    for teacher, part in _parts(assignment):
+        if len(part) < least:
+            continue
+        if shuffle is not None:
+            part = part[numpy_generator(shuffle, "feature batches", teacher).permutation(len(part))]
+        batches.extend(np.array_split(part, max(1, min(-(-len(part) // most), len(part) // 2))))
+    return batches
+
+
+def _parts(assignment: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
+    """Yield the number and the record numbers, ascending, of each teacher that has records."""
+    order = np.argsort(assignment, kind="stable")
+    teachers, starts = np.unique(assignment[order], return_index=True)
+    yield from zip(teachers.tolist(), np.split(order, starts[1:]), strict=False)
+
+
+@dataclass(frozen=True)
+class Records:
+    """What teachers learn from.
+
+    inputs      features, or uint8 images [records, C, H, W], as the kind wants; a memory map will do. Features of a
+                backbone are `PrivateFeatures` of this very assignment. A plain float32 array [records, features] is
+                taken as `PrivateFeatures.of_rows`: whoever passes one says that no row depends on another record
+    labels      int64 [records], 0 .. classes - 1; of several findings int64 [records, classes], 0 or 1
+    assignment  int64 [records], the teacher of each record
+
+    Raises InputError when arrays do not fit together, or features were computed for another assignment.
+    """
+
+    inputs: np.ndarray | PrivateFeatures
+    labels: np.ndarray
+    assignment: np.ndarray
+    classes: int
+
+    def __post_init__(self) -> None:
+        records = (len(self.inputs),)
+        if self.labels.shape not in (records, (*records, self.classes)) or self.assignment.shape != records:
+            raise InputError(
+                f"{len(self.inputs)} records, labels of shape {self.labels.shape} and an assignment of shape "
+                f"{self.assignment.shape} do not fit together. Give one label and one teacher per record."
+            )
+        most = self.classes - 1 if self.labels.ndim == 1 else 1
+        if len(self.labels) and not (self.labels.min() >= 0 and self.labels.max() <= most):
+            raise InputError(f"labels run from {self.labels.min()} to {self.labels.max()}, outside 0..{most}.")
+        if isinstance(self.inputs, PrivateFeatures):
+            self.inputs.check(self.assignment)
+
+    @property
+    def values(self) -> np.ndarray:
+        """What is learned from, as an array."""
+        return self.inputs.rows if isinstance(self.inputs, PrivateFeatures) else self.inputs
+
+    def enough(self, teachers: Sequence[int], least: int) -> list[int]:
+        """Return those of `teachers` that have `least` records, and as many as their features need, in their order."""
+        if isinstance(self.inputs, PrivateFeatures):
+            least = max(least, self.inputs.least)
+        counts = np.bincount(self.assignment, minlength=max(teachers, default=0) + 1)
+        return [teacher for teacher in teachers if counts[teacher] >= least]
+
+    def refuse_mixed_batches(self) -> None:
+        """Raise InputError unless these are features that were computed teacher by teacher."""
+        if not isinstance(self.inputs, PrivateFeatures) or self.inputs.partition is None:
+            raise InputError(
+                "These features of a backbone were not computed teacher by teacher: a batch may hold records of "
+                "several teachers, and then one record touches all of them. Compute them with "
+                "terrine.teachers.records.private_features under the assignment that teachers train under."
+            )
+
+
+def rows_of(assignment: np.ndarray, teachers: Sequence[int]) -> list[np.ndarray]:
+    """Return each teacher's record numbers, ascending. Raises InputError for a teacher without any record."""
+    order = np.argsort(assignment, kind="stable")
+    arranged = assignment[order]
+    starts = np.searchsorted(arranged, teachers, side="left")
+    ends = np.searchsorted(arranged, teachers, side="right")
+    for teacher, start, end in zip(teachers, starts, ends, strict=True):
+        if start == end:
+            raise InputError(f"Teacher {teacher} has no record. Use fewer teachers, or another partition.")
+    return [order[start:end] for start, end in zip(starts, ends, strict=True)]
+
+
+def vote_type(classes: int) -> np.dtype:
+    """Return the smallest unsigned integer type that holds 0 .. classes - 1."""
+    return np.min_scalar_type(max(classes - 1, 0))
+
+
+def teachers_missing_a_class(labels: np.ndarray, assignment: np.ndarray, teachers: int, classes: int) -> int:
+    """Return how many teachers never saw a record of some class: allowed, and a private figure.
+
+    labels int64 [records] in 0 .. classes - 1, assignment int64 [records] in 0 .. teachers - 1.
+    """
+    counts = np.bincount(assignment * classes + labels, minlength=teachers * classes)
+    return int((counts.reshape(teachers, classes) == 0).any(axis=1).sum())
+
+
+class AugmentedCopies:
+    """uint8 images [records · (1 + copies), C, H, W]: all images, then the first copy of each, then the second ...
+
+    A majority of teachers who each saw forty digits errs where forty digits mislead. Copies add what a teacher can know
+    beyond its records: a digit that is turned or shifted a little is the same digit. A copy is drawn when it is
+    indexed: an index array gives an array, like an array in memory.
+
+    Guarantee: how a record's copies are deformed depends on the seed, its teacher's number, the size of its own part
+    and its place there, and on no other teacher's records, not even their number. Copies are their teacher's records in
+    every later step, so one unit still moves one teacher.
+    """
+
+    def __init__(
+        self, images: Rows, assignment: np.ndarray, copies: int, deformations: Deformations, *, seed: int
+    ) -> None:
+        import torch
+
+        self._images, self._deformations = images, deformations
+        self._amounts = torch.zeros(copies, len(images), 5)
+        for teacher, part in _parts(assignment):
+            generator = torch_generator(seed, "deformed copies", teacher)
+            drawn = draw_amounts(len(part) * copies, generator).view(len(part), copies, 5)
+            self._amounts[:, torch.from_numpy(part)] = drawn.transpose(0, 1)
+        self._count = len(images) * (1 + copies)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, numbers: np.ndarray) -> np.ndarray:
+        import torch
+
+        from terrine.models.backbone import as_float
+
+        copy, record = np.divmod(np.asarray(numbers), len(self._images))
+        found = np.array(self._images[record])
+        moved = np.flatnonzero(copy)
+        if len(moved):
+            amounts = self._amounts[torch.from_numpy(copy[moved] - 1), torch.from_numpy(record[moved])]
+            levels = deform_by(as_float(torch.from_numpy(found[moved])), self._deformations, amounts)
+            found[moved] = levels.mul_(255).round_().clamp_(0, 255).to(torch.uint8).numpy()
+        return found
