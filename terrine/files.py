@@ -1,14 +1,17 @@
-"""Files that are whole or absent, and what nobody but its owner may read."""
+"""Atomic writes of files and folders, and permissions of private ones."""
 
 import hashlib
 import json
 import os
 import secrets
+import shutil
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
+
+from terrine.errors import ArtefactError
 
 
 def file_digest(path: Path) -> str:
@@ -53,6 +56,41 @@ def atomic_file(
     finally:
         temporary.unlink(missing_ok=True)
     sync_folder(path.parent)
+
+
+@contextmanager
+def atomic_folder(path: Path, *, owner_only: bool = False) -> Iterator[Path]:
+    """Yield an empty temporary folder that replaces `path` when the block succeeds, and is deleted otherwise.
+
+    Args:
+        path: The folder; its parent exists.
+        owner_only: Whether only the owner may enter it.
+    """
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(16)}.tmp")
+    temporary.mkdir(0o700 if owner_only else 0o777)
+    try:
+        yield temporary
+        if path.exists():
+            retired = path.with_name(f".{path.name}.{secrets.token_hex(16)}.old")
+            os.rename(path, retired)
+            os.rename(temporary, path)
+            shutil.rmtree(retired)
+        else:
+            os.rename(temporary, path)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    sync_folder(path.parent)
+
+
+@contextmanager
+def write_errors(path: Path) -> Iterator[None]:
+    """Raise ArtefactError instead of OSError if `path` cannot be written in this block."""
+    try:
+        yield
+    except OSError as error:
+        raise ArtefactError(
+            f"{path} could not be written: {error.strerror or error}. Nothing was left behind."
+        ) from error
 
 
 def clear_after_the_dead(path: Path) -> None:

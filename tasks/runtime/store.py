@@ -129,33 +129,15 @@ def atomic_file(path: Path, mode: str = "wb") -> Iterator[IO[Any]]:
     In the private zone nobody but its owner may read it.
     """
     private = _make_folder(path.parent)
-    try:
-        with files.atomic_file(path, mode, owner_only=private) as stream:
-            yield stream
-    except OSError as error:
-        raise ArtefactError(
-            f"{path} could not be written: {error.strerror or error}. Nothing was left behind."
-        ) from error
+    with files.write_errors(path), files.atomic_file(path, mode, owner_only=private) as stream:
+        yield stream
 
 
 @contextmanager
 def atomic_folder(path: Path) -> Iterator[Path]:
-    """Give an empty folder that becomes `path` (replacing what is there) when the block ends well."""
-    private = _make_folder(path.parent)
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
-    temporary.mkdir(0o700 if private else 0o777)
-    try:
-        yield temporary
-        if path.exists():
-            retired = path.with_name(f".{path.name}.{uuid.uuid4().hex}.old")
-            os.rename(path, retired)
-            os.rename(temporary, path)
-            shutil.rmtree(retired)
-        else:
-            os.rename(temporary, path)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-    files.sync_folder(path.parent)
+    """See `terrine.files.atomic_folder`; its parent is made, and in the private zone only the owner may enter it."""
+    with files.atomic_folder(path, owner_only=_make_folder(path.parent)) as folder:
+        yield folder
 
 
 def write_text(path: Path, text: str) -> None:

@@ -16,23 +16,22 @@ finished set without loading it.
     images = open_shards(folder)          # images[17], images[5:9], len(images)
 """
 
-import errno
 import hashlib
 import io
 import json
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import torch
 
 from terrine.determinism.parallel import side_by_side
 from terrine.errors import ArtefactError, SettingError
-from terrine.files import atomic_file, file_digest, json_object
+from terrine.files import atomic_file, file_digest, json_object, write_errors, write_text
 from terrine.geometry import Size, as_size, in_json, pixels, sides
 from terrine.npy import MappedRows, Segment
 from terrine.synthetic.program import VERSION, draw, program
@@ -159,7 +158,7 @@ def write_stretch(
     record.unlink(missing_ok=True)
     _clear_stale(path)
     digest = hashlib.sha256()
-    with _whole_file(path) as stream:
+    with write_errors(path), atomic_file(path) as stream:
         for block in _blocks(stretch, device, progress):
             digest.update(block)
             stream.write(block)
@@ -172,7 +171,8 @@ def write_stretch(
         digest.hexdigest(),
     )
     entry = {"images": stretch.describe(), "sha256": written.sha256, "bytes": written.bytes, "seconds": written.seconds}
-    _write_json(record, entry)
+    with write_errors(record):
+        write_text(record, json.dumps(entry, indent=2) + "\n")
     return written
 
 
@@ -215,10 +215,9 @@ def finish(folder: Path, recipe: Recipe) -> None:
         shards.append(entry)
     for leftover in folder.glob(".*.tmp"):
         leftover.unlink(missing_ok=True)
-    _write_json(
-        folder / MANIFEST,
-        {**asdict(recipe), "size": in_json(recipe.size), "version": VERSION, "dtype": "uint8", "shards": shards},
-    )
+    content = {**asdict(recipe), "size": in_json(recipe.size), "version": VERSION, "dtype": "uint8", "shards": shards}
+    with write_errors(folder):
+        write_text(folder / MANIFEST, json.dumps(content, indent=2) + "\n")
 
 
 class ImageSet(MappedRows):
@@ -282,22 +281,3 @@ def _clear_stale(path: Path) -> None:
         with suppress(OSError):
             if time.time() - leftover.stat().st_mtime > _STALE_SECONDS:
                 leftover.unlink()
-
-
-def _write_json(path: Path, value: dict[str, Any]) -> None:
-    with _whole_file(path) as stream:
-        stream.write((json.dumps(value, indent=2) + "\n").encode())
-
-
-@contextmanager
-def _whole_file(path: Path) -> Iterator[IO[bytes]]:
-    """See `terrine.files.atomic_file`; a full disk is said in a sentence."""
-    try:
-        with atomic_file(path) as stream:
-            yield stream
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise ArtefactError(
-                f"{path}: the disk is full. Nothing half-written was kept; free some space and run again, it resumes."
-            ) from error
-        raise

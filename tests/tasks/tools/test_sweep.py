@@ -244,7 +244,7 @@ def test_a_sweep_pays_for_each_distinct_release_once_and_says_what_the_ledger_ch
     assert [row["epsilon"] for row in result["candidates"]] == [
         round_up(epsilon_of_releases(s)) for s in (30, 30, 40, 40)
     ]
-    assert result["repeat_and_select"] == {"mean": 2, "shape": 1}
+    assert result["repeat_and_select"] == {"mean": 2, "distribution": "geometric"}
     assert result["epsilon_tuning_repeat_and_select"] > epsilon_of_releases(30)
     assert selected_run(project) == "terrine-digits"
 
