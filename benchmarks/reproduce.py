@@ -22,6 +22,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
+from operator import attrgetter
 from pathlib import Path
 
 from rich.table import Column, Table
@@ -37,12 +38,13 @@ from flows.stopping import stoppable
 prepare_environment()
 
 from flows import making, stages
+from tasks.config.params import Params
 from tasks.config.presets import derive, project_root, resolve, shown_assignment
 from tasks.config.values import read_yaml
 from tasks.reports.accuracy import known_accuracy
 from tasks.reports.statement_page import read_statement
+from tasks.runtime.graph import Pipeline
 from tasks.runtime.run import Run, open_run
-from tasks.runtime.sharing import looked_at
 from tasks.runtime.store import Folders, read_json
 from tasks.runtime.timing import timings
 from tasks.transcription.graph import pipeline_of
@@ -224,6 +226,24 @@ def time_left(root: Path, rows: Sequence[Row], waiting: Sequence[str]) -> str:
         return f"; about {minutes / 60:.1f} hours from here to the end"
     shown = "less than a minute" if minutes < 1 else f"about {counted(round(minutes), 'minute')}"
     return f"; {shown} from here to the end"
+
+
+def looked_at(params: Params, stage: str, pipeline: Pipeline) -> str:
+    """Return all settings on which the result of a stage depends that runs reuse; nothing for another stage."""
+    if not pipeline[stage].shared:
+        return ""
+    makers = {artefact: made for made in pipeline.stages for artefact in made.makes.split()}
+    found, waiting = {stage}, [pipeline[stage]]
+    while waiting:
+        for artefact in waiting.pop().needs.split():
+            if (maker := makers.get(artefact)) is not None and maker.name not in found:
+                found.add(maker.name)
+                waiting.append(maker)
+    keys = {key for name in found for key in pipeline[name].settings.split()}
+    asks = "public/images" in pipeline[stage].needs.split()
+    keys = {key for key in keys if asks or not key.startswith("queries.")}
+    site = (params.data, params.privacy.unit, params.ledger)
+    return repr((stage, site, [(key, attrgetter(key)(params)) for key in sorted(keys)]))
 
 
 def counted(number: int, what: str) -> str:

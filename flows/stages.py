@@ -22,8 +22,8 @@ from tasks.runtime.locks import making, when_alone
 from tasks.runtime.origin import check_records
 from tasks.runtime.parameters import write_parameters
 from tasks.runtime.progress import CURRENT, progress_reporter
+from tasks.runtime.reuse import reuse_outputs, share_outputs
 from tasks.runtime.run import Run, open_run
-from tasks.runtime.sharing import take_over
 from tasks.runtime.store import Folders
 from tasks.runtime.versioning import changed_stages, commit, is_changed, refresh, select
 from tasks.transcription.graph import TRANSCRIPTION, pipeline_of
@@ -156,7 +156,11 @@ def run_stage(root: Path, name: str, stage: str) -> None:
     known = pipeline_of(run.params)[stage]
     settings, device, fans_out = run.params.runner, run.params.device, known.fans_out(run.params)
     with timing.measured(run, stage), executor(settings, device, fans_out=fans_out) as execute:
-        carry_out(known, run, execute)
+        if "private/" in known.needs:
+            check_records(run)
+        if not reuse_outputs(run, known):
+            carry_out(known, run, execute)
+            share_outputs(run, known)
 
 
 def run_stages(
@@ -167,7 +171,7 @@ def run_stages(
     *,
     selects: bool,
 ) -> None:
-    """Run every stage that DVC calls changed, with `run_one`, and commit it. Equal stages of other runs are copied.
+    """Run every stage that DVC calls changed, with `run_one`, and commit it.
 
     Other runs of the project may be made at the same time. Leftovers of killed processes are removed first.
 
@@ -188,17 +192,14 @@ def run_stages(
             CURRENT.begin(Folders(root, run), stage)
             if lines is not None:
                 lines.begin(pipeline.names, stage)
-            changed, source = is_changed(root, run, stage, pipeline), None
-            if not changed:
-                logger.info("%s: unchanged", stage)
-            elif source := take_over(root, run, stage, pipeline):
-                logger.info("%s: as in %s", stage, source)
-            else:
-                run_one(root, run, stage)
+            changed = is_changed(root, run, stage, pipeline)
             if changed:
+                run_one(root, run, stage)
                 commit(root, run, stage, pipeline)
+            else:
+                logger.info("%s: unchanged", stage)
             if lines is not None:
-                lines.end(made=changed, source=source)
+                lines.end(made=changed)
 
 
 def clear(root: Path, run: str) -> None:

@@ -84,10 +84,9 @@ class StageLines:
         self._began = time.monotonic()
         self._show(self._head)
 
-    def end(self, *, made: bool, source: str | None = None) -> None:
-        """Print the line of the current stage; `source` is the run that it was copied from."""
+    def end(self, *, made: bool) -> None:
+        """Print the line of the current stage."""
         spent = f"{time.monotonic() - self._began:7.1f} s" if made else "  unchanged"
-        spent += f", as in {source}" * bool(source)
         self.console.print(f"{self._head}{spent}", soft_wrap=True)
 
     def warn(self, text: str) -> None:

@@ -54,7 +54,8 @@ def _outcome(project: Path, run: str) -> dict[str, Any]:
     ledger, names = open_existing()
     accounts = overview(ledger, names)
     with redirect_stdout(StringIO()) as said:
-        status = dvc(["status", "--json", "selected/dvc.yaml"])
+        file = "dvc.yaml" if run == "small" else f"runs/{run}/dvc.yaml"
+        status = dvc(["status", "--json", file])
     paths = [path.relative_to(project).as_posix() for path in project.rglob("*")]
     left = [path for path in paths if path.endswith((".tmp", ".old"))]
     statement = json.loads((project / "data" / "release" / run / "privacy.json").read_text())

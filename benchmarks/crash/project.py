@@ -55,16 +55,28 @@ PATIENCE = 900.0
 def small_project(folder: Path) -> Path:
     """Lay out a project as a fresh clone has it, with small presets; tests of flows begin with it, too."""
     folder.mkdir(parents=True, exist_ok=True)
-    for name in ("params.yaml", "dvc.yaml", ".dvcignore"):
+    for name in ("dvc.yaml", ".dvcignore"):
         shutil.copy(REPOSITORY / name, folder)
     (folder / ".dvc").mkdir()
     for name in ("config", ".gitignore"):
         shutil.copy(REPOSITORY / ".dvc" / name, folder / ".dvc")
     (folder / "experiments").mkdir()
-    for name, preset in (("small", SMALL), ("transcribed", TRANSCRIBED)):
-        (folder / "experiments" / f"{name}.yaml").write_text(yaml.safe_dump(preset))
+    (folder / "experiments" / "transcribed.yaml").write_text(yaml.safe_dump(TRANSCRIBED))
+    set_default(folder, "small", SMALL)
     subprocess.run(["git", "init", "-q", str(folder)], check=True)
     return folder
+
+
+def set_default(folder: Path, name: str, preset: dict[str, Any]) -> None:
+    """Make a run of this preset the default one of a project."""
+    from tasks.config.presets import complete
+
+    path = folder / "experiments" / f"{name}.yaml"
+    (folder / "params.yaml").write_text(f"run: {name}\n")
+    path.write_text(yaml.safe_dump(preset))
+    text = complete(folder, name)
+    path.unlink()
+    (folder / "params.yaml").write_text(text)
 
 
 def environment(project: Path) -> dict[str, str]:

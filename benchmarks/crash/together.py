@@ -3,9 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from benchmarks.crash.project import PATIENCE, SMALL, Command, answer_in, preload, small_project
+from benchmarks.crash.project import PATIENCE, SMALL, Command, answer_in, preload, set_default, small_project
 from benchmarks.crash.tally import Tally
 
 SEEDS = (0, 1, 2, 3, 4, 5, 6, 7, 8, 8)
@@ -26,7 +24,7 @@ def _ten_runs(folder: Path, number: int) -> tuple[str, set[str]]:
         name = "at once" if at_once else "in turns"
         project = small_project(folder / f"{name.replace(' ', '-')}-{number}")
         preset = SMALL | {"ledger": {"account": "ten", "epsilon": BUDGET}}
-        (project / "experiments" / "small.yaml").write_text(yaml.safe_dump(preset))
+        set_default(project, "small", preset)
         runs = []
         for seed in SEEDS:
             runs.append(Command(project, _words(seed)))

@@ -1,10 +1,12 @@
 """Presets and runs: which parameters a run name stands for.
 
 A preset is `experiments/NAME.yaml`: one line of `description` and what differs from the defaults; with `base: OTHER`,
-what differs from another preset. A run is a preset, or a preset with overrides: then its name carries a digest of them,
-or is the one it was given (`--name`), and its overrides are kept in a git-ignored file beside the presets, so that
-`dvc repro` finds a run's parameters by its name alone. A run's name is public, so a digest of overrides that name the
-site's files or account is keyed: nobody outside can try guesses on it.
+what differs from another preset. params.yaml is the preset of the default run, which it names (`run: NAME`); its
+sections in `SITE` hold for all runs of the project.
+
+A run is a preset, or a preset with overrides: then its name carries a digest of them, or is the one it was given
+(`--name`), and its overrides are kept in a git-ignored file beside the presets. A run's name is public, so a digest of
+overrides that name the site's files or account is keyed: a third party cannot test guesses against it.
 """
 
 from __future__ import annotations
@@ -16,10 +18,11 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from pydantic import BaseModel
 
 from tasks.config.automatic import take_out
-from tasks.config.params import Params, lay_over, published, validate
-from tasks.config.values import as_yaml, digest, flat, parse_assignment, parse_assignments, read_yaml
+from tasks.config.params import AUTO, FAMILIES, Params, lay_over, published, validate
+from tasks.config.values import as_document, as_yaml, digest, flat, parse_assignment, parse_assignments, read_yaml
 from terrine.errors import SettingError, did_you_mean
 from terrine.files import write_text
 from terrine.privacy.ledger.identity import keyed_digest, load_or_create_key
@@ -27,7 +30,10 @@ from terrine.privacy.ledger.identity import keyed_digest, load_or_create_key
 PRESETS = "experiments"
 NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,59}")
 DERIVED_NAME = re.compile(r"^(?P<preset>[a-z0-9][a-z0-9-]*)-(?P<digest>[0-9a-f]{8})$")
-SELECTED = "selected"
+SELECTED = Path(".dvc", "tmp", "terrine", "selected")
+"""The run that was selected last, and the default run at that time; DVC keeps git away from the folder."""
+SITE = ("device", "ledger", "runner", "tracking")
+"""Sections of params.yaml that hold for all runs of the project."""
 FOLDERS = ("ledger", "shared", "site", "source", "benchmarks")
 """What lies in data/<zone>/ beside the folders of runs; no run has such a name."""
 GROUPS = {
@@ -90,7 +96,13 @@ def not_begun(root: Path, name: str) -> str:
 
 
 def _all(root: Path) -> list[Preset]:
-    return [read_preset(root, name) for name in sorted(path.stem for path in (root / PRESETS).glob("*.yaml"))]
+    return [read_preset(root, name) for name in sorted(_names(root))]
+
+
+def _names(root: Path) -> set[str]:
+    names = {path.stem for path in (root / PRESETS).glob("*.yaml")}
+    default = named_run(root) if (root / "params.yaml").is_file() else None
+    return names | {default} if default is not None and is_default(root, default) else names
 
 
 _LONGEST = 255
@@ -100,7 +112,21 @@ _NOT_KEPT: dict[Path, Preset] = {}
 
 def parameter_file(root: Path, name: str) -> Path:
     """Return where the parameters of a preset or a run are, or would be."""
-    return root / PRESETS / f"{name}.yaml"
+    path, default = root / PRESETS / f"{name}.yaml", root / "params.yaml"
+    if _exists(path) or not default.is_file():
+        return path
+    values = read_yaml(default)
+    return default if values.get("run") == name and values.keys() - {"run", *SITE} else path
+
+
+def _exists(path: Path) -> bool:
+    # Asking for a longer name is an error.
+    return len(path.name.encode(errors="replace")) <= _LONGEST and path.is_file()
+
+
+def is_default(root: Path, name: str) -> bool:
+    """Return whether params.yaml holds the parameters of this run."""
+    return parameter_file(root, name) == root / "params.yaml"
 
 
 def read_preset(root: Path, name: str, above: tuple[str, ...] = ()) -> Preset:
@@ -111,14 +137,16 @@ def read_preset(root: Path, name: str, above: tuple[str, ...] = ()) -> Preset:
     path = parameter_file(root, name)
     if path in _NOT_KEPT and not path.is_file():
         return _NOT_KEPT[path]
-    # A longer name is no file's, and asking for it is an error.
-    if len(path.name.encode(errors="replace")) > _LONGEST or not path.is_file() or Path(name).name != name:
-        near = did_you_mean(name, (file.stem for file in sorted((root / PRESETS).glob("*.yaml"))))
+    if not _exists(path) or Path(name).name != name:
+        near = did_you_mean(name, sorted(_names(root)))
         raise SettingError(f"There is no preset '{name}'.{near} `terrine presets` lists them.")
     if name in FOLDERS:
         raise SettingError(f"{path}: its run would lie in data/private/{name}, which is not for runs. Rename the file.")
     values = read_yaml(path)
     description, base = str(values.pop("description", "")).strip(), values.pop("base", None)
+    if path == root / "params.yaml":
+        values.pop("run")
+        return Preset(name, description, _without_defaults(values))
     derived = DERIVED_NAME.match(name)
     made_from = values.pop("preset", derived and derived["preset"])
     if base is not None:
@@ -138,16 +166,61 @@ def named_run(root: Path) -> str:
 
 def selected_run(root: Path) -> str:
     """Return the run that was selected last, or the one that params.yaml names, whichever is the later choice."""
-    path, named = root / SELECTED / "dvc.yaml", named_run(root)
-    chosen = read_yaml(path)["vars"][0] if path.is_file() else {}
-    return chosen["run"] if chosen.get("instead_of") == named else named
+    path, named = root / SELECTED, named_run(root)
+    chosen, _, instead_of = path.read_text(encoding="utf-8").partition(" ") if path.is_file() else ("", "", "")
+    return chosen if instead_of == named else named
+
+
+def select(root: Path, run: str) -> None:
+    """Make this run the one that later commands mean if they name none. No file of the project is changed."""
+    write_text(root / SELECTED, f"{run} {named_run(root)}")
 
 
 def of_the_project(root: Path) -> dict[str, Any]:
-    """Return what params.yaml sets for every run."""
+    """Return what params.yaml sets for every run.
+
+    Raises SettingError if it has parameters of a run that has a file of its own: one of the two would be ignored.
+    """
     values = read_yaml(root / "params.yaml")
-    values.pop("run", None)
-    return lay_over({}, values)
+    own = sorted(values.keys() - {"run", "description", *SITE})
+    path = root / PRESETS / f"{values.get('run')}.yaml"
+    if own and path.is_file():
+        raise SettingError(
+            f"params.yaml and {PRESETS}/{path.name} both set parameters of the run {path.stem} ({', '.join(own)}). In "
+            f"params.yaml, leave only run, {', '.join(SITE)}; or remove {PRESETS}/{path.name}."
+        )
+    return lay_over({}, {name: values[name] for name in SITE if name in values})
+
+
+def _without_defaults(values: dict[str, Any]) -> dict[str, Any]:
+    """Return complete parameters without settings that have their defaults or that only other kinds have."""
+    values = lay_over({}, lay_over(values, {}))
+    params, kept = validate(take_out(values)[0]), {}
+    for name, value in values.items():
+        section = getattr(params, name)
+        if not isinstance(section, BaseModel):
+            kept |= {name: value} if value != type(params).model_fields[name].default else {}
+            continue
+        family = FAMILIES.get(name)
+        kinds = {family.key} if family is not None and value.get(family.key) != family.default else set()
+        said = section.model_dump(mode="json", exclude_defaults=True).keys()
+        fields = type(section).model_fields
+        own = {
+            key: each
+            for key, each in value.items()
+            if each == AUTO or key in kinds or (key in said and each != fields[key].default)
+        }
+        kept |= {name: own} if own else {}
+    return kept
+
+
+def complete(root: Path, name: str) -> str:
+    """Return a params.yaml with all parameters of a run, `auto` included."""
+    taken, automatic = take_out(values_of(root, name))
+    values = validate(taken).model_dump(mode="json")
+    for section, key in automatic:
+        values[section][key] = AUTO
+    return as_document({"run": name, "description": read_preset(root, name).description, **values})
 
 
 def values_of(root: Path, name: str, *overrides: dict[str, Any]) -> dict[str, Any]:

@@ -6,9 +6,8 @@ from tasks.config.params import Params
 from tasks.runtime.graph import PARAMETERS, Pipeline, Stage
 
 HEAD = """\
-# Generated: `python -m tasks.pipeline.graph > dvc.yaml`, after a change in tasks/pipeline/graph.py.
-# The pipeline of the run that params.yaml names. Each stage reads its own part of that run's parameters.
-# Stages and artefacts carry the run's name, so runs live side by side and a run made before is still up to date."""
+# The pipeline of the default run, which params.yaml names. Generated from tasks/pipeline/graph.py:
+# `python -m tasks.pipeline.graph > dvc.yaml`. Any other run has a copy of this file in runs/RUN/."""
 
 
 def _always(_params: Params) -> bool:
@@ -27,10 +26,17 @@ MAIN = Pipeline(
     plots=PLOTS,
     stages=(
         PARAMETERS,
-        Stage("dataset", tasks="tasks.pipeline.dataset:prepare_dataset", settings="seed data", makes="private/dataset"),
+        Stage(
+            "dataset",
+            tasks="tasks.pipeline.dataset:prepare_dataset",
+            code="data",
+            settings="seed data",
+            makes="private/dataset",
+        ),
         Stage(
             "partition",
             tasks="tasks.pipeline.partition:deal_records",
+            code="data",
             settings="seed partition privacy",
             needs="private/dataset",
             makes="private/partition",
@@ -38,6 +44,7 @@ MAIN = Pipeline(
         Stage(
             "synthesize",
             tasks="tasks.pipeline.synthesize:draw_shard tasks.pipeline.synthesize:assemble_images",
+            code="data synthetic determinism",
             settings="seed data queries.count queries.batch queries.sources pretraining.images",
             makes="public/images",
             fans_out=_always,
@@ -45,6 +52,7 @@ MAIN = Pipeline(
         Stage(
             "pretrain",
             tasks="tasks.pipeline.pretrain:pretrain_backbone",
+            code="models pretraining determinism",
             settings="seed backbone pretraining",
             needs="public/images",
             makes="public/backbone",
@@ -56,6 +64,7 @@ MAIN = Pipeline(
             " tasks.pipeline.teach:extract_features tasks.pipeline.averaging.rounds:release_centre"
             " tasks.pipeline.averaging.rounds:local_steps tasks.pipeline.averaging.rounds:combine"
             " tasks.pipeline.averaging.rounds:collect_averages",
+            code="teachers models aggregation privacy",
             settings="seed teachers aggregation.epsilon aggregation.delta aggregation.noise",
             needs="private/dataset private/partition public/backbone",
             makes="private/average",
@@ -66,6 +75,7 @@ MAIN = Pipeline(
             "teach",
             tasks="tasks.pipeline.teach:nothing_taught tasks.pipeline.teach:extract_features"
             " tasks.pipeline.teach:train_group tasks.pipeline.teach:collect_teachers",
+            code="teachers models",
             settings="seed teachers aggregation.mechanism",
             needs="private/dataset private/partition private/average public/backbone",
             makes="private/teachers",
@@ -75,6 +85,7 @@ MAIN = Pipeline(
         Stage(
             "vote",
             tasks="tasks.pipeline.vote:cast_block tasks.pipeline.vote:collect_votes",
+            code="teachers models aggregation",
             settings="teachers.statistics aggregation.mechanism aggregation.findings aggregation.findings_bound",
             needs="private/teachers public/backbone public/images",
             makes="private/votes",
@@ -85,6 +96,7 @@ MAIN = Pipeline(
             "aggregate",
             comment="reads private, writes release: noise is added here, and the ledger charged",
             tasks="tasks.pipeline.aggregate:release_answers",
+            code="aggregation models privacy students",
             settings="seed aggregation collaboration privacy queries.select queries.rounds teachers.statistics",
             needs="private/votes private/average private/teachers private/dataset private/partition"
             " public/backbone public/images",
@@ -93,6 +105,7 @@ MAIN = Pipeline(
         Stage(
             "student",
             tasks="tasks.pipeline.student:train_student",
+            code="students models deployment aggregation",
             settings="seed student",
             needs="release/answers public/backbone public/images",
             makes="release/student",
@@ -102,6 +115,7 @@ MAIN = Pipeline(
             comment="reads the private test split; exact figures stay private, a noised one is charged",
             tasks="tasks.pipeline.evaluate:evaluate_student tasks.pipeline.figures.tables:write_metrics"
             " tasks.pipeline.figures.tables:write_plots",
+            code="deployment models measures privacy",
             settings="seed student.statistics student.batch partition.kind evaluation privacy aggregation.delta"
             " aggregation.noise",
             needs="release/student release/answers release/privacy.json private/dataset private/partition"
@@ -113,6 +127,7 @@ MAIN = Pipeline(
             "distance",
             comment="reads the private images and the public ones, writes a private figure",
             tasks="tasks.pipeline.distance:measure_distance",
+            code="models measures",
             settings="seed",
             needs="private/dataset public/images",
             makes="private/distance",
@@ -120,6 +135,7 @@ MAIN = Pipeline(
         Stage(
             "report",
             tasks="tasks.pipeline.report:write_report tasks.pipeline.tracking:log_run",
+            code="tasks/reports",
             settings="tracking",
             needs="release/accuracy.json release/privacy.json release/answers release/student private/evaluation.json"
             " private/partition private/party_accuracy.json private/accounting private/distance public/images",

@@ -181,7 +181,7 @@ def stage_costs(run: Run, pipeline: Pipeline) -> dict[str, float]:
         names = ("seconds", "memory_mb")
         costs = {f"cost/{name}_{stage}": record[name] for stage, record in measured.items() for name in names}
         return costs | {"cost/seconds": sum(record["seconds"] for record in measured.values())}
-    apart = pipeline.apart_from_private
+    apart = pipeline.public_stages
     if run.params.data.has_public_records:
         apart -= {"synthesize"}  # it reads all of the source to get at the public part
     return {f"cost/seconds_{stage}": record["seconds"] for stage, record in measured.items() if stage in apart}

@@ -1,6 +1,7 @@
-"""The graph of stages: each is declared once, and dvc.yaml, the flow's order, the fan-out and the zones follow from it.
+"""The graph of stages: each is declared once, and dvc.yaml, the order of the flow, the fan-out and the zones follow.
 
-An artefact is written zone/name here: `private/votes` is data/private/<run>/votes. Whatever is private is never pushed.
+An artefact is written zone/name here: `private/votes` is data/private/<run>/votes. Private artefacts are never pushed
+unless the operator names a remote for them (`VAULT`).
 """
 
 from __future__ import annotations
@@ -14,12 +15,15 @@ from typing import Any
 from tasks.config.params import Params
 from terrine.errors import TerrineError
 
-SETTINGS, CODE = "private/parameters.yaml", "private/code.json"
-"""What every stage reads: the run's parameters, and digests of the code that its stages use."""
-METRICS, STUDENT = "release/metrics.json", "release/student"
-
+METRICS, STUDENT, PLOTS = "release/metrics.json", "release/student", "release/plots"
+CHOSEN = "private/chosen.yaml"
+"""What was chosen for settings that are `auto`, by section."""
+AUTOMATIC = {"privacy": "privacy", "partition": "partition", "queries.count": "queries", "aggregation": "aggregation"}
+"""Settings of which some can be `auto`, and their sections in `CHOSEN`."""
+RUNS = "runs"
+"""The folder of runs other than the default one: runs/<run>/ has dvc.yaml, params.yaml and dvc.lock."""
 VAULT = "terrine-private"
-"""The DVC remote to which private artefacts are pushed, where the operator named one so; else they never are."""
+"""The DVC remote to which private artefacts are pushed if the operator named one so."""
 
 
 @dataclass(frozen=True)
@@ -33,22 +37,24 @@ class Stage:
     makes: str
     needs: str = ""
     settings: str = ""
-    """Keys of the run's parameters that it looks at."""
+    """Keys of the run's parameters that it reads."""
+    code: str = ""
+    """Package folders whose code decides what it makes, beside the modules of its tasks: folders of terrine, or
+    `tasks/...`."""
     comment: str = ""
     fans_out: Callable[[Params], bool] = lambda params: False
     """Whether its tasks are worth a worker pool or a cluster; for others starting one costs more than it gives."""
     shared: bool = False
-    """Whether what another run made of the same will do: it follows from what the stage needs, and is no release."""
+    """Whether a run may take what another run made from the same inputs (`tasks.runtime.reuse`): never a release."""
 
 
 PARAMETERS = Stage(
     "parameters",
     tasks="tasks.runtime.parameters:write_parameters",
-    needs="experiments/${item}.yaml",
-    makes=f"{SETTINGS} {CODE} public/parameters.yaml",
-    comment="the public ones are without what names files, machines and data",
+    makes=f"private/parameters.yaml private/code public/parameters.yaml {CHOSEN}",
+    comment="the public ones lack what names files, machines and data",
 )
-"""The first stage of either pipeline. It alone reads params.yaml."""
+"""The first stage of either pipeline. It checks the parameters, and chooses those that are `auto`."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +67,7 @@ class Pipeline:
     check: str | None = None
     """module:function that refuses, before any work, a run that could not be completed."""
     is_default: bool = False
-    """Whether dvc.yaml is this graph, for the run that params.yaml names. Any other run is made in selected/."""
+    """Whether dvc.yaml is this graph, for the run that params.yaml names."""
     plots: Mapping[str, str] = field(default_factory=dict)
     """Tables that DVC plots, with how."""
 
@@ -73,7 +79,7 @@ class Pipeline:
         """Return a stage by its name. Raises TerrineError with the known ones if there is none."""
         if name not in self.names:
             raise TerrineError(
-                f"The pipeline of this run has no stage '{name}'. Its stages: {', '.join(self.names)}. Where dvc.yaml "
+                f"The pipeline of this run has no stage '{name}'. Its stages: {', '.join(self.names)}. If dvc.yaml "
                 "asks for it, make the run with `terrine run`."
             )
         return self.stages[self.names.index(name)]
@@ -83,69 +89,76 @@ class Pipeline:
         return self.stages[self.stages.index(self[first]) : self.stages.index(self[last]) + 1]
 
     @property
-    def apart_from_private(self) -> set[str]:
+    def public_stages(self) -> set[str]:
         """The stages that neither need nor make a private artefact; settings are none."""
         return {stage.name for stage in self.stages if "private/" not in f"{stage.needs} {stage.makes}"}
 
-    def dvc_yaml(self, head: str, wdir: str = "", *, vault: bool = False) -> str:
-        """Return the text of a pipeline file for the run that DVC knows as `run`.
+    def dvc_yaml(self, head: str, run: str = "${run}", *, vault: bool = False) -> str:
+        """Return the text of a pipeline file.
 
-        wdir: its way to the project. vault: whether private artefacts have a remote of their own, `VAULT`.
+        Args:
+            head: Comment above it.
+            run: A run other than the default one, whose pipeline file is runs/<run>/dvc.yaml.
+            vault: Whether private artefacts have a remote of their own, `VAULT`.
         """
-        stages = "\n".join(_declaration(stage, wdir, vault) for stage in self.stages)
-        return f"{head}\nstages:\n{stages}\n" + "\n".join(self._shown(wdir and f"{wdir}/")) + "\n"
+        root, path = ("", "params.yaml") if run == "${run}" else ("../../", f"{RUNS}/{run}/params.yaml")
 
-    def _shown(self, before: str) -> list[str]:
-        """Return the lines of a pipeline file that say what DVC's tables and plots show: nothing private."""
+        def place(artefact: str) -> str:
+            zone, _, name = artefact.partition("/")
+            return f"data/{zone}/{run}/{name}"
 
-        def path(artefact: str) -> str:
-            return before + _path(artefact).replace("${item}", "${run}")
+        def declaration(stage: Stage) -> str:
+            keys = stage.settings.split()
+            chosen = [section for key, section in AUTOMATIC.items() if key in keys]
+            params = keys if not root else [f"{path}: [{', '.join(keys)}]"] * bool(keys)
+            params += [f"{place(CHOSEN)}: [{', '.join(chosen)}]"] * bool(chosen)
+            code = [] if stage is PARAMETERS else [place(f"private/code/{stage.name}")]
+            return "\n".join(
+                [
+                    f"  {stage.name}:" + (f" # {stage.comment}" if stage.comment else ""),
+                    *([f"    wdir: {root[:-1]}"] if root else []),
+                    f"    cmd: terrine stage {stage.name} --run {run}",
+                    *_entries("params", [f"{path}:"] if stage is PARAMETERS else params),
+                    *_entries("deps", [*code, *map(place, stage.needs.split())]),
+                    *_entries("outs", [place(each) + _options(each, vault) for each in stage.makes.split()]),
+                    "",
+                ]
+            )
 
-        plots = [f"  - {path(table)}: {{{how}}}" for table, how in self.plots.items()]
-        return [
-            *("metrics:", f"  - {path(METRICS)}"),
+        plots = [f"  - {root}{place(table)}: {{{how}}}" for table, how in self.plots.items()]
+        shown = [
+            *("metrics:", f"  - {root}{place(METRICS)}"),
             *(["plots:", *plots] if plots else []),
             "artifacts:",
-            f'  student: {{path: "{path(STUDENT)}", type: model, desc: what may be published}}',
+            f'  student: {{path: "{root}{place(STUDENT)}", type: model, desc: what may be published}}',
         ]
+        return "\n".join([head, "stages:", *map(declaration, self.stages), *shown]) + "\n"
+
+
+def sections_of(stage: Stage) -> set[str]:
+    """Return the sections of the parameters that a stage reads."""
+    return {key.partition(".")[0] for key in stage.settings.split()}
 
 
 def has_vault(root: Path) -> bool:
-    """Tell whether DVC's configuration of a project names a remote for private artefacts."""
-    from dvc.config import Config
+    """Return whether DVC's configuration of a project names a remote for private artefacts."""
+    from dvc.repo import Repo
 
-    return (root / ".dvc").is_dir() and VAULT in Config(str(root / ".dvc"))["remote"]
-
-
-def _declaration(stage: Stage, wdir: str, vault: bool) -> str:
-    """Return the lines of a stage in a pipeline file."""
-    params = [f"{_path(SETTINGS)}: [{', '.join(stage.settings.split())}]", f"{_path(CODE)}: [{stage.name}]"]
-    lines = [
-        f"  {stage.name}:" + (f" # {stage.comment}" if stage.comment else ""),
-        '    foreach: ["${run}"]',
-        "    do:",
-        *([f"      wdir: {wdir}"] if wdir else []),
-        f"      cmd: terrine stage {stage.name} --run ${{item}}",
-        *_entries("params", ["params.yaml:"] if stage is PARAMETERS else params),
-        *_entries("deps", [_path(artefact) for artefact in stage.needs.split()]),
-        *_entries("outs", [_path(artefact) + _options(artefact, vault) for artefact in stage.makes.split()]),
-    ]
-    return "\n".join([*lines, ""])
+    if not (root / ".dvc").is_dir():
+        return False
+    with Repo(str(root), config={"core": {"no_scm": True}}) as repository:
+        return VAULT in repository.config["remote"]
 
 
 def _entries(key: str, entries: Sequence[str]) -> list[str]:
-    return [f"      {key}:", *(f"        - {entry}" for entry in entries)] if entries else []
-
-
-def _path(artefact: str) -> str:
-    zone, _, name = artefact.partition("/")
-    return f"data/{zone}/${{item}}/{name}" if zone in ("private", "public", "release") else artefact
+    return [f"    {key}:", *(f"      - {entry}" for entry in entries)] if entries else []
 
 
 def _options(artefact: str, vault: bool) -> str:
-    # What persists is in no cache of DVC's of runs: `push --run-cache` would send settings, digests and sizes along.
+    # Outputs that persist are not in DVC's run cache: `push --run-cache` would send settings, digests and sizes along.
     where = f", remote: {VAULT}" if vault else ", push: false"
-    return f": {{persist: true{where * artefact.startswith('private/')}}}"
+    in_git = ", cache: false" if artefact in (METRICS, PLOTS) else ""
+    return f": {{persist: true{where if artefact.startswith('private/') else in_git}}}"
 
 
 def load(name: str) -> Any:

@@ -18,8 +18,9 @@ import numpy as np
 from tasks.config.automatic import take_out
 from tasks.config.params import Params, public_parameters, validate
 from tasks.config.presets import values_of
-from tasks.config.values import as_yaml, digest
+from tasks.config.values import as_document, as_yaml, digest
 from tasks.runtime.accounts import ledger_account, ledger_before, people_in, release_at_price
+from tasks.runtime.graph import AUTOMATIC, CHOSEN
 from tasks.runtime.identity import PLACES
 from tasks.runtime.releases import check_releases, identity_in_ledger, noise_of, noise_on_count
 from tasks.runtime.run import SPLIT_SEED, Run
@@ -78,6 +79,12 @@ def write_parameters(root: Path, name: str) -> Run:
         )
     write_text(run.folders.parameters, as_yaml(run.params.model_dump(mode="json")))
     write_text(run.folders.public_parameters, as_yaml(public_parameters(run.params)))
+    chosen: dict[str, dict[str, Any]] = {section: {} for section in AUTOMATIC.values()}
+    for section, key in take_out(values_of(root, name))[1]:
+        chosen[section][key] = getattr(getattr(run.params, section), key)
+    if said.counted:
+        chosen["privacy"] = {"units": said.units, "counted": said.counted}
+    write_text(run.folders.private / Path(CHOSEN).name, as_document(chosen))
     return run
 
 

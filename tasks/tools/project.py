@@ -38,8 +38,8 @@ A project of Terrine: private images in, a student and its privacy statement out
     terrine run                 # the run of params.yaml: handwritten digits that come with a package
     terrine presets             # what else can be run; `your-own-images` is for a folder of your own
 
-Before the first commit, name your run in params.yaml (`run: NAME`) and type `terrine run` once more: `selected/`,
-which leads to another run's files on this machine, is not for git, and DVC reads no commit that has it.
+params.yaml has the settings of the default run, which `dvc repro` makes, too. For a run of your own, put its settings
+there under a name of its own (`run: NAME`), or leave it to `terrine run --preset PRESET --name NAME`.
 
 `data/private` never leaves this machine; `data/release` is what may be published. `terrine params` lists every setting.
 """

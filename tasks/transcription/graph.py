@@ -21,6 +21,7 @@ TRANSCRIPTION = Pipeline(
             "partition",
             comment="one teacher on all records, or clients with records of their own",
             tasks="tasks.transcription.teach:deal_clients",
+            code="data transcription",
             settings="seed partition privacy transcription",
             needs="private/dataset",
             makes="private/partition",
@@ -29,6 +30,7 @@ TRANSCRIPTION = Pipeline(
             "labels",
             comment="the records' own; or, where labels are what is protected, randomised here, and the ledger charged",
             tasks="tasks.transcription.teach:respond",
+            code="privacy transcription",
             settings="seed transcription.protect transcription.noise transcription.annotation.epsilon"
             " transcription.delta",
             needs="private/dataset",
@@ -38,12 +40,14 @@ TRANSCRIPTION = Pipeline(
             "start",
             comment="public: the generator and the student's backbone as they are drawn",
             tasks="tasks.transcription.clients:prepare_start",
+            code="transcription models",
             settings="seed data.size data.channels transcription.generator transcription.student",
             makes="public/start",
         ),
         Stage(
             "teach",
             tasks="tasks.transcription.teach:train_clients tasks.transcription.teach:collect_clients",
+            code="transcription models",
             settings="seed transcription.teacher transcription.per_task",
             needs="private/dataset private/partition private/labels public/start",
             makes="private/teachers",
@@ -56,6 +60,7 @@ TRANSCRIPTION = Pipeline(
             tasks="tasks.transcription.session:begin tasks.transcription.session:pose"
             " tasks.transcription.session:ask tasks.transcription.session:learn"
             " tasks.transcription.session:transcribe_here tasks.transcription.session:finish",
+            code="transcription models privacy",
             settings="seed transcription privacy",
             needs="private/dataset private/partition private/labels private/teachers public/start",
             makes="release/annotations release/generator release/student release/privacy.json release/statement.html",
@@ -65,6 +70,7 @@ TRANSCRIPTION = Pipeline(
             "evaluate",
             comment="reads the private test split; exact figures stay private",
             tasks="tasks.pipeline.evaluate:evaluate_student tasks.pipeline.figures.tables:write_metrics",
+            code="deployment measures",
             settings="student.batch",
             needs="release/student release/privacy.json private/dataset",
             makes="private/evaluation.json release/metrics.json",
@@ -72,6 +78,7 @@ TRANSCRIPTION = Pipeline(
         Stage(
             "report",
             tasks="tasks.transcription.report:write_report tasks.transcription.report:log_run",
+            code="tasks/reports",
             settings="tracking",
             needs="release/privacy.json release/generator release/student private/evaluation.json private/teachers",
             makes="private/report.html",

@@ -4,10 +4,9 @@ import re
 
 import pytest
 
-from benchmarks.reproduce import papers, published
+from benchmarks.reproduce import looked_at, papers, published
 from tasks.config.presets import read_preset, with_assignments
 from tasks.pipeline.graph import MAIN
-from tasks.runtime.sharing import looked_at
 from terrine.errors import SettingError
 from tests.conftest import REPOSITORY
 

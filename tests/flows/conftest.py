@@ -18,10 +18,9 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
-import yaml
 from filelock import FileLock
 
-from benchmarks.crash.project import small_project
+from benchmarks.crash.project import set_default, small_project
 from terrine.ports import free_ports
 
 
@@ -129,14 +128,7 @@ def _start_server(folder, database):
 
 def make_project(folder: Path) -> Path:
     """Lay out a project that a fresh clone would have, with one small preset, selected."""
-    small_project(folder)
-    text = (folder / "params.yaml").read_text()
-    (folder / "params.yaml").write_text(text.replace(text.splitlines()[_run_line(text)], "run: small"))
-    return folder
-
-
-def _run_line(text: str) -> int:
-    return next(number for number, line in enumerate(text.splitlines()) if line.startswith("run:"))
+    return small_project(folder)
 
 
 @pytest.fixture
@@ -254,6 +246,6 @@ def forked(work: Callable[[], None]) -> int:
 def set_small(project: Path, **sections: dict) -> None:
     """Change sections of the small preset."""
     from tasks.config.params import lay_over
+    from tasks.config.presets import read_preset
 
-    path = project / "experiments" / "small.yaml"
-    path.write_text(yaml.safe_dump(lay_over(yaml.safe_load(path.read_text()), sections)))
+    set_default(project, "small", lay_over(read_preset(project, "small").overrides, sections))

@@ -19,6 +19,7 @@ from tasks.runtime.store import read_json
 from terrine.errors import SettingError, TerrineError
 from terrine.privacy.accounting.events import from_json
 from terrine.privacy.accounting.gaussian import mu_squared
+from tests.flows.conftest import set_small
 from tests.party_processes import start_forked
 from tests.party_processes import trial as lay_out_trial
 
@@ -148,11 +149,7 @@ def test_a_folder_without_parties_is_named(tmp_path):
 
 def test_the_report_and_the_run_follow_from_answers_by_parties(project):
     """The whole pipeline with `where: parties`: student, evaluation and report come from what the parties released."""
-    path = project / "experiments" / "small.yaml"
-    values = yaml.safe_load(path.read_text())
-    values["aggregation"] = values["aggregation"] | {"where": "parties"}
-    values["collaboration"] = {"parties": 3}
-    path.write_text(yaml.safe_dump(values))
+    set_small(project, aggregation={"where": "parties"}, collaboration={"parties": 3})
     from tasks.pipeline.graph import MAIN
 
     for stage in MAIN.names:

@@ -72,8 +72,8 @@ def test_an_experiment_is_charged_once_shown_beside_the_run_and_commits_nothing_
     for more in (["--set", "student.l2=0.7"], []):
         terrine("run", "--preset", "small", "--no-server", *more)
     kept = sorted(path for path in in_git.glob(f"data/*/{other}/**/*"))
-    words = ("exp", "run", "--name", "half", "-S", "experiments/small.yaml:aggregation.epsilon=4")
-    dvc(in_git, *words, "evaluate@small")
+    words = ("exp", "run", "--name", "half", "-S", "aggregation.epsilon=4")
+    dvc(in_git, *words, "evaluate")
     (account,) = json.loads(terrine("ledger", "show", "--json"))
     assert len(account["releases"]) == 2
     shown = json.loads(dvc(in_git, "exp", "show", "--json"))
@@ -82,7 +82,7 @@ def test_an_experiment_is_charged_once_shown_beside_the_run_and_commits_nothing_
     found = [
         (
             each["metrics"]["data/release/small/metrics.json"]["data"]["epsilon"],
-            each["params"]["data/private/small/parameters.yaml"]["data"]["aggregation"]["epsilon"],
+            each["params"]["params.yaml"]["data"]["aggregation"]["epsilon"],
         )
         for each in (run["data"], experiment)
     ]
@@ -90,8 +90,10 @@ def test_an_experiment_is_charged_once_shown_beside_the_run_and_commits_nothing_
     assert all(0 < spent <= asked for spent, asked in found)
     (commit,) = command(in_git, "git", "for-each-ref", "--format=%(objectname)", "refs/exps/*/*/half").split()
     files = command(in_git, "git", "ls-tree", "-r", "--name-only", commit).split()
-    assert "experiments/small.yaml" in files
-    assert not [file for file in files if file.startswith("data/")]
+    assert "params.yaml" in files
+    in_git = [file for file in files if file.startswith("data/") or file.startswith("runs/")]
+    assert in_git
+    assert all(file.startswith(("data/release/small/metrics.json", "data/release/small/plots/")) for file in in_git)
     # A checkout of DVC's removes what it laid out and no dvc.yaml names any more: no other run's artefacts.
     assert kept == sorted(path for path in in_git.glob(f"data/*/{other}/**/*"))
 
@@ -99,7 +101,7 @@ def test_an_experiment_is_charged_once_shown_beside_the_run_and_commits_nothing_
 def test_no_run_is_kept_in_a_cache_that_would_be_pushed_with_its_settings():
     """DVC's cache of runs holds settings, digests and sizes of private files; what persists is not in it."""
     for stage in yaml.safe_load(MAIN.dvc_yaml(""))["stages"].values():
-        assert all(options["persist"] for out in stage["do"]["outs"] for options in out.values())
+        assert all(options["persist"] for out in stage["outs"] for options in out.values())
 
 
 def test_private_artefacts_go_to_a_remote_of_their_own_and_only_where_one_is_named(project):
@@ -107,9 +109,10 @@ def test_private_artefacts_go_to_a_remote_of_their_own_and_only_where_one_is_nam
     from tasks.runtime.versioning import select
 
     def options():
-        select(project, derive(project, "small", ["seed=3"]), MAIN)
-        stages = yaml.safe_load((project / "selected" / "dvc.yaml").read_text())["stages"].values()
-        outs = [out for stage in stages for each in stage["do"]["outs"] for out in each.items()]
+        run = derive(project, "small", ["seed=3"])
+        select(project, run, MAIN)
+        stages = yaml.safe_load((project / "runs" / run / "dvc.yaml").read_text())["stages"].values()
+        outs = [out for stage in stages for each in stage["outs"] for out in each.items()]
         return [(path.split("/")[1], {key: how[key] for key in how if key != "persist"}) for path, how in outs]
 
     set_small(project)

@@ -10,14 +10,15 @@ from multiprocessing import forkserver
 from pathlib import Path
 
 import pytest
-import yaml
 from distributed import Client
 from prefect import flow
 
+from benchmarks.crash.project import set_default
 from flows.execution import executor
 from flows.pipeline import stage_flow
 from flows.runners import local_cluster
 from flows.stages import carry_out, run_stage, run_through
+from tasks.config.presets import read_preset
 from tasks.config.sections import Runner
 from tasks.pipeline import teach
 from tasks.pipeline.graph import MAIN
@@ -44,8 +45,7 @@ PRESET = {
 
 def settle(project, **sections):
     """Write the preset and the parameters of the run."""
-    path = project / "experiments" / "small.yaml"
-    path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | sections))
+    set_default(project, "small", read_preset(project, "small").overrides | sections)
     run_stage(project, "small", "parameters")
     return open_run(project, "small")
 
@@ -58,7 +58,7 @@ def run_in_a_flow(project, run, stage):
 def votes_after(project, run_one=run_in_a_flow):
     """Teach, vote, and return the bytes of teachers and votes."""
     folders = open_run(project, "small").folders
-    for folder in (folders.teachers, folders.votes):
+    for folder in (folders.teachers, folders.votes, folders.root / "data" / "private" / "shared"):
         shutil.rmtree(folder, ignore_errors=True)
     run_one(project, "small", "teach")
     run_stage(project, "small", "vote")

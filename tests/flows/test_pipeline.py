@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from tasks.pipeline.graph import MAIN
-from tasks.runtime.code import Sources
+from tasks.runtime import code
 from tasks.runtime.store import Folders, read_json, read_table
 from tasks.runtime.versioning import changed_stages
 from tests.command_line import terrine
@@ -51,7 +51,7 @@ def test_both_doors_lead_to_one_result(finished, prefect_server, tmp_path, monke
     (other / "tasks").mkdir()
     (other / "tasks" / "__init__.py").write_text("raise ImportError('a folder of the user, not ours')")
     # A stage is a process: the first ones as DVC starts them, the others without another ten times the same imports.
-    command(other, sys.executable, "-m", "dvc", "repro", "dataset@small")
+    command(other, sys.executable, "-m", "dvc", "repro", "dataset")
     assert changed_stages(other, "small", MAIN) == MAIN.names[2:]
     dvc(other, "repro")
     assert changed_stages(other, "small", MAIN) == []
@@ -69,13 +69,9 @@ def test_both_doors_lead_to_one_result(finished, prefect_server, tmp_path, monke
 @pytest.mark.slow
 def test_a_stage_whose_code_changed_runs_again_and_no_other(finished, monkeypatch):
     assert changed_stages(finished, "small", MAIN) == []
-    plain = Sources.digest
-
-    def digest(sources, names):
-        return "of other code" if "tasks.pipeline.teach:train_group" in names else plain(sources, names)
-
-    monkeypatch.setattr(Sources, "digest", digest)
-    assert changed_stages(finished, "small", MAIN) == ["parameters", "teach"]
+    plain = code._digest
+    monkeypatch.setattr(code, "_digest", lambda name: "new" if name == "terrine.measures" else plain(name))
+    assert changed_stages(finished, "small", MAIN) == ["parameters", "evaluate", "distance"]
 
 
 @pytest.mark.slow
@@ -85,7 +81,7 @@ def test_a_forced_release_returns_the_stored_answers_and_costs_nothing(finished,
     statement = read_json(folders.statement)
     rows = ledger_rows()
     assert statement["noise"] == "secure"
-    dvc(finished, "repro", "--force", "--single-item", "aggregate@small")
+    dvc(finished, "repro", "--force", "--single-item", "aggregate")
     assert read_table(folders.answers / "answers.parquet").equals(answers)
     assert read_json(folders.statement) == statement
     shutil.rmtree(folders.release)

@@ -32,9 +32,9 @@ def test_two_doors_lead_to_one_result_and_the_run_of_params_yaml_is_left_alone(t
     assert statement["private"]
     assert statement["teachers"] == 4
     assert changed_stages(tiny, "tiny", TRANSCRIPTION) == []
-    assert "up to date" in dvc(tiny, "repro", "selected/dvc.yaml")
+    assert "up to date" in dvc(tiny, "repro", "runs/tiny/dvc.yaml")
     assert "nothing to do" in terrine("run")
-    dvc(tiny, "repro", "--force", "--single-item", "selected/dvc.yaml:transcribe@tiny")
+    dvc(tiny, "repro", "--force", "--single-item", "runs/tiny/dvc.yaml:transcribe")
     assert read_json(Folders(tiny, "tiny").statement) == statement
     # The run of the main pipeline was never begun, and is what `dvc repro` alone would make.
     assert changed_stages(tiny, "small", MAIN) == MAIN.names
@@ -57,4 +57,4 @@ def test_a_budget_that_cannot_be_met_is_refused_before_anything_is_made(tiny):
     with pytest.raises(BudgetError, match=r"annotation\.sigma to"):
         run(preset="tiny", set_=["transcription.annotation.sigma=1"], seed=None)
     assert not (tiny / "data").exists()
-    assert not (tiny / "selected").exists()
+    assert not (tiny / "runs").exists()

@@ -185,7 +185,7 @@ def test_drawing_images_is_not_timed_in_public_where_the_source_of_the_data_is_r
 
 @pytest.mark.parametrize(("pipeline", "apart"), [(MAIN, APART), (TRANSCRIPTION, {"start"})])
 def test_the_graph_says_which_stages_touch_nothing_private(pipeline, apart):
-    assert pipeline.apart_from_private == apart
+    assert pipeline.public_stages == apart
 
 
 def test_a_runs_name_tells_nobody_outside_which_account_or_path_it_was_given(project):

@@ -6,6 +6,7 @@ import re
 import pytest
 import yaml
 
+from tasks.config.params import Params
 from tasks.pipeline.graph import HEAD, MAIN
 from tasks.runtime.graph import load
 from tasks.runtime.step import Step
@@ -34,8 +35,7 @@ def kind(request):
 @pytest.fixture
 def stages(kind):
     """The stages of a pipeline as DVC reads them."""
-    content = yaml.safe_load(PIPELINES[kind].dvc_yaml("", wdir=".."))
-    return {name: stage["do"] for name, stage in content["stages"].items()}
+    return yaml.safe_load(PIPELINES[kind].dvc_yaml(""))["stages"]
 
 
 def paths(entries):
@@ -47,34 +47,64 @@ def zones(entries):
     return {match[1] for match in found if match}
 
 
+def artefacts(stage):
+    """What a stage reads beside its settings and the digest of its code."""
+    return [path for path in stage.get("deps", []) if "/code/" not in path]
+
+
 def test_dvc_yaml_is_what_the_graph_says(pytestconfig):
     assert (pytestconfig.rootpath / "dvc.yaml").read_text() == MAIN.dvc_yaml(HEAD)
 
 
 def test_every_artefact_lies_in_a_zone_under_the_runs_name(stages):
     for stage in stages.values():
-        assert stage["wdir"] == ".."
         for path in paths(stage["outs"]):
-            assert re.match(rf"data/({'|'.join(ZONES)})/\$\{{item\}}/", path), path
+            assert re.match(rf"data/({'|'.join(ZONES)})/\$\{{run\}}/", path), path
 
 
-def test_stages_read_their_settings_at_home_and_what_anybody_may_read_of_them_is_made_beside(stages):
+def test_stages_read_their_settings_at_home_and_what_anybody_may_read_of_them_is_made_beside(stages, kind):
     """The settings name files and accounts: the full ones are private, and their redacted copy is read by no stage."""
-    full, redacted = "data/private/${item}/parameters.yaml", "data/public/${item}/parameters.yaml"
-    code = "data/private/${item}/code.json"
-    assert set(paths(stages["parameters"]["outs"])) == {full, redacted, code}
-    for name, stage in stages.items():
-        read = {path: keys for entry in stage["params"] for path, keys in entry.items()}
-        assert set(read) == ({"params.yaml"} if name == "parameters" else {full, code}), name
-        assert name == "parameters" or read[code] == [name]
-        assert redacted not in paths(stage.get("deps")), name
+    full, redacted = "data/private/${run}/parameters.yaml", "data/public/${run}/parameters.yaml"
+    code, chosen = "data/private/${run}/code", "data/private/${run}/chosen.yaml"
+    assert set(paths(stages["parameters"]["outs"])) == {full, redacted, code, chosen}
+    assert stages["parameters"]["params"] == [{"params.yaml": None}]
+    for name, stage in list(stages.items())[1:]:
+        read = [entry for entry in stage["params"] if isinstance(entry, str)]
+        assert read == PIPELINES[kind][name].settings.split()
+        assert {path for entry in stage["params"] if isinstance(entry, dict) for path in entry} <= {chosen}
+        assert f"{code}/{name}" in stage["deps"]
+        assert redacted not in stage["deps"], name
+
+
+def test_any_other_run_has_the_same_stages_with_paths_from_its_folder(kind):
+    text = PIPELINES[kind].dvc_yaml("", "clinic-a")
+    assert "${" not in text
+    own, default = (yaml.safe_load(each) for each in (text, PIPELINES[kind].dvc_yaml("").replace("${run}", "clinic-a")))
+    for name, stage in own["stages"].items():
+        assert stage.pop("wdir") == "../.."
+        params = {path: keys for entry in stage.pop("params") for path, keys in entry.items()}
+        read = params.pop("runs/clinic-a/params.yaml")
+        expected = default["stages"][name].pop("params")
+        assert [*(read or ()), *[{path: keys} for path, keys in params.items()]] == expected or name == "parameters"
+        assert stage == default["stages"][name]
+    for path in (*own["metrics"], own["artifacts"]["student"]["path"]):
+        assert path.startswith("../../data/release/clinic-a/")
+
+
+def test_params_yaml_has_all_that_dvc_compares(pytestconfig):
+    values = yaml.safe_load((pytestconfig.rootpath / "params.yaml").read_text())
+    assert values.keys() == {"run", "description", *Params.model_fields}
+    for stage in MAIN.stages:
+        for key in stage.settings.split():
+            section, _, name = key.partition(".")
+            assert not name or name in values[section], key
 
 
 def test_only_what_has_noise_is_made_of_private_artefacts_and_released(stages, kind):
     crossing = {
         name: {path.rpartition("/")[2] for path in left}
         for name, stage in stages.items()
-        if "private" in zones(stage.get("deps"))
+        if "private" in zones(artefacts(stage))
         and (left := [path for path in paths(stage["outs"]) if not path.startswith("data/private/")])
     }
     assert crossing == MAY_CROSS[kind]
@@ -85,7 +115,7 @@ def test_what_depends_on_private_data_only_through_others_is_private_or_released
     producer = {path: name for name, stage in stages.items() for path in paths(stage["outs"])}
 
     def tainted(name):
-        deps = paths(stages[name].get("deps"))
+        deps = artefacts(stages[name])
         if any(path.startswith("data/private/") for path in deps):
             return True
         return any(tainted(producer[path]) for path in deps if path in producer and path.startswith("data/public/"))

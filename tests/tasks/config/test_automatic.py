@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from tasks.config.presets import read_preset, resolve, with_assignments
+from tasks.config.presets import complete, read_preset, resolve, with_assignments
 from terrine.errors import SettingError
 
 
@@ -102,14 +102,11 @@ def test_settings_that_contradict_one_another_are_refused(pytestconfig, preset, 
 
 @pytest.mark.parametrize(("in_the_project", "student"), [("gradients", "sums"), ("histogram", "linear")])
 def test_a_mechanism_of_the_project_selects_its_student(tmp_path, in_the_project, student):
-    """As `dvc repro` reads it: params.yaml below a preset that sets neither, or only the other."""
-    (tmp_path / "experiments").mkdir()
+    """As `dvc repro` reads it from a short params.yaml, and from one with all settings."""
     sigma = ", sigma: 30" * (student == "linear")
-    project = f"run: plain\naggregation: {{mechanism: {in_the_project}{sigma}}}\n"
-    (tmp_path / "params.yaml").write_text(project)
-    (tmp_path / "experiments" / "plain.yaml").write_text("description: digits\nstudent: {l2: 0.1}\n")
+    (tmp_path / "params.yaml").write_text(f"run: plain\naggregation: {{mechanism: {in_the_project}{sigma}}}\n")
     params = resolve(tmp_path, "plain")
     assert (params.aggregation.mechanism, params.student.kind) == (in_the_project, student)
-    other = {"sums": "aggregation: {mechanism: histogram, sigma: 30}", "linear": "aggregation: {mechanism: moments}"}
-    (tmp_path / "experiments" / "other.yaml").write_text(f"description: digits\n{other[student]}\n")
-    assert (resolve(tmp_path, "other").student.kind == "sums") == (student == "linear")
+    (tmp_path / "params.yaml").write_text(complete(tmp_path, "plain"))
+    assert resolve(tmp_path, "plain") == params
+    assert read_preset(tmp_path, "plain").overrides.keys() <= {"aggregation", "student", "data", "tracking"}

@@ -23,7 +23,7 @@ def with_(**sections):
 
 def test_the_projects_own_parameters_are_valid(pytestconfig):
     values = read_yaml(pytestconfig.rootpath / "params.yaml")
-    values.pop("run")
+    assert (values.pop("run"), bool(values.pop("description"))) == ("terrine-digits", True)
     assert validate(values).aggregation.sigma > 0
 
 

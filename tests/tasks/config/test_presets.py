@@ -8,6 +8,7 @@ import pytest
 from tasks.config.presets import (
     FOLDERS,
     derive,
+    parameter_file,
     presets,
     presets_by_group,
     project_root,
@@ -42,7 +43,7 @@ def test_every_preset_is_valid_and_says_in_one_line_what_it_is(project):
 
 def test_a_preset_without_copies_does_not_inherit_a_penalty_that_was_chosen_for_copies(project):
     for preset in presets(project):
-        own = read_yaml(project / "experiments" / f"{preset.name}.yaml")
+        own = read_yaml(parameter_file(project, preset.name))
         assert own.get("teachers", {}).get("copies") != 0 or "ridge" in own["teachers"], preset.name
 
 

@@ -2,7 +2,6 @@
 
 import logging
 from concurrent.futures import ThreadPoolExecutor
-from itertools import chain
 from threading import Event
 
 import pytest
@@ -67,15 +66,19 @@ def test_what_the_dead_left_is_cleared_when_nobody_makes_a_run_and_nothing_else_
         tmp_path / ".notes.old",
     ]
     cache = tmp_path / ".dvc" / "cache" / "files" / "md5"
-    dead += [cache / f".{22 * 'a'}.tmp", cache / "ab" / f"cdef.{11 * 'a-'}.tmp"]
+    dead += [
+        cache / "cd" / "emptied by a power cut",
+        cache / f".{22 * 'a'}.tmp",
+        cache / "ab" / f"cdef.{11 * 'a-'}.tmp",
+    ]
     dead += [folders.private / ".YejvyA83k6GkM9f4cF4ipg.tmp", folders.student / f"head.safetensors.{11 * '_B'}.tmp"]
     kept += [cache / "ab" / "cdef", cache / "ab" / "cdef.tmp"]
     kept += [Folders(tmp_path, "other").private / f".{22 * 'a'}.tmp"]
+    kept += [cache / "d4" / "1d8cd98f00b204e9800998ecf8427e"]  # an empty file
     for path in (*dead, *kept):
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch()
-    found = (leftovers.of_a_run(folders), leftovers.of_the_project(tmp_path), leftovers.of_dvc(tmp_path, folders))
-    leftovers.remove(list(chain(*found)))
+        path.write_text("" if "cache" in path.parts and path.parent.name != "ab" else "content")
+    leftovers.remove(leftovers.of_a_run(folders) + leftovers.of_the_project(tmp_path))
     assert [path for path in dead if path.exists()] == []
     assert all(path.exists() for path in kept)
 

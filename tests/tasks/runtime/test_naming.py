@@ -73,7 +73,7 @@ def test_what_a_named_run_says_of_the_site_is_not_offered_to_git(project):
         name_run(project, name, "own", OWN)
     assert status() == before
     select(project, "clinic-a", MAIN)
-    assert status() == before + "?? selected/dvc.lock\n?? selected/dvc.yaml\n"
+    assert status() == before
 
 
 def test_settings_may_change_until_the_release_and_then_only_those_that_it_does_not_hang_on(project):

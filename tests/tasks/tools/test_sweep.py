@@ -50,7 +50,6 @@ def project(tmp_path, pytestconfig, monkeypatch):
     for name in ("params.yaml", "dvc.yaml"):
         shutil.copy(pytestconfig.rootpath / name, tmp_path)
     (tmp_path / "experiments").mkdir()
-    shutil.copy(pytestconfig.rootpath / "experiments" / "terrine-digits.yaml", tmp_path / "experiments")
     (tmp_path / "experiments" / "trial.yaml").write_text(yaml.safe_dump(PRESET))
     monkeypatch.setenv("TERRINE_ROOT", str(tmp_path))
     return tmp_path

@@ -1,0 +1,72 @@
+"""Reuse of a stage's results by other runs, for stages that draw no noise for a release and read no source.
+
+A finished stage of this kind leaves its artefacts in data/private/shared under a digest of everything they depend on:
+settings, code and the content of the artefacts it read. A run on the same data and account takes them from there, as
+hard links if the file system has them.
+"""
+
+from __future__ import annotations
+
+import shutil
+from operator import attrgetter
+from pathlib import Path
+
+from tasks.config.values import digest
+from tasks.runtime.code import code_digest
+from tasks.runtime.graph import Stage
+from tasks.runtime.locks import locked, of_project
+from tasks.runtime.run import Run
+from tasks.runtime.store import atomic_folder, link, read_json, write_json
+from terrine.errors import ArtefactError
+from terrine.files import file_digest
+
+WHOLE = "digests.json"
+"""Digests of the artefacts that are kept beside it."""
+
+
+def reuse_outputs(run: Run, stage: Stage) -> bool:
+    """Link a stage's artefacts into a run if this or another run made them from the same inputs; return whether so."""
+    if not stage.shared or not (kept := _kept(run, stage)).is_dir():
+        return False
+    if read_json(kept / WHOLE) != _digests(kept, stage):  # damaged since, or changed through a link in a run's folder
+        shutil.rmtree(kept, ignore_errors=True)
+        return False
+    for name in _names(stage):
+        link(kept / name, run.folders.private / name)
+    return True
+
+
+def share_outputs(run: Run, stage: Stage) -> None:
+    """Keep what a stage made for runs with the same inputs."""
+    if stage.shared:
+        with locked(of_project(run.root, "shared")), atomic_folder(_kept(run, stage)) as folder:
+            for name in _names(stage):
+                link(run.folders.private / name, folder / name)
+            write_json(folder / WHOLE, _digests(folder, stage))
+
+
+def _digests(kept: Path, stage: Stage) -> list[str]:
+    return [_digest_of(kept / name) for name in _names(stage)]
+
+
+def _names(stage: Stage) -> list[str]:
+    return [artefact.removeprefix("private/") for artefact in stage.makes.split()]
+
+
+def _kept(run: Run, stage: Stage) -> Path:
+    """Return where the artefacts are kept that a stage makes from the inputs that a run has now."""
+    params, needs = run.params, [artefact.partition("/") for artefact in stage.needs.split()]
+    inputs = [
+        *(str(each) for each in (stage.name, params.data, params.privacy.unit, params.ledger)),
+        *(f"{key} {attrgetter(key)(params)!r}" for key in stage.settings.split()),
+        code_digest(run, stage),
+        *(_digest_of(run.folders.zone(zone) / name) for zone, _, name in needs),
+    ]
+    return run.root / "data" / "private" / "shared" / f"{stage.name}-{digest(inputs)}"
+
+
+def _digest_of(folder: Path) -> str:
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    if not files:
+        raise ArtefactError(f"{folder} is missing. Run the stage that makes it, or the whole pipeline.")
+    return digest([f"{path.relative_to(folder)} {file_digest(path)}" for path in files], 64)
