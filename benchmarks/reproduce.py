@@ -31,8 +31,7 @@ from rich.text import Text
 from benchmarks.cells import common_options
 from flows.cli import main as run_command
 from flows.environment import prepare_environment
-from flows.logs import LoggedError
-from flows.printing import printer
+from flows.printing import LoggedError, printer
 from flows.stopping import stoppable
 
 prepare_environment()

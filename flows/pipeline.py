@@ -23,7 +23,7 @@ from prefect.runtime import deployment, flow_run
 from prefect.states import Cancelling
 
 from flows import server
-from flows.logs import shorten_users_errors
+from flows.printing import shorten_users_errors
 from flows.runners import cuda_devices
 from flows.site_policy import check_overrides
 from flows.stages import run_stage, run_stages

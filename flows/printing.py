@@ -1,12 +1,15 @@
-"""Consoles and tables of the commands. Text is printed as it is: names, paths and errors may contain brackets."""
+"""Consoles, tables and errors of the commands. Text is printed as it is: names and paths may contain brackets."""
 
 from __future__ import annotations
 
+import logging
 import os
 from typing import Any, TextIO
 
 from rich.console import Console
 from rich.table import Column, Table
+
+from terrine.errors import TerrineError
 
 WIDE = 160
 """Width of lines in files and pipes, in characters."""
@@ -23,3 +26,28 @@ def printer(file: TextIO | None = None, *, stderr: bool = False, soft_wrap: bool
 def plain_table(*columns: str | Column, **options: Any) -> Table:
     """Return a table without lines, and without a heading if it has no columns yet."""
     return Table(*columns, **{"box": None, "pad_edge": False, "show_header": bool(columns), **options})
+
+
+class LoggedError(Exception):
+    """A defect. Its message is the last line of the traceback; a note names the log with the rest."""
+
+
+class UserErrors(logging.Filter):
+    """Reduces log records about a TerrineError to its message; other errors keep their traceback."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        error = record.exc_info[1] if isinstance(record.exc_info, tuple) else None
+        if isinstance(error, TerrineError):
+            record.msg, record.args = str(error), None
+            record.exc_info = record.exc_text = None
+        return True
+
+
+def shorten_users_errors() -> None:
+    """Log errors that users can act on without traceback in Prefect's logs."""
+    from prefect.logging import get_logger
+
+    for name in ("flow_runs", "task_runs", "flow_engine", "engine"):
+        logger = get_logger(name)
+        if not any(isinstance(known, UserErrors) for known in logger.filters):
+            logger.addFilter(UserErrors())

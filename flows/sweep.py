@@ -16,9 +16,8 @@ from prefect.runtime import deployment
 from rich.table import Table
 
 from flows.environment import prepare_environment
-from flows.logs import shorten_users_errors
 from flows.making import make
-from flows.printing import printer
+from flows.printing import printer, shorten_users_errors
 from flows.server import prefect_server
 from flows.site_policy import check_overrides
 from flows.stages import is_made, make_changed, state_anew

@@ -22,8 +22,7 @@ from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, SpinnerColumn, Task, TaskID, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from flows.logs import LoggedError
-from flows.printing import printer
+from flows.printing import LoggedError, printer
 from tasks.runtime.progress import CURRENT
 from tasks.runtime.store import Folders
 from terrine.errors import TerrineError

@@ -11,8 +11,7 @@ from rich.text import Text
 
 from flows.cli import accounting, audit, check, compare, images, ledger, party, release, run, student, sweep
 from flows.environment import prepare_environment
-from flows.logs import LoggedError
-from flows.printing import printer
+from flows.printing import LoggedError, printer
 from flows.stopping import stoppable
 from terrine.errors import TerrineError
 

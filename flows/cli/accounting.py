@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -14,7 +15,8 @@ from flows.cli.options import JsonOption
 from flows.printing import plain_table, printer
 from terrine.errors import SettingError
 
-_VOTES, _SANITISED, _BUDGET = "Cost of votes", "Sanitised ε", "Noise for a budget, without votes"
+_sanitised_option = partial(typer.Option, rich_help_panel="Sanitised ε")
+_budget_option = partial(typer.Option, rich_help_panel="Noise for a budget, without votes")
 
 
 def account(
@@ -52,11 +54,9 @@ def account(
     order: Annotated[float | None, typer.Option(help="Its RDP order; default: the best.")] = None,
     beta: Annotated[float | None, typer.Option(help="Its smoothing; default: the best.")] = None,
     sigma_ss: Annotated[float | None, typer.Option("--sigma-ss", help="Its noise; default: the best.")] = None,
-    epsilon: Annotated[float | None, typer.Option(help="Budget ε.", rich_help_panel=_BUDGET)] = None,
-    answers: Annotated[int | None, typer.Option(help="Number of answers to pay for.", rich_help_panel=_BUDGET)] = None,
-    tests: Annotated[
-        int, typer.Option(help="Number of threshold tests before them, with --sigma1.", rich_help_panel=_BUDGET)
-    ] = 0,
+    epsilon: Annotated[float | None, _budget_option(help="Budget ε.")] = None,
+    answers: Annotated[int | None, _budget_option(help="Number of answers to pay for.")] = None,
+    tests: Annotated[int, _budget_option(help="Number of threshold tests before them, with --sigma1.")] = 0,
     as_json: JsonOption = False,
 ) -> None:
     """Compute the cost of answering votes, and which of the figures may be published; or the noise for a budget.

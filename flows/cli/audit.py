@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -17,64 +18,40 @@ if TYPE_CHECKING:
     from tasks.runtime.run import Run
 
 Result = dict[str, Any]
-_RUN, _MECHANISM = "Attacks on a run", "Attack on a mechanism"
+_run_option = partial(typer.Option, rich_help_panel="Attacks on a run")
+_mechanism_option = partial(typer.Option, rich_help_panel="Attack on a mechanism")
 
 
 def audit(
     run: Annotated[
         str | None,
-        typer.Option(
-            help="Audit the mechanism of this run and add the bound to its statement. For other attacks on a run the "
-            "default is the run selected last.",
-            rich_help_panel=_RUN,
-        ),
+        _run_option(help="Audit the mechanism of this run, or attack it otherwise; default: the one selected."),
     ] = None,
     canaries: Annotated[
-        int | None,
-        typer.Option(
-            help="Plant this many records in copies of the run and look for them in what the copies release; at most "
-            "one per teacher.",
-            rich_help_panel=_RUN,
-        ),
+        int | None, _run_option(help="Plant this many records in copies of the run; at most one per teacher.")
     ] = None,
     neighbours: Annotated[
-        int | None,
-        typer.Option(help="Exchange this many units of the data and count affected teachers.", rich_help_panel=_RUN),
+        int | None, _run_option(help="Exchange this many units of the data and count affected teachers.")
     ] = None,
     membership: Annotated[
-        bool,
-        typer.Option("--membership", help="Membership inference against the student (LiRA).", rich_help_panel=_RUN),
+        bool, _run_option("--membership", help="Membership inference against the student (LiRA).")
     ] = False,
     shadows: Annotated[
-        int | None,
-        typer.Option(
-            help="Number of shadow runs: by default 1 with --canaries, 16 with --membership.", rich_help_panel=_RUN
-        ),
+        int | None, _run_option(help="Number of shadow runs: by default 1 with --canaries, 16 with --membership.")
     ] = None,
-    mechanism: Annotated[str, typer.Option(help="Mechanism without --run.", rich_help_panel=_MECHANISM)] = "gnmax",
-    sigma: Annotated[
-        float, typer.Option(help="Noise of the answers of gnmax, confident and histogram.", rich_help_panel=_MECHANISM)
-    ] = 10.0,
-    scale: Annotated[float, typer.Option(help="Scale of lnmax's Laplace noise.", rich_help_panel=_MECHANISM)] = 2.0,
-    threshold: Annotated[float, typer.Option(help="Threshold of confident.", rich_help_panel=_MECHANISM)] = 80.0,
-    sigma1: Annotated[
-        float, typer.Option(help="Noise of confident's threshold test.", rich_help_panel=_MECHANISM)
-    ] = 10.0,
-    teachers: Annotated[
-        int, typer.Option(help="Number of teachers in the synthetic histograms.", rich_help_panel=_MECHANISM)
-    ] = 100,
-    runs: Annotated[
-        int, typer.Option(help="Runs on each of two neighbouring histograms.", rich_help_panel=_MECHANISM)
-    ] = 400,
+    mechanism: Annotated[str, _mechanism_option(help="Mechanism without --run.")] = "gnmax",
+    sigma: Annotated[float, _mechanism_option(help="Noise of the answers of gnmax, confident and histogram.")] = 10.0,
+    scale: Annotated[float, _mechanism_option(help="Scale of lnmax's Laplace noise.")] = 2.0,
+    threshold: Annotated[float, _mechanism_option(help="Threshold of confident.")] = 80.0,
+    sigma1: Annotated[float, _mechanism_option(help="Noise of confident's threshold test.")] = 10.0,
+    teachers: Annotated[int, _mechanism_option(help="Number of teachers in the synthetic histograms.")] = 100,
+    runs: Annotated[int, _mechanism_option(help="Runs on each of two neighbouring histograms.")] = 400,
     queries: Annotated[
-        int | None,
-        typer.Option(help="Queries in a run; default: the most informative number.", rich_help_panel=_MECHANISM),
+        int | None, _mechanism_option(help="Queries in a run; default: the most informative number.")
     ] = None,
-    delta: Annotated[float, typer.Option(help="δ.", rich_help_panel=_MECHANISM)] = 1e-5,
-    noise: Annotated[
-        Literal["secure", "replay"], typer.Option(help="Source of the noise.", rich_help_panel=_MECHANISM)
-    ] = "secure",
-    seed: Annotated[int, typer.Option(help="Seed of replayed noise.", rich_help_panel=_MECHANISM)] = 0,
+    delta: Annotated[float, _mechanism_option(help="δ.")] = 1e-5,
+    noise: Annotated[Literal["secure", "replay"], _mechanism_option(help="Source of the noise.")] = "secure",
+    seed: Annotated[int, _mechanism_option(help="Seed of replayed noise.")] = 0,
     confidence: Annotated[float, typer.Option(help="Confidence of the audit's bound.")] = 0.95,
     as_json: JsonOption = False,
 ) -> None:

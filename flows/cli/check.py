@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from tasks.tools.check import Finding
     from terrine.planning import Advice
 
-_ADVICE = "Advice without data"
+_advice_option = partial(typer.Option, rich_help_panel="Advice without data")
 
 
 def check(
@@ -31,31 +32,16 @@ def check(
     installation: Annotated[
         bool, typer.Option("--installation", help="Check versions, devices and the project instead of a run.")
     ] = False,
-    units: Annotated[
-        int | None,
-        typer.Option(min=1, help="Approximate number of records or groups.", rich_help_panel=_ADVICE),
-    ] = None,
-    classes: Annotated[int | None, typer.Option(min=2, help="Number of classes.", rich_help_panel=_ADVICE)] = None,
-    epsilon: Annotated[float | None, typer.Option(help="Budget of the run.", rich_help_panel=_ADVICE)] = None,
-    delta: Annotated[float, typer.Option(help="δ of the budget.", rich_help_panel=_ADVICE)] = 1e-5,
-    group: Annotated[
-        bool,
-        typer.Option("--group", help="Protect groups (privacy.unit=group), not records.", rich_help_panel=_ADVICE),
-    ] = False,
-    features: Annotated[
-        int, typer.Option(min=1, help="Number of features that a linear head reads.", rich_help_panel=_ADVICE)
-    ] = 200,
-    apart: Annotated[
-        bool, typer.Option("--apart", help="Sums over records are not possible.", rich_help_panel=_ADVICE)
-    ] = False,
-    one_round: Annotated[
-        bool, typer.Option("--one-round", help="Data owners can answer only once.", rich_help_panel=_ADVICE)
-    ] = False,
+    units: Annotated[int | None, _advice_option(min=1, help="Approximate number of records or groups.")] = None,
+    classes: Annotated[int | None, _advice_option(min=2, help="Number of classes.")] = None,
+    epsilon: Annotated[float | None, _advice_option(help="Budget of the run.")] = None,
+    delta: Annotated[float, _advice_option(help="δ of the budget.")] = 1e-5,
+    group: Annotated[bool, _advice_option("--group", help="Protect groups (privacy.unit=group), not records.")] = False,
+    features: Annotated[int, _advice_option(min=1, help="Number of features that a linear head reads.")] = 200,
+    apart: Annotated[bool, _advice_option("--apart", help="Sums over records are not possible.")] = False,
+    one_round: Annotated[bool, _advice_option("--one-round", help="Data owners can answer only once.")] = False,
     not_linear: Annotated[
-        bool,
-        typer.Option(
-            "--not-linear", help="A linear head on fixed features is not sufficient.", rich_help_panel=_ADVICE
-        ),
+        bool, _advice_option("--not-linear", help="A linear head on fixed features is not sufficient.")
     ] = False,
 ) -> None:
     """Check the data, the settings and the budget of a run; exit with status 1 if the run would be refused.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,7 +20,8 @@ from terrine.errors import SettingError
 if TYPE_CHECKING:
     from terrine.privacy.ledger.ledger import Ledger
 
-_PLACE, _CHANGE = "Ledger of another project", "Changes"
+_place_option = partial(typer.Option, rich_help_panel="Ledger of another project")
+_change_option = partial(typer.Option, rich_help_panel="Changes")
 
 
 def ledger(
@@ -38,34 +40,22 @@ def ledger(
     ] = None,
     account: Annotated[
         str | None,
-        typer.Option(
-            help="ledger.account of runs, or the start of its digest; required if there are several.",
-            rich_help_panel=_CHANGE,
-        ),
+        _change_option(help="ledger.account of runs, or the start of its digest; required if there are several."),
     ] = None,
     budget: Annotated[
-        str | None,
-        typer.Option(help="New ε of the account over all runs, or 'none' for no limit.", rich_help_panel=_CHANGE),
+        str | None, _change_option(help="New ε of the account over all runs, or 'none' for no limit.")
     ] = None,
-    delta: Annotated[float | None, typer.Option(help="New δ; default: unchanged.", rich_help_panel=_CHANGE)] = None,
+    delta: Annotated[float | None, _change_option(help="New δ; default: unchanged.")] = None,
     link: Annotated[
         str | None,
-        typer.Option(
+        _change_option(
             help="Another account about the same people, to be linked permanently: releases of either are charged to "
-            "both budgets.",
-            rich_help_panel=_CHANGE,
+            "both budgets."
         ),
     ] = None,
-    url: Annotated[
-        str | None,
-        typer.Option(help="Database; default: ledger.url of params.yaml.", rich_help_panel=_PLACE),
-    ] = None,
-    store: Annotated[
-        Path | None, typer.Option(help="Folder of the releases; default: ledger.store.", rich_help_panel=_PLACE)
-    ] = None,
-    key: Annotated[
-        Path | None, typer.Option(help="The site's key; default: ledger.key.", rich_help_panel=_PLACE)
-    ] = None,
+    url: Annotated[str | None, _place_option(help="Database; default: ledger.url of params.yaml.")] = None,
+    store: Annotated[Path | None, _place_option(help="Folder of the releases; default: ledger.store.")] = None,
+    key: Annotated[Path | None, _place_option(help="The site's key; default: ledger.key.")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show budgets, what was spent, and every release over all runs; or verify or change the ledger.

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from enum import StrEnum
 from pathlib import Path
@@ -75,36 +73,48 @@ def predict(
 
 
 def _print_images(predictions: list[Prediction], student: StudentModel, as_json: bool, as_csv: bool) -> None:
-    """Print the answers for image files."""
+    """Print the predictions for image files."""
+    import pandas as pd
+
+    scale, findings = student.scale, student.findings
     if as_json:
-        typer.echo(
-            json.dumps(
-                [_values(prediction, student.findings) for prediction in predictions], indent=2, ensure_ascii=False
-            )
-        )
+        records = [
+            {"image": str(one.file), "findings": one.probabilities}
+            if findings
+            else {"image": str(one.file), "class": one.label}
+            | ({} if one.number is None else {"number": one.number})
+            | {"probability": one.probability, "probabilities": one.probabilities}
+            for one in predictions
+        ]
+        typer.echo(json.dumps(records, indent=2, ensure_ascii=False))
     elif as_csv:
-        typer.echo(_csv(predictions, student.class_names, student.findings, student.scale is not None), nl=False)
-    elif student.findings:
+        likeliest = [] if findings else ["number"] * (scale is not None) + ["class", "probability"]
+        columns = ["image", *likeliest, *(f"probability of {name}" for name in student.class_names)]
+        rows = [
+            {"image": str(one.file), "number": one.number, "class": one.label, "probability": one.probability}
+            | {f"probability of {name}": value for name, value in one.probabilities.items()}
+            for one in predictions
+        ]
+        typer.echo(pd.DataFrame(rows, columns=columns).to_csv(index=False, float_format="%.6f"), nl=False)
+    elif findings:
         table = plain_table(Column("image", overflow="fold"), "finding", "score")
-        for prediction in predictions:
-            shown = str(prediction.file)
-            for name, score in sorted(prediction.probabilities.items(), key=lambda pair: -pair[1]):
-                table.add_row(shown, name, f"{100 * score:.1f} %")
-                shown = ""
+        for one in predictions:
+            ranked = sorted(one.probabilities.items(), key=lambda pair: -pair[1])
+            for place, (name, score) in enumerate(ranked):
+                table.add_row("" if place else str(one.file), name, f"{100 * score:.1f} %")
         printer().print(table)
     else:
-        scale = student.scale
         middle = ["class"] if scale is None else ["number", "bin"] if scale.edges else ["grade", "mean grade"]
         table = plain_table(Column("image", overflow="fold"), *middle, "probability")
-        for prediction in predictions:
-            said = [prediction.label] if scale is None else [prediction.label, f"{prediction.number:.4g}"]
+        for one in predictions:
+            said = [one.label] if scale is None else [one.label, f"{one.number:.4g}"]
             said = said[::-1] if middle[0] == "number" else said
-            table.add_row(str(prediction.file), *said, f"{100 * prediction.probability:.1f} %")
+            table.add_row(str(one.file), *said, f"{100 * one.probability:.1f} %")
         printer().print(table)
 
 
 def _print_rows(files: list[RowPredictions], as_json: bool, as_csv: bool) -> None:
-    """Print the answers for rows of tables: by file where there are several, and by the line of a row."""
+    """Print the predictions for rows of tables, by file if there are several, and by line."""
     import pandas as pd
 
     for file in files:
@@ -124,32 +134,6 @@ def _print_rows(files: list[RowPredictions], as_json: bool, as_csv: bool) -> Non
         for values in found[shown].assign(probability=[f"{100 * p:.1f} %" for p in found["probability"]]).to_numpy():
             table.add_row(*(f"{value:.4g}" if isinstance(value, float) else str(value) for value in values))
         printer().print(table)
-
-
-def _values(prediction: Prediction, findings: bool) -> dict[str, object]:
-    if findings:
-        return {"image": str(prediction.file), "findings": prediction.probabilities}
-    return {
-        "image": str(prediction.file),
-        "class": prediction.label,
-        **({} if prediction.number is None else {"number": prediction.number}),
-        "probability": prediction.probability,
-        "probabilities": prediction.probabilities,
-    }
-
-
-def _csv(predictions: list[Prediction], names: list[str], findings: bool, ordered: bool) -> str:
-    stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
-    likeliest = [] if findings else [*(["number"] if ordered else []), "class", "probability"]
-    writer.writerow(["image", *likeliest, *(f"probability of {name}" for name in names)])
-    for prediction in predictions:
-        values = [f"{prediction.probabilities[name]:.6f}" for name in names]
-        said = [] if findings else [prediction.label, f"{prediction.probability:.6f}"]
-        if ordered:
-            said.insert(0, f"{prediction.number:.6g}")
-        writer.writerow([str(prediction.file), *said, *values])
-    return stream.getvalue()
 
 
 def serve(

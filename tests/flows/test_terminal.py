@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from flows.logs import LoggedError
+from flows.printing import LoggedError
 from flows.terminal import SHOWN, quiet
 from terrine.errors import InputError
 
