@@ -14,6 +14,7 @@ from flows.execution import Executor, InProcess, executor
 from flows.terminal import SHOWN
 from tasks.config.presets import resolve
 from tasks.pipeline.graph import MAIN
+from tasks.pipeline.mlflow_runs import tracked
 from tasks.runtime import leftovers, timing
 from tasks.runtime.accounts import budget_explained
 from tasks.runtime.code import write_code
@@ -183,6 +184,7 @@ def run_stages(
         selects: Whether later commands refer to this run.
     """
     clear(root, run)
+    run_one = tracked(run_one)
     with making(root, run):
         pipeline, lines = begin(root, run), SHOWN.get()
         if selects:

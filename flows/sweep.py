@@ -65,8 +65,7 @@ def sweep(
         select: How the best candidate is chosen.
         workers: Number of candidates that are made at the same time.
     """
-    from tasks.tools.sweep import candidates_of, check_budget, outcome
-    from tasks.tools.sweep_tracking import cells_of, log_sweep, summary
+    from tasks.tools.sweep import candidates_of, cells_of, check_budget, log_sweep, outcome, summary
 
     root = project_root()
     console = printer(soft_wrap=True)

@@ -1,11 +1,10 @@
-"""`terrine compare`: finished runs side by side, ε against accuracy, in the terminal, as a page or in MLflow."""
+"""`terrine compare`: finished runs side by side, ε against accuracy, in the terminal or in MLflow."""
 
 from __future__ import annotations
 
 import json
 import os
 import sys
-from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
@@ -17,7 +16,6 @@ from flows.printing import plain_table, printer
 
 def compare(
     runs: Annotated[list[str] | None, typer.Argument(help="Names of finished runs; default: all of them.")] = None,
-    html: Annotated[Path | None, typer.Option(help="Also write a page with a chart to this file.")] = None,
     as_json: JsonOption = False,
     as_csv: CsvOption = False,
     ui: Annotated[
@@ -33,17 +31,14 @@ def compare(
     if ui:
         _open_mlflow(port)
     from tasks.config.presets import project_root
-    from tasks.reports.comparison import columns, compared, comparison_page, differences, front, readable
+    from tasks.reports.comparison import columns, compared, differences, front, readable
     from terrine.errors import ArtefactError
-    from terrine.files import write_text
 
     refuse_two_formats(as_json, as_csv)
     root = project_root()
     rows = compared(root, list(dict.fromkeys(runs))) if runs else readable(root)
     if not rows:
         raise ArtefactError("No run of this project is finished. Make one with `terrine run`.")
-    if html is not None:
-        write_text(html, comparison_page(rows, f"Runs of {root.name}: ε against accuracy"))
     if as_json:
         typer.echo(json.dumps(columns(rows), indent=2, ensure_ascii=False))
         return
@@ -86,14 +81,12 @@ def compare(
             "with noise, and charges it.",
             highlight=False,
         )
-    if html is not None:
-        console.print(f"Written: {html}", soft_wrap=True)
 
 
 def _open_mlflow(port: int) -> NoReturn:
     """Replace this process by MLflow's UI, opened at the comparison of ε and accuracy."""
     from tasks.config.presets import project_root, resolve, selected_run
-    from tasks.pipeline.tracking import lay_out_database
+    from tasks.pipeline.mlflow_runs import lay_out_database
     from tasks.runtime.locks import at_work
     from tasks.runtime.run import Run
     from tasks.runtime.store import read_json

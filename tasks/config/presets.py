@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -320,3 +321,19 @@ def project_root() -> Path:
         f"{here} is not inside a Terrine project (no params.yaml and dvc.yaml here or above). Make one: "
         "terrine init FOLDER"
     )
+
+
+def reproduce_command(root: Path, run: str, *, local: bool) -> str:
+    """Return the command that makes a run: its preset, the name it was given, and what was set differently.
+
+    local: whether it may name the site's own files and accounts.
+    """
+    made = read_preset(root, run)
+    if made.made_from is None:
+        return f"terrine run --preset {run}"
+    words = ["terrine", "run", "--preset", made.made_from]
+    if not DERIVED_NAME.match(run):
+        words += ["--name", run]
+    for change in changes(root, made.made_from, made.overrides if local else published(made.overrides)):
+        words += ["--set", change]
+    return shlex.join(words)

@@ -26,7 +26,7 @@ from tasks.parties.training import run_of
 from tasks.pipeline.dataset import read_dataset
 from tasks.pipeline.evaluate import evaluate_student
 from tasks.pipeline.figures.released_accuracy import about_accuracy, held_out_units, right_answers
-from tasks.pipeline.tracking import attempt
+from tasks.pipeline.mlflow_runs import attempt
 from tasks.reports.accuracy import released_accuracy
 from tasks.reports.statement_page import languages, read_statement
 from tasks.runtime.accounts import SIGNING

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import importlib.metadata
 import platform
-import shlex
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from tasks.config.params import public_parameters, published
-from tasks.config.presets import DERIVED_NAME, changes, read_preset
+from tasks.config.params import public_parameters
+from tasks.config.presets import read_preset, reproduce_command
 from tasks.config.values import flat
 from tasks.pipeline.distance import distance_rows
 from tasks.pipeline.graph import MAIN
@@ -84,7 +83,7 @@ def write_report(run: Run) -> None:
         **stage_costs(timings(run)),
         "parameters": flat(shown_parameters(run)),
         "versions": versions(run),
-        "command": reproduce_command(run, at_home=not run.params.tracking.private_metrics),
+        "command": reproduce_command(run.root, run.name, local=not run.params.tracking.private_metrics),
         "changes": changes_told(run),
         **statement_texts(statement),
     }
@@ -309,20 +308,3 @@ def versions(run: Run) -> dict[str, str]:
 def shown_parameters(run: Run) -> dict[str, Any]:
     """Return the parameters that a report shows: all of them, unless it goes into MLflow, as it does of public data."""
     return public_parameters(run.params) if run.params.tracking.private_metrics else run.params.model_dump(mode="json")
-
-
-def reproduce_command(run: Run, *, at_home: bool) -> str:
-    """Return the command that makes this run: its preset, the name it was given, and what was set differently.
-
-    at_home: whether it names the site's own files and accounts, which what leaves the site must not.
-    """
-    made = read_preset(run.root, run.name)
-    if made.made_from is None:
-        return f"terrine run --preset {run.name}"
-    own = made.overrides if at_home else published(made.overrides)
-    words = ["terrine", "run", "--preset", made.made_from]
-    if not DERIVED_NAME.match(run.name):
-        words += ["--name", run.name]
-    for change in changes(run.root, made.made_from, own):
-        words += ["--set", change]
-    return shlex.join(words)

@@ -50,7 +50,7 @@ def known_accuracy(run: Run) -> dict[str, float]:
             known["auc"] = found["auc"]
             entries = [entry for entry in found["per_class"] if entry["auc"] is not None]
             names = [re.sub(r"[^\w .-]", "_", entry["class"]) for entry in entries]  # as MLflow takes them
-            known |= {f"auc/{number}_{names[number]}": entry["auc"] for number, entry in enumerate(entries)}
+            known |= {f"finding_auc_{number}_{names[number]}": entry["auc"] for number, entry in enumerate(entries)}
     if released is not None:
         known |= {"accuracy_released": released["accuracy"], "accuracy_released_plus_minus": released["plus_minus"]}
     if (error := released_error(run.folders)) is not None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from markupsafe import Markup
@@ -69,104 +68,6 @@ def stacked_histogram(shares: np.ndarray, groups: Mapping[str, np.ndarray], *, x
     for value in range(0, 101, 20):
         parts.append(Markup('<text x="{}%" y="{}" text-anchor="middle">{} %</text>').format(value, HEIGHT - 26, value))
     return _chart(parts, x_label, y_label)
-
-
-@dataclass(frozen=True)
-class ScatterPoint:
-    """A point of a `scatter`, a share y over an x of at least 0.
-
-    plus_minus: half the height of its error bar, 0 for none. series: the first three have colours of their own. marked:
-    whether it is on the front of its series, which a line joins. label: a few characters beside it. title: what is said
-    when it is pointed at. address: where a click leads to.
-    """
-
-    x: float
-    y: float
-    plus_minus: float
-    series: int
-    marked: bool
-    label: str
-    title: str
-    address: str
-
-
-def scatter(points: Sequence[ScatterPoint], *, x_label: str, y_label: str) -> Markup:
-    """Draw shares against a quantity, with error bars, and a line along the marked points of each series.
-
-    The horizontal axis starts at nothing, the vertical one where the points do. Texts have room to be three quarters
-    larger than they are elsewhere, for a page that is shown at half the width.
-    """
-    width, height, left, right, top, bottom = 720, 460, 96, 36, 30, 92
-    across = ticks(max(point.x for point in points))
-    up = _ticks_between(
-        max(0.0, min(point.y - point.plus_minus for point in points)),
-        min(1.0, max(point.y + point.plus_minus for point in points)),
-    )
-
-    def place(x: float, y: float) -> tuple[float, float]:
-        share = (min(max(y, up[0]), up[-1]) - up[0]) / (up[-1] - up[0])
-        return left + (width - left - right) * x / across[-1], height - bottom - (height - top - 20 - bottom) * share
-
-    parts = []
-    for value in up:
-        x, y = place(0, value)
-        parts.append(
-            Markup('<line class="grid" x1="{}" x2="{}" y1="{:.1f}" y2="{:.1f}"/>').format(left, width - right, y, y)
-        )
-        text = f"{100 * value:.10g} %"
-        parts.append(Markup('<text x="{}" y="{:.1f}" text-anchor="end">{}</text>').format(left - 10, y + 6, text))
-    for value in across:
-        x, y = place(value, up[0])
-        parts.append(
-            Markup('<line class="grid" x1="{:.1f}" x2="{:.1f}" y1="{}" y2="{:.1f}"/>').format(x, x, top + 20, y)
-        )
-        parts.append(Markup('<text x="{:.1f}" y="{}" text-anchor="middle">{:,.10g}</text>').format(x, y + 28, value))
-    for number in sorted({point.series for point in points}):
-        line = sorted((point.x, point.y) for point in points if point.series == number and point.marked)
-        path = " ".join("{:.1f},{:.1f}".format(*place(*spot)) for spot in line)
-        parts.append(Markup('<polyline class="front stroke-{}" points="{}"/>').format(number % 3, path))
-    for point in points:
-        x, y = place(point.x, point.y)
-        bar = Markup("")
-        if point.plus_minus:
-            ends = [place(point.x, point.y + sign * point.plus_minus)[1] for sign in (1, -1)]
-            bar = Markup('<line class="error stroke-{}" x1="{:.1f}" x2="{:.1f}" y1="{:.1f}" y2="{:.1f}"/>').format(
-                point.series % 3, x, x, *ends
-            )
-        parts.append(
-            Markup(
-                '<a href="{}">{}<circle class="point part-{}{}" cx="{:.1f}" cy="{:.1f}" r="9">'
-                "<title>{}</title></circle>"
-                '<text class="label" x="{:.1f}" y="{:.1f}" text-anchor="{}">{}</text></a>'
-            ).format(
-                point.address,
-                bar,
-                point.series % 3,
-                "" if point.marked else " beaten",
-                x,
-                y,
-                point.title,
-                *((x + 13, y - 9, "start") if x < width - 2 * right else (x - 13, y - 9, "end")),
-                point.label,
-            )
-        )
-    axis = Markup('<text class="axis" x="{}" y="{}"{}>{}</text>')
-    parts.append(axis.format((left + width - right) / 2, height - 14, Markup(' text-anchor="middle"'), x_label))
-    parts.append(axis.format(4, top, "", y_label))
-    return Markup('<svg class="scatter" viewBox="0 0 {} {}" role="img" aria-label="{} against {}">{}</svg>').format(
-        width, height, y_label, x_label, Markup("").join(parts)
-    )
-
-
-def _ticks_between(low: float, high: float) -> list[float]:
-    """Return round values of a share, from `low` or below to `high` or above, at most five steps and at least two."""
-    step = next(
-        step
-        for step in (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2)
-        if math.ceil(high / step - 1e-9) - math.floor(low / step + 1e-9) <= MOST_STEPS
-    )
-    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
-    return [step * number for number in range(first, max(last, first + 1) + 1)]
 
 
 def sparkline(values: Sequence[float] | np.ndarray) -> Markup:

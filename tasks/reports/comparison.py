@@ -7,7 +7,7 @@ data only those take part that were released with noise (`evaluation.epsilon`); 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,6 @@ from typing import Any
 from tasks.config.params import FAMILIES, Params, published
 from tasks.config.values import flat
 from tasks.reports.accuracy import released_accuracy, shown_accuracy
-from tasks.reports.charts import ScatterPoint, scatter
-from tasks.reports.pages import render
 from tasks.reports.statement_page import read_statement
 from tasks.runtime.origin import check_records
 from tasks.runtime.run import open_run
@@ -211,39 +209,3 @@ def columns(rows: Sequence[Compared]) -> list[dict[str, Any]]:
         }
         for row in rows
     ]
-
-
-def comparison_page(rows: Sequence[Compared], title: str, link: Callable[[str], str] | None = None) -> str:
-    """Return a page, HTML, that shows ε against accuracy, one point a run, and a table of the runs.
-
-    rows: in the order of `along_the_front`. link: an address for a run, by its name.
-    """
-    best = front(rows)
-    numbered = list(enumerate(rows, start=1))
-    names = list(dict.fromkeys(row.data for row in _points(rows)))
-    points = [
-        ScatterPoint(
-            x=row.epsilon or 0.0,
-            y=row.accuracy or 0.0,
-            plus_minus=row.plus_minus,
-            series=names.index(row.data),
-            marked=row.run in best,
-            label=str(number),
-            title=f"{number}: {row.run}\nε = {row.shown_epsilon} at δ = {row.delta:g}\naccuracy {row.shown_accuracy}",
-            address=f"#run-{number}",
-        )
-        for number, row in numbered
-        if row in _points(rows)
-    ]
-    values = {
-        "title": title,
-        "chart": scatter(points, x_label="ε, the guarantee", y_label="accuracy") if points else None,
-        "series": names,
-        "private": any(row.accuracy is None for row in rows),
-        "noised": any(row.plus_minus for row in rows),
-        "rows": [
-            {"number": number, "row": row, "front": row.run in best, "differs": text, "link": link and link(row.run)}
-            for (number, row), text in zip(numbered, differences(rows), strict=True)
-        ],
-    }
-    return render("comparison.html", values)

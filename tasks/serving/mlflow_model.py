@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,6 +25,9 @@ from terrine.deployment.rows import TableStudent, takes_table
 from terrine.files import file_digest
 from terrine.logs import hushed
 from terrine.privacy.facts import told
+
+if TYPE_CHECKING:
+    from mlflow.models.model import ModelInfo
 
 CODE = Path(__file__).with_name("student_pyfunc.py")
 PACKAGES = ("mlflow", "numpy", "torch", "torchvision", "timm", "safetensors")
@@ -48,10 +51,13 @@ def save_student_model(student: Path, target: Path, *, check_example: bool = Tru
         mlflow.pyfunc.save_model(path=str(target), **arguments)
 
 
-def log_student_models(run: Run) -> str | None:
-    """Log a finished run's student to the active MLflow run, register it, and return the registered version.
+def log_student_models(run: Run) -> ModelInfo:
+    """Log a finished run's student to the active MLflow run and register it.
 
-    The version's tags and description say what is guaranteed, and NOT PRIVATE where nothing is.
+    The tags and the description of the registered version state the guarantee, and NOT PRIVATE if there is none.
+
+    Returns:
+        MLflow's information about the model `student`; its `registered_model_version` may be None.
     """
     import mlflow
 
@@ -60,9 +66,8 @@ def log_student_models(run: Run) -> str | None:
         info = mlflow.pyfunc.log_model(name="student", registered_model_name=run.name, **_pyfunc(student))
         if run.params.data.of_images:  # a network takes numbers: the columns of a table are encoded before
             _log_torch(student)
-    version = info.registered_model_version
-    if version is None:
-        return None
+    if (version := info.registered_model_version) is None:
+        return info
     client = mlflow.MlflowClient()
     private = statement["private"]
     epsilon = statement["epsilon_guaranteed"] if private else statement["epsilon"]
@@ -70,8 +75,7 @@ def log_student_models(run: Run) -> str | None:
         f"{'no ε' if epsilon is None else f'ε = {epsilon:.4f}'} at δ = {statement['delta']:g} per {statement['unit']}"
     )
     text = guarantee if private else f"{statement['warning']} (nominally {guarantee})"
-    text = ", ".join([text, *served_accuracy(run)])
-    text = " ".join([f"{text}.", *told(statement, "unprotected")])
+    text = " ".join([f"{', '.join([text, *served_accuracy(run)])}.", *told(statement, "unprotected")])
     client.update_model_version(run.name, str(version), f"{text} The statement is in artifacts/statement.html.")
     tags = {
         "private": "yes" if private else "NOT PRIVATE",
@@ -84,12 +88,12 @@ def log_student_models(run: Run) -> str | None:
     for name, value in tags.items():
         client.set_model_version_tag(run.name, str(version), name, str(value))
     client.set_registered_model_alias(run.name, CANDIDATE, str(version))
-    return str(version)
+    return info
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Keep MLflow's advice to whoever writes models, and its progress through them, from the user."""
+    """Suppress MLflow's advice to authors of models, and its progress bars."""
     with hushed("mlflow"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tasks.pipeline.tracking import lay_out_database
+from tasks.pipeline.mlflow_runs import lay_out_database
 from tasks.reports.accuracy import gap_warning, served_accuracy
 from tasks.reports.statement_page import read_statement
 from tasks.runtime.accounts import ledger_before, site_signing_key
-from tasks.runtime.locks import locked, of_project
+from tasks.runtime.locks import of_project
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_json, read_table
 from tasks.serving.mlflow_model import log_student_models, quiet
@@ -27,6 +27,7 @@ from terrine.deployment.manifest import MANIFEST, check_seal
 from terrine.deployment.signature import read_signature
 from terrine.errors import ArtefactError, LedgerError, SettingError
 from terrine.files import file_digest
+from terrine.locks import locked
 from terrine.privacy.accounting.events import counts, from_json
 
 if TYPE_CHECKING:
@@ -129,10 +130,10 @@ def _register(run: Run) -> str:
     if not record.is_file():
         raise ArtefactError(f"MLflow does not know {run.name}. Log it first: terrine run --preset {run.name}")
     with mlflow.start_run(run_id=read_json(record)["run_id"]):
-        version = log_student_models(run)
+        version = log_student_models(run).registered_model_version
     if version is None:
         raise ArtefactError(f"MLflow registered no version of {run.name}. Check tracking.uri and promote it again.")
-    return version
+    return str(version)
 
 
 def _shortened(card: str) -> str:

@@ -1,4 +1,4 @@
-"""A search over settings: which candidates it has, what they may cost together, and what the search itself cost.
+"""Hyperparameter search: its candidates, what they may cost together, the cost of the search, and its MLflow run.
 
 Every candidate is an ordinary run and every distinct release is charged by the ledger as it is made. Candidates that
 differ in the student alone learn from one release, which is paid for once (docs/settings.md).
@@ -9,15 +9,20 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import yaml
 
 from tasks.config.params import Params
-from tasks.config.presets import derive, resolve
-from tasks.reports.accuracy import released_accuracy
+from tasks.config.presets import derive, resolve, shown_assignment
+from tasks.config.values import digest
+from tasks.pipeline.mlflow_runs import attempt, open_experiment
+from tasks.pipeline.tracking import log_run
+from tasks.reports.accuracy import released_accuracy, shown_accuracy
 from tasks.runtime.accounts import noise_source, open_account
 from tasks.runtime.identity import release_digest
 from tasks.runtime.parameters import foreseen, settled, settled_before, surveyed, surveyed_task
@@ -33,6 +38,10 @@ from terrine.privacy.ledger.account import check_together
 from terrine.privacy.ledger.task import Task
 
 Selection = Literal["none", "evaluation", "released"]
+
+TAG = "terrine.sweep"
+"""Tag of the MLflow run of a sweep."""
+PRICES = ("epsilon_tuning_composed", "epsilon_tuning_repeat_and_select")
 
 FIXED = ("data", "privacy", "ledger", "tracking", "runner", "aggregation.delta", "aggregation.noise")
 """What a sweep cannot vary: its prices compare releases about the same people, from one account, at one δ."""
@@ -258,3 +267,116 @@ def _row(root: Path, candidate: Candidate, failed: str | None, public_benchmark:
     if public_benchmark and failed is None:
         row["accuracy"] = read_json(folders.evaluation)["accuracy"]
     return row
+
+
+def log_sweep(root: Path, preset: str, result: dict[str, Any]) -> str | None:
+    """Log the outcome of a sweep (`outcome`) in MLflow: a parent run with the table, and the prices on all runs.
+
+    Returns:
+        The id of the parent run, which the same sweep finds again; None if MLflow failed, which is a warning.
+    """
+    finished = [open_run(root, row["run"]) for row in result["candidates"] if row["failed"] is None]
+    first = open_run(root, result["candidates"][0]["run"])
+    identities = [identity for run in finished if (identity := _tracked(run)) is not None]
+    log = partial(_log, first, finished, identities, preset, result)
+    return attempt(first, log, "The candidates are complete without it; the same command again logs the sweep.")
+
+
+def _log(first: Run, finished: list[Run], identities: list[str], preset: str, result: dict[str, Any]) -> str:
+    client, experiment = open_experiment(first)
+    name = f"{preset}-sweep-{digest([row['run'] for row in result['candidates']], 8)}"
+    known = client.search_runs([experiment], f"tags.`{TAG}` = '{name}'", max_results=1)
+    found = known[0] if known else client.create_run(experiment, run_name=name, tags={TAG: name})
+    parent = str(found.info.run_id)
+    prices = {name: result[name] for name in PRICES}
+    for run_id in identities:
+        for name, value in prices.items():
+            client.log_metric(run_id, name, value)
+        client.set_tag(run_id, "mlflow.parentRunId", parent)
+    figures = prices | {name: result[name] for name in ("epsilon_tuning_composed_worst_case", "releases")}
+    logged = _for_the_log(result, private_figures=bool(first.params.tracking.private_metrics))
+    for name, value in (figures | {"candidates": len(logged["candidates"])}).items():
+        client.log_metric(parent, name, value)
+    client.log_param(parent, "delta", result["delta"])
+    client.set_tag(parent, "private", "yes" if result["noise"] == "secure" else "NOT PRIVATE")
+    if result["selected"] is not None:
+        client.set_tag(parent, f"selected_by_{result['select']}", result["selected"])
+    client.log_dict(parent, logged, "sweep.json")
+    client.log_text(parent, markdown_table(logged), "sweep.md")
+    client.set_terminated(parent)
+    return parent
+
+
+def _for_the_log(result: dict[str, Any], *, private_figures: bool) -> dict[str, Any]:
+    """Return a sweep's outcome without paths and, unless private figures may be logged, without failed candidates.
+
+    The reason of a failure may be a count of private records.
+    """
+    rows = []
+    for row in result["candidates"]:
+        settings = {
+            key: value if "=" in shown_assignment(f"{key}={value}") else "not logged"
+            for key, value in row["settings"].items()
+        }
+        if private_figures or row["failed"] is None:
+            rows.append(row | {"settings": settings})
+    return result | {"candidates": rows}
+
+
+def _tracked(run: Run) -> str | None:
+    """Return the id of a finished run's MLflow run, which is logged again if MLflow does not know it."""
+    from mlflow import MlflowClient
+
+    record = run.folders.private / "tracking.json"
+    if record.is_file():
+        run_id = str(read_json(record)["run_id"])
+        with suppress(Exception):  # of any library that MLflow uses; logging says what is wrong
+            client = MlflowClient(run.database(run.params.tracking.uri))
+            if client.get_run(run_id).info.lifecycle_stage == "active":
+                return run_id
+    identity: str | None = log_run.fn(run)
+    return identity
+
+
+def markdown_table(result: dict[str, Any]) -> str:
+    """Return the sweep as a Markdown table, with the prices and what they cover below it."""
+    header, *rows = ["| " + " | ".join(cells) + " |" for cells in cells_of(result)]
+    rule = "|---" * (header.count(" | ") + 1) + "|"
+    return "\n".join([header, rule, *rows, "", *(f"- {line}" for line in summary(result)), ""])
+
+
+def cells_of(result: dict[str, Any]) -> list[list[str]]:
+    """Return the sweep's table as text: a row of headings, then a row per candidate."""
+    rows = result["candidates"]
+    keys = list(rows[0]["settings"])
+    accuracies, noised = (any(row.get(name) for row in rows) for name in ("accuracy", "released"))
+    cells = [[*keys, "run", "release", "own exact ε", "answered / asked"]]
+    cells[0] += ["accuracy as served %"] if accuracies else []
+    cells[0] += ["accuracy released"] if noised else []
+    for row in rows:
+        epsilon = "none" if row["epsilon"] is None else f"{row['epsilon']:.4f}"
+        answers = "failed" if row["failed"] else f"{row['answered']} / {row['asked']}"
+        accuracy = [f"{100 * row['accuracy']:.2f}" if "accuracy" in row else ""] if accuracies else []
+        release = (row["release_id"] or "none")[:8]
+        cells.append([*(row["settings"][key] for key in keys), row["run"], release, epsilon, answers, *accuracy])
+        own = row["released"]
+        cells[-1] += [shown_accuracy(own["accuracy"], own["plus_minus"]) if own else ""] if noised else []
+    return cells
+
+
+def summary(result: dict[str, Any]) -> list[str]:
+    """Return the prices of a sweep and what each of them covers, as sentences."""
+    releases = result["releases"]
+    lines = [
+        f"{len(result['candidates'])} candidates, {releases} distinct release{'s' if releases != 1 else ''}, "
+        f"δ = {result['delta']:g}; at most ε = {result['epsilon_tuning_composed_worst_case']:g} in all was allowed for."
+    ]
+    if result["noise"] != "secure":
+        lines.append("NOT PRIVATE: the noise was replayed from a seed, and no ε below is a guarantee.")
+    lines += [f"{name} = {result[name]:g}: {result['notes'][name]}" for name in PRICES]
+    lines.append(result["notes"]["evaluation"])
+    if result["selected"] is not None:
+        which = "that was released with noise" if result["select"] == "released" else "on the test split"
+        lines.append(f"Best by accuracy {which}: {result['selected']}.")
+    lines += [f"{row['run']} failed: {row['failed']}" for row in result["candidates"] if row["failed"]]
+    return lines

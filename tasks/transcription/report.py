@@ -56,8 +56,7 @@ def used(parameters: dict[str, Any]) -> dict[str, Any]:
 def log_run(run: Run) -> str | None:
     """Log a finished transcription to MLflow; return what `log_finished` does."""
     statement = read_statement(run.folders.statement)
-    names = ("epsilon", "epsilon_guaranteed", "epsilon_claimed", "delta", "queries", "teachers")
-    metrics = {name: statement[name] for name in names}
+    metrics = {name: statement[name] for name in ("epsilon", "epsilon_guaranteed", "epsilon_claimed")}
     if run.params.tracking.private_metrics:
         manifest = read_manifest(run)
         metrics |= {f"private_{name}": manifest[name] for name in ("accuracy", "plurality_accuracy")}

@@ -270,9 +270,9 @@ def check_handed_on(config, terms, run, folder, monkeypatch):
     def fails(*_):
         raise RuntimeError("MLflow is away")
 
-    monkeypatch.setattr("tasks.pipeline.tracking.lay_out_database", fails)
+    monkeypatch.setattr("tasks.pipeline.mlflow_runs.lay_out_database", fails)
     done = finish_student(config, None, None)
-    monkeypatch.setattr("tasks.pipeline.tracking.lay_out_database", lambda _: None)
+    monkeypatch.setattr("tasks.pipeline.mlflow_runs.lay_out_database", lambda _: None)
     packed = done.archive.read_bytes()
     signs = config.model_copy(update={"credentials": folder / "credentials"})
     signed = finish_student(signs, None, None, sign=True).archive

@@ -58,7 +58,7 @@ def test_only_a_run_that_may_log_private_figures_logs_distances(run, allowed):
     own = Run(run.root, run.name, validate(merge(VALUES, {"tracking": {"private_metrics": allowed}})))
     metrics = tracking._metrics(own, {"epsilon": 1.0, "epsilon_guaranteed": 2.0, "delta": 1e-5, **ASKED})
     private = {name for name in metrics if name.startswith("private_")}
-    assert metrics["cost/drawing_images"] == 90
+    assert metrics["system/drawing_images"] == 90
     assert (metrics["epsilon"], metrics["epsilon_guaranteed"]) == (1.0, 2.0)
     if not allowed:
         assert not private

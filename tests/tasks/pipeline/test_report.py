@@ -13,10 +13,10 @@ import pytest
 import yaml
 from PIL import Image
 
-from tasks.config.presets import derive
+from tasks.config.presets import derive, reproduce_command
 from tasks.pipeline.figures.subgroups import by_subgroup
 from tasks.pipeline.graph import MAIN
-from tasks.pipeline.report import reproduce_command, write_report
+from tasks.pipeline.report import write_report
 from tasks.reports.statement_page import guesses_in_a_hundred, render_statement
 from tasks.runtime.parameters import write_parameters
 from tasks.runtime.run import Run
@@ -374,7 +374,7 @@ def test_the_command_in_the_report_makes_the_same_run(tmp_path):
         "small",
         ["seed=3", "aggregation.delta=1e-6", "queries.sources={gaussian: 1.5}", "device='cpu'", "student.l2=null"],
     )
-    words = shlex.split(reproduce_command(Run(tmp_path, name, write_parameters(tmp_path, name).params), at_home=True))
+    words = shlex.split(reproduce_command(tmp_path, name, local=True))
     assert words[:4] == ["terrine", "run", "--preset", "small"]
     assert words[4::2] == ["--set"] * len(words[5::2])
     assert derive(tmp_path, "small", words[5::2]) == name

@@ -1,7 +1,6 @@
 """Runs beside each other: the front is what a plain loop finds, and private accuracies take no part."""
 
 import itertools
-import re
 from dataclasses import replace
 
 import numpy as np
@@ -13,7 +12,6 @@ from tasks.reports.comparison import (
     along_the_front,
     columns,
     compared,
-    comparison_page,
     differences,
     front,
     own_settings,
@@ -55,30 +53,6 @@ def test_runs_stand_along_the_front_and_those_without_a_guarantee_behind():
     for one, other in itertools.pairwise(rows):
         if one.data == other.data:
             assert other.epsilon is None or (one.epsilon is not None and one.epsilon <= other.epsilon)
-
-
-def test_a_page_shows_a_point_for_every_run_with_both_figures_and_escapes_their_names():
-    rows = [
-        replace(ROW, run="<b>", settings={"seed": 2}),
-        replace(ROW, run="noised", epsilon=2.0, accuracy=0.8, plus_minus=0.05, settings={}),
-        replace(ROW, run="private", accuracy=None),
-        replace(ROW, run="unprotected", epsilon=None),
-    ]
-    page = comparison_page(rows, "Title")
-    assert page.count('<circle class="point') == 2
-    assert page.count('class="error') == 1
-    assert "80.0 ± 5.0 %" in page
-    assert "evaluation.epsilon=0.5" in page
-    assert "<b>" not in page
-    heights = [float(y) for y in re.findall(r"cy=\"([\d.]+)\"", page)][:2]
-    assert heights[0] > heights[1]
-    assert "There is no run with both" in comparison_page([rows[2]], "Title")
-
-
-def test_where_nobody_votes_a_page_counts_neither_teachers_nor_answers():
-    page = comparison_page([ROW, replace(ROW, run="sums", teachers=None, answered=None, queries=None)], "Title")
-    assert page.count('<td class="number">50</td><td class="number">90/100</td>') == 1
-    assert page.count('<td class="number">–</td><td class="number">–</td>') == 1
 
 
 def test_what_differs_is_what_most_others_do_not_have():

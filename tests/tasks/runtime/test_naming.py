@@ -7,9 +7,8 @@ import subprocess
 import pytest
 import yaml
 
-from tasks.config.presets import derive, presets, read_preset, resolve, runs
+from tasks.config.presets import derive, presets, read_preset, reproduce_command, resolve, runs
 from tasks.pipeline.graph import MAIN
-from tasks.pipeline.report import reproduce_command
 from tasks.runtime.naming import name_run, states
 from tasks.runtime.parameters import write_parameters
 from tasks.runtime.run import Run, open_run
@@ -54,7 +53,7 @@ def test_a_named_run_goes_on_by_its_name_alone_and_by_the_whole_command(project)
 
 def test_a_named_run_is_made_again_by_the_command_that_its_report_shows(project):
     name_run(project, "clinic-a", "own", [*OWN, "queries.sources={dead_leaves: 2}"])
-    words = shlex.split(reproduce_command(Run(project, "clinic-a", resolve(project, "clinic-a")), at_home=True))
+    words = shlex.split(reproduce_command(project, "clinic-a", local=True))
     before = (project / "experiments" / "clinic-a.yaml").read_text()
     (project / "experiments" / "clinic-a.yaml").unlink()
     assert words[:6] == ["terrine", "run", "--preset", "own", "--name", "clinic-a"]
