@@ -19,7 +19,6 @@ from tasks.pipeline.graph import MAIN
 from tasks.pipeline.report import write_report
 from tasks.reports.statement_page import guesses_in_a_hundred, render_statement
 from tasks.runtime.parameters import write_parameters
-from tasks.runtime.run import Run
 from tasks.runtime.store import read_json, write_array, write_json, write_table
 from terrine.measures import measures
 from terrine.privacy.accounting.events import ComposedEvent, LaplaceEvent, RepeatedEvent, threshold_test, vote_answer
