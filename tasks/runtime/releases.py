@@ -69,7 +69,7 @@ def identity_in_ledger(run: Run, kind: Kind, *index: int, task: Task | None = No
     task: what the run is about, needed before its records were read (`tasks.runtime.task.task_of`).
     That of a count of units is the same before and after they were counted.
     """
-    noise = noise_of(run, kind, *index).describe()
+    noise: dict[str, Any] = noise_of(run, kind, *index).describe()
     if kind == "units":
         noise = {**noise, "sigma": noise_on_count(run.params)}
         privacy = run.params.privacy.model_copy(update={"units": None, "counted": 0.0})

@@ -201,9 +201,11 @@ def _exchange_is_two_moves(statement: Mapping[str, Any], event: Event) -> bool:
     def by_noise(of: Event, times: int) -> dict[Any, float]:
         moves: dict[Any, float] = {}
         for part, count in counts(of).items():
-            gaussian = isinstance(part, GaussianEvent)
-            key = ("gaussian", part.sigma, count) if gaussian else (part, count)
-            moves[key] = max(moves.get(key, 0.0), times * part.sensitivity if gaussian else 1.0)
+            key: tuple[Any, ...] = (part, count)
+            move = 1.0
+            if isinstance(part, GaussianEvent):
+                key, move = ("gaussian", part.sigma, count), times * part.sensitivity
+            moves[key] = max(moves.get(key, 0.0), move)
         return moves
 
     added = by_noise(from_json(statement["event_added"]), 2)

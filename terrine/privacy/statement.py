@@ -324,12 +324,13 @@ def summary_sentence(statement: PrivacyStatement) -> str:
         else f"If {statement.unit}s are only added or removed, as most tools count, "
         f"ε={round_up(statement.epsilon_added):g}. "
     )
+    whom = protected(statement.unit, int(statement.mechanism.get("overlap", 1)))
     unprotected = told({"facts": statement.facts.to_json()}, "unprotected")
     total, account = round_up(statement.epsilon_dataset), statement.epsilon_account
     most = "" if account is None else f" of its account's budget, ε={round_up(account):g}"
     return (
         f"These {answers}{besides}, and everything computed from them, are ({guaranteed:g}, {statement.delta:g})-"
-        f"differentially private: with {_protected(statement)}, no outcome becomes more than e^{guaranteed:g} "
+        f"differentially private: with {whom}, no outcome becomes more than e^{guaranteed:g} "
         f"times as likely, up to a probability of {statement.delta:g}. {budget}{added}Together with all earlier "
         f"releases about the same dataset, ε={total:g} was used so far{most}. It holds for whatever the data are, and "
         "for "
@@ -347,10 +348,6 @@ def summary_sentence(statement: PrivacyStatement) -> str:
 def protected(unit: Unit, overlap: int) -> str:
     """Say whom ε protects: a unit at one institution, or at several at once."""
     return PROTECTED[unit] if overlap == 1 else f"at up to {overlap} of the institutions at once, {PROTECTED[unit]}"
-
-
-def _protected(statement: PrivacyStatement) -> str:
-    return protected(statement.unit, int(statement.mechanism.get("overlap", 1)))
 
 
 def _who(statement: PrivacyStatement) -> dict[str, str]:

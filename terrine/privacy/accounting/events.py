@@ -104,6 +104,15 @@ class NonPrivateEvent(Event):
     """Something without any guarantee: its ε is infinite."""
 
 
+_MECHANISMS: dict[str, type[Event]] = {
+    "gaussian": GaussianEvent,
+    "laplace": LaplaceEvent,
+    "randomised_response": RandomisedResponseEvent,
+    "non_private": NonPrivateEvent,
+}
+"""Events that are no compositions, by the name of their stored form, which holds their fields."""
+
+
 def vote_answer(sigma: float) -> GaussianEvent:
     """One histogram of votes released with N(0, sigma²) per count, or anything computed from it (its argmax)."""
     return GaussianEvent(sensitivity=math.sqrt(2.0), sigma=sigma)
@@ -179,20 +188,14 @@ def to_json(event: Event) -> dict[str, Any]:
         UnsupportedEventError: a class of event that is not one of this module's.
     """
     match event:
-        case GaussianEvent():
-            return {"event": "gaussian", "sensitivity": event.sensitivity, "sigma": event.sigma}
-        case LaplaceEvent():
-            return {"event": "laplace", "sensitivity": event.sensitivity, "scale": event.scale}
-        case RandomisedResponseEvent():
-            return {"event": "randomised_response", "epsilon": event.epsilon, "categories": event.categories}
         case RepeatedEvent():
             return {"event": "repeated", "of": to_json(event.event), "count": event.count}
         case ComposedEvent():
             return {"event": "composed", "of": [to_json(part) for part in event.events]}
-        case NonPrivateEvent():
-            return {"event": "non_private"}
-        case _:
-            raise UnsupportedEventError(f"An event of type {type(event).__name__} has no stored form.")
+    for name, kind in _MECHANISMS.items():
+        if type(event) is kind:
+            return {"event": name, **vars(event)}
+    raise UnsupportedEventError(f"An event of type {type(event).__name__} has no stored form.")
 
 
 def from_json(tree: Mapping[str, Any]) -> Event:
@@ -205,24 +208,18 @@ def from_json(tree: Mapping[str, Any]) -> Event:
     if not isinstance(tree, Mapping) or "event" not in tree:
         raise UnsupportedEventError(f'A stored event is an object with the field "event", got {tree!r}.')
     fields = {name: value for name, value in tree.items() if name != "event"}
-    match tree["event"], frozenset(fields):
-        case "gaussian", names if names == {"sensitivity", "sigma"}:
-            return GaussianEvent(fields["sensitivity"], fields["sigma"])
-        case "laplace", names if names == {"sensitivity", "scale"}:
-            return LaplaceEvent(fields["sensitivity"], fields["scale"])
-        case "randomised_response", names if names == {"epsilon", "categories"}:
-            return RandomisedResponseEvent(fields["epsilon"], fields["categories"])
-        case "repeated", names if names == {"of", "count"}:
-            return RepeatedEvent(from_json(fields["of"]), fields["count"])
-        case "composed", names if names == {"of"} and isinstance(fields["of"], list | tuple):
-            return ComposedEvent(tuple(from_json(part) for part in fields["of"]))
-        case "non_private", names if not names:
-            return NonPrivateEvent()
-        case kind, names:
-            raise UnsupportedEventError(
-                f"No event is stored as {kind!r} with the fields {sorted(names)}: it was written by another version "
-                "of Terrine or changed by hand, and cannot be priced."
-            )
+    kind, names = tree["event"], set(fields)
+    if kind == "repeated" and names == {"of", "count"}:
+        return RepeatedEvent(from_json(fields["of"]), fields["count"])
+    if kind == "composed" and names == {"of"} and isinstance(fields["of"], list | tuple):
+        return ComposedEvent(tuple(from_json(part) for part in fields["of"]))
+    mechanism = _MECHANISMS.get(kind) if isinstance(kind, str) else None
+    if mechanism is None or names != set(mechanism.__dataclass_fields__):
+        raise UnsupportedEventError(
+            f"No event is stored as {kind!r} with the fields {sorted(names)}: it was written by another version of "
+            "Terrine or changed by hand, and cannot be priced."
+        )
+    return mechanism(**fields)
 
 
 def _flatten(event: Event) -> list[tuple[Event, int]]:

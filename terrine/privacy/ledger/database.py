@@ -124,7 +124,16 @@ class Database:
         Raises:
             LedgerError: the database is locked, damaged or out of reach; nothing was written.
         """
-        return self._retry(lambda: self._transact_once(work))
+
+        def once() -> Result:
+            with self._engine.begin() as connection:
+                if self._postgresql:
+                    # Locked before the first read: a serialisable transaction sees the table as it was at that read.
+                    connection.execute(sql.text(f"SET LOCAL lock_timeout = {round(self._patience * 1000)}"))
+                    connection.execute(sql.text(f"LOCK TABLE {_ROWS.name} IN EXCLUSIVE MODE"))
+                return work(Transaction(connection))
+
+        return self._retry(once)
 
     @contextlib.contextmanager
     def exclusive(self, name: str, patience: float) -> Iterator[None]:
@@ -136,32 +145,21 @@ class Database:
             yield
             return
         number = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big", signed=True)
+        deadline = time.monotonic() + patience
         with self._errors():
             connection = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
         try:
-            self._wait_for(connection, number, name, patience)
+            with self._errors():
+                while not connection.execute(sql.select(sql.func.pg_try_advisory_lock(number))).scalar_one():
+                    if time.monotonic() > deadline:
+                        raise LedgerError(
+                            f"Another process has held {name} for more than {patience:g} s: wait for it, or end it. "
+                            "Nothing was released."
+                        )
+                    time.sleep(0.05)
             yield
         finally:
             connection.close()
-
-    def _wait_for(self, connection: sql.Connection, number: int, name: str, patience: float) -> None:
-        deadline = time.monotonic() + patience
-        with self._errors():
-            while not connection.execute(sql.select(sql.func.pg_try_advisory_lock(number))).scalar_one():
-                if time.monotonic() > deadline:
-                    raise LedgerError(
-                        f"Another machine has been drawing {name} for more than {patience:g} s: wait for it, or end "
-                        "it. Nothing was released."
-                    )
-                time.sleep(0.05)
-
-    def _transact_once(self, work: Callable[[Transaction], Result]) -> Result:
-        with self._engine.begin() as connection:
-            if self._postgresql:
-                # Locked before the first read: a serialisable transaction sees the table as it was at that read.
-                connection.execute(sql.text(f"SET LOCAL lock_timeout = {round(self._patience * 1000)}"))
-                connection.execute(sql.text(f"LOCK TABLE {_ROWS.name} IN EXCLUSIVE MODE"))
-            return work(Transaction(connection))
 
     def _create_table(self) -> None:
         # Not serialisable: after the wait for the lock, a table that another process has made meanwhile must be seen.
@@ -212,7 +210,9 @@ class Database:
                 with self._errors():
                     return work()
             except LedgerError as error:
-                if not _may_repeat(error.__cause__) or time.monotonic() > deadline:
+                # PostgreSQL gave way to another transaction and asks to be tried again.
+                state = getattr(getattr(error.__cause__, "orig", None), "sqlstate", None)
+                if state not in (_SERIALIZATION_FAILURE, _DEADLOCK) or time.monotonic() > deadline:
                     raise
                 time.sleep(0.02)
 
@@ -237,9 +237,3 @@ class Database:
                 f"The ledger {self.name} cannot be used ({reason}). Nothing was released; if it is damaged, restore it "
                 "from a backup."
             ) from error
-
-
-def _may_repeat(error: BaseException | None) -> bool:
-    """Whether PostgreSQL gave way to another transaction and asks to be tried again."""
-    state = getattr(getattr(error, "orig", None), "sqlstate", None)
-    return state in (_SERIALIZATION_FAILURE, _DEADLOCK)

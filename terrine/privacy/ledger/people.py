@@ -147,12 +147,8 @@ class People:
             contents=encrypted(contents, 1, 0),
             names=encrypted(np.ascontiguousarray(self.names), 2, NO_NAME),
             groups=encrypted(np.ascontiguousarray(self.groups), 3, NO_NAME),
-            on=None if on is None else lambda columns: _none_or(on(columns), lambda own: encrypted(own, 1, 0)),
+            on=None if on is None else lambda columns: None if (own := on(columns)) is None else encrypted(own, 1, 0),
         )
-
-
-def _none_or(value: Digests | None, function: Callable[[Digests], Digests]) -> Digests | None:
-    return None if value is None else function(value)
 
 
 class Mention(NamedTuple):
@@ -238,7 +234,8 @@ def shared_people(now: People, before: People) -> int:
         own: Digests | None = now.contents[:, kind]
         if kind == 0 and now.columns != before.columns:
             own = None if now.on is None else now.on(before.columns)
-        common = max(common, 0 if own is None else _common(own, private[:, kind]))
+        if own is not None:
+            common = max(common, int(among(distinct_values(own[own != 0]), private[:, kind]).sum()))
     return common if is_shared(common, len(now), len(before), now.distinct and before.distinct) else 0
 
 
@@ -250,10 +247,6 @@ def _alike(now: People, before: People) -> bool:
 def is_shared(common: int, one: int, other: int, distinct: bool) -> bool:
     """Return whether so many equal records, of datasets of these sizes, are more than chance."""
     return common >= (1 if distinct else max(1, math.ceil(SHARED * min(one, other))))
-
-
-def _common(one: Digests, other: Digests) -> int:
-    return int(among(distinct_values(one[one != 0]), other).sum())
 
 
 def private_before(now: People, store: PeopleStore, mentions: Sequence[Mention]) -> tuple[NDArray[np.bool_], set[str]]:

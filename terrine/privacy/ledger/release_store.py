@@ -92,7 +92,11 @@ class ReleaseStore:
             raise self._damaged(path) from error
         if seal != self._digest(release_id, noise_kind, event_text, arrays, inputs_text):
             raise self._damaged(path)
-        return StoredArrays(arrays, _event_of(event_text), seal, json.loads(inputs_text or b"{}"))
+        try:
+            event = from_json(json.loads(event_text))
+        except UnsupportedEventError as error:
+            raise LedgerError(f"A stored release cannot be priced: {error}") from error
+        return StoredArrays(arrays, event, seal, json.loads(inputs_text or b"{}"))
 
     def clear(self, release_id: str) -> None:
         """Remove what a process that was killed left of this release before or while it was stored."""
@@ -148,10 +152,3 @@ class ReleaseStore:
             f"The stored release {path} was changed by hand or cut short. Nothing was released: it cannot be drawn "
             "again at no cost, so restore the file from a backup."
         )
-
-
-def _event_of(text: bytes) -> Event:
-    try:
-        return from_json(json.loads(text))
-    except UnsupportedEventError as error:
-        raise LedgerError(f"A stored release cannot be priced: {error}") from error

@@ -10,12 +10,9 @@ settings, not against the site itself.
 import contextlib
 import hashlib
 import sqlite3
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-
-import numpy as np
 
 from terrine.errors import LedgerError
 from terrine.files import private_folder
@@ -30,26 +27,16 @@ _TABLES = (
 )
 
 
-_NAMED = 2_000
-"""Digests in one query: databases limit its parameters."""
-
-
 class _Claim:
     """Keyed digests of a sketch of people, in hexadecimal, and a digest of all of them as its name."""
 
     def __init__(self, people: People, key: bytes) -> None:
-        self.records = sorted(_keyed(digest, key) for digest in people.sketch())
+        texts = (int(digest).to_bytes(8, "big") for digest in people.sketch())
+        self.records = sorted(
+            hashlib.blake2b(text, digest_size=8, key=key, person=b"terrine record").hexdigest() for text in texts
+        )
         self.name = keyed_digest(key, "terrine data", "".join(self.records).encode())
         self.distinct = people.distinct
-
-    def in_parts(self) -> Iterator[list[str]]:
-        """Yield the records, a few at a time."""
-        return (self.records[start : start + _NAMED] for start in range(0, len(self.records), _NAMED))
-
-
-def _keyed(digest: np.uint64, key: bytes) -> str:
-    text = int(digest).to_bytes(8, "big")
-    return hashlib.blake2b(text, digest_size=8, key=key, person=b"terrine record").hexdigest()
 
 
 @dataclass(frozen=True)
@@ -109,18 +96,15 @@ class SiteRegistry:
         return claims.execute(known, (ledger, data.name)).fetchone() is not None
 
     def _refuse_others(self, claims: sqlite3.Connection, ledger: str, data: _Claim) -> None:
-        shared = Counter[tuple[str, str, str]]()
-        for records in data.in_parts():
-            found = claims.execute(
-                f"SELECT ledger, address, data, count(*) FROM claims WHERE record IN ({','.join('?' * len(records))}) "
-                "AND ledger != ? GROUP BY ledger, data",
-                (*records, ledger),
-            )
-            shared.update({(other, address, name): common for other, address, name, common in found})
-        for (other, address, name), common in shared.items():
-            (size,) = claims.execute(
-                "SELECT count(*) FROM claims WHERE ledger = ? AND data = ?", (other, name)
-            ).fetchone()
+        claims.execute("CREATE TEMP TABLE own (record TEXT PRIMARY KEY) WITHOUT ROWID")
+        claims.executemany("INSERT INTO own VALUES (?)", [(record,) for record in data.records])
+        found = claims.execute(
+            "SELECT ledger, address, data, count(*), "
+            "(SELECT count(*) FROM claims AS every WHERE every.ledger = claims.ledger AND every.data = claims.data) "
+            "FROM own CROSS JOIN claims USING (record) WHERE ledger != ? GROUP BY ledger, data",
+            (ledger,),
+        )
+        for _, address, _, common, size in found.fetchall():
             if is_shared(common, size, len(data.records), data.distinct):
                 raise LedgerError(
                     f"Some of these records were released about through another ledger of this site, {address}. Nobody "

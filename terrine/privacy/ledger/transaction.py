@@ -87,20 +87,16 @@ class LedgerTransaction:
 
     def find(self, kind: str, release_id: str) -> Row | None:
         """The row of this kind about this release, verified, if there is one."""
-        return next(iter(self._verified(kind=kind, release_id=release_id)), None)
+        return next(iter(self.verified(kind=kind, release_id=release_id)), None)
 
     def row(self, position: int) -> Row | None:
         """The row at this position, verified, if there is one."""
-        return next(iter(self._verified(first=position, last=position)), None)
+        return next(iter(self.verified(first=position, last=position)), None)
 
     def end(self) -> tuple[int, str]:
         """Position and HMAC of the last row."""
         head = Head.at(self._last, "")
         return head.count, head.mac
-
-    def of_kind(self, kind: str, until: int | None = None) -> list[Row]:
-        """The rows of this kind, each verified by itself, up to a position."""
-        return self._verified(kind=kind, last=until)
 
     def check_people(self, dataset: str, people: People, store: PeopleStore) -> None:
         """Refuse records that belong to another account, or that nothing tells from those of an earlier edition.
@@ -179,7 +175,8 @@ class LedgerTransaction:
             )
         return account
 
-    def _verified(self, **chosen: Any) -> list[Row]:
+    def verified(self, **chosen: Any) -> list[Row]:
+        """Return rows by position, kind or release (`database.Transaction.rows`), each verified by itself."""
         rows = self._transaction.rows(**chosen)
         for row in rows:
             check_row(row, self._key)
@@ -291,7 +288,7 @@ def refuse_older(transaction: LedgerTransaction, releases: ReleaseStore, files: 
         releases.path(name).name for account in transaction.snapshot.accounts.values() for name in account.reserved
     }
     if len(files) > transaction.snapshot.stored + len(unfinished and unfinished.intersection(files)):
-        _refuse_unknown(releases, files, transaction.of_kind("reserve"))
+        _refuse_unknown(releases, files, transaction.verified(kind="reserve"))
 
 
 def _refuse_unknown(releases: ReleaseStore, files: list[str], rows: Iterable[Row]) -> None:
