@@ -26,7 +26,7 @@ from tasks.pipeline.vote import made_from as votes_made_from
 from tasks.pipeline.vote import read_votes
 from tasks.reports.statement_page import write_statement
 from tasks.runtime.accounts import ledger_account, noise_source, open_account, site_key, stored_people
-from tasks.runtime.identity import Inputs, about_release, check_queries, remembered, tell_change
+from tasks.runtime.identity import Inputs, about_release, check_queries, record_data_change, remembered
 from tasks.runtime.origin import check_made
 from tasks.runtime.releases import (
     about_counting,
@@ -94,7 +94,7 @@ def release_answers(run: Run) -> None:
     check_queries(run, release, inputs)
     write_answers(run, votes_manifest, release, moments)
     _write_private_figures(run, histograms, release)
-    tell_change(run, "answers", release, inputs)
+    record_data_change(run, "answers", release, inputs)
     names = answer_names(votes_manifest["class_names"], findings is not None)
     write_statement(run, privacy_statement(run, votes_manifest, release), names)
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from tasks.config.values import digest
 from tasks.runtime.accounts import PEOPLE, check_people, people_in, site_key
-from tasks.runtime.identity import tell_change_of_files
+from tasks.runtime.identity import record_file_change
 from tasks.runtime.origin import laid_down_by
 from tasks.runtime.run import SPLIT_SEED, Run
 from tasks.runtime.step import step
@@ -91,7 +91,7 @@ def tell_changed_records(run: Run) -> bool:
                 how = None
         except InputError as error:
             how = f"{how} ({error})"
-    tell_change_of_files(run, how)
+    record_file_change(run, how)
     return how is not None
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from tasks.pipeline.dataset import protected_units, read_dataset
 from tasks.pipeline.pretrain import read_backbone
 from tasks.runtime.accounts import release_at_price, site_key
-from tasks.runtime.identity import remembered, tell_change
+from tasks.runtime.identity import record_data_change, remembered
 from tasks.runtime.releases import identity_in_ledger, moments_of, noise_of
 from tasks.runtime.run import Run
 from tasks.runtime.store import write_tensors
@@ -46,7 +46,7 @@ def release_moments(run: Run) -> StoredRelease | None:
         return {"sums": mechanism.release(unit_vectors(backbone, dataset.train_images, units, bound), noise)}
 
     release = release_at_price(run, identity_in_ledger(run, "moments"), mechanism.event, noise, draw, inputs)
-    tell_change(run, "moments", release, inputs)
+    record_data_change(run, "moments", release, inputs)
     return release
 
 

@@ -31,7 +31,7 @@ from tasks.reports.pictures import (
     white_reads_better,
 )
 from tasks.reports.statement_page import read_statement, statement_texts
-from tasks.runtime.identity import changes_told
+from tasks.runtime.identity import data_changes
 from tasks.runtime.provenance import code_version
 from tasks.runtime.run import Run
 from tasks.runtime.step import step
@@ -84,7 +84,7 @@ def write_report(run: Run) -> None:
         "parameters": flat(shown_parameters(run)),
         "versions": versions(run),
         "command": reproduce_command(run.root, run.name, local=not run.params.tracking.private_metrics),
-        "changes": changes_told(run),
+        "changes": data_changes(run),
         **statement_texts(statement),
     }
     write_text(run.folders.report, render("report.html", values))

@@ -32,7 +32,7 @@ from tasks.pipeline.pretrain import read_backbone
 from tasks.pipeline.public_inputs import about_records
 from tasks.reports.statement_page import write_statement
 from tasks.runtime.accounts import ledger_account, noise_source, open_account, release_at_price
-from tasks.runtime.identity import Inputs, about_release, check_queries, remembered, tell_change
+from tasks.runtime.identity import Inputs, about_release, check_queries, record_data_change, remembered
 from tasks.runtime.parameters import refuse_hopeless_sums
 from tasks.runtime.progress import progress_reporter
 from tasks.runtime.releases import about_counting, about_order, assurance, check_releases, spent_on_inputs
@@ -108,7 +108,7 @@ def release_sums(run: Run, release_id: str) -> None:
     write_sums(run, release, course, whitening, about, moments)
     with atomic_folder(run.folders.accounting) as folder:
         write_json(folder / "figures.json", {"notice": NOTICE})
-    tell_change(run, "answers", release, inputs)
+    record_data_change(run, "answers", release, inputs)
     answers = answer_names(names, bool(run.params.data.several))
     write_statement(run, _statement(run, release, course, numbers, slack, len(answers)), answers)
     shutil.rmtree(_work(run, whitening, statistics), ignore_errors=True)

@@ -16,7 +16,7 @@ from tasks.reports.accuracy import (
     shown_measure,
 )
 from tasks.reports.statement_page import read_statement
-from tasks.runtime.identity import changes_told
+from tasks.runtime.identity import data_changes
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_json
 from tasks.runtime.timing import timings
@@ -78,7 +78,7 @@ def result_lines(run: Run, *own: tuple[str, str]) -> Text:
     else:
         lines.append(("MLflow run", f"none: terrine run --preset {run.name}"))
     lines.append(("report (private)", str(run.folders.report.relative_to(run.root))))
-    notes = [*changes_told(run), *filter(None, [gap_warning(evaluation)])]
+    notes = [*data_changes(run), *filter(None, [gap_warning(evaluation)])]
     lines.extend((Text("note (private)", style="bold yellow"), note) for note in notes)
     lines.extend((_alarm("not protected"), sentence) for sentence in told(statement, "unprotected"))
     may_leave = "may be published" if statement["private"] else "results"

@@ -27,7 +27,6 @@ from terrine.aggregation.release import changed_inputs, committed, partition_com
 from terrine.errors import ArtefactError
 from terrine.privacy.ledger.identity import release_identity
 from terrine.privacy.ledger.task import Task
-from terrine.settings import Settings
 
 if TYPE_CHECKING:
     from terrine.privacy.ledger.ledger import StoredRelease
@@ -87,35 +86,25 @@ def upstream(params: Params, kind: Kind) -> dict[str, Any]:
         if section is None or (name == "collaboration" and params.aggregation.where != "parties"):
             continue
         values = section.model_dump(mode="json", exclude=_ELSEWHERE.get(name), exclude_defaults=True)
-        values = _with_kind(name, section, values)
+        family = FAMILIES.get(name)
+        if family is not None and (chosen_kind := getattr(section, family.key)) != family.default:
+            values |= {family.key: chosen_kind}  # it is no default of its own class
         if kind in ("averages", "moments") and name == "aggregation":
             values = {key: value for key, value in values.items() if key in _OF_SUMS}
         if kind == "units" and name == "privacy":
             values = {key: value for key, value in values.items() if key != "moments"}
         if name == "transcription":
-            values = _of_transcription(values, kind)
+            if kind == "labels":
+                values = {"epsilon": values["annotation"]["epsilon"]}  # not what follows the labels
+            else:
+                student = {key: value for key, value in values.get("student", {}).items() if key != "final_steps"}
+                values = {**values, "student": student}
         if name == "data":
             left_out = {*_TASK, *(("size", "channels", "fit") if kind == "labels" else ())}
             values = {key: value for key, value in values.items() if key not in left_out}
         if values:
             chosen[name] = values
     return chosen
-
-
-def _with_kind(name: str, section: Settings, values: dict[str, Any]) -> dict[str, Any]:
-    """Return settings of a section with its kind, which is no default of the kind's own class."""
-    family = FAMILIES.get(name)
-    if family is not None and (kind := getattr(section, family.key)) != family.default:
-        values = {**values, family.key: kind}
-    return values
-
-
-def _of_transcription(values: dict[str, Any], kind: Kind) -> dict[str, Any]:
-    """Leave out what is done with annotations in the end, and of labels all that comes after them."""
-    if kind == "labels":
-        return {"epsilon": values["annotation"]["epsilon"]}
-    student = {key: value for key, value in values.get("student", {}).items() if key != "final_steps"}
-    return {**values, "student": student}
 
 
 def release_digest(params: Params, kind: Kind = "answers") -> str:
@@ -171,38 +160,48 @@ def about_release(run: Run, account: str, release: StoredRelease) -> dict[str, A
     }
 
 
-def tell_change(run: Run, kind: Kind, release: StoredRelease, inputs: Inputs) -> None:
-    """Write into the private zone, and nowhere else, that a stored release was made from other data, if it was.
+def record_data_change(run: Run, kind: Kind, release: StoredRelease, inputs: Inputs) -> None:
+    """Write into the private zone, and only there, that a stored release was made from other data, if it was.
 
-    inputs: what `remembered` returned for the data as they are now.
+    inputs: the result of `remembered` for the current data.
     """
-    path = run.folders.private / f"{_CHANGED}{kind}.txt"
-    changed = changed_inputs(release, inputs)
+    changed = ", ".join(changed_inputs(release, inputs))
+    _record_change(
+        run,
+        kind,
+        f"The data changed since the {kind} were released ({changed}), under the same edition: the stored release was "
+        "returned, and nothing was charged."
+        if changed
+        else None,
+    )
+
+
+def record_file_change(run: Run, how: str | None) -> None:
+    """Write into the private zone, and only there, how a run's files changed; None removes the note."""
+    _record_change(
+        run,
+        "files",
+        None
+        if how is None
+        else f"The data changed since this run read them: {how}. All its releases are about the data as they were, and "
+        "stay as they are.",
+    )
+
+
+def _record_change(run: Run, subject: str, what: str | None) -> None:
+    path = run.folders.private / f"{_CHANGED}{subject}.txt"
     path.unlink(missing_ok=True)
-    if changed:
+    if what is not None:
+        edition = _next(run.params.data.edition)
         write_text(
             path,
-            f"The data changed since the {kind} were released ({', '.join(changed)}), under the same edition: what was "
-            "released then was returned, and nothing was charged. To release about the data as they are now, at its "
-            f"own cost, name a new edition: --set data.edition={_next(run.params.data.edition)}\n",
+            f"{what} To release about the current data, at its own cost, name a new edition: --set "
+            f"data.edition={edition}\n",
         )
 
 
-def tell_change_of_files(run: Run, how: str | None) -> None:
-    """Write a note into the private zone, and only there, about how a run's files changed; None removes it."""
-    path = run.folders.private / f"{_CHANGED}files.txt"
-    path.unlink(missing_ok=True)
-    if how is not None:
-        write_text(
-            path,
-            f"The data changed since this run read them: {how}. All that it released is about the data as they were, "
-            "and stays as it is. To release about the data as they are now, at its own cost, name a new edition: "
-            f"--set data.edition={_next(run.params.data.edition)}\n",
-        )
-
-
-def changes_told(run: Run) -> list[str]:
-    """Return what `tell_change` wrote about this run. Private."""
+def data_changes(run: Run) -> list[str]:
+    """Return what `record_data_change` wrote about this run. Private."""
     return [path.read_text(encoding="utf-8").strip() for path in sorted(run.folders.private.glob(f"{_CHANGED}*.txt"))]
 
 

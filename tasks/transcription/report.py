@@ -16,7 +16,7 @@ from tasks.reports.pages import render
 from tasks.reports.pictures import png_data_uri
 from tasks.reports.statement_page import read_statement, statement_texts
 from tasks.reports.summary import result_lines
-from tasks.runtime.identity import changes_told
+from tasks.runtime.identity import data_changes
 from tasks.runtime.run import Run
 from tasks.runtime.step import step
 from tasks.runtime.store import read_json, write_text
@@ -41,7 +41,7 @@ def write_report(run: Run) -> None:
         "teachers": read_manifest(run),
         "sheet": picture,
         "parameters": flat(used(shown_parameters(run))),
-        "changes": changes_told(run),
+        "changes": data_changes(run),
         **statement_texts(statement),
     }
     write_text(run.folders.report, render("transcription.html", values))

@@ -26,7 +26,7 @@ from torch import Tensor
 from tasks.config.values import digest
 from tasks.pipeline.student import told_of_reading
 from tasks.reports.statement_page import write_statement
-from tasks.runtime.identity import Inputs, remembered, tell_change
+from tasks.runtime.identity import Inputs, record_data_change, remembered
 from tasks.runtime.progress import progress_reporter
 from tasks.runtime.run import Run
 from tasks.runtime.step import step
@@ -126,10 +126,10 @@ class Session:
         """Return what is remembered about what is annotated."""
         return remembered(self.run, teachers=self.manifest["digest"])
 
-    def tell_change(self) -> None:
+    def record_data_change(self) -> None:
         """Say, privately, where what was released is what other teachers said."""
         if self.release is not None:
-            tell_change(self.run, "annotations", self.release, self._inputs())
+            record_data_change(self.run, "annotations", self.release, self._inputs())
 
     def abandon(self) -> None:
         """Let go of the ledger; what was charged stays charged, and what was annotated stays on disk."""
@@ -315,7 +315,7 @@ def finish(session: Session) -> None:
     run = session.run
     release = session.settle()
     check_task(release, run.folders.dataset_manifest()["class_names"])
-    session.tell_change()
+    session.record_data_change()
     annotations = session.annotations()
     session.loop.finish()
     with atomic_folder(run.folders.annotations) as folder:

@@ -15,7 +15,7 @@ from tasks.config.values import digest
 from tasks.pipeline.dataset import read_dataset
 from tasks.pipeline.partition import deal_records, dealt_by, read_assignment
 from tasks.runtime.accounts import site_key
-from tasks.runtime.identity import remembered, tell_change
+from tasks.runtime.identity import record_data_change, remembered
 from tasks.runtime.origin import check_made
 from tasks.runtime.run import Run
 from tasks.runtime.step import step
@@ -119,7 +119,7 @@ def respond(run: Run) -> None:
         inputs = remembered(run, labels=own)
         release = open_account(run).release(**terms, draw=draw, inputs=inputs)
         labels = release.arrays["labels"]
-        tell_change(run, "labels", release, inputs)
+        record_data_change(run, "labels", release, inputs)
         if labels.shape != dataset.train_labels.shape:
             raise ArtefactError(
                 f"The labels of {len(labels)} records were released, and the data have {dataset.records} by now. Put "

@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 from flows.cli import app
 from flows.stages import run_stage
 from tasks.config.presets import derive
-from tasks.runtime.identity import changes_told
+from tasks.runtime.identity import data_changes
 from tasks.runtime.locks import making
 from tasks.runtime.store import Folders
 from tests.flows.conftest import set_small
@@ -18,7 +18,7 @@ def nothing_is_left(monkeypatch):
     """Have DVC call every stage unchanged, and a result be a line."""
     monkeypatch.setattr("tasks.runtime.versioning.changed_stages", lambda *of: [])
     monkeypatch.setattr(
-        "tasks.runtime.graph.load", lambda name: lambda made: "\n".join(["what it says", *changes_told(made)])
+        "tasks.runtime.graph.load", lambda name: lambda made: "\n".join(["what it says", *data_changes(made)])
     )
     monkeypatch.setattr("tasks.reports.summary.costs", lambda *of: "what it cost")
 

@@ -16,7 +16,7 @@ from tasks.pipeline.graph import MAIN
 from tasks.pipeline.sums import records_of, sums_over_records
 from tasks.runtime import identity
 from tasks.runtime.accounts import open_account
-from tasks.runtime.identity import changes_told
+from tasks.runtime.identity import data_changes
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_json, write_text
 from tasks.runtime.timing import measured
@@ -51,7 +51,7 @@ def test_a_release_made_again_on_a_neighbour_is_the_stored_one_and_only_its_keep
     before, released = outcome(run), files(run.folders.release)
     ledger, account = open_account(run)
     charged = ledger.events(account)
-    assert changes_told(run) == []
+    assert data_changes(run) == []
     FORM.write(tmp_path, neighbour(world, unit, step))
     run_through(run, "dataset", "aggregate")
     after = outcome(run)
@@ -59,7 +59,7 @@ def test_a_release_made_again_on_a_neighbour_is_the_stored_one_and_only_its_keep
     assert files(run.folders.release) == released
     assert after.public == before.public
     assert ledger.events(account) == charged
-    assert any("data.edition=2" in told for told in changes_told(run))
+    assert any("data.edition=2" in told for told in data_changes(run))
 
 
 def untimed(figures):

@@ -11,7 +11,7 @@ from tasks.auditing.neighbours import audit_neighbours
 from tasks.pipeline import features
 from tasks.pipeline.sums import records_of
 from tasks.runtime.accounts import open_account
-from tasks.runtime.identity import changes_told
+from tasks.runtime.identity import data_changes
 from terrine.aggregation.gradient_rounds import JOINT, NoisyGradientDescent, RoundSchedule, numbers_of
 from terrine.aggregation.records import STEP, Records
 from terrine.privacy.noise import ReplayNoise
@@ -93,7 +93,7 @@ def test_sums_made_again_on_a_neighbour_are_the_stored_ones_and_only_their_keepe
     run_through(run, "dataset", "student")
     assert files(run.folders.release) == released
     assert ledger.events(account) == charged
-    assert any("data.edition=2" in told for told in changes_told(run))
+    assert any("data.edition=2" in told for told in data_changes(run))
 
 
 @pytest.mark.parametrize("unit", ["record", "group"])

@@ -20,7 +20,7 @@ from tasks.pipeline.averaging.files import AVERAGE, OWN, rounds, write_averages
 from tasks.pipeline.partition import in_groups
 from tasks.pipeline.teach import group_name, inputs_of_teachers, records_of, teacher_context
 from tasks.runtime.accounts import ledger_account, release_at_price
-from tasks.runtime.identity import Inputs, remembered, tell_change
+from tasks.runtime.identity import Inputs, record_data_change, remembered
 from tasks.runtime.releases import CENTRE, averaging_of, check_releases, identity_in_ledger, noise_of
 from tasks.runtime.run import Run
 from tasks.runtime.step import step
@@ -149,7 +149,7 @@ def combine(run: Run, number: int, groups: list[range]) -> None:
         release = _release(run, number, event, noise, lambda: averaging.release(updates, changes, number, noise))
         update, change = averaging.means(release.arrays, start, number)
         history["release_id"] = release.release_id
-        tell_change(run, "averages", release, _remembered(run))
+        record_data_change(run, "averages", release, _remembered(run))
     after = server_step(start, update, change, run.params.teachers)
     write_array(folder / OWN, own)
     write_json(folder / "history.json", {"round": number, **history})

@@ -31,7 +31,7 @@ from tasks.pipeline.dataset import read_dataset
 from tasks.pipeline.figures.subgroups import subgroups_of
 from tasks.reports.accuracy import shown_accuracy
 from tasks.runtime.accounts import release_at_price, site_key
-from tasks.runtime.identity import tell_change
+from tasks.runtime.identity import record_data_change
 from tasks.runtime.releases import accuracy_of, identity_in_ledger, noise_of
 from tasks.runtime.run import Run
 from tasks.runtime.store import write_json
@@ -131,7 +131,7 @@ def release_accuracy(run: Run, dataset: Dataset) -> None:
 
     identity, task = identity_in_ledger(run, "accuracy"), task_of(run)
     release = release_at_price(run, identity, mechanism.event, noise, draw, inputs, tests=True, task=task)
-    tell_change(run, "accuracy", release, inputs)
+    record_data_change(run, "accuracy", release, inputs)
     write_json(run.folders.accuracy, about_accuracy(run, mechanism, release))
 
 

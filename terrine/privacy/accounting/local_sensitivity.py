@@ -30,7 +30,7 @@ from terrine.privacy.accounting.data_dependent import (
     theorem_3,
     threshold_rdp,
 )
-from terrine.privacy.accounting.worst_case import walks
+from terrine.privacy.accounting.vote_walks import walks
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]

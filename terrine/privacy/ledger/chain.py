@@ -149,8 +149,8 @@ class Tip:
         """
         try:
             tree = json.loads(self._path.read_bytes())
-            head = Head(int(tree["count"]), str(tree["mac"]), str(tree.get("sums", "")))
-            seals = [str(tree["seal"]), str(tree.get("sums_seal", ""))]
+            head = Head(int(tree["count"]), str(tree["mac"]), str(tree["sums"]))
+            seals = [str(tree["seal"]), str(tree["sums_seal"])]
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, TypeError) as error:

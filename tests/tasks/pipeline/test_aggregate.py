@@ -10,7 +10,7 @@ from flows.stages import run_through
 from tasks.config.params import lay_over, validate
 from tasks.config.values import merge
 from tasks.pipeline import aggregate, student, teach, vote
-from tasks.runtime.identity import changes_told
+from tasks.runtime.identity import data_changes
 from tasks.runtime.releases import record_audit
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_array, read_json, read_table, write_array, write_json
@@ -196,7 +196,7 @@ def test_equal_votes_and_other_votes_get_the_same_release_and_only_the_operator_
     first, releases = published(run), charged(run)
     released(run)
     assert published(run) == first
-    assert changes_told(run) == []
+    assert data_changes(run) == []
     change_a_vote(run)
     write_json(
         run.folders.partition / "manifest.json", read_json(run.folders.partition / "manifest.json") | {"hash": "0"}
@@ -204,7 +204,7 @@ def test_equal_votes_and_other_votes_get_the_same_release_and_only_the_operator_
     released(as_made_now(run))
     assert published(run) == first
     assert charged(run) == releases
-    [told] = changes_told(run)
+    [told] = data_changes(run)
     assert "partition, votes" in told
     assert "data.edition=2" in told
     assert not any("changed since" in text.decode(errors="ignore") for text in published(run).values())
@@ -265,7 +265,9 @@ def test_what_is_sealed_with_a_release_is_in_nothing_that_is_published(voted, tm
     """With the salt, whoever guesses the partition can check the guess."""
     shutil.copytree(voted, tmp_path, dirs_exist_ok=True)
     sealed = {}
-    monkeypatch.setattr(aggregate, "tell_change", lambda run, kind, release, inputs: sealed.update(release.inputs))
+    monkeypatch.setattr(
+        aggregate, "record_data_change", lambda run, kind, release, inputs: sealed.update(release.inputs)
+    )
     run = run_with(tmp_path, aggregation={"sigma": 27})
     released(run)
     assert {"salt", "partition", "votes", "queries"} == set(sealed)

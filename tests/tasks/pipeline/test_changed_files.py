@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from tasks.pipeline.dataset import SOURCE, files_changed, prepare_dataset, tell_changed_records
-from tasks.runtime.identity import changes_told
+from tasks.runtime.identity import data_changes
 from tests.neighbours import worlds
 from tests.neighbours.formats import FORMATS
 from tests.neighbours.runs import settle
@@ -37,12 +37,12 @@ def test_other_records_are_told_and_other_times_are_not(name, tmp_path):
     form.write(tmp_path, {**world, one: replace(world[one], image=255 - world[one].image)})
     later(tmp_path)
     assert tell_changed_records(run)
-    (told,) = changes_told(run)
+    (told,) = data_changes(run)
     assert "The data changed since this run read them" in told
     assert "--set data.edition=2" in told
     form.write(tmp_path, world)
     assert not tell_changed_records(run)
-    assert changes_told(run) == []
+    assert data_changes(run) == []
 
 
 def test_files_that_were_added_removed_or_cannot_be_read_are_counted(tmp_path):
@@ -57,7 +57,7 @@ def test_files_that_were_added_removed_or_cannot_be_read_are_counted(tmp_path):
     image.with_name("one more.png").unlink()
     image.write_bytes(content[: len(content) // 2])
     assert tell_changed_records(run)
-    assert image.name in changes_told(run)[0]
+    assert image.name in data_changes(run)[0]
 
 
 def test_a_benchmark_has_no_files_of_the_users(tmp_path):

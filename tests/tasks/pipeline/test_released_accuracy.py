@@ -10,7 +10,7 @@ from tasks.pipeline.figures import released_accuracy
 from tasks.pipeline.figures.released_accuracy import check_use_of_accuracy, held_out_units, release_accuracy
 from tasks.reports import accuracy as shown
 from tasks.runtime.accounts import open_account
-from tasks.runtime.identity import changes_told
+from tasks.runtime.identity import data_changes
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_json, write_json
 from terrine.data.dataset import Dataset
@@ -70,7 +70,7 @@ def test_it_is_drawn_and_charged_once_and_says_how_far_it_may_be_off(make):
     # Other data under the same edition: what was released comes back, and only the operator is told.
     assert release(make(right=0.1)) == first
     assert len(charged(run)) == 1
-    assert "accuracy" in changes_told(run)[0]
+    assert "accuracy" in data_changes(run)[0]
     # Another student is another release, at its own price.
     other = make({"student": {"l2": 7.0}})
     assert release(other)["release_id"] != first["release_id"]

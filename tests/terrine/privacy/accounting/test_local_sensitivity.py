@@ -122,8 +122,8 @@ def test_the_sum_equals_query_after_query():
 def test_blocks_of_rows_and_points_do_not_show(monkeypatch):
     votes = random_histograms(40, 60, 6, seed=2)
     whole = answer_sensitivities(votes, 5.0, 3.0)
-    monkeypatch.setattr("terrine.privacy.accounting.worst_case._HELD", 200)
-    monkeypatch.setattr("terrine.privacy.accounting.worst_case._POINTS", 17)
+    monkeypatch.setattr("terrine.privacy.accounting.vote_walks._HELD", 200)
+    monkeypatch.setattr("terrine.privacy.accounting.vote_walks._POINTS", 17)
     assert np.array_equal(answer_sensitivities(votes, 5.0, 3.0), whole)
 
 

@@ -142,25 +142,6 @@ def filled(place: Place) -> Ledger:
     return ledger
 
 
-def test_a_ledger_of_an_earlier_version_goes_on_and_has_its_sums_from_then_on(any_place: Place) -> None:
-    """Its head had no sums, and its commitments no totals."""
-    before = filled(any_place)
-    events, total = before.events(DATASET), ask(before, "a", Draw()).epsilon_total
-    head = _head(any_place)
-    _write_head(any_place, {name: head[name] for name in ("count", "mac", "seal")})
-    with any_place.by_hand() as connection:
-        connection.execute(sql.text("UPDATE terrine_ledger SET kind = 'reserved' WHERE position = 2"))
-    with pytest.raises(LedgerError, match="changed by hand"):
-        any_place.open().spent(DATASET, 1e-5)  # all rows are verified once
-    with any_place.by_hand() as connection:
-        connection.execute(sql.text("UPDATE terrine_ledger SET kind = 'reserve' WHERE position = 2"))
-    after = any_place.open()
-    assert after.spent(DATASET, 1e-5) == price(compose(*events), 1e-5)
-    assert ask(after, "a", Draw()).epsilon_total == total
-    assert _head(any_place) == head
-    assert after.verify() == 5
-
-
 def test_sums_that_other_code_made_are_made_anew(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(snapshot, "_code", lambda: "of another version")

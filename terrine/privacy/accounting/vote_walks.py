@@ -60,7 +60,7 @@ def walks(histograms: Integers, sigma: float, log_q0: float, log_q1: float) -> I
     rows = max(1, _HELD // teachers)
     for start in range(0, len(histograms), rows):
         counts = np.sort(histograms[start : start + rows], axis=1)[:, ::-1]
-        doubt, agreement = _TowardsDoubt(counts, tail), _TowardsAgreement(counts, tail)
+        doubt, agreement = _DecreasingMargin(counts, tail), _GrowingMargin(counts, tail)
         for walk, length in (
             (doubt, _steps(doubt, lambda log_q: log_q < log_q1)),
             (agreement, _steps(agreement, lambda log_q: log_q > log_q0)),
@@ -119,7 +119,7 @@ class _Walk:
         return self.tail[nearest] + np.log(total), np.where(total == 1.0, nearest, -1)
 
 
-class _TowardsDoubt(_Walk):
+class _DecreasingMargin(_Walk):
     def __init__(self, counts: Integers, tail: Floats) -> None:
         self.runner_up = counts[:, 1]
         super().__init__(counts, tail, counts[:, 2:])
@@ -131,7 +131,7 @@ class _TowardsDoubt(_Walk):
         return (self.winner - self.runner_up)[row] - 2 * distance, -distance, np.ones(len(row))
 
 
-class _TowardsAgreement(_Walk):
+class _GrowingMargin(_Walk):
     """Taking votes from the largest of the rest levels them like water.
 
     To bring all losers down to the count t takes F(t) = Σ_j max(n_j − t, 0) votes, so after d votes they stand at the
