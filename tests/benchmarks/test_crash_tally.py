@@ -44,7 +44,7 @@ from benchmarks.crash.project import Command, small_project
 def forever(folder, times, seed, tally):
     tally.count("first", lambda: ("here", {"leftovers"}))
     project = small_project(folder / "project")
-    command = Command(project, ["ledger", "show"], fresh=True)
+    command = Command(project, ["ledger"], fresh=True)
     print("started", command.pid, flush=True)
     while True:
         pass
