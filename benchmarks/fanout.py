@@ -29,7 +29,7 @@ from prefect.testing.utilities import prefect_test_harness  # noqa: E402
 
 from benchmarks.cells import common_options, heading, row  # noqa: E402
 from benchmarks.crash.project import environment, small_project  # noqa: E402
-from flows.execution import InProcess, executor  # noqa: E402
+from flows.execution import Executor, executor  # noqa: E402
 from flows.runners import local_cluster  # noqa: E402
 from tasks.config.params import validate  # noqa: E402
 from tasks.config.sections import Runner  # noqa: E402
@@ -129,7 +129,7 @@ def main() -> None:
         run = Run(Path(folder), "nothing", validate({"data": {"public_benchmark": True}}))
         calls = [(run, range(part, part + 1)) for part in range(arguments.parts)]
         start = time.perf_counter()
-        InProcess().map(nothing, calls, [str(part) for part in range(arguments.parts)])
+        Executor().map(nothing, calls, [str(part) for part in range(arguments.parts)])
         loop = time.perf_counter() - start
         rows = [("plain loop, no Prefect", 0.0, loop)]
         for kind in arguments.runners:

@@ -6,9 +6,8 @@ import os
 DEFAULTS = {
     "DO_NOT_TRACK": "1",
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-    # At exit an ephemeral server logs a traceback about its own shutdown that means nothing.
+    # A server logs a meaningless traceback at its end.
     "PREFECT_LOGGING_SERVER_LEVEL": "CRITICAL",
-    "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",
     # A server on SQLite answers 503 where two writes overlap: to a third of the requests of eight clients. Prefect asks
     # again five times in one minute; this is seven times in four.
     "PREFECT_CLIENT_MAX_RETRIES": "7",

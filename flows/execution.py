@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import BrokenExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from tasks.config.sections import Runner
 from tasks.runtime.progress import CURRENT
@@ -22,22 +22,6 @@ from terrine.errors import SettingError, TerrineError
 if TYPE_CHECKING:
     from prefect.futures import PrefectFuture
     from prefect.task_runners import TaskRunner
-
-
-class Executor(Protocol):
-    """Runs tasks."""
-
-    def run(self, task: Step, *arguments: Any) -> None:
-        """Run one task and wait for it."""
-
-    def map(self, task: Step, calls: Sequence[tuple[Any, ...]], names: Sequence[str]) -> None:
-        """Run the task once per argument tuple, in parallel if workers are available.
-
-        All calls are made. Then failures are reported together, by their names.
-        """
-
-    def place(self, run: Run, part: int) -> Run:
-        """Return the run for part number `part` of a fan-out: on the part's own device."""
 
 
 @dataclass(frozen=True)
@@ -51,54 +35,45 @@ class _Part:
 _Failures = list[tuple[_Part, BaseException]]
 
 
-class InProcess:
-    """Calls the plain functions, one after the other."""
+class Executor:
+    """Runs tasks: as task runs of the current flow with a started task runner, else as plain functions in sequence."""
 
-    def run(self, task: Step, *arguments: Any) -> None:
-        task.fn(*arguments)
-
-    def map(self, task: Step, calls: Sequence[tuple[Any, ...]], names: Sequence[str]) -> None:
-        parts = [_Part(*each) for each in zip(names, calls, strict=True)]
-        failures: _Failures = []
-        for part in parts:
-            for retries_left in reversed(range(1 + task.retries)):
-                try:
-                    task.fn(*part.arguments)
-                    break
-                except Exception as error:
-                    if isinstance(error, TerrineError) or not retries_left:
-                        failures.append((part, error))
-                        break
-        _report(task.name, failures, len(parts))
-
-    def place(self, run: Run, part: int) -> Run:
-        return run
-
-
-class InFlow:
-    """Runs tasks as task runs of the current flow; those of a fan-out on a task runner that is started."""
-
-    def __init__(self, runner: TaskRunner[Any]) -> None:
+    def __init__(self, runner: TaskRunner[Any] | None = None) -> None:
         self._runner = runner
 
     def run(self, task: Step, *arguments: Any) -> None:
-        # In the flow's own process: a single task gains nothing from a trip to a worker.
-        task(*arguments)
+        """Run one task in this process and wait for it."""
+        (task.fn if self._runner is None else task)(*arguments)
 
     def map(self, task: Step, calls: Sequence[tuple[Any, ...]], names: Sequence[str]) -> None:
+        """Run the task once per argument tuple, in parallel if workers are available.
+
+        All calls are made. Then failures are reported together, by their names.
+
+        Raises:
+            TerrineError: If only errors of this kind occurred; it has the class of the first.
+            RuntimeError: If any other error occurred.
+        """
         parts = [_Part(*each) for each in zip(names, calls, strict=True)]
-        failures = _submit(self._runner, task, parts)
-        # A process that is killed breaks the whole pool (Python's). Lost parts run again in a fresh pool, then one by
-        # one, so that only a part that kills its own process fails. Dask and Ray replace a dead worker themselves.
-        for at_once in (len(parts), 1):
-            broken = [part for part, error in failures if isinstance(error, BrokenExecutor)]
-            failures = [(part, error) for part, error in failures if not isinstance(error, BrokenExecutor)]
-            for first in range(0, len(broken), max(1, at_once)):
-                with self._runner.duplicate() as fresh:
-                    failures += _submit(fresh, task, broken[first : first + at_once], ", again")
-        _report(task.name, failures, len(parts))
+        if self._runner is None:
+            failures = [(part, error) for part in parts if (error := _call(task, part)) is not None]
+        else:
+            failures = _submit(self._runner, task, parts)
+            # A process that is killed breaks the whole pool (Python's). Lost parts run again in a fresh pool, then one
+            # by one, so that only a part that kills its own process fails. Dask and Ray replace a dead worker.
+            for at_once in (max(1, len(parts)), 1):
+                broken = [part for part, error in failures if isinstance(error, BrokenExecutor)]
+                failures = [(part, error) for part, error in failures if not isinstance(error, BrokenExecutor)]
+                for first in range(0, len(broken), at_once):
+                    with self._runner.duplicate() as fresh:
+                        failures += _submit(fresh, task, broken[first : first + at_once], ", again")
+        if failures:
+            raise _combined(task.name, failures, len(parts)) from failures[0][1]
 
     def place(self, run: Run, part: int) -> Run:
+        """Return the run for part number `part` of a fan-out: on the part's own device if parts share a process."""
+        if self._runner is None:
+            return run
         from flows.runners import ThreadPoolTaskRunner, device_of_part
 
         if not isinstance(self._runner, ThreadPoolTaskRunner):
@@ -114,7 +89,7 @@ def executor(settings: Runner, device: str, *, fans_out: bool) -> Iterator[Execu
         SettingError: If the task runner is not installed, or its cluster cannot be reached.
     """
     if not _in_flow():
-        yield InProcess()
+        yield Executor()
         return
     from flows.runners import device_per_task, task_runner
 
@@ -130,7 +105,7 @@ def executor(settings: Runner, device: str, *, fans_out: bool) -> Iterator[Execu
             ) from error
         stack.enter_context(device_per_task(settings, device))
         try:
-            yield InFlow(runner)
+            yield Executor(runner)
         except KeyboardInterrupt:
             stack.pop_all()  # would wait for tasks; the process ends (`flows.stopping`)
             raise
@@ -142,6 +117,18 @@ def _in_flow() -> bool:
     from prefect.context import FlowRunContext
 
     return FlowRunContext.get() is not None
+
+
+def _call(task: Step, part: _Part) -> Exception | None:
+    """Call the plain function, again if it may be retried, and return what went wrong."""
+    for retries_left in reversed(range(1 + task.retries)):
+        try:
+            task.fn(*part.arguments)
+            return None
+        except Exception as error:
+            if isinstance(error, TerrineError) or not retries_left:
+                return error
+    raise AssertionError("unreachable")
 
 
 def _submit(runner: TaskRunner[Any], step: Step, parts: Sequence[_Part], suffix: str = "") -> _Failures:
@@ -174,19 +161,19 @@ def _failure(future: PrefectFuture[Any]) -> BaseException | None:
     return result if isinstance(result, BaseException) else RuntimeError(f"ended as {future.state.name}")
 
 
-def _report(task: str, failures: _Failures, parts: int) -> None:
-    if not failures:
-        return
+def _combined(task: str, failures: _Failures, parts: int) -> Exception:
+    """Return one error for all failures: the first five with their reasons."""
     lines = "; ".join(f"{task} {part.name}: {_sentence(error)}" for part, error in failures[:5])
-    more = f"; and {len(failures) - 5} more: {', '.join(part.name for part, _ in failures[5:])}"
+    if len(failures) > 5:
+        lines += f"; and {len(failures) - 5} more: {', '.join(part.name for part, _ in failures[5:])}"
     message = (
-        f"{len(failures)} of {parts} parts of '{task}' failed ({lines}{more if len(failures) > 5 else ''}). The others "
-        "are finished and kept: run again, and only the failed parts are done."
+        f"{len(failures)} of {parts} parts of '{task}' failed ({lines}). The others are finished and kept: run again, "
+        "and only the failed parts are done."
     )
     first = failures[0][1]
-    if all(isinstance(error, TerrineError) for _, error in failures):
-        raise type(first)(message) from first
-    raise RuntimeError(message) from first
+    if isinstance(first, TerrineError) and all(isinstance(error, TerrineError) for _, error in failures):
+        return type(first)(message)
+    return RuntimeError(message)
 
 
 def _sentence(error: BaseException) -> str:

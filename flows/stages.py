@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from flows.execution import Executor, InProcess, executor
+from flows.execution import Executor, executor
 from flows.terminal import SHOWN
 from tasks.config.presets import resolve
 from tasks.pipeline.graph import MAIN
@@ -143,7 +143,7 @@ def carry_out(stage: Stage, run: Run, execute: Executor) -> None:
 def run_through(run: Run, first: str, last: str) -> None:
     """Run the stages from `first` to `last` in this process, without DVC and Prefect."""
     for stage in pipeline_of(run.params).between(first, last):
-        carry_out(stage, run, InProcess())
+        carry_out(stage, run, Executor())
 
 
 def run_stage(root: Path, name: str, stage: str) -> None:

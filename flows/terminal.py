@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TextIO
 
 from rich.console import Console, RenderableType
-from rich.progress import BarColumn, Progress, SpinnerColumn, Task, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
 from flows.printing import LoggedError, printer
@@ -29,13 +29,6 @@ from terrine.errors import TerrineError
 
 OURS = ("flows", "tasks", "terrine", "prefect.flow_runs")
 """Loggers whose warnings are for the user; the last one is the flow's own logger in Prefect."""
-
-
-class _Bar(BarColumn):
-    """A bar, if the progress is known."""
-
-    def render(self, task: Task) -> RenderableType:  # type: ignore[override]
-        return super().render(task) if task.total is not None else Text()
 
 
 class _Live(Progress):
@@ -56,7 +49,7 @@ class StageLines:
         self._live = _Live(
             SpinnerColumn(),
             TextColumn("{task.description}", markup=False),
-            _Bar(),
+            BarColumn(),
             TimeElapsedColumn(),
             console=console,
             refresh_per_second=4,
@@ -88,10 +81,6 @@ class StageLines:
         spent = f"{time.monotonic() - self._began:7.1f} s" if made else "  unchanged"
         self.console.print(f"{self._head}{spent}", soft_wrap=True)
 
-    def warn(self, text: str) -> None:
-        """Show a warning above the bar."""
-        self.console.print(Text(f"Warning: {text}", style="yellow"), soft_wrap=True)
-
     def _show(self, text: str) -> None:
         if self._task is not None:
             self._live.remove_task(self._task)
@@ -111,7 +100,8 @@ class _Warnings(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         if record.levelno == logging.WARNING:
-            self._lines.warn(record.getMessage())
+            warning = Text(f"Warning: {record.getMessage()}", style="yellow")
+            self._lines.console.print(warning, soft_wrap=True)
 
 
 @contextmanager

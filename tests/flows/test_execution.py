@@ -5,7 +5,7 @@ import time
 import cloudpickle
 import pytest
 
-from flows.execution import InFlow, InProcess, executor
+from flows.execution import Executor, executor
 from tasks.config.params import validate
 from tasks.config.sections import Runner
 from tasks.runtime.run import Run
@@ -43,7 +43,7 @@ def map_in_flow(settings, task, calls, labels):
     @flow
     def parts():
         with executor(settings, "cpu", fans_out=True) as execute:
-            assert isinstance(execute, InFlow)
+            assert execute._runner is not None
             execute.map(task, calls, labels)
 
     parts()
@@ -51,7 +51,7 @@ def map_in_flow(settings, task, calls, labels):
 
 def test_a_fan_out_of_nothing_does_nothing(prefect_server):
     map_in_flow(Runner(kind="threads"), work, [], [])
-    InProcess().map(work, [], [])
+    Executor().map(work, [], [])
     assert CALLS == []
 
 
@@ -60,19 +60,19 @@ def test_all_parts_are_tried_and_the_failed_ones_named():
         RuntimeError,
         match=r"2 of 5 parts of 'odd numbers fail' failed \(odd numbers fail 1: RuntimeError: number 1; .*3: .*ber 3",
     ):
-        InProcess().map(work, [(number,) for number in range(5)], names(range(5)))
+        Executor().map(work, [(number,) for number in range(5)], names(range(5)))
     assert sorted(set(CALLS)) == [0, 1, 2, 3, 4]
     assert CALLS.count(1) == 2
 
 
 def test_many_failures_are_all_named_and_five_explained():
     with pytest.raises(RuntimeError, match=r"7 of 7 parts.* 9: RuntimeError: number 9; and 2 more: 11, 13\)"):
-        InProcess().map(work, [(number,) for number in range(1, 15, 2)], names(range(1, 15, 2)))
+        Executor().map(work, [(number,) for number in range(1, 15, 2)], names(range(1, 15, 2)))
 
 
 def test_an_error_of_the_user_is_not_retried_and_stays_one():
     with pytest.raises(InputError, match="record 7 is no image"):
-        InProcess().map(refuse, [(7,)], ["7"])
+        Executor().map(refuse, [(7,)], ["7"])
     assert CALLS == [7]
 
 

@@ -68,5 +68,5 @@ def test_a_finished_run_whose_data_changed_is_not_called_up_to_date(project, not
     said = " ".join(done.output.split())
     assert done.exit_code == 1
     assert "nothing to do" not in said
-    assert "Run small is finished, about data that have changed since. what it says" in said
+    assert "Run small is finished, but its data have changed since. what it says" in said
     assert "--set data.edition=2" in said

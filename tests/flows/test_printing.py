@@ -28,9 +28,8 @@ def test_lines_tables_and_warnings_show_brackets_as_they_are():
     lines = StageLines(console)
     with lines:
         lines.begin([WORDS], WORDS)
-        lines.warn(WORDS)
         lines.end(made=True)
-    assert shown.getvalue().count(WORDS) == 7
+    assert shown.getvalue().count(WORDS) == 6
 
 
 def test_every_console_of_a_command_is_made_in_one_place():

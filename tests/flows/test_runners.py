@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from flows.execution import InProcess, executor
+from flows.execution import Executor, executor
 from flows.runners import cuda_devices, device_of_part, enter_worker, local_cluster, task_runner, worker_environments
 from tasks.config.params import validate
 from tasks.config.sections import Runner
@@ -84,7 +84,7 @@ def test_threads_get_their_device_and_worker_processes_do_not(devices, prefect_s
 
     devices(2)
     run = Run(tmp_path, "small", validate({"data": {"public_benchmark": True}}))
-    assert InProcess().place(run, 1) == run
+    assert Executor().place(run, 1) == run
 
     @flow
     def parts(kind):

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from flows.execution import InProcess
+from flows.execution import Executor
 from flows.stages import carry_out, run_through
 from tasks.config.params import public_parameters, validate
 from tasks.config.values import as_yaml, merge
@@ -177,7 +177,7 @@ def published(run: Run, monkeypatch) -> tuple:
     write_text(run.folders.public_parameters, as_yaml(public_parameters(run.params)))
     for stage in MAIN.between("dataset", "evaluate"):
         with measured(run, stage.name):
-            carry_out(stage, run, InProcess())
+            carry_out(stage, run, Executor())
     assert tracking.log_run.fn(run) is not None
     zones = [files(run.root / "data" / zone) for zone in ("public", "release")]
     private = records_of(run).second_moments() if sums_over_records(run) else outcome(run).votes
