@@ -53,7 +53,11 @@ def test_a_finished_run_whose_data_changed_is_not_called_up_to_date(project, not
         np.savez(project / "own.npz", images=images, labels=np.arange(count) % 3)
 
     write(400)
-    set_small(project, data={"name": "npz", "path": "own.npz"}, ledger={"account": "clinic", "epsilon": 50})
+    set_small(
+        project,
+        data={"name": "npz", "path": "own.npz", "public_benchmark": False},
+        ledger={"account": "clinic", "epsilon": 50},
+    )
     run = derive(project, "small", [])
     for stage in ("parameters", "dataset"):
         run_stage(project, run, stage)
