@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -61,20 +62,22 @@ def account(
 ) -> None:
     """Compute the cost of answering votes, and which of the figures may be published; or the noise for a budget.
 
-    Nothing is released and nothing is charged. Without a file, the command finds the noise for --epsilon, --teachers
-    and --answers, and shows the effect of more budget or more teachers.
+    Nothing is released and nothing is charged. Without a file, the command finds the noise for --epsilon and --answers.
     """
-    from tasks.pipeline.accounting import Question, calibration
+    from tasks.pipeline.accounting import Question
     from tasks.pipeline.accounting import account as account_votes
     from tasks.tools.vote_files import read_answered, read_histograms
+    from terrine.privacy.accounting.calibrate import calibrate
+    from terrine.privacy.accounting.gaussian import round_up
 
     if votes is None:
-        if epsilon is None or teachers is None or answers is None:
-            raise SettingError("Give a file of votes, or --epsilon, --teachers and --answers to find the noise.")
-        found = calibration(
-            epsilon=epsilon, delta=delta, teachers=teachers, answers=answers, tests=tests, sigma1=sigma1
-        )
-        _show_calibration(found) if not as_json else typer.echo(json.dumps(found, indent=2))
+        if epsilon is None or answers is None:
+            raise SettingError("Give a file of votes, or --epsilon and --answers to find the noise.")
+        found = calibrate(epsilon, delta, answers, tests=tests, sigma1=sigma1)
+        tested = f" and {tests} tests at sigma1 = {sigma1:g}" if tests else ""
+        sentence = f"sigma = {round_up(found.sigma):.4f} votes pay for {answers} answers{tested} at ε = {epsilon:g}, "
+        figures = {**asdict(found), "epsilon_exact": found.epsilon_exact}
+        typer.echo(json.dumps(figures, indent=2) if as_json else f"{sentence}δ = {delta:g} (exact).")
         return
     if sigma is not None and sigma2 is not None:
         raise SettingError("--sigma and --sigma2 both name the noise of the answers: give one.")
@@ -141,35 +144,3 @@ def _show_account(result: dict[str, Any]) -> None:
     )
     console.print(table)
     console.print("", *notes, sep="\n")
-
-
-def _show_calibration(result: dict[str, Any]) -> None:
-    from terrine.privacy.accounting.gaussian import round_up
-
-    console = printer()
-    tested = f" and {result['tests']} tests at sigma1 = {result['sigma1']:g}" if result["tests"] else ""
-    console.print(
-        Text.assemble(
-            (f"sigma = {round_up(result['sigma']):.4f}", "bold"),
-            f" votes pay for {result['answers']} answers{tested} at ε = {result['epsilon']:g}, δ = {result['delta']:g} "
-            "(exact).",
-        )
-    )
-    table = plain_table(
-        Column(no_wrap=True), "ε", "teachers", "sigma", "sigma / votes", "clear lead", "answers at this share"
-    )
-    for row in result["buys"]:
-        table.add_row(
-            row["change"],
-            f"{row['epsilon']:g}",
-            str(row["teachers"]),
-            f"{round_up(row['sigma']):.4f}",
-            f"{row['share']:.1%}",
-            f"{row['clear_lead']:.1%}",
-            str(row["answers"]),
-        )
-    console.print(table)
-    console.print(
-        "Clear lead: of the plurality over one rival, as a share of the votes, that survives the noise with 95 % "
-        "probability. Answers at this share: what the budget pays for at the noise share of the first row."
-    )

@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from terrine.errors import InputError, SettingError
-from terrine.privacy.accounting import calibrate as noise
 from terrine.privacy.accounting import data_dependent as dependent
 from terrine.privacy.accounting import renyi, sanitize
 from terrine.privacy.accounting.events import RepeatedEvent, laplace_answers, threshold_test, vote_answer
@@ -141,30 +140,6 @@ def account(
     if question.sanitise:
         result["sanitised"] = _sanitised(votes, orders, curve)
     return result
-
-
-def calibration(
-    *, epsilon: float, delta: float, teachers: int, answers: int, tests: int = 0, sigma1: float | None = None
-) -> dict[str, Any]:
-    """Return noise for a budget, and what more budget or more teachers would buy, as JSON values; of public quantities.
-
-    Raises BudgetError where the tests alone pass the budget, and SettingError for an impossible number, or tests
-    without their noise.
-    """
-    found = noise.calibrate(epsilon, delta, answers, tests=tests, sigma1=sigma1)
-    rows = noise.purchases(epsilon, delta, answers, teachers, tests=tests, sigma1=sigma1)
-    return {
-        "epsilon": epsilon,
-        "delta": delta,
-        "teachers": teachers,
-        "answers": answers,
-        "tests": tests,
-        "sigma1": found.sigma1,
-        "sigma": found.sigma,
-        "epsilon_exact": found.epsilon_exact,
-        "may_be_published": True,
-        "buys": [asdict(row) for row in rows],
-    }
 
 
 class _Votes:

@@ -97,7 +97,6 @@ def shown(statement: Mapping[str, Any], language: Language, mark: Mark | None, g
         "budget": epsilon("epsilon_budget"),
         "added": epsilon("epsilon_added"),
         "tuning": epsilon("epsilon_tuning"),
-        "sanitised": epsilon("epsilon_sanitised"),
         "claimed": epsilon("epsilon_claimed"),
         "audit": epsilon("audit_epsilon"),
         "confidence": language.percent(statement["audit_confidence"] or 0),

@@ -174,7 +174,7 @@ def _smaller(run: Run, left: float) -> list[str]:
             settings.append(f"aggregation.{name}={value:g}")
             command = [typed(words)]
     shown = " ".join(f"--set {setting}" for setting in settings)
-    return [f"What fits: {shown}." + (" To see what else that buys:" if command else ""), *command]
+    return [f"What fits: {shown}." + (" The noise is that of:" if command else ""), *command]
 
 
 def _noise(run: Run, epsilon: float) -> tuple[str, float, list[str]]:
@@ -183,8 +183,8 @@ def _noise(run: Run, epsilon: float) -> tuple[str, float, list[str]]:
     Raises TerrineError where there is none.
     """
     mechanism: Any = run.params.aggregation
-    queries, teachers, delta = run.params.queries.count, run.params.partition.teachers, mechanism.delta
-    words = f"terrine account --epsilon {epsilon:g} --teachers {teachers} --answers {queries}".split()
+    queries, delta = run.params.queries.count, mechanism.delta
+    words = f"terrine account --epsilon {epsilon:g} --answers {queries}".split()
     words += [] if delta == 1e-5 else ["--delta", f"{delta:g}"]
     if mechanism.mechanism in ("histogram", "gnmax"):
         return "sigma", round_up(calibrate(epsilon, delta, queries).sigma, 2), words

@@ -129,7 +129,6 @@ class PrivacyStatement:
         partition_disjoint: Whether every unit was found in exactly one teacher's part.
         public_inputs: What public material went in, and where it came from.
         facts: What the stages recorded about the records: who is not protected, and what the release contains.
-        epsilon_sanitised: A sanitised data-dependent figure with its own cost in it, when one was released.
         epsilon_tuning: ε including the search that chose the settings, when one looked at private outcomes.
         audit_epsilon: Lower bound on ε that an audit found, when one ran.
         epsilon_claimed: What the method's own paper claims, when that differs from what holds.
@@ -164,7 +163,6 @@ class PrivacyStatement:
     public_inputs: tuple[PublicInput, ...]
     facts: Facts
     code_version: str
-    epsilon_sanitised: float | None = None
     epsilon_tuning: float | None = None
     audit_epsilon: float | None = None
     audit_confidence: float | None = None

@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tasks.pipeline.accounting import Question, account, calibration
+from tasks.pipeline.accounting import Question, account
 from tasks.tools.vote_files import read_answered, read_histograms
-from terrine.errors import BudgetError, InputError, SettingError
+from terrine.errors import InputError, SettingError
 from terrine.privacy.accounting.events import LaplaceEvent, RepeatedEvent
 from terrine.privacy.accounting.gaussian import epsilon_of
 from terrine.privacy.accounting.pricing import price
@@ -233,17 +233,3 @@ def test_reference_runs_come_out_of_the_files(shared_folder):
         dearer = result["release_rdp"] - reference["release_rdp"]
         assert result["mean"] == pytest.approx(reference["sanitised_mean"] + dearer, rel=1e-10)
         assert result["standard_deviation"] == pytest.approx(reference["sanitised_std"], rel=1e-10)
-
-
-def test_calibration_says_what_the_budget_buys():
-    result = calibration(epsilon=2.0, delta=1e-5, teachers=600, answers=5000)
-    assert json.loads(json.dumps(result, allow_nan=False)) == result
-    assert result["epsilon_exact"] <= 2.0
-    assert [row["change"] for row in result["buys"]] == [
-        "as asked",
-        "one more unit of ε",
-        "twice the teachers",
-        "both",
-    ]
-    with pytest.raises(BudgetError):
-        calibration(epsilon=1.0, delta=1e-5, teachers=600, answers=10, tests=640, sigma1=5.0)

@@ -136,7 +136,6 @@ KINDS = {
     },
     "a plugin's": {"mechanism": {"mechanism": "somebody's own"}},
     "all figures": {
-        "epsilon_sanitised": 2.0,
         "epsilon_tuning": 5.0,
         "epsilon_budget": 4.0,
         "epsilon_dataset": 4.5,

@@ -133,7 +133,7 @@ def changed(value):
 FIELDS = sorted([
     "answered", "answered_per_class", "asked", "audit_confidence", "audit_epsilon", "code_version", "dataset", "delta",
     "delta_slack", "epsilon", "epsilon_account", "epsilon_budget", "epsilon_claimed", "epsilon_dataset",
-    "epsilon_guaranteed", "epsilon_sanitised", "epsilon_tuning", "event", "facts", "mechanism", "neighbouring", "noise",
+    "epsilon_guaranteed", "epsilon_tuning", "event", "facts", "mechanism", "neighbouring", "noise",
     "partition_digest", "partition_disjoint", "private", "public_inputs", "queries", "release_id", "run",
     "schema_version", "summary", "task", "teachers", "trust_model", "trust_model_text", "unit", "warning",
 ])  # fmt: skip

@@ -91,7 +91,7 @@ def test_the_guarantee_names_all_that_its_epsilon_covers() -> None:
 def test_it_says_everything_that_a_release_must_say() -> None:
     content = statement().to_dict()
     expected = {
-        "unit", "neighbouring", "delta", "trust_model", "epsilon", "epsilon_sanitised", "epsilon_dataset",
+        "unit", "neighbouring", "delta", "trust_model", "epsilon", "epsilon_dataset",
         "epsilon_guaranteed", "epsilon_account", "epsilon_budget",
         "epsilon_tuning", "audit_epsilon", "noise", "queries", "asked", "answered", "answered_per_class",
         "partition_digest", "partition_disjoint", "public_inputs", "code_version", "schema_version",
@@ -108,7 +108,7 @@ def test_it_says_everything_that_a_release_must_say() -> None:
         {"noise": "replay"},
         {"unit": "group", "trust_model": "parties", "epsilon_account": 6.0},
         {"event_added": vote_answer(40.0)},
-        {"epsilon_sanitised": 2.0, "epsilon_tuning": 4.0, "audit_epsilon": 0.71239, "audit_confidence": 0.95},
+        {"epsilon_tuning": 4.0, "audit_epsilon": 0.71239, "audit_confidence": 0.95},
         {"event": NonPrivateEvent(), "epsilon_budget": math.inf, "epsilon_dataset": math.inf, "epsilon_claimed": 1.0},
     ],
 )
