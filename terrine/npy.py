@@ -116,6 +116,7 @@ class MappedRows:
                 )
             self._parts.append(file[segment.first : segment.first + segment.count])
         self._starts = np.cumsum([0, *(segment.count for segment in self.segments)])
+        self._numbers = np.arange(self._starts[-1])
         self.dtype: np.dtype[Any] = head.dtype
         self.shape: tuple[int, ...] = (int(self._starts[-1]), *head.shape[1:])
 
@@ -135,48 +136,21 @@ class MappedRows:
     def __len__(self) -> int:
         return self.shape[0]
 
-    def __getitem__(self, index: Any) -> Any:
-        if isinstance(index, tuple):
-            first, *rest = index
-            chosen = self[first]
-            return chosen[tuple(rest)] if isinstance(first, int | np.integer) else chosen[(slice(None), *rest)]
-        if isinstance(index, int | np.integer):
-            row = range(len(self))[int(index)]
-            number = int(np.searchsorted(self._starts, row, side="right")) - 1
-            return np.array(self._parts[number][row - self._starts[number]])
-        return self._gather(self._numbers(index))
+    def __getitem__(self, index: Any) -> NDArray[Any]:
+        first, *rest = index if isinstance(index, tuple) else (index,)
+        numbers = np.asarray(self._numbers[first])
+        holders = np.searchsorted(self._starts, numbers, side="right") - 1
+        rows = np.empty((*numbers.shape, *self.shape[1:]), self.dtype)
+        for holder in np.unique(holders):
+            here = holders == holder
+            rows[here] = self._parts[holder][numbers[here] - self._starts[holder]]
+        return rows[(*[slice(None)] * numbers.ndim, *rest)] if rest else rows
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         if copy is False:
             raise ValueError("Rows in files cannot become an array without a copy.")
         rows = np.concatenate(self._parts)
         return rows if dtype is None else rows.astype(dtype, copy=False)
-
-    def _numbers(self, index: Any) -> NDArray[np.int64]:
-        """Return the row numbers that a slice, a mask or an array of indices names."""
-        if isinstance(index, slice):
-            return np.arange(*index.indices(len(self)))
-        numbers = np.asarray(index)
-        if numbers.dtype == bool:
-            if numbers.shape != (len(self),):
-                raise IndexError(f"A mask of shape {numbers.shape} was given for {len(self)} rows.")
-            return np.flatnonzero(numbers)
-        if numbers.size == 0:
-            return numbers.astype(np.int64)
-        if numbers.dtype.kind not in "iu":
-            raise IndexError(f"Rows are chosen by integers, a slice or a mask, not by {numbers.dtype}.")
-        if numbers.min() < -len(self) or numbers.max() >= len(self):
-            raise IndexError(f"Rows {numbers.min()} to {numbers.max()} were asked for, and there are {len(self)}.")
-        return np.where(numbers < 0, numbers + len(self), numbers).astype(np.int64)
-
-    def _gather(self, numbers: NDArray[np.int64]) -> NDArray[Any]:
-        flat = numbers.ravel()
-        rows = np.empty((len(flat), *self.shape[1:]), self.dtype)
-        holders = np.searchsorted(self._starts, flat, side="right") - 1
-        for holder in np.unique(holders):
-            here = holders == holder
-            rows[here] = self._parts[holder][flat[here] - self._starts[holder]]
-        return rows.reshape(*numbers.shape, *self.shape[1:])
 
 
 Rows = np.ndarray | MappedRows

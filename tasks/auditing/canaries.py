@@ -23,7 +23,6 @@ from typing import Any
 import numpy as np
 
 from tasks.auditing.shadow_runs import NOTICE, NoNoise, Progress, members, shadow_run
-from tasks.config.findings import refuse_findings
 from tasks.pipeline.dataset import read_dataset
 from tasks.pipeline.features import query_features
 from tasks.pipeline.partition import read_assignment
@@ -371,7 +370,7 @@ def _check_auditable(run: Run, shadows: int) -> None:
             "--membership."
         )
     if not sums_over_records(run):
-        refuse_findings(params.aggregation, "terrine audit --canaries")
+        params.aggregation.refuse_findings("terrine audit --canaries")
     if params.partition.kind not in ("iid", "party"):
         raise SettingError(
             f"partition.kind={params.partition.kind} reads labels, so a canary would move other records; it is for "

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from tasks.config.findings import refuse_findings
 from terrine.aggregation.exchange import Exchange
 from terrine.aggregation.mechanism import Aggregation, Mechanism
 from terrine.aggregation.records import Whitening
@@ -90,7 +89,7 @@ def audit(
         entries = [_audit_sums(mechanism, noise, mu, max(1, runs // _RUNS_PER_RELEASE), delta, confidence)]
     else:
         assert isinstance(mechanism, Mechanism)
-        refuse_findings(mechanism, "terrine audit")
+        mechanism.refuse_findings("terrine audit")
         about["teachers"] = teachers
         entries = _audit_votes(mechanism, noise, teachers, runs, queries, delta, confidence)
     return {

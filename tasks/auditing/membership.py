@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from tasks.auditing.shadow_runs import NOTICE, Progress, members, shadow_run, units_of
-from tasks.config.findings import refuse_findings
 from tasks.config.values import digest
 from tasks.pipeline.dataset import read_dataset
 from tasks.pipeline.evaluate import probabilities
@@ -44,7 +43,7 @@ def audit_student(
     """
     if shadows < FEWEST:
         raise SettingError(f"An attack needs at least {FEWEST} shadow runs, not {shadows}.")
-    refuse_findings(run.params.aggregation, "terrine audit --membership")
+    run.params.aggregation.refuse_findings("terrine audit --membership")
     if not run.folders.statement.is_file():
         raise ArtefactError(f"The run {run.name} has released nothing yet: make it first (terrine run).")
     _check_attackable(run.params.transcription)

@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 
 from tasks.auditing.shadow_runs import Progress, shadow_run, units_of
-from tasks.config.findings import refuse_findings
 from tasks.pipeline.dataset import read_dataset
 from tasks.pipeline.sums import records_of, sums_over_records
 from tasks.pipeline.teach import read_states, voters
@@ -185,7 +184,7 @@ def _chosen(run: Run, dataset: Dataset, units: np.ndarray, count: int) -> list[t
     """Return pairs of units drawn at random, the second with another label wherever there is one."""
     if run.params.transcription is not None:
         raise SettingError(f"The run {run.name} is a transcription: exchanges are for teachers that vote.")
-    refuse_findings(run.params.aggregation, "terrine audit --neighbours")
+    run.params.aggregation.refuse_findings("terrine audit --neighbours")
     if run.params.teachers.unprotected:
         raise SettingError("teachers.mode=paper averages without noise: it claims nothing that an audit could refute.")
     total = int(units.max()) + 1

@@ -8,9 +8,7 @@ from typing import Any, Literal, get_args, get_origin
 
 from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
 
-from tasks.config.findings import check_findings
 from tasks.config.listing import list_settings
-from tasks.config.ordered import check_order
 from tasks.config.privacy import WITH_MOMENTS, LedgerSettings, Privacy
 from tasks.config.sections import Collaboration, Evaluation, Pretraining, Queries, Runner, Tracking
 from tasks.config.values import flat, merge, read_yaml
@@ -102,8 +100,6 @@ class Params(Settings):
                 f"queries.select={self.queries.select} chooses by what earlier rounds released. Set queries.rounds to "
                 "2 or more, or queries.select=order"
             )
-        check_findings(self)
-        check_order(self)
         for name in type(self).model_fields:
             section = getattr(self, name)
             if isinstance(section, Settings):

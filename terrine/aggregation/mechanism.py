@@ -95,7 +95,26 @@ class Aggregation(Settings, ABC):
         several = {name: getattr(self, name) for name in _OF_FINDINGS} if self.findings > 1 else {}
         return own | {name: value for name, value in several.items() if value is not None}
 
+    def refuse_findings(self, attack: str) -> None:
+        """Raise SettingError if an attack, made for records of one class each, meets several findings."""
+        if self.findings > 1:
+            raise SettingError(
+                f"{attack} attacks answers about one class of many, and this run has several findings "
+                "(data.findings): they have no such attack."
+            )
+
     def check(self, run: Any) -> None:
+        if self.findings_bound is not None and self.reveals == "sums":
+            raise ValueError(
+                f"aggregation.findings_bound={self.findings_bound} is for teachers that vote, and "
+                f"aggregation.mechanism={self.mechanism} adds up records (auto takes it where one record is "
+                "protected). Leave it out, or have teachers vote: aggregation.mechanism=histogram"
+            )
+        if self.findings_bound is not None and not run.data.several:
+            raise ValueError(
+                f"aggregation.findings_bound={self.findings_bound} is for teachers that vote on several findings "
+                "(data.findings). Leave it out"
+            )
         if run.aggregation.where == "parties" and not self.by_parties:
             raise ValueError(
                 f"aggregation.mechanism={self.mechanism} does not go with aggregation.where=parties, which cannot "

@@ -303,6 +303,11 @@ class Dataset:
             )
 
 
+def taken(split: str, rows: np.ndarray, **columns: np.ndarray | None) -> dict[str, Any]:
+    """Return the rows of a split by the names of `Dataset`'s fields: `train_images`, `train_labels`, ..."""
+    return {f"{split}_{name}": None if values is None else values[rows] for name, values in columns.items()}
+
+
 def from_one_set(
     name: str,
     images: np.ndarray,
@@ -333,20 +338,12 @@ def from_one_set(
     train, test = split_units(units, test_fraction, seed=seed)
     return Dataset(
         name=name,
-        train_images=images[train],
-        train_labels=labels[train],
-        train_groups=None if groups is None else groups[train],
-        test_images=images[test],
-        test_labels=labels[test],
+        **taken("train", train, images=images, labels=labels, groups=groups, names=own, parties=parties),
+        **taken("test", test, images=images, labels=labels, groups=groups, names=own, numbers=numbers),
         class_names=class_names,
         public_benchmark=public_benchmark,
-        train_parties=None if parties is None else parties[train],
         party_names=party_names,
-        train_names=own[train],
-        test_names=own[test],
-        test_groups=None if groups is None else groups[test],
         scale=scale,
-        test_numbers=None if numbers is None else numbers[test],
         remarks=remarks,
         named=named,
         declared=declared,

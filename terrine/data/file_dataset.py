@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from terrine.data.dataset import Dataset
+from terrine.data.dataset import Dataset, taken
 from terrine.data.findings import counts_by_class, on_combinations
 from terrine.data.image_table import AND, Record, read_image_table
 from terrine.data.labels import UnknownLabelError, declared_names, encode_groups, on_alike, on_alike_groups
@@ -120,24 +120,20 @@ class FileDataset(OrderedLabels, Own, ImageSource):
         kept = _settle_namesakes(images, kept, digests[: len(kept)], there.names[order], len(there.train))
         teaching = kept < len(there.train)
         count, train, test = int(teaching.sum()), order[kept[teaching]], order[kept[~teaching]]
+        known = {"labels": there.labels, "names": there.names, "groups": there.groups}
         return Dataset(
             name=(at / self.path).stem,
             train_images=images[:count],
-            train_labels=there.labels[train],
-            train_groups=None if there.groups is None else there.groups[train],
             test_images=images[count:],
-            test_labels=there.labels[test],
+            **taken("train", train, **known),
+            **taken("test", test, numbers=there.numbers, **known),
             class_names=there.class_names,
             train_parties=None if there.parties is None else there.parties[kept[teaching]],
             party_names=there.party_names,
-            train_names=there.names[train],
-            test_names=there.names[test],
-            test_groups=None if there.groups is None else there.groups[test],
             train_contents=digests[:count, None],
             test_contents=digests[count : len(kept), None],
             named=True,
             scale=self.scale,
-            test_numbers=None if there.numbers is None else there.numbers[test],
             declared=not (self.findings or self.finds_classes(at)),
         )
 

@@ -7,6 +7,8 @@ class names are then the findings'. What counts labels by class reads either thr
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
+from typing import Any
 
 import numpy as np
 from pydantic import Field, field_validator
@@ -25,6 +27,21 @@ def are_names(value: tuple[str, ...]) -> bool:
     return len(value) != 1 and len(set(value)) == len(value) and all(name.strip() == name != "" for name in value)
 
 
+MEANT_FOR_CLASSES: dict[str, tuple[Any, ...]] = {
+    "partition.kind": ("iid",),
+    "queries.select": ("order",),
+    "queries.rounds": (1,),
+    "teachers.kind": ("linear",),
+    "aggregation.mechanism": ("histogram", "gnmax", "confident", "lnmax", "moments", "gradients"),
+    "aggregation.where": ("local",),
+    "student.kind": ("linear", "sums"),
+    "evaluation.epsilon": (None,),
+    "evaluation.subgroups": (None,),
+    "transcription": (None,),
+}
+"""Settings, and what they may be with several findings: everything else is made for one class a record."""
+
+
 class SeveralFindings(Settings):
     """Settings of sources whose records may have several findings at once."""
 
@@ -41,6 +58,19 @@ class SeveralFindings(Settings):
                 "such as `yes` or `no`"
             )
         return value
+
+    def check(self, run: Any) -> None:
+        """Raise ValueError if several findings do not go with other settings of the run."""
+        for key, known in MEANT_FOR_CLASSES.items() if self.findings else ():
+            value = attrgetter(key)(run)
+            if value not in known:
+                shown = f"{key}={value}" if isinstance(value, str | int | float) else key
+                allowed = ", ".join("null" if each is None else str(each) for each in known)
+                raise ValueError(
+                    f"{shown} is made for records of one class each and does not go with data.findings. Set {key} to "
+                    f"{allowed}, or leave out data.findings"
+                )
+        super().check(run)
 
 
 def on_combinations(class_names: Sequence[str]) -> tuple[str, ...]:

@@ -150,6 +150,26 @@ class InOrder(Settings):
         """The order of labels; None where they have none."""
         return Scale.of(self.grades, self.bins) if self.grades or self.bins else None
 
+    def check(self, run: Any) -> None:
+        """Raise ValueError if an order, or numbers in bins, mean nothing to other settings of the run."""
+        key = "data.bins" if self.bins else "data.grades"
+        if self.scale is not None and run.transcription is not None:
+            raise ValueError(
+                f"{key} is for runs whose teachers vote or whose records are summed: a transcription copies a "
+                "model of classes without order. Leave it out"
+            )
+        if self.scale is not None and run.aggregation.where == "parties":
+            raise ValueError(
+                f"{key} does not go with aggregation.where=parties: terms between parties name classes and no "
+                "order. Set aggregation.where=local, or leave it out"
+            )
+        if self.bins and run.evaluation.released_subgroups:
+            raise ValueError(
+                "evaluation.released_subgroups releases accuracies of classes, and data.bins makes numbers of "
+                "them. Leave it out"
+            )
+        super().check(run)
+
 
 class OrderedLabels(InOrder, SeveralFindings):
     """Settings of sources whose labels may have an order, or be several at once."""

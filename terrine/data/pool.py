@@ -15,7 +15,7 @@ from typing import Literal
 import numpy as np
 
 from terrine.data.content_digest import seen_images
-from terrine.data.dataset import Dataset
+from terrine.data.dataset import Dataset, taken
 from terrine.data.units import place_codes, shares
 from terrine.errors import InputError
 
@@ -27,16 +27,15 @@ def take_pool(dataset: Dataset, source: Literal["validation", "test"], fraction:
     about a `fraction` of the `test` split. Raises InputError when there is none to take, or nothing would be left to
     teach with or to test on.
     """
+    columns = ("images", "labels", "names", "groups", "contents", "numbers")
+    held_out = {name: getattr(dataset, f"test_{name}") for name in columns}
     test = np.arange(len(dataset.test_images))
-    images, labels = dataset.pool_images, dataset.pool_labels
-    known = {"contents": dataset.pool_contents, "names": dataset.pool_names, "groups": dataset.pool_groups}
     if source == "test":
         units = place_codes(len(test)) if dataset.test_units is None else dataset.test_units
         public = shares(units, seed, "public pool") < fraction
-        chosen, test = np.flatnonzero(public), np.flatnonzero(~public)
-        images, labels = dataset.test_images[chosen], dataset.test_labels[chosen]
-        held_out = {"contents": dataset.test_contents, "names": dataset.test_names, "groups": dataset.test_groups}
-        known = {name: None if values is None else values[chosen] for name, values in held_out.items()}
+        test = np.flatnonzero(~public)
+        dataset = replace(dataset, **taken("pool", public, **{name: held_out[name] for name in columns[:-1]}))
+    images, labels = dataset.pool_images, dataset.pool_labels
     if images is None or labels is None:
         raise InputError(
             f"{dataset.name} has no validation split to be the public pool. Use data.pool=test, which takes a part of "
@@ -49,23 +48,7 @@ def take_pool(dataset: Dataset, source: Literal["validation", "test"], fraction:
             "of each: choose another data.pool or data.pool_fraction."
         )
 
-    def kept(values: np.ndarray | None) -> np.ndarray | None:
-        return None if values is None else values[test]
-
-    return replace(
-        dataset,
-        test_images=dataset.test_images[test],
-        test_labels=dataset.test_labels[test],
-        test_names=kept(dataset.test_names),
-        test_groups=kept(dataset.test_groups),
-        test_numbers=kept(dataset.test_numbers),
-        test_contents=kept(dataset.test_contents),
-        pool_images=images,
-        pool_labels=labels,
-        pool_contents=known["contents"],
-        pool_names=known["names"],
-        pool_groups=known["groups"],
-    )
+    return replace(dataset, **taken("test", test, **held_out))
 
 
 def check_disjoint(dataset: Dataset) -> dict[str, int]:

@@ -27,7 +27,7 @@ from pydantic import Field, model_validator
 
 from terrine.data.content_digest import digests_of_cells
 from terrine.data.csv_file import NO_HEADER, read_csv_file
-from terrine.data.dataset import Dataset
+from terrine.data.dataset import Dataset, taken
 from terrine.data.labels import (
     MISSING,
     OF_A_QUANTITY,
@@ -192,30 +192,20 @@ class Table(InOrder, Own, Source):
         if self.party is not None:
             held, party_names = encode_parties({self.party: frame[self.party].to_numpy(dtype=str)[train]}, str(path))
             parties = held[self.party]
+        known = {"names": names, "groups": groups, "contents": contents}
         dataset = Dataset(
             name=path.stem,
-            train_images=features[train],
-            train_labels=labels[train],
-            train_groups=None if groups is None else groups[train],
-            test_images=features[test],
-            test_labels=labels[test],
+            **taken("train", train, images=features, labels=labels, **known),
+            **taken("test", test, images=features, labels=labels, numbers=numbers, **known),
+            **taken("pool", query, **known),
             class_names=class_names,
             column_names=encoding.names,
             train_parties=parties,
             party_names=party_names,
-            train_names=names[train],
-            test_names=names[test],
-            test_groups=None if groups is None else groups[test],
-            train_contents=contents[train],
-            test_contents=contents[test],
-            pool_contents=contents[query],
-            pool_names=names[query],
-            pool_groups=None if groups is None else groups[query],
             named=self.id is not None,
             content_columns=columns,
             content_on=on_columns,
             scale=self.scale,
-            test_numbers=None if numbers is None else numbers[test],
             declared=not self.finds_classes(),
             remarks=remarks,
         )

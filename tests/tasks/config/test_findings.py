@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from tasks.config.findings import MEANT_FOR_CLASSES
 from tasks.config.params import Params, lay_over, validate
 from tasks.runtime.identity import release_digest
 from tasks.runtime.releases import worst_cases
+from terrine.data.findings import MEANT_FOR_CLASSES
 from terrine.errors import SettingError
 from terrine.planning import plan
 from terrine.privacy.accounting.gaussian import mu_squared
