@@ -79,7 +79,7 @@ class Plan:
         return self.signal >= ENOUGH
 
 
-def signal(teachers: int, mu: float, classes: int) -> float:
+def signal(teachers: float, mu: float, classes: int) -> float:
     """Return how far the votes of T teachers rise above the noise of a budget μ, for each of K classes."""
     return teachers * mu / math.sqrt(classes)
 
@@ -169,31 +169,21 @@ def advised_epsilon(
 
     counts: whether they are to be counted with noise, which leaves room for fewer teachers. moments: see `plan`.
     """
-    epsilon = _epsilon_for(ADVISED * math.sqrt(classes) * UNITS_EACH[unit] / max(units, 1), delta)
+    epsilon = epsilon_for_signal(ADVISED, max(units, 1) / UNITS_EACH[unit] / math.sqrt(classes), 1, delta)
     about = {"classes": classes, "delta": delta, "unit": unit, "moments": moments}
     while plan(units, epsilon=epsilon, counted=noise_of_count(epsilon, delta) * counts, **about).signal < ADVISED:
         epsilon = round_advice(1.01 * epsilon)
     return epsilon
 
 
-def advised_epsilon_of_sums(units: int, *, classes: float, features: int, delta: float) -> float:
-    """Return the ε to advise for sums over so many units (`round_advice`)."""
-    return _epsilon_for(ADVISED_OF_SUMS * classes * math.sqrt(features) / max(units, 1), delta)
-
-
-def advised_units(epsilon: float, *, classes: int, delta: float, unit: Literal["record", "group"]) -> int:
-    """Return how many units to advise for a budget ε where their teachers vote, rounded up to tens."""
-    return _tens(ADVISED * math.sqrt(classes) * UNITS_EACH[unit] / mu_of(epsilon, delta))
-
-
-def advised_units_of_sums(epsilon: float, *, classes: float, features: int, delta: float) -> int:
-    """Return how many units to advise for a budget ε where they are summed, rounded up to tens."""
-    return _tens(ADVISED_OF_SUMS * classes * math.sqrt(features) / mu_of(epsilon, delta))
+def advised_units(units: int, wanted: float, signal: float) -> int:
+    """Return how many units to advise, rounded up to tens, if so many have a signal and another one is wanted."""
+    return math.ceil(1.02 * units * wanted / signal / 10) * 10
 
 
 def epsilon_for_signal(wanted: float, signal: float, mu: float, delta: float) -> float:
     """Return the ε that makes of a signal at a budget μ the one that is wanted (`round_advice`)."""
-    return _epsilon_for(mu * wanted / signal, delta)
+    return round_advice(epsilon_of(1.02 * mu * wanted / signal, delta))
 
 
 def round_advice(epsilon: float) -> float:
@@ -203,14 +193,6 @@ def round_advice(epsilon: float) -> float:
     """
     power = 2.0 ** math.floor(math.log2(epsilon))
     return next(power * step for step in (1, 1.5, 2) if power * step >= epsilon)
-
-
-def _epsilon_for(mu: float, delta: float) -> float:
-    return round_advice(epsilon_of(1.02 * mu, delta))
-
-
-def _tens(units: float) -> int:
-    return math.ceil(1.02 * units / 10) * 10
 
 
 @dataclass(frozen=True)
@@ -259,7 +241,8 @@ def advise(
         SettingError: an impossible budget.
     """
     votes = plan(units, classes=classes, epsilon=epsilon, delta=delta, unit=unit)
-    sums = signal_of_sums(units, mu_of(epsilon, delta), classes=classes, features=features + 1)
+    mu = mu_of(epsilon, delta)
+    sums = signal_of_sums(units, mu, classes=classes, features=features + 1)
     why = None
     if apart:
         why = "Nothing about records may be added up, so teachers vote."
@@ -270,7 +253,7 @@ def advise(
         hope = f"The signal of {votes.teachers:,} teachers is {shown(votes.signal)}, where {ENOUGH:.0f} is needed."
         return Advice("histogram", votes, sums, votes.useful, larger, f"{why} {hope}")
     useful = sums >= ENOUGH_OF_SUMS
-    larger = None if useful else advised_epsilon_of_sums(units, classes=classes, features=features + 1, delta=delta)
+    larger = None if useful else epsilon_for_signal(ADVISED_OF_SUMS, sums, mu, delta)
     rounds = "in one round, moments" if one_round else "in several rounds, gradients"
     why = (
         f"{unit.capitalize()}s may be added up. In most measured cases a student of sums is more accurate, as served, "

@@ -30,15 +30,17 @@ from terrine.data.partition import refuse_no_groups
 from terrine.data.source import Survey
 from terrine.errors import SettingError
 from terrine.planning import (
+    ADVISED,
+    ADVISED_OF_SUMS,
     ENOUGH,
     ENOUGH_OF_SUMS,
+    UNITS_EACH,
     Plan,
     advised_epsilon,
-    advised_epsilon_of_sums,
     advised_units,
-    advised_units_of_sums,
     epsilon_for_signal,
     plan,
+    signal,
     signal_of_sums,
 )
 from terrine.privacy.accounting.events import GaussianEvent, count_of_units
@@ -252,7 +254,8 @@ def hopeless(run: Run, chosen: Plan, survey: Survey) -> str:
         few = f"{chosen.teachers:,} teachers"
         return _hopeless(run, few, classes, f"they would vote {noise}", larger, other, shared)
     larger = advised_epsilon(units, counts=counts_units(run), moments=params.privacy.moments, **about)
-    why, more = f"{chosen.teachers:,} teachers would vote {noise}", advised_units(epsilon, **about)
+    most = signal(units / UNITS_EACH[unit], mu_of(epsilon, delta), sharing)
+    why, more = f"{chosen.teachers:,} teachers would vote {noise}", advised_units(units, ADVISED, most)
     return _hopeless(run, f"{units:,} {unit}s", classes, why, larger, f"about {more:,} {unit}s to learn from", shared)
 
 
@@ -277,9 +280,9 @@ def hopeless_sums(run: Run, units: int, classes: int, features: int, records: in
     strength = signal_of_sums(units, mu_of(epsilon, delta), **about)
     if params.data.public_benchmark or strength >= ENOUGH_OF_SUMS:
         return None
-    unit, larger = params.privacy.unit, advised_epsilon_of_sums(units, delta=delta, **about)
+    unit, larger = params.privacy.unit, epsilon_for_signal(ADVISED_OF_SUMS, strength, mu_of(epsilon, delta), delta)
     why = f"the sums over them would have a signal of {strength:.2f}, where {ENOUGH_OF_SUMS:g} is needed"
-    more = advised_units_of_sums(epsilon, delta=delta, **about)
+    more = advised_units(units, ADVISED_OF_SUMS, strength)
     return _hopeless(run, f"{units:,} {unit}s", classes, why, larger, f"about {more:,} {unit}s to learn from", shared)
 
 

@@ -4,8 +4,19 @@ import math
 
 import pytest
 
-from terrine.planning import ENOUGH, advised_epsilon, advised_units, ample, noise_of_count, plan
+from terrine.planning import (
+    ADVISED,
+    ENOUGH,
+    UNITS_EACH,
+    advised_epsilon,
+    advised_units,
+    ample,
+    noise_of_count,
+    plan,
+    signal,
+)
 from terrine.privacy.accounting.events import GaussianEvent, RepeatedEvent, compose, vote_answer
+from terrine.privacy.accounting.gaussian import mu_of
 from terrine.privacy.accounting.pricing import price
 
 
@@ -55,7 +66,7 @@ def test_what_is_advised_against_too_few_units_is_useful(units, classes, unit):
     settings = {"classes": classes, "delta": 1e-5, "unit": unit}
     assert not plan(units, epsilon=1, **settings).useful
     larger = advised_epsilon(units, **settings)
-    more = advised_units(1, **settings)
+    more = advised_units(units, ADVISED, signal(units / UNITS_EACH[unit], mu_of(1, 1e-5), classes))
     counted = noise_of_count(larger, 1e-5)
     for chosen in (
         plan(units, epsilon=larger, **settings),
