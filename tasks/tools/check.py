@@ -195,25 +195,15 @@ def _look_at_votes(found: Finding, automatic: list[tuple[str, str]]) -> None:
         )
 
 
-def _signal_of_sums(found: Finding) -> float | None:
-    """Return the signal of sums over units; None where the number of features is no setting."""
+def _look_at_sums(found: Finding) -> None:
+    """Compare the sums over records with their noise, if the number of features is a setting."""
     params, projection = found.run.params, getattr(found.run.params.backbone, "projection", None)
     if projection is None:
-        return None
-    mu = mu_of(params.aggregation.epsilon, params.aggregation.delta)
-    units, classes = found.survey.units(params.privacy.unit), len(found.survey.class_names)
-    return signal_of_sums(units, mu, classes=classes, features=projection + 1)
-
-
-def _look_at_sums(found: Finding) -> None:
-    """Compare the sums over records with their noise, where the number of features is a setting."""
-    run, params = found.run, found.run.params
-    found.strength = _signal_of_sums(found)
-    if found.strength is None:
         return
-    units, records = found.survey.units(params.privacy.unit), found.survey.records[0]
-    about = {"classes": len(found.survey.class_names), "records": records}
-    if sentence := hopeless_sums(run, units, features=params.backbone.projection + 1, **about):
+    units = found.survey.units(params.privacy.unit)
+    about = {"classes": len(found.survey.class_names), "features": projection + 1}
+    found.strength = signal_of_sums(units, mu_of(params.aggregation.epsilon, params.aggregation.delta), **about)
+    if sentence := hopeless_sums(found.run, units, records=found.survey.records[0], **about):
         found.doubts.append(sentence)
 
 

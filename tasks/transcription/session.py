@@ -64,6 +64,7 @@ from terrine.deployment.model import BACKBONE, HEAD, REFERENCE
 from terrine.deployment.reference import affordable, choose_reference
 from terrine.device import resolve_device
 from terrine.errors import ArtefactError
+from terrine.heads import head_from_module
 from terrine.models.backbone_files import save_backbone
 from terrine.pretraining.checkpoint import read_checkpoint, write_checkpoint
 from terrine.privacy.ledger.ledger import StoredRelease
@@ -350,7 +351,7 @@ def _write_student(session: Session, release: StoredRelease) -> None:
         scores = student(torch.from_numpy(images).to(session.device))[1]
     chosen = choose_reference(scores.softmax(1).cpu().numpy(), affordable(data.size, data.channels))
     with atomic_folder(run.folders.student) as folder:
-        write_tensors(folder / HEAD, student.to_head().to_arrays())
+        write_tensors(folder / HEAD, head_from_module(student.head).to_arrays())
         save_backbone(student.backbone, folder / BACKBONE)
         write_tensors(folder / REFERENCE, {"images": images[chosen]})
         description: dict[str, Any] = {

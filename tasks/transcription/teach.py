@@ -54,8 +54,8 @@ from terrine.errors import ArtefactError, SettingError
 from terrine.files import file_digest
 from terrine.privacy.accounting.events import Event
 from terrine.teachers.linear import LinearKind, LinearTeachers
-from terrine.teachers.networks import Architecture, ScratchKind
-from terrine.teachers.records import Arrays, Records, private_features
+from terrine.teachers.networks import Architecture
+from terrine.teachers.records import Records, private_features
 
 TEST_IMAGES = 2_000
 """Most test images on which teachers are judged, in batches of `TEST_BATCH`."""
@@ -161,8 +161,10 @@ def train_clients(run: Run, group: range) -> None:
         return
     kind = network_kind(run, dataset.classes)
     records = Records(dataset.train_images, labels, assignment, dataset.classes)
-    states = dict.fromkeys(group, _undecided(kind, run.params.seed))
-    states |= dict(kind.train(records, group, seed=run.params.seed, device=device))
+    # With a head of zeros a client with too few records says that all classes are equally likely.
+    initial = kind.initial(run.params.seed).items()
+    undecided = {name: value * 0 if name.startswith("head.") else value for name, value in initial}
+    states = dict.fromkeys(group, undecided) | dict(kind.train(records, group, seed=run.params.seed, device=device))
     write_tensors(path, {f"{client}.{name}": value for client in group for name, value in states[client].items()})
 
 
@@ -289,11 +291,6 @@ def _linear_heads(
     }
     states = dict.fromkeys(group, nothing) | dict(kind.train(records, group, seed=run.params.seed, device=device))
     return {name: np.stack([states[client][name] for client in group]) for name in nothing}
-
-
-def _undecided(kind: ScratchKind, seed: int) -> Arrays:
-    """Return a public network that says that all classes are equally likely: a client's with too few records."""
-    return {name: value * 0 if name.startswith("head.") else value for name, value in kind.initial(seed).items()}
 
 
 def _accuracy(run: Run, dataset: Dataset) -> dict[str, float]:

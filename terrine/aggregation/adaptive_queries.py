@@ -89,7 +89,10 @@ def answer_in_rounds(
     if rounds < 1:
         raise SettingError(f"Queries are asked in at least one round, got {rounds}.")
     counts = validate_histograms(histograms)
-    released = _nothing_yet(counts)
+    released = Rounds(
+        Answers(np.zeros(len(counts), np.bool_), np.full(len(counts), UNANSWERED, np.int64), None, NOTHING, 0),
+        np.full(len(counts), NEVER, dtype=np.int64),
+    )
     for number in range(rounds):
         last = number == rounds - 1
         spent = compose(before, released.answers.event)
@@ -106,14 +109,6 @@ def answer_in_rounds(
         answers = turn.answer(counts[queries], epsilon=epsilon, delta=delta, noise=noise, spent=spent)
         released = _merged(released, queries, answers, number)
     return released
-
-
-def _nothing_yet(counts: HistogramArray) -> Rounds:
-    queries = len(counts)
-    labels = np.full(queries, UNANSWERED, dtype=np.int64)
-    return Rounds(
-        Answers(np.zeros(queries, dtype=np.bool_), labels, None, NOTHING, 0), np.full(queries, NEVER, dtype=np.int64)
-    )
 
 
 def _check(order: NDArray[np.int64], released: Rounds, fewest: int) -> None:

@@ -183,7 +183,10 @@ class NoisyGradientDescent:
         """Go on with what the next round released, in the order of `RoundSchedule.noise`."""
         if not self._heads:
             second, labels = moments_from(numbers, self._length)
-            values, vectors, penalty = _spectrum(second, self._sigma)
+            values, vectors = np.linalg.eigh(second)
+            values = without_noise(values, self._sigma)
+            # The noise's own largest eigenvalue is about √2 σ √d.
+            penalty = _PENALTY * self._sigma * math.sqrt(len(second))
             inverse = (vectors / (values + penalty)) @ vectors.T
             plain = ridge(inverse, labels, findings=self._findings)
             if self._findings:
@@ -273,13 +276,6 @@ def shares(second: Floats, labels: Floats, sigma: float) -> Floats:
     told = max(0.0, 1 - (classes - 1) * noise**2 / max(float(apart @ apart), 1e-12))
     counts = np.maximum(counts.mean() + told * apart, max(noise, 1.0))
     return np.asarray(counts / counts.sum())
-
-
-def _spectrum(second: Floats, sigma: float) -> tuple[Floats, Floats, float]:
-    """Return eigenvalues, those of S without noise as far as can be known, and eigenvectors of second moments with
-    noise, and the penalty λ, which comes from the noise alone: its own largest eigenvalue is about √2 σ √d."""
-    values, vectors = np.linalg.eigh(second)
-    return without_noise(values, sigma), vectors, _PENALTY * sigma * math.sqrt(len(second))
 
 
 def without_noise(values: Floats, sigma: float) -> Floats:

@@ -10,7 +10,7 @@ import contextlib
 import itertools
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from io import BytesIO
@@ -173,23 +173,21 @@ def copies(paths: Sequence[Path]) -> list[list[Path]]:
     Only files of one size and one beginning are read in full.
     """
 
-    def alike(sets: Iterable[list[Path]], digest: Callable[[Path], Any]) -> list[list[Path]]:
+    def beginning(path: Path) -> bytes:
+        with path.open("rb") as file:
+            return file.read(4096)
+
+    sets = [list(dict.fromkeys(paths))]
+    for digest in (lambda path: path.stat().st_size, beginning, file_digest):
         found: dict[Any, list[Path]] = {}
         for number, own in enumerate(sets):
             for path in own:
                 with contextlib.suppress(OSError):
                     found.setdefault((number, digest(path)), []).append(path)
-        return [own for own in found.values() if len(own) > 1]
-
-    same_size = alike([list(dict.fromkeys(paths))], lambda path: path.stat().st_size)
-    ends = itertools.accumulate(map(len, same_size))
-    same_size = [own for own, end in zip(same_size, ends, strict=True) if end <= _COMPARED]
-    return alike(alike(same_size, _beginning), file_digest)
-
-
-def _beginning(path: Path) -> bytes:
-    with path.open("rb") as file:
-        return file.read(4096)
+        sets = [own for own in found.values() if len(own) > 1]
+        ends = itertools.accumulate(map(len, sets))
+        sets = [own for own, end in zip(sets, ends, strict=True) if end <= _COMPARED]
+    return sets
 
 
 def decode_image(
@@ -263,16 +261,15 @@ def _refuse_pages(image: Image.Image) -> None:
     if image.format not in _OF_PAGES or (pages := getattr(image, "n_frames", 1)) == 1:
         return
     if image.format == "TIFF":
-        pages = sum(not _tags_of(image, page).get(_SUBFILE, 0) & 1 for page in reversed(range(pages)))
+        own = 0
+        for page in reversed(range(pages)):
+            image.seek(page)
+            own += not image.tag_v2.get(_SUBFILE, 0) & 1  # type: ignore[attr-defined]
+        pages = own
     if pages > 1:
         raise InputError(
             f"has {pages} pages or frames: save each as a file of its own, with a group that says what belongs together"
         )
-
-
-def _tags_of(image: Any, page: int) -> Any:
-    image.seek(page)
-    return image.tag_v2
 
 
 def fitted(image: Image.Image, size: Size, channels: int, fit: Fit) -> np.ndarray:

@@ -96,7 +96,9 @@ def by_similarity(
     shuffled = generator.permutation(len(label))
     similar, rest = np.split(shuffled, [round(similarity_percent / 100 * len(label))])
     teacher_of_unit = np.empty(len(label), dtype=np.int64)
-    teacher_of_unit[similar] = _deal(len(similar), teachers, generator)
+    # Each block of `teachers` successive units goes to all teachers, in a random order.
+    blocks = np.tile(np.arange(teachers, dtype=np.int64), (-(-len(similar) // teachers), 1))
+    teacher_of_unit[similar] = generator.permuted(blocks, axis=1).ravel()[: len(similar)]
     by_label = rest[np.argsort(label[rest], kind="stable")]
     sizes = np.bincount(unit)[by_label]
     before = np.cumsum(sizes) - sizes  # records, not units, so that parts have near-equal numbers of records
@@ -176,16 +178,6 @@ def _refuse_more_teachers(teachers: int, units: int, records: int, what: str) ->
             f"{teachers} teachers cannot share {these}: that leaves most of them nothing that no other teacher has. "
             f"Use at most {units} teachers, or bring more data."
         )
-
-
-def _deal(count: int, teachers: int, generator: np.random.Generator) -> np.ndarray:
-    """Return int64 [count]: each block of `teachers` successive items goes to all teachers, in a random order.
-
-    The teacher of an item depends on its position alone, never on how many items follow.
-    """
-    blocks = -(-count // teachers)
-    table = np.tile(np.arange(teachers, dtype=np.int64), (blocks, 1))
-    return generator.permuted(table, axis=1).ravel()[:count]
 
 
 def _label_of_unit(unit: np.ndarray, labels: np.ndarray) -> np.ndarray:
@@ -416,17 +408,15 @@ def encode_parties(parties: Mapping[str, np.ndarray], where: str) -> tuple[dict[
 
 
 def check_whole(groups: np.ndarray, parties: np.ndarray, names: Sequence[str]) -> None:
-    """Raise InputError where a group, int64 [records], is with several `parties`, int64 [records] of these `names`.
+    """Raise InputError if a group, int64 [records], is with several `parties`, int64 [records] of these `names`.
 
-    How many records a party holds is nobody's business, so one that holds too few to learn from is no error.
+    The number of records of a party is private, so one that holds too few to learn from is no error.
     """
-    order = np.lexsort((parties, groups))
-    same_group = groups[order][1:] == groups[order][:-1]
-    split = np.flatnonzero(same_group & (parties[order][1:] != parties[order][:-1]))
+    split = _split_ids(parties, groups)
     if len(split):
-        first, second = (names[parties[order][split[0] + side]] for side in (0, 1))
+        first, second = (names[party] for party in np.unique(parties[groups == split[0]])[:2])
         raise InputError(
-            f"{len(np.unique(groups[order][split]))} groups have records with several parties, the first with "
-            f"'{first}' and '{second}'. With privacy.unit=group one person must be with one party only, or she could "
-            "move several votes: keep her records with one party, or set privacy.unit=record."
+            f"{len(split)} groups have records with several parties, the first with '{first}' and '{second}'. With "
+            "privacy.unit=group one person must be with one party only, or she could move several votes: keep her "
+            "records with one party, or set privacy.unit=record."
         )

@@ -50,15 +50,11 @@ class Generator(nn.Module):
 
     def forward(self, vectors: Tensor) -> Tensor:
         maps = self.first(self.linear(vectors).view(-1, self.width, self.start, self.start))
-        maps = F.interpolate(maps, size=self._half, mode="nearest")
+        maps = F.interpolate(maps, size=min(2 * self.start, math.ceil(self.size / 2)), mode="nearest")
         maps = F.leaky_relu(self.second_norm(self.second(maps)), _SLOPE)
         maps = F.interpolate(maps, size=self.size, mode="nearest")
         maps = F.leaky_relu(self.third_norm(self.third(maps)), _SLOPE)
         return torch.sigmoid(2 * self.last_norm(self.last(maps)))
-
-    @property
-    def _half(self) -> int:
-        return min(2 * self.start, math.ceil(self.size / 2))
 
     def describe(self) -> dict[str, int]:
         """Return what it takes to build the same architecture."""

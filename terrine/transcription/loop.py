@@ -31,7 +31,7 @@ from torch import Tensor, nn
 
 from terrine.determinism.randomness import numpy_generator
 from terrine.errors import ArtefactError, SettingError
-from terrine.heads import LinearHead, head_from_module, initial_head
+from terrine.heads import initial_head
 from terrine.models.backbone import Backbone, as_float
 from terrine.models.statistics import batch_statistics
 from terrine.pretraining.checkpoint import optimizer_tensors, part, restore_optimizer
@@ -67,12 +67,6 @@ class TranscribedStudent(nn.Module):
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
         features = self.features(images)
         return features, self.head(features)
-
-    def to_head(self) -> LinearHead:
-        """Return the head as it is stored."""
-        head = head_from_module(self.head)
-        assert isinstance(head, LinearHead)
-        return head
 
 
 def fit_loss(scores: Tensor, annotation: Tensor, loss: FitLoss) -> Tensor:

@@ -121,13 +121,14 @@ class Dicom(FileDataset):
         if unused and (not self.passes_over or not used):
             others = f", nor have {len(unused) - 1} others" if len(unused) > 1 else ""
             raise InputError(f"{unused[0]}: no image in {root} has this {key} UID{others}.")
+        records: list[Record] = []
+        for header in labelled:
+            uid, first = getattr(header, key), header.frames // 2 if self.frames == "middle" else 0
+            record = Record(header.path, uid, group=header.patient, **rows[uid][1])
+            frames = range(header.frames) if self.frames == "all" else (first,)
+            records += [record._replace(frame=frame) for frame in frames]
         return Listing(
-            [
-                Record(header.path, uid, group=header.patient, frame=frame, **rows[uid][1])
-                for header in labelled
-                for uid in (getattr(header, key),)
-                for frame in _frames(header, self.frames)
-            ],
+            records,
             skipped,
             Counter((header.columns, header.rows, "L" if header.grey else "RGB") for header in labelled),
             tuple(_on_text(labelled)),
@@ -137,13 +138,6 @@ class Dicom(FileDataset):
         from terrine.data.dicom_images import picture_at
 
         return picture_at(record.path, record.frame, self.limits)
-
-
-def _frames(header: Header, which: str) -> range:
-    if which == "all":
-        return range(header.frames)
-    first = header.frames // 2 if which == "middle" else 0
-    return range(first, first + 1)
 
 
 def _labels(table: Path, findings: Sequence[str]) -> tuple[dict[str, tuple[str, dict[str, Any]]], str]:

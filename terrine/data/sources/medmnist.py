@@ -48,7 +48,7 @@ class MedMNIST(OrderedLabels, Downloaded, ThreeSplits):
             )
         native = max((side for side in SIZES if side <= largest(self.size)), default=SIZES[0])
         file = f"{self.name}.npz" if native == SIZES[0] else f"{self.name}_{native}.npz"
-        places = places_of(root, file)
+        places = [root / "medmnist" / file, root / file]
         found = next((place for place in places if place.is_file()), None)
         if found is None:
             if not self.download:
@@ -69,11 +69,6 @@ class MedMNIST(OrderedLabels, Downloaded, ThreeSplits):
             validation=self.validation_split,
             kind=self,
         )
-
-
-def places_of(root: Path, file: str) -> list[Path]:
-    """Return where a set's file is looked for."""
-    return [root / "medmnist" / file, root / file]
 
 
 def _download(info: dict[str, Any], place: Path, native: int) -> Path:

@@ -57,15 +57,13 @@ class Npz(OrderedLabels, Own, ThreeSplits):
             classes=self.classes,
             held=held,
         )
-        return replace(dataset, remarks=(*dataset.remarks, *_on_arrays(str(path), held)))
+        if any(name.endswith("groups") for name in held):
+            return dataset
+        unread = [name for name in held if name not in {*_KEYS, "class_names"}]
+        return replace(dataset, remarks=(*dataset.remarks, *on_unread(str(path), "arrays", unread, "groups")))
 
     def finds_classes(self, at: Path = Path()) -> bool:
         return super().finds_classes(at) and "class_names" not in read_arrays(at / self.path, {"class_names"})
-
-
-def _on_arrays(where: str, names: Collection[str]) -> tuple[str, ...]:
-    other = [name for name in names if name not in {*_KEYS, "class_names"}]
-    return () if any(name.endswith("groups") for name in names) else on_unread(where, "arrays", other, "groups")
 
 
 def read_arrays(path: Path, wanted: Collection[str]) -> dict[str, np.ndarray]:

@@ -269,7 +269,7 @@ def test_a_record_has_the_same_features_wherever_it_stands_and_whichever_others_
         return np.concatenate(list(features_one_by_one(backbone, images[chosen], np.copy)))
 
     plain = made(np.arange(count))
-    whitening = Whitening.of(plain + generator.normal(size=plain.shape) * 0.01)
+    whitening = Whitening.fit(plain + generator.normal(size=plain.shape) * 0.01)
     vectors = whitening.vectors(plain)
     for chosen in arrangements(count, generator):
         again = made(chosen)
