@@ -54,18 +54,17 @@ def test_groups_stay_on_one_side(tmp_path: Path) -> None:
 
 
 def test_given_splits_are_kept_and_validation_joins_train(tmp_path: Path) -> None:
+    groups, names = np.arange(60) // 2, ("basophil", "monocyte", "platelet")
+    own = {"train_groups": groups[:30], "val_groups": groups[30:40], "test_groups": groups[40:]}
+    named = load(saved(tmp_path, **SPLIT, **own, class_names=np.array(names)))
+    assert np.array_equal(named.train_groups, name_codes(str(group) for group in groups[:40]))
+    assert named.class_names == names
     dataset = load(saved(tmp_path, **SPLIT, train_files=np.array(["ignored"])))
     dataset.validate()
     assert np.array_equal(dataset.train_images, IMAGES[:40].transpose(0, 3, 1, 2))
     assert np.array_equal(dataset.train_labels, LABELS[:40])
     assert np.array_equal(dataset.test_labels, LABELS[40:])
     assert dataset.train_groups is None
-
-
-def test_groups_of_given_splits_are_joined(tmp_path: Path) -> None:
-    groups = np.arange(60) // 2
-    path = saved(tmp_path, **SPLIT, train_groups=groups[:30], val_groups=groups[30:40], test_groups=groups[40:])
-    assert np.array_equal(load(path).train_groups, name_codes(str(group) for group in groups[:40]))
 
 
 def test_records_without_ids_are_named_by_their_places_those_of_validation_apart(tmp_path: Path) -> None:
@@ -111,19 +110,6 @@ def test_ids_of_given_splits_order_training_and_validation_together(tmp_path: Pa
     assert np.array_equal(dataset.train_labels, LABELS[:40][order])
 
 
-def test_an_id_that_occurs_twice_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"cells\.npz: ids\[0\] and ids\[20\] are both '0'\. An id names one record"):
-        load(saved(tmp_path, images=IMAGES, labels=LABELS, ids=np.arange(60) % 20))
-    ids = {"train_ids": np.arange(30), "val_ids": np.arange(10) + 25}
-    with pytest.raises(InputError, match=r"train_ids\[25\] and val_ids\[0\] are both '25'"):
-        load(saved(tmp_path, **SPLIT, **ids))
-
-
-def test_class_names_are_taken(tmp_path: Path) -> None:
-    path = saved(tmp_path, **SPLIT, class_names=np.array(["basophil", "monocyte", "platelet"]))
-    assert load(path).class_names == ("basophil", "monocyte", "platelet")
-
-
 def test_floats_in_the_unit_interval_are_scaled(tmp_path: Path) -> None:
     path = saved(tmp_path, images=(IMAGES / 255).astype(np.float32), labels=LABELS)
     again = saved(tmp_path / ".", images=IMAGES, labels=LABELS)
@@ -148,35 +134,23 @@ def test_a_flipped_byte_inside_is_noticed(tmp_path: Path) -> None:
         load(path)
 
 
-def test_pickled_objects_are_refused_unread(tmp_path: Path) -> None:
-    path = saved(tmp_path, images=np.array([print, "x"], dtype=object), labels=LABELS)
-    with pytest.raises(InputError, match=r"holds Python objects.*never unpickles"):
-        load(path)
-
-
-def test_a_file_without_arrays_or_images_is_refused(tmp_path: Path) -> None:
-    np.savez(tmp_path / "cells.npz")
-    with pytest.raises(InputError, match=r"cells\.npz holds no array at all\. Save some"):
-        load(tmp_path / "cells.npz")
-    np.savez(tmp_path / "cells.npz", images=np.zeros((0, 8, 8), np.uint8), labels=np.zeros(0, int))
-    with pytest.raises(InputError, match=r"cells\.npz: images has shape \[0, 8, 8\]: there is no image in it"):
-        load(tmp_path / "cells.npz")
-
-
-def test_a_single_array_is_refused(tmp_path: Path) -> None:
-    np.save(tmp_path / "images.npy", IMAGES)
-    with pytest.raises(InputError, match=r"images\.npy is a single array\. Save an archive"):
-        load(tmp_path / "images.npy")
-
-
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"There is no file .*nothing\.npz"):
-        load(tmp_path / "nothing.npz")
-
-
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
+        ({}, r"holds no array at all\. Save some"),
+        ({"images": np.array([print, "x"], dtype=object), "labels": LABELS}, "Python objects.*never unpickles"),
+        (
+            {"images": np.zeros((0, 8, 8), np.uint8), "labels": np.zeros(0, int)},
+            r"images has shape \[0, 8, 8\]: there is no image in it",
+        ),
+        (
+            {"images": IMAGES, "labels": LABELS, "ids": np.arange(60) % 20},
+            r"ids\[0\] and ids\[20\] are both '0'\. An id names one record",
+        ),
+        (
+            {**SPLIT, "train_ids": np.arange(30), "val_ids": np.arange(10) + 25},
+            r"train_ids\[25\] and val_ids\[0\] are both '25'",
+        ),
         ({"pictures": IMAGES}, "has no array test_images, .*; it holds pictures. Give images and labels"),
         ({"images": IMAGES}, "has no array labels; it holds images"),
         ({"train_images": IMAGES, "train_labels": LABELS}, "has no array test_images, test_labels; it holds"),
@@ -261,3 +235,16 @@ def test_parties_of_given_splits_are_those_of_train_and_validation(tmp_path: Pat
         load(saved(tmp_path, **SPLIT, train_parties=own["train_parties"]))
     with pytest.raises(InputError, match=r"parties has shape \[3\], but its images have shape \[60"):
         load(saved(tmp_path, images=IMAGES, labels=LABELS, parties=np.arange(3)))
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("images.npy", r"images\.npy is a single array\. Save an archive"),
+        ("nothing.npz", r"There is no file .*nothing"),
+    ],
+)
+def test_what_is_no_archive_is_named(tmp_path: Path, name: str, message: str) -> None:
+    np.save(tmp_path / "images.npy", IMAGES)
+    with pytest.raises(InputError, match=message):
+        load(tmp_path / name)

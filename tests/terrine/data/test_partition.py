@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from terrine.data.partition import by_similarity, check, dirichlet, iid, partition_hash
+from terrine.data.partition import by_similarity, check, check_whole, dirichlet, encode_parties, iid, partition_hash
 from terrine.data.units import draws, name_codes, place_codes
 from terrine.errors import InputError, SettingError
 
@@ -86,12 +86,6 @@ def test_equal_seeds_give_equal_partitions_and_others_do_not() -> None:
         assert not np.array_equal(iid(300, 7, **arguments, seed=1), iid(300, 7, **arguments, seed=2))
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_groups_stay_together(seed: int) -> None:
-    groups = np.random.default_rng(seed).geometric(0.02, 1000)
-    plain_check(iid(1000, 8, groups=groups, seed=seed), 8, groups)
-
-
 @pytest.mark.parametrize("make", [iid, dirichlet, by_similarity])
 def test_too_few_units_are_refused_with_numbers_and_remedy(make) -> None:
     def call(records: int, groups: np.ndarray | None) -> None:
@@ -106,11 +100,6 @@ def test_too_few_units_are_refused_with_numbers_and_remedy(make) -> None:
         call(20, np.arange(20) % 4)
 
 
-def test_no_teacher_is_refused() -> None:
-    with pytest.raises(SettingError, match="number of teachers is 0"):
-        iid(10, 0, seed=0)
-
-
 def test_groups_of_another_length_are_refused() -> None:
     with pytest.raises(InputError, match=r"groups has shape \[3\], but there are 10 training records"):
         iid(10, 2, groups=np.arange(3), seed=0)
@@ -118,21 +107,19 @@ def test_groups_of_another_length_are_refused() -> None:
         iid(10, 2, names=np.arange(3), seed=0)
     with pytest.raises(SettingError, match=r"11 teachers cannot share 4 names in 20 training records"):
         iid(20, 11, names=np.arange(20) % 4, seed=0)
+    with pytest.raises(SettingError, match="number of teachers is 0"):
+        iid(10, 0, seed=0)
 
 
 def mean_classes_per_teacher(assignment: np.ndarray, teachers: int) -> float:
     return float(np.mean([len(set(LABELS[assignment == teacher].tolist())) for teacher in range(teachers)]))
 
 
-def test_dirichlet_parts_are_disjoint_and_cover_for_any_alpha() -> None:
-    for alpha in (0.01, 0.5, 100.0):
-        assignment = dirichlet(LABELS, 20, alpha, seed=0)
-        assert min(plain_check(assignment, 20, None)) >= 1
-
-
-def test_small_alpha_gives_teachers_few_classes_and_large_alpha_all() -> None:
-    assert mean_classes_per_teacher(dirichlet(LABELS, 10, 0.05, seed=0), 10) < 5
-    assert mean_classes_per_teacher(dirichlet(LABELS, 10, 1000.0, seed=0), 10) == 10
+@pytest.mark.parametrize(("alpha", "least", "most"), [(0.01, 1, 5), (0.5, 1, 10), (1000.0, 10, 10)])
+def test_small_alpha_gives_teachers_few_classes_and_large_alpha_all(alpha: float, least: int, most: int) -> None:
+    assignment = dirichlet(LABELS, 10, alpha, seed=0)
+    assert min(plain_check(assignment, 10, None)) >= 1
+    assert least <= mean_classes_per_teacher(assignment, 10) <= most
 
 
 def test_dirichlet_shares_have_the_variance_of_the_distribution() -> None:
@@ -166,8 +153,9 @@ def test_partial_similarity_leaves_the_rest_sorted() -> None:
     assert max(plain_check(assignment, 10, None)) - min(plain_check(assignment, 10, None)) <= 2
 
 
-def test_uneven_partitions_keep_groups_together_and_every_teacher_busy() -> None:
+def test_partitions_keep_groups_together_and_those_by_label_every_teacher_busy() -> None:
     groups = np.random.default_rng(0).integers(0, 60, 1000)
+    plain_check(iid(1000, 8, groups=groups, seed=0), 8, groups)
     for assignment in (
         dirichlet(LABELS, 40, 0.1, groups=groups, seed=0),
         by_similarity(LABELS, 40, 20, groups=groups, seed=0),
@@ -195,29 +183,22 @@ def test_the_manifest_counts_what_a_loop_counts() -> None:
     assert manifest["every_record_in_exactly_one_part"] is True
     assert manifest["every_group_in_exactly_one_part"] is True
     assert manifest["exact_duplicates"] == {"sets": 1, "records": 2, "split_sets": 0}
+    torn = check(np.array([0, 2, 2, 2, 2]), 4, None, np.array([0, 0, 2, 2, 2]))
+    assert torn["exact_duplicates"] == {"sets": 2, "records": 5, "split_sets": 1}
+    assert (torn["teachers_without_records"], torn["counts"]) == (2, [1, 0, 4, 0])
 
 
-def test_duplicates_that_were_torn_apart_are_reported() -> None:
-    duplicates = np.array([0, 0, 2, 2, 2])
-    manifest = check(np.array([0, 1, 1, 1, 1]), 2, None, duplicates)
-    assert manifest["exact_duplicates"] == {"sets": 2, "records": 5, "split_sets": 1}
-
-
-def test_a_divided_group_is_refused() -> None:
-    with pytest.raises(InputError, match="divides 1 groups among several teachers, the first is group 4"):
-        check(np.array([0, 1, 1]), 2, np.array([4, 4, 5]))
-
-
-def test_teachers_without_records_are_counted_and_no_error() -> None:
-    manifest = check(np.array([0, 2, 2]), 4)
-    assert (manifest["teachers_without_records"], manifest["counts"]) == (2, [1, 0, 2, 0])
-    assert check(np.array([0, 1]), 2)["teachers_without_records"] == 0
-
-
-@pytest.mark.parametrize("teacher", [-1, 2])
-def test_a_teacher_outside_the_range_is_refused(teacher: int) -> None:
-    with pytest.raises(InputError, match=rf"gives record 1 to teacher {teacher}, but there are teachers 0\.\.1 only"):
-        check(np.array([0, teacher, 1]), 2)
+@pytest.mark.parametrize(
+    ("assignment", "groups", "message"),
+    [
+        ([0, 1, 1], [4, 4, 5], "divides 1 groups among several teachers, the first is group 4"),
+        ([0, -1, 1], None, r"gives record 1 to teacher -1, but there are teachers 0\.\.1 only"),
+        ([0, 2, 1], None, r"gives record 1 to teacher 2, but there are teachers 0\.\.1 only"),
+    ],
+)
+def test_what_is_no_partition_is_refused(assignment, groups, message) -> None:
+    with pytest.raises(InputError, match=message):
+        check(np.array(assignment), 2, None if groups is None else np.array(groups))
 
 
 def test_the_hash_is_keyed_and_canonical() -> None:
@@ -227,3 +208,40 @@ def test_the_hash_is_keyed_and_canonical() -> None:
     assert partition_hash(assignment, b"key") == partition_hash(assignment.astype(">i8"), b"key")
     assert partition_hash(assignment, b"other") != partition_hash(assignment, b"key")
     assert partition_hash(np.array([0, 2, 1]), b"key") != partition_hash(assignment, b"key")
+
+
+def test_parties_are_numbered_by_name_over_all_splits():
+    numbers, names = encode_parties({"train": np.array(["north", "south"]), "val": np.array(["east", "north"])}, "x")
+    assert names == ("east", "north", "south")
+    assert numbers["train"].tolist() == [1, 2]
+    assert numbers["val"].tolist() == [0, 1]
+
+
+def test_numbers_may_name_parties_too():
+    numbers, names = encode_parties({"parties": np.array([[30], [4], [30]])}, "x")
+    assert names == ("4", "30")
+    assert numbers["parties"].tolist() == [1, 0, 1]
+
+
+def test_a_record_without_a_party_is_refused():
+    with pytest.raises(InputError, match=r"own\.npz: parties\[1\] is empty\. Give every record a party"):
+        encode_parties({"parties": np.array(["a", "", "b"])}, "own.npz")
+    with pytest.raises(InputError, match=r"float64. A party is an integer or a text, such as the name of a hospital"):
+        encode_parties({"parties": np.array([0.5])}, "own.npz")
+
+
+def test_one_person_with_two_parties_is_refused_where_persons_are_protected():
+    parties = np.array([0, 1, 0, 1, 0, 1])
+    groups = np.array([7, 7, 8, 9, 8, 9])
+    with pytest.raises(InputError, match=r"1 groups have records with several parties, the first with 'a' and 'b'"):
+        check_whole(groups, parties, ["a", "b"])
+    check_whole(groups[2:], parties[2:], ["a", "b"])
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_divided_groups_are_found_as_a_plain_loop_finds_them(seed):
+    generator = np.random.default_rng(seed)
+    parties, groups = generator.integers(0, 3, 60), generator.integers(0, 25, 60)
+    divided = sum(len(set(parties[groups == group].tolist())) > 1 for group in set(groups.tolist()))
+    with pytest.raises(InputError, match=f"^{divided} groups have"):
+        check_whole(groups, parties, ["a", "b", "c"])
