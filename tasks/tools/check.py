@@ -163,8 +163,6 @@ def _look_at_votes(found: Finding, automatic: list[tuple[str, str]]) -> None:
     run, params, mechanism = found.run, found.run.params, found.run.params.aggregation
     if automatic:
         found.plan = planned(run, automatic, found.survey)
-        if not found.plan.useful:
-            found.doubts.append(hopeless(run, found.plan, found.survey))
     elif isinstance(mechanism, GaussianHistogram):
         before = spent_on_inputs(params)
         answers = params.queries.count * mechanism.findings
@@ -179,13 +177,8 @@ def _look_at_votes(found: Finding, automatic: list[tuple[str, str]]) -> None:
                 f"The budget pays for {asked:,} of {answers:,} answers at sigma = {mechanism.sigma:g}. "
                 "aggregation.sigma=auto takes the noise at which it pays for all."
             )
-        if not params.data.public_benchmark and not found.plan.useful:
-            found.doubts.append(
-                f"{params.partition.teachers} teachers vote under noise of {mechanism.sigma:g} votes, {asked:,} times: "
-                f"a signal of {strength:.0f}, where {ENOUGH:.0f} are needed, and a student would learn little but "
-                "noise. Set partition.teachers, aggregation.sigma and queries.count to auto, or raise "
-                "aggregation.epsilon. To go on all the same: --anyway."
-            )
+    if found.plan and not found.plan.useful and (automatic or not params.data.public_benchmark):
+        found.doubts.append(hopeless(run, found.plan, found.survey))
     units = found.survey.units(params.privacy.unit)
     teachers = found.plan.teachers if found.plan else params.partition.teachers
     if params.partition.kind == "iid" and teachers > units:

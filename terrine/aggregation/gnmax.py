@@ -35,6 +35,7 @@ from terrine.aggregation.votes import HistogramArray, charged, validate_histogra
 from terrine.errors import InputError, SettingError
 from terrine.privacy.accounting.calibrate import calibrate
 from terrine.privacy.accounting.events import Event, RepeatedEvent, compose, threshold_test, vote_answer
+from terrine.privacy.accounting.gaussian import GaussianFilter
 from terrine.privacy.noise import NoiseSource
 from terrine.settings import Automatic, Field, Unit
 
@@ -169,10 +170,17 @@ class ConfidentGNMax(Mechanism):
     ) -> Answers:
         """See `Mechanism.answer`. It ends when the next query's test and answer together would not fit."""
         counts = validate_histograms(histograms)
+        budget = budget_after(spent, epsilon, delta)
+        return self._tested(counts, counts.max(axis=1), self.threshold, budget, noise)
+
+    def _tested(
+        self, counts: HistogramArray, tested: NDArray[Any], least: float, budget: GaussianFilter, noise: NoiseSource
+    ) -> Answers:
+        """Answer the queries of which a number, with noise, is at least `least`; tested: [queries]."""
         test, answer = threshold_test(self.sigma1), vote_answer(self.sigma2)
         # Tests are drawn for all queries at once; those past the end of the budget are dropped unseen.
-        passed = counts.max(axis=1) + noise.gaussian(len(counts), self.sigma1) >= self.threshold
-        budget, query = budget_after(spent, epsilon, delta), {"findings": self.findings, "moved": self.moved}
+        passed = tested + noise.gaussian(len(counts), self.sigma1) >= least
+        query = {"findings": self.findings, "moved": self.moved}
         asked = affordable_tests(passed, test, answer, budget, **query)
         passed[asked:] = False
         confident = np.flatnonzero(passed)
@@ -276,20 +284,13 @@ class InteractiveGNMax(ConfidentGNMax):
                 f"The student's probabilities {list(scores.shape)} and the histograms {list(counts.shape)} must be of "
                 "the same queries and classes."
             )
-        test, answer = threshold_test(self.sigma1), vote_answer(self.sigma2)
-        teachers = counts[:1].sum()
-        expected = np.rint(teachers * scores / _GRID) * _GRID
+        expected = np.rint(counts[:1].sum() * scores / _GRID) * _GRID
         difference = (counts - expected).max(axis=1)
-        passed = difference + noise.gaussian(len(counts), self.sigma1) >= self.surprise
-        asked = affordable_tests(passed, test, answer, budget_after(spent, epsilon, delta))
-        passed[asked:] = False
-        surprising = np.flatnonzero(passed)
-        reinforced = ~passed & (scores.max(axis=1) > self.confidence)
-        reinforced[asked:] = False
-        labels = np.where(reinforced, scores.argmax(axis=1), UNANSWERED).astype(np.int64)
-        noisy = counts[surprising] + noise.gaussian((len(surprising), counts.shape[1]), self.sigma2)
-        labels[surprising] = noisy.argmax(axis=1)
-        return Answers(passed | reinforced, labels, None, self.cost(asked, len(surprising)), asked, reinforced)
+        answers = self._tested(counts, difference, self.surprise, budget_after(spent, epsilon, delta), noise)
+        reinforced = ~answers.answered & (scores.max(axis=1) > self.confidence)
+        reinforced[answers.asked :] = False
+        labels = np.where(reinforced, scores.argmax(axis=1), answers.labels)
+        return replace(answers, answered=answers.answered | reinforced, labels=labels, reinforced=reinforced)
 
     def analysed(self) -> None:
         """See `Mechanism.analysed`: there is none of later rounds."""
