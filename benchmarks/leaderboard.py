@@ -32,7 +32,7 @@ from terrine.aggregation.sums import Gradients, Moments, Sums, mu_left
 from terrine.data.dataset import Dataset
 from terrine.data.partition import iid
 from terrine.data.source import load_dataset
-from terrine.data.sources.medmnist import MedMNIST, places_of
+from terrine.data.sources.medmnist import MedMNIST
 from terrine.errors import InputError
 from terrine.heads import LinearHead, predict
 from terrine.measures import balanced_accuracy, macro_auc, rate
@@ -57,7 +57,7 @@ def available(root: Path) -> tuple[list[str], dict[str, str]]:
     """Return the sets of MedMNIST in a folder, and why each of the others has no row."""
     there, missing = [], {}
     for name in get_args(MedMNIST.model_fields["name"].annotation):
-        places = places_of(root, f"{name}.npz")
+        places = [root / "medmnist" / f"{name}.npz", root / f"{name}.npz"]
         if name == "chestmnist":
             missing[name] = "its images have several labels each"
         elif any(place.is_file() for place in places):
