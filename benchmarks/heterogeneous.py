@@ -55,19 +55,14 @@ from terrine.students.linear import fit
 from terrine.teachers.averaging.averaged import (
     AveragedKind,
     AveragedTeachers,
-    LinearVoting,
-    NetworkVoting,
     RoundState,
-    VotingRule,
     blocks_of,
-    centred_queries,
     centred_records,
     party_means,
-    unit_rows,
 )
-from terrine.teachers.averaging.learners import LinearLearner
+from terrine.teachers.averaging.learners import Learner, LinearLearner, ModuleLearner, centred_queries
 from terrine.teachers.averaging.private import calibrated
-from terrine.teachers.averaging.ttac import average_teachers
+from terrine.teachers.averaging.ttac import average_teachers, unit_rows
 from terrine.teachers.network_training import Classifier
 from terrine.teachers.records import Records
 
@@ -183,7 +178,7 @@ def dealt(images: Images, kind: str, parties: int, seed: int) -> np.ndarray:
 
 
 def trained(
-    form: VotingRule,
+    form: Learner,
     settings: AveragedTeachers,
     records: Records,
     parties: int,
@@ -208,9 +203,9 @@ def paper_votes(images: Images, method: str, similarity: float, seed: int, learn
     return np.load(path)
 
 
-def _network_form(learner: str, seed: int) -> NetworkVoting:
+def _network_form(learner: str, seed: int) -> ModuleLearner:
     backbone = build_backbone(learner, channels=1, size=28, seed=seed)
-    return NetworkVoting(Classifier(backbone.network, backbone.feature_dim, CLASSES, seed), CLASSES, "current")
+    return ModuleLearner(Classifier(backbone.network, backbone.feature_dim, CLASSES, seed))
 
 
 def network_student(images: Images, labels: np.ndarray, learner: str, seed: int) -> float:
@@ -225,10 +220,10 @@ def network_student(images: Images, labels: np.ndarray, learner: str, seed: int)
 def _paper_votes(images: Images, method: str, similarity: float, seed: int, learner: str) -> np.ndarray:
     parties = 10
     assignment = dealt(images, f"s={similarity}", parties, seed)
-    form: VotingRule
+    form: Learner
     if learner == "linear":
         material = images.public()
-        form = LinearVoting(LinearLearner(material.train.shape[1], CLASSES))
+        form = LinearLearner(material.train.shape[1], CLASSES)
         settings, inputs, asked = PAPER, material.train, material.queries.inputs[:1000]
     else:
         form = _network_form(learner, seed)
@@ -239,7 +234,7 @@ def _paper_votes(images: Images, method: str, similarity: float, seed: int, lear
         kind, states = trained(form, CONVERGED if method == "converged" else alone, records, parties, seed)
     else:
         rounds = settings.rounds - 1
-        average, own = average_teachers(form.learner, records, range(parties), settings, rounds=rounds, seed=seed)
+        average, own = average_teachers(form, records, range(parties), settings, rounds=rounds, seed=seed)
         kind, states = trained(form, settings, records, parties, seed, RoundState(average, own))
     return histograms_of(kind.vote(states, Queries(asked, [np.arange(len(asked))])), CLASSES)
 
@@ -365,14 +360,14 @@ def private(images: Images, cells: Cells, seeds: list[int], queries: str, partie
 
 def votes_of(material: Material, settings: AveragedTeachers, records: Records, parties: int, seed: int) -> np.ndarray:
     """Histograms of teachers, or groups, that learn from nobody else."""
-    form = LinearVoting(LinearLearner(records.inputs.shape[1], CLASSES), centred=material.centred)
+    form = LinearLearner(records.inputs.shape[1], CLASSES, centred=material.centred)
     kind, states = trained(form, settings, records, parties, seed)
     return histograms_of(kind.vote(states, material.queries), CLASSES)
 
 
 def averaged(material: Material, records: Records, parties: int, epsilon: float, seed: int) -> dict[str, float]:
     """Teachers that start from private averages, and their student."""
-    form = LinearVoting(LinearLearner(records.inputs.shape[1], CLASSES), centred=material.centred)
+    form = LinearLearner(records.inputs.shape[1], CLASSES, centred=material.centred)
     settings = PRIVATE["synthetic" if material.centred else "public"]
     averaging = calibrated(settings, epsilon=epsilon, delta=DELTA)
     noise = ReplayNoise(derive_seed(seed, "private averages", parties, int(epsilon)))
@@ -381,7 +376,7 @@ def averaged(material: Material, records: Records, parties: int, epsilon: float,
         centre = averaging.release_centre([party_means(records, range(parties))], noise)
         learned = centred_records(records, range(parties), centre)
     average, own = average_teachers(
-        form.learner,
+        form,
         learned,
         range(parties),
         settings,

@@ -16,7 +16,7 @@ from tasks.parties.teaching import taught
 from tasks.parties.training import run_of, votes_of
 from tasks.parties.votes import check_votes
 from tasks.pipeline.averaging.files import write_averages
-from tasks.pipeline.averaging.rounds import records_of, voting_rule
+from tasks.pipeline.averaging.rounds import learner_of, records_of
 from tasks.pipeline.teach import extract_features
 from terrine.device import resolve_device
 from terrine.teachers.averaging.averaged import centred_records, party_means
@@ -40,8 +40,8 @@ class OwnAverages:
         self._config, self._held, self._shared = config, held, shared
         self._run = run_of(own, config.terms, held)
         extract_features.fn(self._run)  # where votes were cast before, they are gone
-        self._form = voting_rule(self._run)
-        self._records = records_of(self._run, self._form.learner.inputs)
+        self._learner = learner_of(self._run)
+        self._records = records_of(self._run, self._learner.inputs)
         self._state = PartyState(own.work, "averages")
         self._of = config.terms.digest
 
@@ -51,7 +51,7 @@ class OwnAverages:
         start = shared.start(question, number)
         if number < shared.first:
             return shared.shared([party_means(self._records, teachers)], number)[:, None]
-        learner, place = self._form.learner, number - shared.first
+        learner, place = self._learner, number - shared.first
         average = Average.start(learner)
         if start.average is not None:
             average = Average(average.value + start.average.value, start.average.control)
@@ -86,5 +86,5 @@ class OwnAverages:
             kept = self._state.load(_OWN.format(earlier))
             if kept is not None and kept[1]["terms"] == self._of:
                 return kept[0]["own"]
-        learner = self._form.learner
+        learner = self._learner
         return np.zeros((self._held, learner.length), learner.initial().numpy().dtype)

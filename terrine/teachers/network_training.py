@@ -39,7 +39,7 @@ class Classifier(nn.Module):
 
     def __init__(self, network: nn.Module, features: int, classes: int, seed: int) -> None:
         super().__init__()
-        self.network = network
+        self.network, self.classes = network, classes
         self.head = initial_head(features, classes, seed).module()
         self.eval()
 
@@ -103,7 +103,6 @@ def vote_with_networks(
     frame: Classifier,
     queries: Queries,
     statistics: Statistics,
-    classes: int,
     *,
     device: torch.device | str,
 ) -> np.ndarray:
@@ -116,7 +115,7 @@ def vote_with_networks(
     not fit.
     """
     device = torch.device(device)
-    images = queries.inputs
+    images, votes_as = queries.inputs, vote_type(frame.classes)
     if images.dtype != np.uint8 or images.ndim != 4:
         raise InputError(f"Networks vote on images, uint8 [queries, C, H, W], not on {images.dtype} {images.shape}.")
     covered = np.sort(np.concatenate([np.asarray(batch) for batch in queries.batches]))
@@ -132,7 +131,7 @@ def vote_with_networks(
             )
         names = set(state)
         load_state(frame, state)
-        votes = np.empty(len(images), vote_type(classes))
+        votes = np.empty(len(images), votes_as)
 
         @torch.no_grad()
         def compute(batch: np.ndarray, votes: np.ndarray = votes) -> None:
@@ -143,7 +142,7 @@ def vote_with_networks(
         for _ in side_by_side(compute, queries.batches, device):
             pass
         columns.append(votes)
-    return np.stack(columns, axis=1) if columns else np.empty((len(images), 0), vote_type(classes))
+    return np.stack(columns, axis=1) if columns else np.empty((len(images), 0), votes_as)
 
 
 def load_state(classifier: Classifier, state: Arrays) -> None:

@@ -178,7 +178,7 @@ class NetworkKind:
         from terrine.teachers.network_training import vote_with_networks
 
         frame = self.classifier(0)
-        return vote_with_networks(states, frame, queries, self.settings.statistics, self.classes, device=device)
+        return vote_with_networks(states, frame, queries, self.settings.statistics, device=device)
 
 
 class ScratchKind(NetworkKind):

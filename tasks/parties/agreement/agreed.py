@@ -110,6 +110,6 @@ def _averages(run: Run, teaching: Teaching, total: int, classes: int, overlap: i
         return None
     data, backbone = run.params.data, read_backbone(run.folders)
     context = TeacherContext(classes, data.channels, data.size, lambda: backbone, seed=teaching.seed, parties=total)
-    learner = settings.voting_rule(context).learner
+    learner = settings.learner_of(context)
     averaging = calibrated(settings, epsilon=of_one(budget.epsilon, budget.delta, overlap), delta=budget.delta)
     return SharedAverages(averaging, total, learner.length, backbone.feature_dim if averaging.centred else 0)

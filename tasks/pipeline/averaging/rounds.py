@@ -30,7 +30,7 @@ from terrine.device import resolve_device
 from terrine.privacy.accounting.events import Event, NonPrivateEvent, to_json
 from terrine.privacy.ledger.ledger import StoredRelease
 from terrine.privacy.noise import NoiseSource, check_slack
-from terrine.teachers.averaging.averaged import VotingRule, centred_records, party_means
+from terrine.teachers.averaging.averaged import centred_records, party_means
 from terrine.teachers.averaging.learners import Learner
 from terrine.teachers.averaging.ttac import Average, local_round, mean_of, server_step
 
@@ -53,9 +53,9 @@ def _round_folder(run: Run, number: int) -> Path:
     return work_folder(run) / f"round-{number:04d}"
 
 
-def voting_rule(run: Run) -> VotingRule:
-    """Return what learns and votes: see `AveragedTeachers.voting_rule`."""
-    return run.params.teachers.voting_rule(teacher_context(run))
+def learner_of(run: Run) -> Learner:
+    """Return what learns and votes: see `AveragedTeachers.learner_of`."""
+    return run.params.teachers.learner_of(teacher_context(run))
 
 
 @step("check the budget of averages")
@@ -68,7 +68,7 @@ def check_budget(run: Run) -> None:
     if averaging is None:
         return
     aggregation = run.params.aggregation
-    learner = voting_rule(run).learner
+    learner = learner_of(run)
     for mechanism in averaging.mechanisms(0):
         mechanism.clipped(np.zeros((1, learner.length)))
     check_slack(_coordinates(run), aggregation.epsilon, aggregation.delta, "aggregation.epsilon")
@@ -79,10 +79,10 @@ def check_budget(run: Run) -> None:
 def release_centre(run: Run) -> None:
     """Make the centre of all parties' features, with noise through the ledger, unless it is on disk or not wanted."""
     path = work_folder(run) / CENTRE_FILE
-    form = voting_rule(run)
-    if not form.centred or path.is_file():
+    learner = learner_of(run)
+    if not learner.centred or path.is_file():
         return
-    means = party_means(records_of(run, form.learner.inputs), range(run.params.partition.teachers))
+    means = party_means(records_of(run, learner.inputs), range(run.params.partition.teachers))
     averaging = averaging_of(run.params)
     if averaging is None:
         write_array(path, means.mean(axis=0))
@@ -111,9 +111,9 @@ def local_steps(run: Run, number: int, teachers: range) -> None:
     path = folder / group_name(teachers)
     if path.is_file() or (folder / AVERAGE).is_file():
         return
-    form = voting_rule(run)
-    learner, records = form.learner, records_of(run, form.learner.inputs)
-    if form.centred:
+    learner = learner_of(run)
+    records = records_of(run, learner.inputs)
+    if learner.centred:
         records = centred_records(records, teachers, read_array(work_folder(run) / CENTRE_FILE))
     local = local_round(
         learner,
@@ -135,7 +135,7 @@ def combine(run: Run, number: int, groups: list[range]) -> None:
     folder = _round_folder(run, number)
     if (folder / AVERAGE).is_file():
         return
-    learner = voting_rule(run).learner
+    learner = learner_of(run)
     start, before = _start_of(run, number, learner), _own_before(run, number, learner)
     parts = [read_tensors(folder / group_name(group)) for group in groups]
     updates, own = [part["update"] for part in parts], np.concatenate([part["own"] for part in parts])
@@ -189,7 +189,7 @@ def collect_averages(run: Run) -> None:
 
 def _coordinates(run: Run) -> int:
     """Return how many numbers with noise the averages are."""
-    averaging, learner = averaging_of(run.params), voting_rule(run).learner
+    averaging, learner = averaging_of(run.params), learner_of(run)
     if averaging is None:
         return 0
     released = rounds(run) * averaging.vectors * learner.length

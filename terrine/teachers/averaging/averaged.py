@@ -31,7 +31,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 from pydantic import model_validator
@@ -40,18 +40,15 @@ from terrine.determinism.randomness import numpy_generator
 from terrine.errors import InputError, SettingError
 from terrine.queries import Queries
 from terrine.settings import Field, Unit
-from terrine.teachers.averaging.ttac import Average, exact_means, local_round, server_step
+from terrine.teachers.averaging.ttac import Average, exact_means, local_round, server_step, unit_rows
 from terrine.teachers.base import FeatureTeachers, GradientTeachers, TeacherContext
-from terrine.teachers.linear import LinearKind
-from terrine.teachers.networks import BLOCK, Architecture, FinetuneTeachers, ScratchTeachers, Trainable, check_weights
+from terrine.teachers.networks import Architecture, FinetuneTeachers, ScratchTeachers, Trainable, check_weights
 from terrine.teachers.records import Arrays, PrivateFeatures, Records, digest_of, rows_of
 
 if TYPE_CHECKING:
     import torch
 
-    from terrine.models.statistics import Statistics
-    from terrine.teachers.averaging.learners import Learner, LinearLearner
-    from terrine.teachers.network_training import Classifier
+    from terrine.teachers.averaging.learners import Learner
 
 
 class AveragedTeachers(FeatureTeachers, GradientTeachers):
@@ -195,21 +192,25 @@ class AveragedTeachers(FeatureTeachers, GradientTeachers):
             check_weights(run, "learner")
 
     def build(self, context: TeacherContext) -> AveragedKind:
-        return AveragedKind(self, self.voting_rule(context), context.parties, context.start)
+        return AveragedKind(self, self.learner_of(context), context.parties, context.start)
 
-    def voting_rule(self, context: TeacherContext) -> VotingRule:
-        """Return what learns and votes: a head on the backbone's features, its last layers too, or a network."""
-        from terrine.teachers.averaging.learners import LinearLearner
+    def learner_of(self, context: TeacherContext) -> Learner:
+        """Return the learner: a head on the backbone's features, its last layers too, or a network."""
+        from terrine.teachers.averaging.learners import LinearLearner, ModuleLearner
 
         if self.learner == "linear":
-            width, classes = context.backbone().feature_dim, context.classes
-            learner = LinearLearner(width, classes, weight_decay=self.weight_decay, by_teacher=context.by_teacher)
-            return LinearVoting(learner, centred=self.centre == "shared")
+            return LinearLearner(
+                context.backbone().feature_dim,
+                context.classes,
+                weight_decay=self.weight_decay,
+                by_teacher=context.by_teacher,
+                centred=self.centre == "shared",
+            )
         like: FinetuneTeachers | ScratchTeachers = ScratchTeachers(architecture=self.architecture)
         if self.learner == "finetune":
             like = FinetuneTeachers(trainable=self.trainable)
         classifier = like.build(context).classifier(context.seed)
-        return NetworkVoting(classifier, context.classes, self.statistics, weight_decay=self.weight_decay)
+        return ModuleLearner(classifier, weight_decay=self.weight_decay, statistics=self.statistics)
 
 
 @dataclass(frozen=True)
@@ -240,67 +241,19 @@ def blocks_of(parties: int, size: int, seed: int) -> list[np.ndarray]:
     ]
 
 
-class VotingRule(Protocol):
-    """A learner and the way in which its teachers vote. centred: records and queries are centred before."""
-
-    learner: Learner
-    centred: bool
-    stacked: bool
-    block: int
-
-    def vote(self, states: Iterable[Arrays], queries: Queries, device: torch.device | str) -> np.ndarray:
-        """Return votes [queries, teachers]."""
-        ...
-
-
-class LinearVoting:
-    """Heads on features of unit length, centred or not (`terrine.teachers.averaging.averaged`)."""
-
-    stacked = True
-    block = 1024
-
-    def __init__(self, learner: LinearLearner, *, centred: bool = False) -> None:
-        self.learner, self.centred = learner, centred
-
-    def vote(self, states: Iterable[Arrays], queries: Queries, device: torch.device | str) -> np.ndarray:
-        """See `VotingRule.vote`; each query's features are brought to unit length, as the records' were."""
-        queries = centred_queries(queries) if self.centred else replace(queries, inputs=unit_rows(queries.inputs))
-        return LinearKind().vote(states, queries, device=device)
-
-
-class NetworkVoting:
-    """Whole networks, or what is trained of them."""
-
-    centred = False
-    stacked = False
-    block = BLOCK
-
-    def __init__(self, classifier: Classifier, classes: int, statistics: Statistics, weight_decay: float = 0.0) -> None:
-        from terrine.teachers.averaging.learners import ModuleLearner
-
-        self.learner = ModuleLearner(classifier, weight_decay=weight_decay, statistics=statistics)
-        self.classifier, self.classes, self.statistics = classifier, classes, statistics
-
-    def vote(self, states: Iterable[Arrays], queries: Queries, device: torch.device | str) -> np.ndarray:
-        """See `VotingRule.vote`."""
-        from terrine.teachers.network_training import vote_with_networks
-
-        return vote_with_networks(states, self.classifier, queries, self.statistics, self.classes, device=device)
-
-
 class AveragedKind:
     """The kind `averaged`.
 
-    form: what is learned and how it votes. parties: their number; block numbers take its place with averaging `blocks`.
-    start: of averaging `global`, called when teachers are trained.
+    learner: what is learned and how it votes. parties: their number; with averaging `blocks` voters are blocks. start:
+    of averaging `global`, called when teachers are trained.
     """
 
     def __init__(
-        self, settings: AveragedTeachers, form: VotingRule, parties: int, start: Callable[[], RoundState] | None = None
+        self, settings: AveragedTeachers, learner: Learner, parties: int, start: Callable[[], RoundState] | None = None
     ) -> None:
-        self.settings, self.form, self.parties, self.start = settings, form, parties, start
-        self.stacked, self.block = form.stacked, form.block
-        self.least = form.learner.least if settings.averaging == "none" else 0
+        self.settings, self.learner, self.parties, self.start = settings, learner, parties, start
+        self.stacked, self.block = learner.stacked, learner.block
+        self.least = learner.least if settings.averaging == "none" else 0
 
     def train(
         self, records: Records, teachers: Sequence[int], *, seed: int, device: torch.device | str = "cpu"
@@ -315,11 +268,11 @@ class AveragedKind:
         else:
             values = self._alone(records, teachers, seed, device)
         for teacher, weights in zip(teachers, values, strict=True):
-            yield teacher, self.form.learner.state(weights)
+            yield teacher, self.learner.state(weights)
 
     def vote(self, states: Iterable[Arrays], queries: Queries, *, device: torch.device | str = "cpu") -> np.ndarray:
         """Return votes [queries, teachers]."""
-        return self.form.vote(states, queries, device)
+        return self.learner.vote(states, queries, device=device)
 
     def _last_round(
         self, records: Records, teachers: Sequence[int], seed: int, device: torch.device | str
@@ -328,20 +281,20 @@ class AveragedKind:
         if self.start is None:
             raise InputError("Averaged teachers start from an average, and there is none. Run the stage 'average'.")
         start = self.start()
-        if self.form.centred:
+        if self.learner.centred:
             if start.centre is None:
                 raise InputError("The averages were made without a centre. Run the stage 'average' again.")
             records = centred_records(records, teachers, start.centre)
         own = np.asarray(start.own[list(teachers)])
         number = settings.rounds - 1
         local = local_round(
-            self.form.learner, start.average, own, records, teachers, settings, number, seed=seed, device=device
+            self.learner, start.average, own, records, teachers, settings, number, seed=seed, device=device
         )
         return np.asarray(start.average.value + local.update)
 
     def _alone(self, records: Records, teachers: Sequence[int], seed: int, device: torch.device | str) -> np.ndarray:
         """Return the weights [teachers, P] of teachers, or groups, that learn from nobody else."""
-        settings, learner = self.settings, self.form.learner
+        settings, learner = self.settings, self.learner
         if settings.block is None:
             groups = [np.array([teacher]) for teacher in teachers]
             settings = settings.model_copy(update={"server_rate": 1.0})
@@ -350,7 +303,7 @@ class AveragedKind:
             groups = [blocks[teacher] for teacher in teachers]
         members = np.concatenate(groups)
         group = np.repeat(np.arange(len(groups)), [len(parties) for parties in groups])
-        if self.form.centred:
+        if self.learner.centred:
             means = party_means(records, members)
             centres = np.stack([means[group == place].mean(axis=0) for place in range(len(groups))])
             records = centred_records(records, members, centres[group])
@@ -369,17 +322,6 @@ class AveragedKind:
                 averages[place] = server_step(average, *exact_means(average, [part], own[mine], number), settings)
             own = local.own
         return np.stack([average.value for average in averages])
-
-
-def unit_rows(features: np.ndarray) -> np.ndarray:
-    """Return features [..., D] brought to unit length, float32; a vector of zeros stays one.
-
-    A record's gradient is then bounded whatever the record is, and steps mean the same on every backbone. It needs no
-    figure about the data, so it costs nothing.
-    """
-    values = np.asarray(features, np.float32)
-    norms = np.linalg.norm(values, axis=-1, keepdims=True)
-    return values / np.where(norms > 0, norms, 1)
 
 
 def party_means(records: Records, teachers: Sequence[int]) -> np.ndarray:
@@ -416,12 +358,3 @@ def centred_records(records: Records, teachers: Sequence[int], centres: np.ndarr
         partition = None if records.inputs.partition is None else digest_of(assignment)
         features = PrivateFeatures(inputs, partition, records.inputs.least)
     return Records(features, records.labels[kept], assignment, records.classes)
-
-
-def centred_queries(queries: Queries) -> Queries:
-    """Return the queries with the features of each batch centred by its own mean."""
-    inputs = np.empty(queries.inputs.shape, np.float32)
-    for batch in queries.batches:
-        own = unit_rows(queries.inputs[batch])
-        inputs[batch] = unit_rows(own - own.mean(axis=0, dtype=np.float64))
-    return Queries(inputs, queries.batches)

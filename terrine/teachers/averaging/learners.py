@@ -10,8 +10,9 @@ and know no model. There are two:
 
 import copy
 import threading
-from collections.abc import Sequence
-from typing import Literal, Protocol
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Literal, Protocol, cast
 
 import numpy as np
 import torch
@@ -22,19 +23,27 @@ from torch.func import functional_call
 from terrine.device import fixed_kernels
 from terrine.errors import SettingError
 from terrine.models.statistics import Statistics, batch_statistics
-from terrine.teachers.network_training import least_records
+from terrine.queries import Queries
+from terrine.teachers.averaging.ttac import unit_rows
+from terrine.teachers.linear import LinearKind
+from terrine.teachers.network_training import Classifier, least_records, vote_with_networks
+from terrine.teachers.networks import BLOCK
 from terrine.teachers.records import Arrays
 
 
 class Learner(Protocol):
     """A model with its weights in one vector.
 
-    inputs: what it learns from, see `Records`. length: number of weights P. least: records without which a party does
+    inputs: what it learns from, see `Records`. stacked, block: see `TeacherKind`. centred: whether features of records
+    and queries are centred first. length: number of weights P. least: records without which a party does
     not take part. by_teacher: see `LinearKind`. Guarantee: the gradient of one teacher depends only on its own weights
     and records.
     """
 
     inputs: Literal["features", "images"]
+    stacked: bool
+    block: int
+    centred: bool
     length: int
     least: int
     by_teacher: bool
@@ -54,6 +63,10 @@ class Learner(Protocol):
         """Return the weights [P] of one teacher as arrays by name."""
         ...
 
+    def vote(self, states: Iterable[Arrays], queries: Queries, *, device: torch.device | str) -> np.ndarray:
+        """Return votes [queries, teachers]."""
+        ...
+
 
 class LinearLearner:
     """Softmax regression on features of unit length: weights [classes, features] and biases [classes], all from zero.
@@ -62,7 +75,7 @@ class LinearLearner:
     """
 
     inputs: Literal["features", "images"] = "features"
-    least = 1
+    stacked, block, least = True, 1024, 1
 
     def __init__(
         self,
@@ -72,9 +85,10 @@ class LinearLearner:
         weight_decay: float = 0.0,
         dtype: torch.dtype = torch.float32,
         by_teacher: bool = False,
+        centred: bool = False,
     ) -> None:
         self.features, self.classes, self.weight_decay, self.dtype = features, classes, weight_decay, dtype
-        self.by_teacher = by_teacher
+        self.by_teacher, self.centred = by_teacher, centred
         self.length = classes * (features + 1)
 
     def initial(self) -> Tensor:
@@ -98,6 +112,11 @@ class LinearLearner:
         weight, bias = np.split(np.asarray(values, np.float32), [self.classes * self.features])
         return {"weight": weight.reshape(self.classes, self.features), "bias": bias}
 
+    def vote(self, states: Iterable[Arrays], queries: Queries, *, device: torch.device | str = "cpu") -> np.ndarray:
+        """See `Learner.vote`; each query's features are brought to unit length, as the records' were."""
+        queries = centred_queries(queries) if self.centred else replace(queries, inputs=unit_rows(queries.inputs))
+        return LinearKind().vote(states, queries, device=device)
+
     def _split(self, values: Tensor) -> tuple[Tensor, Tensor]:
         weight, bias = values.split([self.classes * self.features, self.classes], dim=1)
         return weight.reshape(-1, self.classes, self.features), bias
@@ -111,7 +130,7 @@ class ModuleLearner:
     """
 
     inputs: Literal["features", "images"] = "images"
-    by_teacher = False
+    stacked, block, centred, by_teacher = False, BLOCK, False, False
 
     def __init__(self, module: nn.Module, *, weight_decay: float = 0.0, statistics: Statistics = "current") -> None:
         self.module, self.weight_decay, self.statistics = module, weight_decay, statistics
@@ -148,6 +167,10 @@ class ModuleLearner:
         pieces = np.split(np.asarray(values, np.float32), ends)
         return {name: piece.reshape(shape) for (name, shape, _), piece in zip(self.parts, pieces, strict=True)}
 
+    def vote(self, states: Iterable[Arrays], queries: Queries, *, device: torch.device | str = "cpu") -> np.ndarray:
+        """See `Learner.vote`; the module is a `Classifier`."""
+        return vote_with_networks(states, cast(Classifier, self.module), queries, self.statistics, device=device)
+
     def _frame(self) -> nn.Module:
         """Return the calling thread's own copy: `functional_call` changes a module for the time of the call."""
         if not hasattr(self._own, "frame"):
@@ -168,3 +191,12 @@ class ModuleLearner:
             squares = [(value * value).sum() for value in weights.values() if value.ndim > 1]
             loss = loss + self.weight_decay / 2 * torch.stack(squares).sum()
         return loss
+
+
+def centred_queries(queries: Queries) -> Queries:
+    """Return the queries with the features of each batch centred by its own mean."""
+    inputs = np.empty(queries.inputs.shape, np.float32)
+    for batch in queries.batches:
+        own = unit_rows(queries.inputs[batch])
+        inputs[batch] = unit_rows(own - own.mean(axis=0, dtype=np.float64))
+    return Queries(inputs, queries.batches)

@@ -233,3 +233,14 @@ def check_inputs(learner: Learner, records: Records) -> None:
             f"Teachers that are networks learn from images, uint8 [records, C, H, W], not from {inputs.dtype} "
             f"{list(inputs.shape)}. Set teachers.learner=linear for a table."
         )
+
+
+def unit_rows(features: np.ndarray) -> np.ndarray:
+    """Return features [..., D] brought to unit length, float32; a vector of zeros stays one.
+
+    A record's gradient is then bounded whatever the record is, and steps mean the same on every backbone. It needs no
+    figure about the data, so it costs nothing.
+    """
+    values = np.asarray(features, np.float32)
+    norms = np.linalg.norm(values, axis=-1, keepdims=True)
+    return values / np.where(norms > 0, norms, 1)

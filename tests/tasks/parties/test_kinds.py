@@ -31,7 +31,7 @@ from terrine.privacy.accounting.gaussian import round_up
 from terrine.privacy.accounting.pricing import price
 from terrine.privacy.noise import ReplayNoise, delta_slack
 from terrine.queries import Queries
-from terrine.teachers.averaging.averaged import AveragedKind, LinearVoting, RoundState, centred_records, party_means
+from terrine.teachers.averaging.averaged import AveragedKind, RoundState, centred_records, party_means
 from terrine.teachers.averaging.learners import LinearLearner
 from terrine.teachers.averaging.private import calibrated
 from terrine.teachers.averaging.ttac import Average, local_round, server_step
@@ -139,7 +139,7 @@ def votes_after_averages(configs):
     teachers = {name: range(held) for name, held in HELD.items()}
     centre = averaging.release_centre([party_means(own, teachers[name]) for name, own in records.items()], noise)
     records = {name: (own, centred_records(own, teachers[name], centre)) for name, own in records.items()}
-    learner = LinearLearner(30, 10, by_teacher=True)
+    learner = LinearLearner(30, 10, by_teacher=True, centred=True)
     average = Average.start(learner)
     controls = {name: np.zeros((held, learner.length), np.float32) for name, held in HELD.items()}
     for number in range(settings.rounds - 1):
@@ -153,7 +153,7 @@ def votes_after_averages(configs):
     votes = []
     for name, (own, _) in records.items():
         start = RoundState(average, controls[name], centre)
-        kind = AveragedKind(settings, LinearVoting(learner, centred=True), HELD[name], lambda start=start: start)
+        kind = AveragedKind(settings, learner, HELD[name], lambda start=start: start)
         states = [state for _, state in kind.train(own, teachers[name], seed=seed)]
         votes.append(kind.vote(states, queries))
     return np.concatenate(votes, axis=1), noise

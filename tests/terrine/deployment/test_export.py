@@ -53,13 +53,13 @@ def test_exports_equal_the_student_for_batches_of_any_size(students, kind, stati
 
 
 def test_a_file_that_answers_differently_is_not_left_behind(students, tmp_path, monkeypatch):
-    module = export._onnx_module
+    module = export._exported_module
 
     def wrong(path):
         answer = module(path)
         return lambda batch: answer(batch) + 0.001
 
-    monkeypatch.setattr(export, "_onnx_module", wrong)
+    monkeypatch.setattr(export, "_exported_module", wrong)
     model = StudentModel.load(students["small_cnn"], "frozen")
     with pytest.raises(ArtefactError, match=r"differs from the student by up to 0\.001"):
         export_student(model, [tmp_path / "student.onnx"], images(20))

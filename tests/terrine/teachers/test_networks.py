@@ -66,7 +66,7 @@ def plain_votes(network: nn.Module, queries: Queries) -> np.ndarray:
 @pytest.mark.parametrize("architecture", ["small_cnn", "cryptonet"])
 def test_teachers_of_a_group_equal_teachers_of_a_plain_loop_and_vote_the_same(records, queries, architecture):
     states = dict(scratch(architecture).train(records, [0, 3], seed=7))
-    votes = vote_with_networks(states.values(), classifier(architecture), queries, "current", CLASSES, device="cpu")
+    votes = vote_with_networks(states.values(), classifier(architecture), queries, "current", device="cpu")
     for column, teacher in enumerate((0, 3)):
         network = plainly_trained(records, teacher, architecture)
         for name, value in network.named_parameters():
@@ -79,7 +79,7 @@ def test_training_learns(records):
     (_, state) = next(scratch(settings=longer).train(records, [0], seed=7))
     own = records.assignment == 0
     asked = Queries(records.inputs[own], [np.arange(own.sum())])
-    votes = vote_with_networks([state], classifier(), asked, "current", CLASSES, device="cpu")
+    votes = vote_with_networks([state], classifier(), asked, "current", device="cpu")
     assert (votes[:, 0] == records.labels[own]).mean() > 0.9
 
 
@@ -92,7 +92,7 @@ def test_a_teacher_is_the_same_to_the_bit_whatever_its_group_and_the_number_of_t
             states = {}
             for first in range(0, 5, size):
                 states |= train(records, range(first, min(first + size, 5)))
-            votes = vote_with_networks(states.values(), classifier(), queries, "current", CLASSES, device="cpu")
+            votes = vote_with_networks(states.values(), classifier(), queries, "current", device="cpu")
             arrays = [state[name] for state in states.values() for name in state]
             results.append(b"".join(array.tobytes() for array in [*arrays, votes]))
     finally:
@@ -104,9 +104,9 @@ def test_voting_leaves_the_network_as_it_was_and_does_not_depend_on_the_order_of
     states = train(records, [1, 2])
     frame = classifier()
     before = {name: value.clone() for name, value in frame.state_dict().items()}
-    first = vote_with_networks(states.values(), frame, queries, "current", CLASSES, device="cpu")
+    first = vote_with_networks(states.values(), frame, queries, "current", device="cpu")
     backwards = Queries(queries.inputs, queries.batches[::-1])
-    second = vote_with_networks(iter(states.values()), frame, backwards, "current", CLASSES, device="cpu")
+    second = vote_with_networks(iter(states.values()), frame, backwards, "current", device="cpu")
     assert first.dtype == np.uint8
     assert np.array_equal(first, second)
     assert all(torch.equal(value, before[name]) for name, value in frame.state_dict().items())
@@ -132,20 +132,20 @@ def test_what_is_no_image_is_refused(feature_records, feature_queries):
     with pytest.raises(InputError, match="Use linear or estimator teachers for a table"):
         train(feature_records)
     with pytest.raises(InputError, match="Networks vote on images"):
-        vote_with_networks([], classifier(), feature_queries, "current", CLASSES, device="cpu")
+        vote_with_networks([], classifier(), feature_queries, "current", device="cpu")
 
 
 def test_batches_must_hold_every_query_once(queries):
     wrong = Queries(queries.inputs, queries.batches[:2])
     with pytest.raises(InputError, match="do not hold each of 60 queries once"):
-        vote_with_networks([], classifier(), wrong, "current", CLASSES, device="cpu")
+        vote_with_networks([], classifier(), wrong, "current", device="cpu")
 
 
 def test_a_state_of_another_network_is_refused(records, queries):
     states = [dict(train(records, [1])[1]) for _ in range(2)]
     states[1]["head.weight"] = states[1]["head.weight"][:, :-1]
     with pytest.raises(ArtefactError, match=r"'head\.weight' does not fit"):
-        vote_with_networks(states, classifier(), queries, "current", CLASSES, device="cpu")
+        vote_with_networks(states, classifier(), queries, "current", device="cpu")
     del states[1]["head.weight"]
     with pytest.raises(ArtefactError, match="Teachers hold different arrays"):
-        vote_with_networks(states, classifier(), queries, "current", CLASSES, device="cpu")
+        vote_with_networks(states, classifier(), queries, "current", device="cpu")

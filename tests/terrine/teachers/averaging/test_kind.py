@@ -6,19 +6,9 @@ import pytest
 from terrine.errors import InputError, SettingError
 from terrine.models.architecture import build_backbone
 from terrine.queries import Queries
-from terrine.teachers.averaging.averaged import (
-    AveragedKind,
-    LinearVoting,
-    NetworkVoting,
-    RoundState,
-    blocks_of,
-    centred_queries,
-    centred_records,
-    party_means,
-    unit_rows,
-)
-from terrine.teachers.averaging.learners import LinearLearner
-from terrine.teachers.averaging.ttac import average_teachers
+from terrine.teachers.averaging.averaged import AveragedKind, RoundState, blocks_of, centred_records, party_means
+from terrine.teachers.averaging.learners import LinearLearner, ModuleLearner, centred_queries
+from terrine.teachers.averaging.ttac import average_teachers, unit_rows
 from terrine.teachers.network_training import Classifier
 from terrine.teachers.records import Records
 from tests.terrine.teachers.averaging.helpers import averaged, plain_ttac, sorted_records
@@ -33,7 +23,7 @@ def parties():
 
 
 def linear(centred=False):
-    return LinearVoting(LinearLearner(5, 4), centred=centred)
+    return LinearLearner(5, 4, centred=centred)
 
 
 def weights(state):
@@ -141,9 +131,9 @@ def test_without_an_average_there_is_nothing_to_start_from(parties):
 
 def test_networks_vote_with_what_they_learned_together(records, queries):
     backbone = build_backbone("pate_cnn", channels=1, size=8, seed=0)
-    form = NetworkVoting(Classifier(backbone.network, backbone.feature_dim, 3, 0), 3, "current")
+    form = ModuleLearner(Classifier(backbone.network, backbone.feature_dim, 3, 0))
     settings = averaged(rounds=6, steps=5, learning_rate=0.05, batch=16)
-    average, own = average_teachers(form.learner, records, range(5), settings, rounds=5, seed=0)
+    average, own = average_teachers(form, records, range(5), settings, rounds=5, seed=0)
     kind = AveragedKind(settings, form, 5, lambda: RoundState(average, own))
     states = dict(kind.train(records, range(5), seed=0))
     assert not kind.stacked

@@ -13,7 +13,7 @@ from terrine.privacy.accounting.gaussian import epsilon_of, mu_of, mu_squared
 from terrine.privacy.auditing.audit import audit_scores
 from terrine.privacy.noise import ReplayNoise
 from terrine.queries import Queries
-from terrine.teachers.averaging.averaged import AveragedKind, AveragedTeachers, LinearVoting, RoundState
+from terrine.teachers.averaging.averaged import AveragedKind, AveragedTeachers, RoundState
 from terrine.teachers.averaging.learners import LinearLearner
 from terrine.teachers.averaging.private import PrivateAveraging, calibrated
 from terrine.teachers.averaging.ttac import Average, average_teachers, local_round, server_step
@@ -165,7 +165,7 @@ def asked():
 
 
 def votes_from(records, average, own):
-    kind = AveragedKind(ROUNDS, LinearVoting(LEARNER), PARTIES, lambda: RoundState(average, own))
+    kind = AveragedKind(ROUNDS, LEARNER, PARTIES, lambda: RoundState(average, own))
     states = [state for _, state in kind.train(records, range(PARTIES), seed=0)]
     return histograms_of(kind.vote(states, asked()), 2)
 
@@ -194,7 +194,7 @@ def test_the_published_form_is_caught_when_its_claim_is_audited_as_if_it_held():
 
 def test_conventional_teachers_pass_the_same_audit():
     settings = averaged(averaging="none", correction="none", rounds=3, steps=2, learning_rate=2.0, batch=1)
-    kind = AveragedKind(settings, LinearVoting(LEARNER), PARTIES)
+    kind = AveragedKind(settings, LEARNER, PARTIES)
     one, other = (
         histograms_of(kind.vote([s for _, s in kind.train(r, range(PARTIES), seed=0)], asked()), 2)
         for r in neighbours()
@@ -238,7 +238,7 @@ def private_runs(hypothesis, runs, averaging, sigma, noise):
     histograms = []
     for records, mine in zip(sides, own, strict=True):
         values = np.repeat(average.value, PARTIES, axis=0) + learned(records, average, mine, ROUNDS.rounds - 1).update
-        votes = LinearVoting(LEARNER).vote([LEARNER.state(weights) for weights in values], asked(), "cpu")
+        votes = LEARNER.vote([LEARNER.state(weights) for weights in values], asked())
         ones = votes.T.reshape(runs, PARTIES, -1).sum(axis=1)
         histograms.append(np.stack([PARTIES - ones.astype(np.int64), ones.astype(np.int64)], axis=2))
     assert np.abs(histograms[0] - histograms[1]).max() <= 1
