@@ -101,7 +101,11 @@ class StudentModel:
         weight = REFERENCE_WEIGHT
         if self.reference is not None:
             filling = _tensor(self.reference[: SMALL if own_reference else FILLING])
-            recorded = _tensor(_evenly(self.reference, _MOST_REFERENCE)) if own_reference else filling
+            recorded = filling
+            if own_reference:
+                most = min(len(self.reference), _MOST_REFERENCE)  # evenly spread over all
+                chosen = np.linspace(0, len(self.reference) - 1, most).round().astype(int)
+                recorded = _tensor(np.ascontiguousarray(self.reference[chosen]))
             weight = float(len(filling)) if own_reference else REFERENCE_WEIGHT
         self.network = StudentNetwork(backbone, head, statistics, recorded, weight).to(self.device)
         self._filling = None if filling is None else filling.to(self.device)
@@ -148,12 +152,22 @@ class StudentModel:
                 raise SettingError(f"statistics: '{statistics}' is unknown. Use one of {', '.join(known)}.")
             backbone, head = load_backbone(folder / BACKBONE), head_from_arrays(_read(folder / HEAD))
             has_moments = MOMENTS in manifest["digests"]
-            chosen = statistics or _default(manifest, backbone, has_moments, reference is not None)
+            chosen: ServingStatistics = "original"
+            if statistics is not None:
+                chosen = statistics
+            elif manifest["statistics"] != "original" and has_batch_norm(backbone.network):
+                chosen = "frozen" if reference is not None else "released" if has_moments else "original"
             if chosen == "released":
                 if not has_moments:
                     raise SettingError(f"statistics: {NO_MOMENTS}")
                 set_statistics(backbone, _read(folder / MOMENTS))
-            _refuse_not_finite(folder, {**backbone.state_dict(), **head.module().state_dict()})
+            for name, weight in {**backbone.state_dict(), **head.module().state_dict()}.items():
+                # A forest's leaves have a threshold that everything is below.
+                if torch.isnan(weight).any() or (name != "threshold" and torch.isinf(weight).any()):
+                    raise ArtefactError(
+                        f"The student in {folder} has NaN or an infinity in its weights ({name}), and would answer "
+                        "nothing but NaN. Get it again, or train it again: run the stage 'student'."
+                    )
             return cls(backbone, head, manifest, stored, chosen, device, own_reference=reference is not None)
         except KeyError as error:
             raise ArtefactError(f"The student in {folder} lacks {error}. Run the stage 'student' again.") from error
@@ -336,25 +350,6 @@ def reading(manifest: dict[str, Any]) -> dict[str, Any]:
     return {**sides, **how, "volumes": volumes}
 
 
-def _refuse_not_finite(folder: Path, weights: dict[str, Tensor]) -> None:
-    for name, weight in weights.items():
-        # A forest's leaves have a threshold that everything is below.
-        if torch.isnan(weight).any() or (name != "threshold" and torch.isinf(weight).any()):
-            raise ArtefactError(
-                f"The student in {folder} has NaN or an infinity in its weights ({name}), and would answer nothing but "
-                "NaN. Get it again, or train it again: run the stage 'student'."
-            )
-
-
-def _default(manifest: dict[str, Any], backbone: Backbone, has_moments: bool, own_reference: bool) -> ServingStatistics:
-    """Return the statistics of a student for whom none were chosen: never those of the request."""
-    if manifest["statistics"] == "original" or not has_batch_norm(backbone.network):
-        return "original"
-    if own_reference:
-        return "frozen"
-    return "released" if has_moments else "original"
-
-
 def batches(count: int) -> list[np.ndarray]:
     """Return the batches of a request under current statistics: index arrays that cover 0 .. count - 1."""
     number = -(-count // LARGEST_BATCH)
@@ -378,10 +373,3 @@ def _read(path: Path) -> dict[str, np.ndarray]:
         return dict(load_file(path))
     except (OSError, SafetensorError, ValueError) as error:
         raise ArtefactError(f"{path} cannot be read ({error}). Run the stage 'student' again.") from error
-
-
-def _evenly(images: np.ndarray, most: int) -> np.ndarray:
-    """Return at most so many images, evenly spread over all."""
-    if len(images) <= most:
-        return images
-    return np.ascontiguousarray(images[np.linspace(0, len(images) - 1, most).round().astype(int)])

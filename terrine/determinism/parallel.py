@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from importlib import import_module
 from itertools import islice
 from typing import TYPE_CHECKING, Generic, TypeVar
 
@@ -68,18 +69,8 @@ class FirstAndLast(Generic[Result]):
                 self._leave(self._value)
 
 
-def _get_threads() -> int:
-    import torch
-
-    return torch.get_num_threads()
-
-
-def _set_threads(count: int) -> None:
-    import torch
-
-    torch.set_num_threads(count)
-
-
 # torch hands the last number that any thread asked for to threads that are started later, so the process's own is set
 # back when all workers, which were set to one thread each, are done.
-_thread_count = FirstAndLast(_get_threads, _set_threads)
+_thread_count = FirstAndLast(
+    lambda: import_module("torch").get_num_threads(), lambda count: import_module("torch").set_num_threads(count)
+)

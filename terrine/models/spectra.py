@@ -14,6 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 import torch.nn.functional as F
+from scipy.fft import next_fast_len
 from torch import Tensor, nn
 
 REACH = 14
@@ -32,7 +33,8 @@ class Spectra(nn.Module):
     ) -> None:
         super().__init__()
         self.shape, self.grid = shape, grid
-        lengths = [_quick_length(side + 2 * REACH) for side in shape]
+        # Even lengths that 2, 3 and 5 make up: their transforms are quick.
+        lengths = [2 * next_fast_len(-(-side // 2) + REACH, real=True) for side in shape]
         for axis, (side, length) in enumerate(zip(shape, lengths, strict=True)):
             places = np.pad(np.arange(side), (REACH, length - side - REACH), mode="symmetric")
             self.register_buffer(f"places_{axis}", torch.from_numpy(places), persistent=False)
@@ -85,21 +87,6 @@ class Spectra(nn.Module):
     def _average(self, maps: Tensor, scale: int) -> Tensor:
         rows, columns = (getattr(self, f"averages_{scale}_{axis}") for axis in (0, 1))
         return rows.T @ (maps @ columns)
-
-
-def _quick_length(least: int) -> int:
-    """Return the first even length from `least` on that 2, 3 and 5 make up: its transform is quick."""
-    length = least + least % 2
-    while _without(length, (2, 3, 5)) > 1:
-        length += 2
-    return length
-
-
-def _without(number: int, primes: Sequence[int]) -> int:
-    for prime in primes:
-        while number % prime == 0:
-            number //= prime
-    return number
 
 
 def _transforms(filters: Tensor, lengths: Sequence[int], stride: int) -> Tensor:

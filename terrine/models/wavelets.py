@@ -127,9 +127,9 @@ class _Convolutions(nn.Module):
         fine = self._modulus(images, self.wavelets_0, 1)
         orders = [
             convolve_mirrored(images, self.lowpass_1, STRIDE),
-            self._average(fine, self.lowpass_1, STRIDE),
-            self._average(self._modulus(images, self.wavelets_1, 2), self.lowpass_2, STRIDE // 2),
-            self._average(self._modulus(fine, self.wavelets_1, 2), self.lowpass_2, STRIDE // 2),
+            convolve_mirrored(fine, self.lowpass_1, STRIDE),
+            convolve_mirrored(self._modulus(images, self.wavelets_1, 2), self.lowpass_2, STRIDE // 2),
+            convolve_mirrored(self._modulus(fine, self.wavelets_1, 2), self.lowpass_2, STRIDE // 2),
         ]
         return torch.cat([maps.view(count, -1, height // STRIDE, width // STRIDE) for maps in orders], dim=1)
 
@@ -137,16 +137,6 @@ class _Convolutions(nn.Module):
         real, imaginary = convolve_mirrored(maps, kernels, stride).split(self.orientations, dim=1)
         square = real.square() + imaginary.square()
         return (_differentiable_root(square) if square.requires_grad else square.sqrt_()).flatten(0, 1)
-
-    @staticmethod
-    def _average(maps: Tensor, lowpass: Tensor, stride: int) -> Tensor:
-        return convolve_mirrored(maps, lowpass, stride)
-
-
-def _spectra(shape: tuple[int, int], grid: tuple[int, int], orientations: int) -> Spectra:
-    wavelets = [_wavelets(scale, orientations, stride=2**scale) for scale in range(SCALES)]
-    windows = [gaussian(STRIDE, grid=1).sum(0), gaussian(STRIDE // 2, grid=2).sum(0)]
-    return Spectra(shape, grid, wavelets, windows)
 
 
 class _Quadrants(nn.Module):
@@ -189,10 +179,10 @@ class _Quadrants(nn.Module):
         parts = self._transform(quadrants)
         fine = self._modulus(parts, self.wavelets_0)
         orders = [
-            self._average(quadrants, self.lowpass_1),
-            self._average(fine, self.lowpass_1),
-            self._average(self._modulus(parts, self.wavelets_1), self.lowpass_2),
-            self._average(self._modulus(self._transform(fine), self.wavelets_1), self.lowpass_2),
+            torch.bmm(quadrants, self.lowpass_1).sum(0),
+            torch.bmm(fine, self.lowpass_1).sum(0),
+            torch.bmm(self._modulus(parts, self.wavelets_1), self.lowpass_2).sum(0),
+            torch.bmm(self._modulus(self._transform(fine), self.wavelets_1), self.lowpass_2).sum(0),
         ]
         return torch.cat([maps.view(count, -1, height // STRIDE, width // STRIDE) for maps in orders], dim=1)
 
@@ -217,10 +207,6 @@ class _Quadrants(nn.Module):
         torch.sqrt(square[differ, :, plus], out=moduli[differ, :, minus])
         torch.sqrt(square[differ, :, minus], out=moduli[differ, :, plus])
         return moduli.view(4, count * self.orientations, -1)
-
-    @staticmethod
-    def _average(quadrants: Tensor, operator: Tensor) -> Tensor:
-        return torch.bmm(quadrants, operator).sum(0)
 
 
 def _differentiable_root(square: Tensor) -> Tensor:
@@ -283,7 +269,11 @@ class ScatteringNetwork(ProjectedNetwork):
         ]
         dense = max(padded) <= _LARGEST_DENSE_SIDE
         self.transform = _Quadrants(padded, orientations) if dense else _Convolutions(orientations)
-        self.spectra = None if dense else _spectra(padded, grid, orientations)
+        self.spectra = None
+        if not dense:
+            wavelets = [_wavelets(scale, orientations, stride=2**scale) for scale in range(SCALES)]
+            windows = [gaussian(STRIDE, grid=1).sum(0), gaussian(STRIDE // 2, grid=2).sum(0)]
+            self.spectra = Spectra(padded, grid, wavelets, windows)
 
     def described(self, images: Tensor) -> Tensor:
         """See `ProjectedNetwork.described`: logarithms. A prompt's frame may be darker than black."""

@@ -22,7 +22,7 @@ import torch.nn.functional as F
 
 from terrine.determinism.randomness import numpy_generator
 from terrine.errors import InputError, SettingError
-from terrine.geometry import Size, sides, size_of
+from terrine.geometry import sides, size_of
 from terrine.models.architecture import build_backbone
 from terrine.models.backbone import as_float, features_in_batches
 from terrine.npy import Rows
@@ -93,14 +93,10 @@ def kernel_distance(synthetic: np.ndarray, real: np.ndarray, *, seed: int, block
 
 def _of_block(x: np.ndarray, y: np.ndarray) -> float:
     x, y = x.astype(np.float64), y.astype(np.float64)
-    size = len(x)
-    pairs = size * (size - 1)
-    within = [(kernel.sum() - np.trace(kernel)) / pairs for kernel in (_kernel(x, x), _kernel(y, y))]
-    return float(sum(within) - 2 * _kernel(x, y).mean())
-
-
-def _kernel(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    return (x @ y.T / x.shape[1] + 1) ** 3
+    within_x, within_y, between = ((a @ b.T / x.shape[1] + 1) ** 3 for a, b in ((x, x), (y, y), (x, y)))
+    pairs = len(x) * (len(x) - 1)
+    within = [(kernel.sum() - np.trace(kernel)) / pairs for kernel in (within_x, within_y)]
+    return float(sum(within) - 2 * between.mean())
 
 
 def in_units_of(reference: np.ndarray, features: np.ndarray) -> np.ndarray:
@@ -166,7 +162,9 @@ def scattering_extractor(channels: int, device: torch.device | str = "cpu") -> E
         size = size_of([min(SIDE, side) for side in images.shape[-2:]])
         backbone = build_backbone("scattering", channels=channels, size=size, seed=_SEED, projection=_FEATURES)
         if size != size_of(images.shape):
-            images = _reduced(images, size)
+            parts = (as_float(torch.from_numpy(part)) for part in np.array_split(images, -(-len(images) // _BATCH)))
+            reduced = [F.adaptive_avg_pool2d(part, sides(size)).mul(255).round() for part in parts]
+            images = torch.cat(reduced).to(torch.uint8).numpy()
         batches = np.array_split(np.arange(len(images)), max(1, -(-len(images) // _BATCH)))
         return features_in_batches(backbone, images, batches, "original", device)
 
@@ -176,11 +174,3 @@ def scattering_extractor(channels: int, device: torch.device | str = "cpu") -> E
 def columns_extractor() -> Extractor:
     """Return the extractor of a table: its columns as they are, float32 [N, d]."""
     return Extractor("columns", lambda rows: rows)
-
-
-def _reduced(images: np.ndarray, size: Size) -> np.ndarray:
-    parts = [
-        F.adaptive_avg_pool2d(as_float(torch.from_numpy(images[first : first + _BATCH])), sides(size)).mul(255).round()
-        for first in range(0, len(images), _BATCH)
-    ]
-    return torch.cat(parts).to(torch.uint8).numpy()

@@ -156,7 +156,10 @@ def write_stretch(
     path.parent.mkdir(parents=True, exist_ok=True)
     # From here until the shard is recorded it may not be taken for complete.
     record.unlink(missing_ok=True)
-    _clear_stale(path)
+    for leftover in path.parent.glob(f".{path.name}.*.tmp"):  # of killed writers; a live writer's is young
+        with suppress(OSError):
+            if time.time() - leftover.stat().st_mtime > _STALE_SECONDS:
+                leftover.unlink()
     digest = hashlib.sha256()
     with write_errors(path), atomic_file(path) as stream:
         for block in _blocks(stretch, device, progress):
@@ -251,7 +254,10 @@ def open_shards(folder: Path) -> ImageSet:
 
 def _blocks(stretch: Stretch, device: str | torch.device, progress: Callable[[int], None] | None) -> Iterator[bytes]:
     """Yield the bytes of a shard's .npy file: the header, then slice after slice of images."""
-    yield _npy_header((stretch.count, stretch.channels, *sides(stretch.size)))
+    header = io.BytesIO()  # as `numpy.save` writes it
+    shape = (stretch.count, stretch.channels, *sides(stretch.size))
+    np.lib.format.write_array_header_1_0(header, {"descr": "|u1", "fortran_order": False, "shape": shape})
+    yield header.getvalue()
     image_bytes = max(1, stretch.channels * pixels(stretch.size))
     on_cpu = torch.device(device).type in ("cpu", "mps")
     at_a_time = max(1, min(PART, PART_BYTES // image_bytes) if on_cpu else SLICE_BYTES // image_bytes)
@@ -266,18 +272,3 @@ def _blocks(stretch: Stretch, device: str | torch.device, progress: Callable[[in
         yield block
         if progress:
             progress(len(block) // image_bytes)
-
-
-def _npy_header(shape: tuple[int, ...]) -> bytes:
-    """Return the header that `numpy.save` writes for uint8 in C order."""
-    stream = io.BytesIO()
-    np.lib.format.write_array_header_1_0(stream, {"descr": "|u1", "fortran_order": False, "shape": shape})
-    return stream.getvalue()
-
-
-def _clear_stale(path: Path) -> None:
-    """Remove temporary files of this shard whose writers were killed; a live writer's is young."""
-    for leftover in path.parent.glob(f".{path.name}.*.tmp"):
-        with suppress(OSError):
-            if time.time() - leftover.stat().st_mtime > _STALE_SECONDS:
-                leftover.unlink()

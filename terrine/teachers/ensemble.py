@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -87,6 +87,7 @@ class FittedTeachers:
             )
             asked = Queries(rows, queries.batches)
         untrained = set(range(voters)) - self.states.keys()
+        blank = {name: np.zeros_like(array) for name, array in next(iter(self.states.values()), {}).items()}
         blocks = [range(first, min(first + self.kind.block, voters)) for first in range(0, voters, self.kind.block)]
         votes = np.concatenate(
             [
@@ -94,7 +95,7 @@ class FittedTeachers:
                     self.kind,
                     block,
                     untrained,
-                    self._states,
+                    lambda teachers: (self.states.get(teacher, blank) for teacher in teachers),
                     asked,
                     classes=classes,
                     seed=self.seed,
@@ -104,6 +105,8 @@ class FittedTeachers:
             ],
             axis=1,
         )
+        data, backbone = self.data, self.backbone
+        told = {"settings": dict(data.settings)} if data.settings else {}
         return Votes(
             votes,
             classes,
@@ -112,7 +115,14 @@ class FittedTeachers:
             unit=self.parts.unit,
             public=self.data.public,
             disjoint=bool(self.parts.proof["every_record_in_exactly_one_part"]),
-            made_from=self._made_from(queries),
+            made_from={
+                "data": {"name": data.name, "shape": list(data.train_images.shape[1:]), **told},
+                "partition": self.parts.describe(),
+                "queries": queries.describe(),
+                "backbone": None if backbone is None else backbone.origin or {"sha256": backbone.digest()},
+                "teachers": self.settings.model_dump(mode="json", exclude={"per_task"}),
+                "seed": self.seed,
+            },
             public_inputs=self._public_inputs(queries),
             facts=Facts(
                 "image" if self.data.column_names is None else "row",
@@ -124,21 +134,6 @@ class FittedTeachers:
             class_names=self.data.class_names,
             declared=self.data.declared or self.data.scale is not None,
         )
-
-    def _states(self, teachers: Sequence[int]) -> Iterable[Arrays]:
-        blank = {name: np.zeros_like(array) for name, array in next(iter(self.states.values())).items()}
-        return (self.states.get(teacher, blank) for teacher in teachers)
-
-    def _made_from(self, queries: Queries) -> dict[str, Any]:
-        told = {"settings": dict(self.data.settings)} if self.data.settings else {}
-        return {
-            "data": {"name": self.data.name, "shape": list(self.data.train_images.shape[1:]), **told},
-            "partition": self.parts.describe(),
-            "queries": queries.describe(),
-            "backbone": None if self.backbone is None else self.backbone.origin or {"sha256": self.backbone.digest()},
-            "teachers": self.settings.model_dump(mode="json", exclude={"per_task"}),
-            "seed": self.seed,
-        }
 
     def _public_inputs(self, queries: Queries) -> tuple[PublicInput, ...]:
         drawn = queries.origin

@@ -75,11 +75,7 @@ class EstimatorKind:
         self, records: Records, teachers: Sequence[int], *, seed: int, device: torch.device | str = "cpu"
     ) -> Iterator[tuple[int, Arrays]]:
         """Yield (number, state) of each teacher that can be trained, on the CPU, each by one thread."""
-        if self.by_teacher:
-            records.refuse_mixed_batches()
-        values = records.values
-        if values.ndim != 2 or values.dtype != np.float32:
-            raise InputError(f"features: float32 [records, features] expected, got {values.dtype} {values.shape}.")
+        values = records.of("features", by_teacher=self.by_teacher)
         teachers = records.enough(teachers, self.least)
         rows = rows_of(records.assignment, teachers)
 

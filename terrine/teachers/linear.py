@@ -142,8 +142,7 @@ class LinearKind:
         self, records: Records, teachers: Sequence[int], *, seed: int, device: torch.device | str = "cpu"
     ) -> Iterator[tuple[int, Arrays]]:
         """Yield (number, head) of each teacher that has enough records; see `train_heads`."""
-        if self.by_teacher:
-            records.refuse_mixed_batches()
+        records.of("features", by_teacher=self.by_teacher)
         teachers = records.enough(teachers, self.least)
         if not teachers:
             return
@@ -199,12 +198,7 @@ def train_heads(
 
     settings = settings or LinearTeachers()
     device = torch.device(device)
-    if isinstance(features, PrivateFeatures):
-        features.check(assignment)
-        features = features.rows
-    if features.ndim != 2 or features.dtype != np.float32:
-        raise InputError(f"features: float32 [records, features] expected, got {features.dtype} {features.shape}.")
-    Records(features, labels, assignment, classes)  # refuses arrays that do not fit together
+    features = Records(features, labels, assignment, classes).of("features")
     rows = rows_of(assignment, teachers)
     weight = np.empty((len(teachers), classes, features.shape[1]), np.float32)
     bias = np.empty((len(teachers), classes), np.float32)

@@ -22,7 +22,7 @@ import numpy as np
 from terrine.determinism.parallel import side_by_side
 from terrine.determinism.randomness import torch_generator
 from terrine.device import fixed_kernels
-from terrine.errors import InputError, SettingError
+from terrine.errors import SettingError
 from terrine.geometry import Size
 from terrine.queries import Queries
 from terrine.settings import Field, Unit
@@ -145,12 +145,7 @@ class NetworkKind:
 
         from terrine.teachers.network_training import forget_attention, train_classifier
 
-        device, settings, values = torch.device(device), self.settings, records.values
-        if values.dtype != np.uint8 or values.ndim != 4:
-            raise InputError(
-                f"Teachers that are networks learn from images, uint8 [records, C, H, W], not from "
-                f"{values.dtype} {values.shape}. Use linear or estimator teachers for a table."
-            )
+        device, settings, values = torch.device(device), self.settings, records.of("images")
         teachers, kept = records.enough(teachers, self.least), self.kept
         rows = dict(zip(teachers, rows_of(records.assignment, teachers), strict=True))
 

@@ -34,7 +34,7 @@ from pydantic import model_validator
 from terrine.determinism.parallel import side_by_side
 from terrine.determinism.randomness import numpy_generator, torch_generator
 from terrine.device import fixed_kernels
-from terrine.errors import ArtefactError, InputError, SettingError
+from terrine.errors import ArtefactError, SettingError
 from terrine.geometry import in_words
 from terrine.queries import Queries
 from terrine.settings import Field, Settings, Unit
@@ -240,11 +240,7 @@ class PromptKind:
         import torch
 
         device = torch.device(device)
-        values = records.values
-        if values.dtype != np.uint8 or values.ndim != 4:
-            raise InputError(
-                f"Prompt teachers learn from images, uint8 [records, C, H, W], not from {values.dtype} {values.shape}."
-            )
+        records.of("images")
         enough = records.enough(teachers, self.least)
         rows = dict(zip(enough, rows_of(records.assignment, enough), strict=True))
         self.backbone.to(device)

@@ -21,7 +21,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -190,14 +190,30 @@ class Records:
         counts = np.bincount(self.assignment, minlength=max(teachers, default=0) + 1)
         return [teacher for teacher in teachers if counts[teacher] >= least]
 
-    def refuse_mixed_batches(self) -> None:
-        """Raise InputError unless these are features that were computed teacher by teacher."""
-        if not isinstance(self.inputs, PrivateFeatures) or self.inputs.partition is None:
+    def of(self, wanted: Literal["features", "images"], *, by_teacher: bool = False) -> np.ndarray:
+        """Return the inputs as an array.
+
+        Args:
+            wanted: `features`, float32 [records, features], or `images`, uint8 [records, C, H, W].
+            by_teacher: Features must have been computed teacher by teacher (`private_features`).
+
+        Raises:
+            InputError: the inputs are not what is wanted.
+        """
+        if by_teacher and (not isinstance(self.inputs, PrivateFeatures) or self.inputs.partition is None):
             raise InputError(
                 "These features of a backbone were not computed teacher by teacher: a batch may hold records of "
                 "several teachers, and then one record touches all of them. Compute them with "
                 "terrine.teachers.records.private_features under the assignment that teachers train under."
             )
+        values = self.values
+        if (values.ndim, values.dtype) != ((2, np.float32) if wanted == "features" else (4, np.uint8)):
+            kind = "float32 [records, features]" if wanted == "features" else "uint8 [records, C, H, W]"
+            raise InputError(
+                f"These teachers learn from {wanted}, {kind}, not from {values.dtype} {list(values.shape)}. A table "
+                "needs linear or estimator teachers."
+            )
+        return values
 
 
 def rows_of(assignment: np.ndarray, teachers: Sequence[int]) -> list[np.ndarray]:

@@ -185,7 +185,8 @@ def _fall(seen: Tensor, seed: int, index: Tensor, fallen: Tensor, size: int, cha
         if number_of_kind < len(sides):
             depth = _depth_in_polygon(planes[:, :, None, here], x[here] + middle, y[here] + middle)
         else:
-            depth = _depth_in_circle(radius[here], x[here] + middle, y[here] + middle)
+            across, down = x[here] + middle, y[here] + middle
+            depth = (radius[here] * radius[here] - down * down)[:, None] - across * across
         # The sign bit says whether the pixel is outside; it becomes the bit that says "bare".
         outside = depth.view(torch.int32).bitwise_right_shift_(31).bitwise_and_(1).to(seen.dtype)
         candidate = outside.bitwise_left_shift_(NUMBER_BITS + 8 * channels).bitwise_or_(value[here])
@@ -250,8 +251,3 @@ def _depth_in_polygon(planes: Tensor, x: Tensor, y: Tensor) -> Tensor:
         torch.minimum(depth, down[k] + along[k], out=depth)
     # A negative zero would count as outside; adding zero makes it positive.
     return depth.add_(0.0)
-
-
-def _depth_in_circle(radius: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    """Return float32 [side, side, leaves], negative where the window's pixel lies outside the circle."""
-    return (radius * radius - y * y)[:, None] - x * x

@@ -218,7 +218,8 @@ def _pink_noise(shape: Tensor, octaves: list[Tensor], sides: list[int]) -> list[
     loss = _upsampling_loss(len(sides))[::-1]
     table = [[2.0 ** (k * (0.5 - step / 64)) / loss[k] for k in range(len(sides))] for step in range(64)]
     amplitude = torch.tensor(table, device=shape.device)[shape[:, 0] >> 26]
-    envelope = _envelope(shape[:, 1:])
+    magnitude = -log(((shape[:, 1:] >> 9).to(torch.float32) + 0.5) * 2.0**-23)
+    envelope = torch.where((shape[:, 1:] & 1) == 1, magnitude, -magnitude).unflatten(1, (4, 4))  # Laplace variates
     maps: list[Tensor] = []
     noise = None
     for k, (side, word) in enumerate(zip(sides, octaves, strict=True)):
@@ -242,12 +243,6 @@ def _upsampling_loss(times: int) -> list[float]:
         spread[::2] = line
         line = np.convolve(spread, np.array([1, 3, 3, 1]) / 4)
     return losses
-
-
-def _envelope(word: Tensor) -> Tensor:
-    """Turn 16 words per image into a 4×4 map of Laplace variates."""
-    magnitude = -log(((word >> 9).to(torch.float32) + 0.5) * 2.0**-23)
-    return torch.where((word & 1) == 1, magnitude, -magnitude).unflatten(1, (4, 4))
 
 
 def _resize(envelope: Tensor, side: int) -> Tensor:

@@ -121,7 +121,7 @@ def local_round(
     """
     import torch
 
-    check_inputs(learner, records)
+    records.of(learner.inputs, by_teacher=learner.by_teacher)
     if own.shape != (len(teachers), learner.length):
         raise InputError(
             f"Control variates of shape {list(own.shape)} do not fit {len(teachers)} teachers with {learner.length} "
@@ -219,20 +219,6 @@ def average_teachers(
         update, control_update = combine(average, [local], own, number)
         average, own = server_step(average, update, control_update, settings), local.own
     return average, own
-
-
-def check_inputs(learner: Learner, records: Records) -> None:
-    """Raise InputError unless the records are what the learner learns from."""
-    inputs = records.values
-    if learner.by_teacher:
-        records.refuse_mixed_batches()
-    if learner.inputs == "features" and (inputs.ndim != 2 or inputs.dtype.kind != "f"):
-        raise InputError(f"Linear teachers learn from features, float32 [records, features], not {inputs.dtype}.")
-    if learner.inputs == "images" and (inputs.ndim != 4 or inputs.dtype != np.uint8):
-        raise InputError(
-            f"Teachers that are networks learn from images, uint8 [records, C, H, W], not from {inputs.dtype} "
-            f"{list(inputs.shape)}. Set teachers.learner=linear for a table."
-        )
 
 
 def unit_rows(features: np.ndarray) -> np.ndarray:

@@ -110,6 +110,7 @@ def test_the_control_variates_mean_change_is_a_function_of_the_mean_update(parti
 def test_any_module_learns_as_the_linear_learner_does_when_it_is_one(parties):
     class Unit(nn.Module):
         def forward(self, inputs):
+            inputs = inputs.double()
             return inputs / inputs.norm(dim=1, keepdim=True)
 
     layer = nn.Linear(6, 3).double()
@@ -117,10 +118,9 @@ def test_any_module_learns_as_the_linear_learner_does_when_it_is_one(parties):
     nn.init.zeros_(layer.bias)
     module = ModuleLearner(nn.Sequential(Unit(), layer), weight_decay=0.1)
     module.inputs = "features"
-    records = Records(parties.inputs.astype(np.float64), parties.labels, parties.assignment, 3)
     linear = LinearLearner(6, 3, weight_decay=0.1, dtype=torch.float64)
-    expected, _ = average_teachers(linear, records, range(4), SETTINGS, rounds=3, seed=7)
-    found, _ = average_teachers(module, records, range(4), SETTINGS, rounds=3, seed=7)
+    expected, _ = average_teachers(linear, parties, range(4), SETTINGS, rounds=3, seed=7)
+    found, _ = average_teachers(module, parties, range(4), SETTINGS, rounds=3, seed=7)
     np.testing.assert_allclose(found.value, expected.value, atol=1e-10)
 
 
