@@ -55,7 +55,7 @@ def test_a_finished_run_whose_data_changed_is_not_called_up_to_date(project, not
     write(400)
     set_small(
         project,
-        data={"name": "npz", "path": "own.npz", "public_benchmark": False},
+        data={"name": "npz", "path": "own.npz"},
         ledger={"account": "clinic", "epsilon": 50},
     )
     run = derive(project, "small", [])
