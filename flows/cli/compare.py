@@ -31,12 +31,13 @@ def compare(
     if ui:
         _open_mlflow(port)
     from tasks.config.presets import project_root
-    from tasks.reports.comparison import columns, compared, differences, front, readable
+    from tasks.reports.accuracy import shown_accuracy
+    from tasks.reports.comparison import columns, compared, differences, front
     from terrine.errors import ArtefactError
 
     refuse_two_formats(as_json, as_csv)
     root = project_root()
-    rows = compared(root, list(dict.fromkeys(runs))) if runs else readable(root)
+    rows = compared(root, list(dict.fromkeys(runs)) if runs else None)
     if not rows:
         raise ArtefactError("No run of this project is finished. Make one with `terrine run`.")
     if as_json:
@@ -62,12 +63,12 @@ def compare(
     for row in rows:
         table.add_row(
             row.run,
-            row.shown_epsilon,
+            "none" if row.epsilon is None else f"{row.epsilon:.4f}",
             f"{row.delta:g}",
-            row.shown_accuracy,
+            "private" if row.accuracy is None else shown_accuracy(row.accuracy, row.plus_minus),
             "*" if row.run in best else "",
-            row.shown_teachers,
-            row.shown_answered,
+            "–" if row.teachers is None else f"{row.teachers:,}",
+            "–" if row.answered is None else f"{row.answered:,}/{row.queries:,}",
             "" if row.seconds is None else f"{row.seconds:,.0f}",
         )
     console.print(table)

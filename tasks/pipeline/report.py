@@ -11,42 +11,35 @@ import platform
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from tasks.config.params import public_parameters
 from tasks.config.presets import read_preset, reproduce_command
 from tasks.config.values import flat
 from tasks.pipeline.distance import distance_rows
-from tasks.pipeline.graph import MAIN
 from tasks.pipeline.synthesize import read_queries
 from tasks.reports.accuracy import OF_ORDER, gap_warning, released_accuracy, released_error, shown_measure
-from tasks.reports.charts import stacked_histogram
-from tasks.reports.pages import bar_rows, count, percent, plain, render
+from tasks.reports.charts import confusion_colours, png_data_uri, stacked_histogram, white_reads_better
+from tasks.reports.pages import bar_rows, percent, plain, render
 from tasks.reports.partition_figures import partition_figures
-from tasks.reports.pictures import (
-    ContactSheet,
-    confusion_colours,
-    contact_sheets,
-    png_data_uri,
-    white_reads_better,
-)
 from tasks.reports.statement_page import read_statement, statement_texts
 from tasks.runtime.identity import data_changes
 from tasks.runtime.provenance import code_version
 from tasks.runtime.run import Run
 from tasks.runtime.step import step
 from tasks.runtime.store import read_array, read_json, read_table, write_text
-from tasks.runtime.timing import timings
 from tasks.runtime.versioning import lock_digest
-from terrine.aggregation.mechanism import MECHANISMS
 from terrine.aggregation.votes import answer_names
 from terrine.data.label_mix import row_shares
 from terrine.device import resolve_device
+from terrine.queries import Queries
 
 WIDEST_TABLE = 25
 """Most classes of a confusion matrix that is written out; one of more classes is drawn."""
 
 WORST_CONFUSIONS = 15
+PER_SOURCE = 24
+LONGEST = 160
+"""Largest width and height of a picture on a contact sheet, in pixels."""
 
 PRIVATE_FIGURES = {
     "consensus_mean": "share of the teachers that voted for the winning class, mean over queries",
@@ -80,7 +73,6 @@ def write_report(run: Run) -> None:
         ),
         "distances": distance_rows(run.folders),
         "partition": partition_figures(run),
-        **stage_costs(timings(run)),
         "parameters": flat(shown_parameters(run)),
         "versions": versions(run),
         "command": reproduce_command(run.root, run.name, local=not run.params.tracking.private_metrics),
@@ -91,37 +83,46 @@ def write_report(run: Run) -> None:
 
 
 def votes_shown(run: Run, statement: dict[str, Any], manifest: dict[str, Any]) -> dict[str, Any]:
-    """Return what the page shows of queries and of votes on them."""
+    """Return the part of the page about queries and the votes on them."""
     answers = read_table(run.folders.answers / "answers.parquet")
     histograms = read_array(run.folders.accounting / "histograms.npy")
     names = answer_names(manifest["class_names"], bool(run.params.data.several))
+    answered, asked = answers["answered"].to_numpy(), answers["round"].to_numpy() >= 0
+    pictures = not run.params.data.several and run.params.data.name != "table"
     return {
-        "counts_released": MECHANISMS.of(manifest["mechanism"]).reveals == "histogram",
-        "sheets": [] if run.params.data.several else sheets(run, answers, manifest),
+        "sheets": contact_sheets(read_queries(run.folders), answered, answers["label"].to_numpy(), asked, names)
+        if pictures
+        else [],
         "released_per_class": bar_rows(names, statement["answered_per_class"]),
-        "consensus": consensus(histograms, answers["answered"].to_numpy(), answers["round"].to_numpy() >= 0),
+        "consensus": consensus(histograms, answered, asked),
     }
 
 
-def sheets(run: Run, answers: pd.DataFrame, manifest: dict[str, Any]) -> list[ContactSheet]:
-    """Return the contact sheets of the queries, with noisy histograms where they were released; none for a table."""
-    if run.params.data.name == "table":
-        return []
-    columns = [f"count_{number}" for number in range(len(manifest["class_names"]))]
-    noisy = answers[columns].to_numpy() if columns[0] in answers else None
-    return contact_sheets(
-        read_queries(run.folders),
-        answers["answered"].to_numpy(),
-        answers["label"].to_numpy(),
-        answers["round"].to_numpy() >= 0,
-        manifest["class_names"],
-        noisy,
-    )
+def contact_sheets(
+    queries: Queries, answered: np.ndarray, labels: np.ndarray, asked: np.ndarray, class_names: list[str]
+) -> list[dict[str, Any]]:
+    """Return a sheet for each image source: `PER_SOURCE` of the queries asked, sorted by their label.
 
-
-def told_of_serving(figures: dict[str, Any]) -> dict[str, Any]:
-    """Return the accuracy in batches, and the warning if that as served is far below it."""
-    return {"in_batches": figures.get("in_batches"), "gap": gap_warning(figures)}
+    Args:
+        queries: The queries.
+        answered: Bool [queries].
+        labels: Int64 [queries]; read only if answered.
+        asked: Bool [queries], False for those after the end of the budget.
+        class_names: By label.
+    """
+    sheets = []
+    for kind, own in queries.by_source().items():
+        known = own[asked[own]]
+        places = np.linspace(0, len(known) - 1, min(PER_SOURCE, len(known))).round().astype(np.int64)
+        pictures = []
+        for query in sorted(known[places].tolist(), key=lambda query: (not answered[query], labels[query], query)):
+            image = queries.images[query]
+            uri = png_data_uri(image[0] if image.shape[0] == 1 else image.transpose(1, 2, 0), LONGEST)
+            label = class_names[labels[query]] if answered[query] else None
+            pictures.append({"query": query, "uri": uri, "label": label})
+        counts = {"queries": len(own), "asked": len(known), "answered": int(answered[own].sum())}
+        sheets.append({"kind": kind, **counts, "pictures": pictures})
+    return sheets
 
 
 def evaluation_of_findings(figures: dict[str, Any]) -> dict[str, Any]:
@@ -134,7 +135,8 @@ def evaluation_of_findings(figures: dict[str, Any]) -> dict[str, Any]:
     ]
     return {
         "findings": True,
-        **told_of_serving(figures),
+        "in_batches": figures.get("in_batches"),
+        "gap": gap_warning(figures),
         "answers": figures.get("answers"),
         "accuracy": figures["accuracy"],
         "auc": figures["auc"],
@@ -166,7 +168,8 @@ def evaluation(figures: dict[str, Any]) -> dict[str, Any]:
     worst = [(int(place // len(names)), int(place % len(names))) for place in order if errors.flat[place]]
     return {
         "findings": False,
-        **told_of_serving(figures),
+        "in_batches": figures.get("in_batches"),
+        "gap": gap_warning(figures),
         "accuracy": accuracy,
         "answers": figures.get("answers"),
         "images": images,
@@ -277,16 +280,6 @@ def private_tables(figures: dict[str, Any], class_names: list[str]) -> dict[str,
         else:
             single.append((text, plain(value)))
     return {"private_figures": single, "private_bars": by_class}
-
-
-def stage_costs(measured: dict[str, dict[str, float]]) -> dict[str, Any]:
-    """Return seconds and memory of the stages in their order; the report's own are not known while it is written."""
-    records = [measured[stage] for stage in MAIN.names if stage in measured and stage != "report"]
-    seconds = [record["seconds"] for record in records]
-    texts = [f"{record['seconds']:,.1f} s, {count(record['memory_mb'])} MB" for record in records]
-    rows = bar_rows([str(record["stage"]) for record in records], seconds, texts)
-    most = max((record["memory_mb"] for record in records), default=0)
-    return {"costs": rows, "seconds": f"{sum(seconds):,.1f}", "memory": count(most)}
 
 
 def versions(run: Run) -> dict[str, str]:

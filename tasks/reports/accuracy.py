@@ -105,5 +105,5 @@ def shown_measure(measured: dict[str, Any] | None) -> str:
 
 
 def shown_accuracy(accuracy: float, plus_minus: float) -> str:
-    """Write a released accuracy: 81.2 ± 1.3 %."""
-    return f"{100 * accuracy:.1f} ± {100 * plus_minus:.1f} %"
+    """Write an accuracy: 81.23 %, or 81.2 ± 1.3 % if noise was added."""
+    return f"{100 * accuracy:.1f} ± {100 * plus_minus:.1f} %" if plus_minus else f"{100 * accuracy:.2f} %"

@@ -1,120 +1,86 @@
-"""Charts as inline SVG: text stays text, lines stay sharp in print, colours come from the page's style sheet.
+"""Charts as inline SVG, and images as PNG data URIs.
 
-Places across a chart are percentages of its width, heights are pixels: a chart fills whatever width it is given, and
-what is written in it keeps its size, on a telephone as on a wide screen. The margins are the style sheet's.
-
-Everything that is put into markup goes through `Markup.format`, which escapes it.
+Positions across a chart are percentages of its width, heights are pixels: a chart fills the width it is given, and its
+text keeps its size on a telephone and on a wide screen. Colours and margins are the style sheet's. All markup is made
+by `Markup.format`, which escapes its arguments.
 """
 
 from __future__ import annotations
 
+import base64
+import io
 import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 from markupsafe import Markup
+from PIL import Image
 
+from terrine.data.label_mix import row_shares
 from terrine.errors import InputError
 
 HEIGHT, TOP, BOTTOM = 260, 12, 44
-"""Of a chart, with what is written above and below the plot, in pixels."""
-
+"""Chart height and top and bottom margins, in pixels."""
 PLOT = HEIGHT - TOP - BOTTOM
-MOST_STEPS = 5
-"""On an axis."""
 BINS = 20
-SPARK = 88, 22
-"""Width and height of a sparkline, in pixels."""
+DIAGONAL, ERROR = (37, 99, 170), (200, 92, 28)
+"""Colours of right and wrong answers in a confusion matrix."""
 
 
-def ticks(largest: float) -> list[float]:
-    """Return round axis values from 0 to at least `largest`, at most five steps of 1, 2 or 5 times a power of ten."""
+def ticks(largest: float, most: int = 5) -> list[float]:
+    """Return axis values from 0 to at least `largest`: at most `most` steps of 1, 2 or 5 times a power of ten."""
     if largest <= 0:
         return [0.0, 1.0]
-    power = 10.0 ** math.floor(math.log10(largest / MOST_STEPS))
-    step = next(power * factor for factor in (1, 2, 5, 10, 20) if largest <= MOST_STEPS * power * factor * (1 + 1e-12))
+    power = 10.0 ** math.floor(math.log10(largest / most))
+    step = next(power * factor for factor in (1, 2, 5, 10, 20) if largest <= most * power * factor * (1 + 1e-12))
     return [step * number for number in range(math.ceil(largest / step - 1e-9) + 1)]
 
 
 def stacked_histogram(shares: np.ndarray, groups: Mapping[str, np.ndarray], *, x_label: str, y_label: str) -> Markup:
-    """Draw a histogram of values in [0, 1], twenty bars that are stacked by group; raise InputError for no partition of
-    them.
+    """Draw a histogram of values in [0, 1] with twenty bars, stacked by group.
 
-    shares: float [n]; a value on an edge counts in the bin to its right, 1 in the last bin. groups: name of a group and
-    which values are in it, bool [n]; their order is that of stacking from below, and of the style sheet's classes
-    `part-0`, `part-1`, ... y_label: what is counted.
+    Args:
+        shares: Float [n]. A value on an edge counts in the bin to its right, 1 in the last bin.
+        groups: By name, which values belong to the group, bool [n]; stacked in this order from below, with the style
+            sheet's classes `part-0`, `part-1`, ...
+        x_label: Name of the values.
+        y_label: Name of what is counted.
+
+    Raises:
+        InputError: The groups are not a partition of the values.
     """
     membership = np.array(list(groups.values()), dtype=np.int64).reshape(len(groups), len(shares))
     if not (membership.sum(axis=0) == 1).all():
         raise InputError(f"groups: {', '.join(groups)} are not a partition of the {len(shares)} values.")
-    # A hair is added so that a share such as 0.15, stored a little below it, falls on the right side of its edge.
+    # The summand puts a share such as 0.15, stored a little below it, on the right side of its edge.
     bin_of = np.minimum((np.asarray(shares) * BINS + 1e-9).astype(np.int64), BINS - 1)
     counts = np.array([np.bincount(bin_of[mask.astype(bool)], minlength=BINS) for mask in membership])
     axis = ticks(float(counts.sum(axis=0).max(initial=0)))
-    slot, scale = 100 / BINS, PLOT / axis[-1]
-    parts = _grid(axis)
+    slot, scale, floor = 100 / BINS, PLOT / axis[-1], TOP + PLOT
+    parts = []
+    for value in axis:
+        y = floor - value * scale
+        parts.append(Markup('<line class="grid" x1="0" x2="100%" y1="{:.1f}" y2="{:.1f}"/>').format(y, y))
+        parts.append(Markup('<text x="-8" y="{:.1f}" text-anchor="end">{:,.10g}</text>').format(y + 4, value))
+    bar = Markup(
+        '<rect class="part-{}" x="{:.2f}%" y="{:.2f}" width="{:.2f}%" height="{:.2f}"><title>{}</title></rect>'
+    )
     for number in range(BINS):
-        base = TOP + PLOT
+        base: float = floor
         for group, (name, bars) in enumerate(zip(groups, counts, strict=True)):
             if tall := bars[number] * scale:
                 base -= tall
                 title = f"{number / BINS:.0%} to {(number + 1) / BINS:.0%}, {name}: {bars[number]:,}"
-                parts.append(
-                    Markup(
-                        '<rect class="part-{}" x="{:.2f}%" y="{:.2f}" width="{:.2f}%" height="{:.2f}">'
-                        "<title>{}</title></rect>"
-                    ).format(group, (number + 0.03) * slot, base, 0.94 * slot, tall, title)
-                )
-    for value in range(0, 101, 20):
-        parts.append(Markup('<text x="{}%" y="{}" text-anchor="middle">{} %</text>').format(value, HEIGHT - 26, value))
-    return _chart(parts, x_label, y_label)
-
-
-def sparkline(values: Sequence[float] | np.ndarray) -> Markup:
-    """Draw a small bar per value, negative ones downwards, the largest marked; no axes, for a picture's caption."""
-    numbers = np.asarray(values, dtype=np.float64)
-    low, high = min(0.0, float(numbers.min())), max(0.0, float(numbers.max()))
-    width, height = SPARK
-    scale = height / ((high - low) or 1.0)
-    slot = width / len(numbers)
-    zero = high * scale
-    bars = [
-        Markup('<rect{} x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}"/>').format(
-            Markup(' class="most"') if number == numbers.argmax() else "",
-            number * slot,
-            zero - max(value, 0.0) * scale,
-            max(slot - 1, 0.6),
-            abs(value) * scale,
-        )
-        for number, value in enumerate(numbers)
-    ]
-    line = Markup('<line class="zero" x1="0" x2="{}" y1="{:.1f}" y2="{:.1f}"/>').format(width, zero, zero)
-    return Markup('<svg class="spark" viewBox="0 0 {} {}" aria-hidden="true">{}{}</svg>').format(
-        width, height, Markup("").join(bars), line
+                parts.append(bar.format(group, (number + 0.03) * slot, base, 0.94 * slot, tall, title))
+    label = Markup('<text x="{}%" y="{}" text-anchor="middle">{} %</text>')
+    parts += [label.format(value, HEIGHT - 26, value) for value in range(0, 101, 20)]
+    across = Markup('<text class="axis" x="50%" y="{}" text-anchor="middle">{}</text>').format(HEIGHT - 6, x_label)
+    up = Markup('<text class="axis" transform="translate(-64 {}) rotate(-90)" text-anchor="middle">{}</text>').format(
+        TOP + PLOT / 2, y_label
     )
-
-
-def column_chart(values: Sequence[float] | np.ndarray, *, x_label: str, y_label: str, last: int) -> Markup:
-    """Draw one column per value, from the left in their order, on an axis that starts at nothing.
-
-    1 and `last` are written below the ends of the row of columns: the columns may stand for more than there are.
-    """
-    numbers = np.asarray(values, dtype=np.float64)
-    axis = ticks(float(numbers.max(initial=0)))
-    slot, scale = 100 / max(len(numbers), 1), PLOT / axis[-1]
-    parts = _grid(axis)
-    for number, value in enumerate(numbers):
-        parts.append(
-            Markup(
-                '<rect class="part-0" x="{:.2f}%" y="{:.2f}" width="{:.2f}%" height="{:.2f}">'
-                "<title>{:,.10g}</title></rect>"
-            ).format(number * slot, TOP + PLOT - value * scale, 0.85 * slot, value * scale, value)
-        )
-    for place, anchor, number in (("0", "start", 1), ("100%", "end", last)):
-        parts.append(
-            Markup('<text x="{}" y="{}" text-anchor="{}">{:,}</text>').format(place, HEIGHT - 26, anchor, number)
-        )
-    return _chart(parts, x_label, y_label)
+    return Markup('<svg class="chart" height="{}" role="img" aria-label="{} by {}">{}{}{}</svg>').format(
+        HEIGHT, y_label, x_label, Markup("").join(parts), across, up
+    )
 
 
 def heat_map(values: np.ndarray, row_names: Sequence[str], *, x_label: str, y_label: str, last: int) -> Markup:
@@ -151,22 +117,35 @@ def heat_map(values: np.ndarray, row_names: Sequence[str], *, x_label: str, y_la
     )
 
 
-def _grid(axis: Sequence[float]) -> list[Markup]:
-    """Draw a line and a number for each value of a vertical axis whose largest value is at the top."""
-    lines = []
-    for value in axis:
-        y = TOP + PLOT - value * (PLOT / axis[-1])
-        lines.append(Markup('<line class="grid" x1="0" x2="100%" y1="{:.1f}" y2="{:.1f}"/>').format(y, y))
-        lines.append(Markup('<text x="-8" y="{:.1f}" text-anchor="end">{:,.10g}</text>').format(y + 4, value))
-    return lines
+def png_data_uri(pixels: np.ndarray, longest: int | None = None) -> str:
+    """Return an image, uint8 [height, width] or [height, width, 3], as a PNG in a data URI.
+
+    longest: largest width and height; a larger image is reduced, a smaller one keeps its pixels.
+    """
+    picture = Image.fromarray(np.ascontiguousarray(pixels))
+    if longest is not None and max(picture.size) > longest:
+        picture.thumbnail((longest, longest), Image.Resampling.LANCZOS)
+    stream = io.BytesIO()
+    picture.save(stream, "PNG", optimize=True)
+    return "data:image/png;base64," + base64.b64encode(stream.getvalue()).decode()
 
 
-def _chart(parts: Sequence[Markup], x_label: str, y_label: str) -> Markup:
-    """Return a chart of what is drawn in it, with the names of its axes."""
-    across = Markup('<text class="axis" x="50%" y="{}" text-anchor="middle">{}</text>').format(HEIGHT - 6, x_label)
-    up = Markup('<text class="axis" transform="translate(-64 {}) rotate(-90)" text-anchor="middle">{}</text>').format(
-        TOP + PLOT / 2, y_label
-    )
-    return Markup('<svg class="chart" height="{}" role="img" aria-label="{} by {}">{}{}{}</svg>').format(
-        HEIGHT, y_label, x_label, Markup("").join(parts), across, up
-    )
+def confusion_colours(confusion: np.ndarray) -> np.ndarray:
+    """Return the colour of every cell of a confusion matrix, int64 [true, predicted, 3] in 0..255, from white on.
+
+    A cell is the darker the larger its share of its row; right answers and errors have colours of their own.
+    """
+    right = np.eye(len(confusion), dtype=bool)[..., None]
+    colour = np.where(right, np.array(DIAGONAL), np.array(ERROR))
+    # The square root lets rare errors show in a matrix of many classes.
+    mixed: np.ndarray = np.rint(255 + (colour - 255) * np.sqrt(row_shares(confusion))[..., None])
+    return mixed.astype(np.int64)
+
+
+def white_reads_better(colours: np.ndarray) -> np.ndarray:
+    """Return whether white text on each colour, [..., 3] in 0..255, has more contrast than black (WCAG 2.2)."""
+    parts = np.asarray(colours) / 255
+    linear = np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
+    luminance = linear @ np.array([0.2126, 0.7152, 0.0722])
+    better: np.ndarray = 1.05 / (luminance + 0.05) > (luminance + 0.05) / 0.05
+    return better

@@ -14,13 +14,13 @@ from typing import Any
 
 from tasks.config.params import FAMILIES, Params, published
 from tasks.config.values import flat
-from tasks.reports.accuracy import released_accuracy, shown_accuracy
+from tasks.reports.accuracy import released_accuracy
 from tasks.reports.statement_page import read_statement
 from tasks.runtime.origin import check_records
 from tasks.runtime.run import open_run
 from tasks.runtime.store import Folders, read_json
 from tasks.runtime.timing import timings
-from terrine.errors import ArtefactError, SettingError, TerrineError
+from terrine.errors import ArtefactError, TerrineError
 
 DEFAULT = "default"
 HIDDEN = "tracking", "runner", "device"
@@ -31,11 +31,18 @@ HIDDEN = "tracking", "runner", "device"
 class Compared:
     """A finished run as it is compared.
 
-    data: whose runs it can be compared with: those about the same data, in the same unit. epsilon: the guarantee at
-    `delta`; None where there is none. accuracy: in [0, 1]; None where it is private. plus_minus: how far noise may have
-    moved it. answered: so many of `queries`, by `teachers`; None where records are summed and nobody votes. seconds:
-    what all stages took; None where that is private or unknown. settings: what differs from the defaults, by
-    section.key.
+    Attributes:
+        run: Its name.
+        data: Runs are comparable if this is equal: same data, same unit.
+        epsilon: The guarantee at `delta`; None if there is none.
+        delta: Of the guarantee.
+        accuracy: In [0, 1]; None if it is private.
+        plus_minus: Half the width of the interval that noise leaves.
+        teachers: Number of teachers; None, as the next two, if records are summed.
+        answered: Number of answered queries.
+        queries: Number of queries.
+        seconds: Of all stages; None if it is private or unknown.
+        settings: Settings that differ from the defaults, by section.key.
     """
 
     run: str
@@ -50,28 +57,6 @@ class Compared:
     seconds: float | None
     settings: Mapping[str, Any]
 
-    @property
-    def shown_accuracy(self) -> str:
-        """The accuracy as text, with what noise leaves open."""
-        if self.accuracy is None:
-            return "private"
-        return shown_accuracy(self.accuracy, self.plus_minus) if self.plus_minus else f"{100 * self.accuracy:.2f} %"
-
-    @property
-    def shown_teachers(self) -> str:
-        """How many teachers voted, as text."""
-        return "–" if self.teachers is None else f"{self.teachers:,}"
-
-    @property
-    def shown_answered(self) -> str:
-        """How many queries they answered, as text."""
-        return "–" if self.answered is None else f"{self.answered:,}/{self.queries:,}"
-
-    @property
-    def shown_epsilon(self) -> str:
-        """The guarantee as text."""
-        return "none" if self.epsilon is None else f"{self.epsilon:.4f}"
-
 
 def own_settings(params: Params) -> dict[str, Any]:
     """Return the settings that differ from their defaults and that anybody may read, by section.key."""
@@ -83,37 +68,27 @@ def own_settings(params: Params) -> dict[str, Any]:
     return flat({name: value for name, value in published(values).items() if name not in HIDDEN})
 
 
-def finished(root: Path) -> list[str]:
-    """Return the names of all runs of the project that are evaluated, but transcriptions."""
-    names = sorted(path.parent.name for path in (root / "data" / "private").glob("*/parameters.yaml"))
-    each = [(name, Folders(root, name)) for name in names]
-    return [name for name, of in each if of.finished and of.answers.exists()]
+def compared(root: Path, names: Sequence[str] | None = None) -> list[Compared]:
+    """Return finished runs, in the order of `along_the_front`.
 
+    Args:
+        root: The project.
+        names: Names of runs; None: all finished runs that this version can read, except transcriptions.
 
-def compared(root: Path, names: Sequence[str]) -> list[Compared]:
-    """Return these runs, read from disk, in the order of `along_the_front`.
-
-    Raises ArtefactError for one that is not finished, with those that are.
+    Raises:
+        ArtefactError: A named run is not finished; the message names those that are.
     """
+    made = sorted(path.parent.name for path in (root / "data" / "private").glob("*/parameters.yaml"))
+    finished = [name for name in made if (of := Folders(root, name)).finished and of.answers.exists()]
     rows = []
-    for name in names:
+    for name in finished if names is None else names:
         try:
             rows.append(_read(root, name))
-        except (ArtefactError, SettingError) as error:
-            raise ArtefactError(
-                f"The run '{name}' cannot be compared: {error} Finished runs: {', '.join(finished(root)) or 'none'}."
-            ) from error
-    return along_the_front(rows)
-
-
-def readable(root: Path) -> list[Compared]:
-    """Return all finished runs of the project that this version can read, in the order of `along_the_front`."""
-    rows = []
-    for name in finished(root):
-        try:
-            rows.append(_read(root, name))
-        except TerrineError:
-            continue
+        except TerrineError as error:
+            if names is not None:
+                raise ArtefactError(
+                    f"The run '{name}' cannot be compared: {error} Finished runs: {', '.join(finished) or 'none'}."
+                ) from error
     return along_the_front(rows)
 
 
@@ -160,24 +135,19 @@ def front(rows: Sequence[Compared]) -> set[str]:
     """Return the runs on the Pareto front of their data: no other is as accurate at a smaller ε."""
     found: set[str] = set()
     best: dict[str, float] = {}
-    for row in sorted(_points(rows), key=lambda row: (row.epsilon, -row.accuracy, row.run)):  # type: ignore[operator]
-        if row.accuracy > best.get(row.data, -1.0):  # type: ignore[operator]
-            best[row.data] = row.accuracy  # type: ignore[assignment]
+    points = [(row.epsilon, -row.accuracy, row) for row in rows if row.epsilon is not None and row.accuracy is not None]
+    for _, lost, row in sorted(points, key=lambda point: (*point[:2], point[2].run)):
+        if -lost > best.get(row.data, -1.0):
+            best[row.data] = -lost
             found.add(row.run)
     return found
 
 
-def _points(rows: Sequence[Compared]) -> list[Compared]:
-    return [row for row in rows if row.epsilon is not None and row.accuracy is not None]
-
-
 def along_the_front(rows: Sequence[Compared]) -> list[Compared]:
     """Return runs by their data, then by ε; those without a guarantee follow."""
-
-    def place(row: Compared) -> tuple[Any, ...]:
-        return row.data, row.epsilon is None, row.epsilon or 0.0, -(row.accuracy or 0.0), row.run
-
-    return sorted(rows, key=place)
+    return sorted(
+        rows, key=lambda row: (row.data, row.epsilon is None, row.epsilon or 0.0, -(row.accuracy or 0.0), row.run)
+    )
 
 
 def differences(rows: Sequence[Compared]) -> list[str]:

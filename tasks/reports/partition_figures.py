@@ -1,4 +1,4 @@
-"""What the private report shows of the partition: sizes, and which labels which teacher has."""
+"""The partition in the private report: sizes, labels of each teacher, and the student's accuracy for each party."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.reports.charts import column_chart, heat_map
+from tasks.reports.charts import heat_map
 from tasks.reports.pages import bar_rows, percent, plain
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_array, read_json
@@ -15,14 +15,14 @@ from terrine.data.label_mix import row_shares
 from terrine.data.partition import PARTITIONS
 
 MOST_COLUMNS = 150
-"""Most teachers that are drawn; of more, so many at equal distances in the order of the chart."""
+"""Most teachers that are drawn; of more, as many at equal distances in the order of the chart."""
 
 MOST_ROWS = 40
 """Most classes that are drawn, the most frequent ones."""
 
 
 def partition_figures(run: Run) -> dict[str, Any] | None:
-    """Return the partition's part of the report, or None where a partition of an earlier version holds no labels."""
+    """Return the partition's part of the report, or None if there is no partition."""
     path = run.folders.partition / "label_histograms.npy"
     if not path.is_file():
         return None
@@ -33,18 +33,18 @@ def partition_figures(run: Run) -> dict[str, Any] | None:
 
 
 def figures(manifest: dict[str, Any], histograms: np.ndarray, class_names: list[str]) -> dict[str, Any]:
-    """Draw a partition by its manifest, and its int64 [teachers, classes], records of each class."""
+    """Draw a partition by its manifest, and its label histograms, int64 [teachers, classes]."""
     sizes, shares, teachers = histograms.sum(axis=1), row_shares(histograms), len(histograms)
     parties = manifest["parties"] if teachers <= MOST_COLUMNS else None
-    if manifest["kind"] == "iid" or parties:
-        order, x_label = (
-            np.arange(teachers),
-            "parties, in the order of the list below" if parties else "teachers, by number",
-        )
-    else:
-        order, x_label = by_frequent_class(shares), "teachers, by their most frequent class"
+    order, x_label = (
+        np.arange(teachers),
+        "parties, in the order of the list below" if parties else "teachers, by number",
+    )
+    if manifest["kind"] != "iid" and not parties:  # by the most frequent class, within a class by its share
+        order = np.lexsort((-shares.max(axis=1), shares.argmax(axis=1)))
+        x_label = "teachers, by their most frequent class"
     classes = np.sort(np.argsort(-histograms.sum(axis=0), kind="stable")[:MOST_ROWS])
-    drawn = spread(teachers)
+    drawn = np.rint(np.linspace(0, teachers - 1, min(teachers, MOST_COLUMNS))).astype(np.int64)
     mix = shares[order[drawn]][:, classes].T
     return {
         "facts": facts(manifest),
@@ -52,14 +52,6 @@ def figures(manifest: dict[str, Any], histograms: np.ndarray, class_names: list[
             mix, [class_names[index] for index in classes], x_label=x_label, y_label="class", last=teachers
         ),
         "largest_share": percent(float(mix.max())),
-        "sizes": None
-        if parties
-        else column_chart(
-            np.sort(sizes)[::-1][drawn],
-            x_label="teachers, the largest part first",
-            y_label="records",
-            last=teachers,
-        ),
         "drawn": len(drawn) if len(drawn) < teachers else None,
         "rows": len(classes) if len(classes) < len(class_names) else None,
         "parties": bar_rows(parties, sizes.tolist()) if parties else None,
@@ -67,67 +59,46 @@ def figures(manifest: dict[str, Any], histograms: np.ndarray, class_names: list[
 
 
 def accuracy_figures(content: dict[str, Any]) -> dict[str, Any] | None:
-    """Draw the student's accuracy on each party's records (`figures.party_accuracy`); None: all are alike."""
+    """Return the student's accuracy for each party (`figures.party_accuracy`); None if there are no parties."""
     if content["parties"] is None:
         return None
-    values = np.array([value for value in content["parties"] if value is not None])
     summary = [
         ("Mean over parties", f"{percent(content['mean'])} ± {percent(content['deviation'])}"),
         ("Of the worst tenth, at most", percent(content["worst_tenth"])),
         ("Of the worst party", percent(content["worst"])),
     ]
-    if "names" in content:
-        rows = [
-            (name, value, f"{percent(value)} of {count:,}")
-            for name, value, count in zip(content["names"], content["parties"], content["records"], strict=True)
-            if value is not None
-        ]
-        names, lengths, texts = (list(column) for column in zip(*rows, strict=True))
-        return {"facts": summary, "chart": None, "bars": bar_rows(names, lengths, texts, longest=1.0)}
-    chart = column_chart(
-        np.sort(values)[::-1][spread(len(values))],
-        x_label="parties, the best served first",
-        y_label="accuracy",
-        last=len(values),
-    )
-    return {"facts": summary, "chart": chart, "bars": None}
-
-
-def by_frequent_class(shares: np.ndarray) -> np.ndarray:
-    """Return the order of teachers by their most frequent class, within a class by its share, the largest first."""
-    return np.lexsort((-shares.max(axis=1), shares.argmax(axis=1)))
+    if "names" not in content:
+        return {"facts": summary, "bars": None}
+    known = [
+        (name, value, f"{percent(value)} of {count:,}")
+        for name, value, count in zip(content["names"], content["parties"], content["records"], strict=True)
+        if value is not None
+    ]
+    names, lengths, texts = (list(column) for column in zip(*known, strict=True))
+    return {"facts": summary, "bars": bar_rows(names, lengths, texts, longest=1.0)}
 
 
 def facts(manifest: dict[str, Any]) -> list[tuple[str, str]]:
-    """Return what the manifest says in words."""
-    labels = manifest["labels"]
+    """Return the facts of a partition's manifest, name and text."""
+    labels, teachers = manifest["labels"], f"{manifest['teachers']:,}"
     distance = labels["label_distance"]
     kind = PARTITIONS.of(manifest["kind"])
     settings = [f"{key}={manifest[key]:g}" for key in kind.model_fields if key not in ("kind", "teachers")]
+    spreads = {
+        name: f"{plain(values['smallest'])} to {plain(values['largest'])}, median {values['median']:,g}"
+        for name, values in labels.items()
+        if name in ("records_per_teacher", "classes_per_teacher")
+    }
     return [
         ("Kind", f"{', '.join([manifest['kind'], *settings])}. {inspect.getdoc(kind)}"),
-        ("Records per teacher", _spread(labels["records_per_teacher"])),
-        ("Teachers without a record", f"{manifest['teachers_without_records']:,} of {manifest['teachers']:,}"),
-        ("Classes per teacher", _spread(labels["classes_per_teacher"])),
-        (
-            "Teachers that never saw some class",
-            f"{labels['teachers_without_some_class']:,} of {manifest['teachers']:,}",
-        ),
+        ("Records per teacher", spreads["records_per_teacher"]),
+        ("Teachers without a record", f"{manifest['teachers_without_records']:,} of {teachers}"),
+        ("Classes per teacher", spreads["classes_per_teacher"]),
+        ("Teachers that never saw some class", f"{labels['teachers_without_some_class']:,} of {teachers}"),
         (
             "Distance of a teacher's labels from those of all records",
             f"{distance['mean']:.3f} on average, {distance['largest']:.3f} at most (total variation; 0 is the same "
-            f"mix; parts of these sizes dealt at random have about {distance['mean_by_chance']:.3f} on average)",
+            f"mix; random parts of these sizes have about {distance['mean_by_chance']:.3f} on average)",
         ),
         ("Groups kept together", "no groups" if manifest["groups"] is None else f"{manifest['groups']:,}"),
     ]
-
-
-def spread(teachers: int) -> np.ndarray:
-    """Return which of `teachers` columns are drawn: all, or MOST_COLUMNS at equal distances, the ends among them."""
-    if teachers <= MOST_COLUMNS:
-        return np.arange(teachers)
-    return np.rint(np.linspace(0, teachers - 1, MOST_COLUMNS)).astype(np.int64)
-
-
-def _spread(values: dict[str, float]) -> str:
-    return f"{plain(values['smallest'])} to {plain(values['largest'])}, median {values['median']:,g}"

@@ -24,7 +24,7 @@ ROWS = [
 def printed(monkeypatch):
     app = typer.Typer()
     app.command()(compare)
-    monkeypatch.setattr(comparison, "readable", lambda root: ROWS)
+    monkeypatch.setattr(comparison, "compared", lambda root, names: ROWS)
 
     def run(*arguments, **environment):
         return CliRunner().invoke(app, list(arguments), env=environment)

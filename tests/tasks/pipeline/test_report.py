@@ -16,7 +16,7 @@ from PIL import Image
 from tasks.config.presets import derive, reproduce_command
 from tasks.pipeline.figures.subgroups import by_subgroup
 from tasks.pipeline.graph import MAIN
-from tasks.pipeline.report import write_report
+from tasks.pipeline.report import contact_sheets, write_report
 from tasks.reports.statement_page import guesses_in_a_hundred, render_statement
 from tasks.runtime.parameters import write_parameters
 from tasks.runtime.store import read_json, write_array, write_json, write_table
@@ -24,6 +24,7 @@ from terrine.measures import measures
 from terrine.privacy.accounting.events import ComposedEvent, LaplaceEvent, RepeatedEvent, threshold_test, vote_answer
 from terrine.privacy.facts import Examples, Facts
 from terrine.privacy.statement import PrivacyStatement, PublicInput, released_per_class
+from terrine.queries import Queries
 
 BLOOD = ("basophil", "eosinophil", "erythroblast", "immature granulocytes (myelocytes, metamyelocytes)", "lymphocyte")
 
@@ -204,27 +205,38 @@ def check_offline(html):
     assert not re.search(r"https?://", html)
 
 
-def test_both_pages_load_nothing(tmp_path):
-    run = make_run(tmp_path)
-    check_offline(written(run))
-    check_offline(statement_page(run))
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A run with its report and its statement."""
+    run = make_run(tmp_path_factory.mktemp("made"))
+    return run, written(run), statement_page(run)
 
 
-def test_the_report_is_marked_private_and_names_what_may_be_published(tmp_path):
-    page = Page(written(make_run(tmp_path)))
+def test_both_pages_load_nothing_name_the_classes_and_have_no_alarm(made):
+    run, *pages = made
+    for html in pages:
+        check_offline(html)
+        assert "NOT PRIVATE" not in html
+        assert not any("broken" in names for _, names in Page(html).texts)
+        for name, count in zip(BLOOD, read_json(run.folders.statement)["answered_per_class"], strict=True):
+            assert re.search(
+                rf'{re.escape(name)}</span><span class="track">.*?<span class="value">{count}</span>', html
+            )
+
+
+def test_the_report_is_marked_private_and_names_what_may_be_published(made):
+    page = Page(made[1])
     first = next(data for data, names in page.texts if data.strip() and "banner" in names)
     assert first == "PRIVATE."
     assert any("private" in names for names in page.places("data/release/small/statement.html"))
     assert "../../release/small/statement.html" in page.addresses
-
-
-def test_every_function_of_the_votes_lies_in_the_section_marked_private(tmp_path):
-    page = Page(written(make_run(tmp_path)))
     for text in ("0.618", "3.142", "share of the teachers that voted for the winning class", "Votes per class"):
         places = page.places(text)
         assert places, text
         assert all("private" in names for names in places), text
     assert any("private" in names for names in page.places("do not publish"))
+    assert any("evaluation" in names for names in page.places("not covered by ε"))
+    assert all("evaluation" in names for names in page.places("Confusion matrix"))
 
 
 def test_distances_from_the_private_data_lie_in_a_private_section_nearest_source_first(tmp_path):
@@ -241,15 +253,8 @@ def test_distances_from_the_private_data_lie_in_a_private_section_nearest_source
     assert "How far the queries are" not in written(run)
 
 
-def test_evaluation_is_marked_as_not_covered(tmp_path):
-    page = Page(written(make_run(tmp_path)))
-    assert any("evaluation" in names for names in page.places("not covered by ε"))
-    assert all("evaluation" in names for names in page.places("Confusion matrix"))
-
-
-def test_the_headline_numbers_are_those_of_the_artefacts(tmp_path):
-    run = make_run(tmp_path)
-    html = written(run)
+def test_the_headline_numbers_are_those_of_the_artefacts(made):
+    run, html, _ = made
     statement, evaluation = read_json(run.folders.statement), read_json(run.folders.evaluation)
     for text in (
         f"{100 * evaluation['accuracy']:.2f} %",
@@ -257,6 +262,8 @@ def test_the_headline_numbers_are_those_of_the_artefacts(tmp_path):
         f"{statement['epsilon_dataset']:.4f}",
         "1e-5",
         "of 48 queries asked, 60 prepared",
+        "aggregation.sigma",
+        "terrine run --preset small",
     ):
         assert text in html, text
 
@@ -302,13 +309,6 @@ def test_replayed_noise_is_announced_on_both_pages(tmp_path):
         assert "times in 100" not in html
 
 
-def test_secure_noise_brings_no_such_banner(tmp_path):
-    run = make_run(tmp_path)
-    for html in (written(run), statement_page(run)):
-        assert "NOT PRIVATE" not in html
-        assert not any("broken" in names for _, names in Page(html).texts)
-
-
 def test_names_from_data_are_escaped(tmp_path):
     names = ("<script>alert(1)</script>", 'a"b', "c&d", "<img src=x onerror=y>")
     run = make_run(tmp_path, class_names=names, params={"description": "<script>evil</script>"})
@@ -317,15 +317,6 @@ def test_names_from_data_are_escaped(tmp_path):
         assert "x" not in page.addresses
         assert page.places("<script>alert(1)</script>")
     assert Page(written(run)).places("<script>evil</script>")
-
-
-def test_both_pages_name_the_classes_in_full_beside_their_counts(tmp_path):
-    run = make_run(tmp_path)
-    for html in (written(run), statement_page(run)):
-        for name, count in zip(BLOOD, read_json(run.folders.statement)["answered_per_class"], strict=True):
-            assert re.search(
-                rf'{re.escape(name)}</span><span class="track">.*?<span class="value">{count}</span>', html
-            )
 
 
 def test_many_classes_make_a_drawn_matrix_with_its_worst_errors_named(tmp_path):
@@ -357,13 +348,21 @@ def test_pictures_of_any_size_are_embedded_with_their_pixels(tmp_path, size, cha
             assert image.transpose(1, 2, 0).tobytes() in stored
 
 
-def test_stages_and_parameters_are_listed(tmp_path):
-    html = written(make_run(tmp_path))
-    for stage in MAIN.names:
-        if stage not in ("parameters", "report"):
-            assert f'<span class="name">{stage}</span>' in html
-    assert "aggregation.sigma" in html
-    assert "terrine run --preset small" in html
+def test_a_contact_sheet_shows_what_was_asked_of_its_source_beside_its_own_label():
+    """Three batches of two sources; every image is filled with its own number."""
+    images = np.repeat(np.arange(30, dtype=np.uint8), 64).reshape(30, 1, 8, 8)
+    queries = Queries(images, [np.arange(10), np.arange(10, 20), np.arange(20, 30)], ["a", "b", "a"])
+    labels, asked = np.arange(30) % 4, np.arange(30) < 24
+    answered = asked & (np.arange(30) % 5 != 0)
+    first, second = contact_sheets(queries, answered, np.where(answered, labels, -1), asked, list("wxyz"))
+    assert [first[name] for name in ("kind", "queries", "asked", "answered")] == ["a", 20, 14, 11]
+    assert [second[name] for name in ("kind", "queries", "asked", "answered")] == ["b", 10, 10, 8]
+    assert {picture["query"] for picture in first["pictures"]} == {*range(10), *range(20, 24)}
+    for picture in (*first["pictures"], *second["pictures"]):
+        query = picture["query"]
+        (shown,) = embedded(f'<img src="{picture["uri"]}">')
+        assert (np.asarray(shown) == query).all()
+        assert picture["label"] == ("wxyz"[labels[query]] if answered[query] else None)
 
 
 def test_the_command_in_the_report_makes_the_same_run(tmp_path):

@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 
-from tasks.reports.charts import sparkline, stacked_histogram, ticks
+from tasks.reports.charts import stacked_histogram, ticks
 from terrine.errors import InputError
 
 
@@ -48,13 +48,3 @@ def test_groups_that_take_a_value_twice_or_leave_it_out_are_refused(second):
     groups = {"a": np.array([True, False]), "b": np.array(second)}
     with pytest.raises(InputError, match="partition of the 2 values"):
         stacked_histogram(np.array([0.1, 0.2]), groups, x_label="x", y_label="y")
-
-
-def test_a_sparkline_marks_the_largest_and_hangs_negative_bars_below_the_line():
-    svg = sparkline([3.0, -1.0, 0.0])
-    bars = re.findall(r'<rect( class="most")? x="([\d.]+)" y="([\d.]+)" width="[\d.]+" height="([\d.]+)"/>', svg)
-    assert [bool(most) for most, *_ in bars] == [True, False, False]
-    (_, _, top, tall), (_, _, start, depth), (_, _, _, nothing) = bars
-    assert (float(top), float(tall)) == (0.0, 16.5)
-    assert (float(start), float(depth)) == (16.5, 5.5)
-    assert float(nothing) == 0.0

@@ -61,3 +61,13 @@ def test_a_random_deal_has_the_distance_of_chance(teachers):
 def test_arrays_of_different_lengths_are_refused():
     with pytest.raises(InputError, match=r"shape \[3\], the labels have \[4\]"):
         label_histograms(np.zeros(3, dtype=np.int64), np.zeros(4, dtype=np.int64), 1, 1)
+
+
+def test_row_shares_are_those_of_a_plain_loop_and_an_empty_row_stays_empty():
+    confusion = np.random.default_rng(1).integers(0, 9, (6, 6))
+    confusion[2] = 0
+    shares = row_shares(confusion)
+    for row in range(6):
+        total = sum(confusion[row].tolist())
+        for column in range(6):
+            assert shares[row, column] == (confusion[row, column] / total if total else 0)
