@@ -116,7 +116,7 @@ def _show(account: dict[str, Any]) -> None:
 
 def _balance(account: dict[str, Any]) -> str:
     """Return sentences about what was spent and what is left."""
-    budget, left, another = account["epsilon_budget"], account["epsilon_left"], account["another_like_the_last"]
+    budget, left = account["epsilon_budget"], account["epsilon_left"]
     limit = "" if budget is None else f" of {budget:g}"
     whom = f" on each {account['unit']}" if account["unit"] else ""
     said = f"ε {account['epsilon_spent']:g}{limit} spent{whom} over all runs, at δ = {account['delta']:g}."
@@ -129,8 +129,6 @@ def _balance(account: dict[str, Any]) -> str:
         said += f" Left: one more run of up to ε {most:g} by itself (costs do not add up linearly)."
     if account["linked"]:
         said += f" It adds up with {', '.join(account['linked'])}."
-    if another is not None:
-        said += f" Another run like the last one, {another['run']}, {'fits' if another['fits'] else 'does not fit'}."
     return said
 
 

@@ -13,14 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
-from tasks.config.automatic import take_out
-from tasks.config.presets import values_of
 from tasks.runtime.run import Run
 from tasks.runtime.store import close_private_zone
 from terrine.data.dataset import Dataset
 from terrine.determinism.randomness import derive_seed
-from terrine.errors import BudgetError, SettingError, TerrineError, typed
-from terrine.privacy.accounting.calibrate import calibrate
+from terrine.errors import BudgetError, typed
 from terrine.privacy.accounting.events import Event
 from terrine.privacy.accounting.gaussian import round_up
 from terrine.privacy.ledger.identity import account_of, keyed_digest, load_or_create_key
@@ -143,9 +140,9 @@ def ledger_account(run: Run) -> str:
 
 @contextlib.contextmanager
 def budget_explained(run: Run) -> Iterator[None]:
-    """Let the error of an account that does not pay for the run name the account and the commands that help.
+    """Add the account's name, the budget that is left and the commands that help to a `BudgetError` of this block.
 
-    The account's name is the site's own: the sentence is for whoever runs it.
+    The account's name is private to the site: the message is for the operator.
     """
     try:
         yield
@@ -153,56 +150,17 @@ def budget_explained(run: Run) -> Iterator[None]:
         if error.needs is None or error.left is None:
             raise
         name = run.params.ledger.account or run.params.data.name
-        advice = [*_smaller(run, error.left), *_raised(name, error.needs)]
-        raise BudgetError("\n".join([f"Account {name}: {error}", *advice])) from error
-
-
-def _smaller(run: Run, left: float) -> list[str]:
-    """Say what still fits into ε = `left` by itself."""
-    epsilon = math.floor(100 * left) / 100
-    if run.params.transcription is not None or not epsilon:
-        return []
-    settings, command = [f"aggregation.epsilon={epsilon:g}"], []
-    chosen: list[tuple[str, str]] = []
-    with contextlib.suppress(SettingError):  # a run whose preset is gone
-        chosen = take_out(values_of(run.root, run.name))[1]
-    # What is `auto` is chosen anew; what averages of teachers cost comes before votes; and Laplace noise is not what
-    # `calibrate` finds.
-    if not run.params.teachers.averages and ("aggregation", "sigma") not in chosen:
-        with contextlib.suppress(TerrineError):
-            name, value, words = _noise(run, epsilon)
-            settings.append(f"aggregation.{name}={value:g}")
-            command = [typed(words)]
-    shown = " ".join(f"--set {setting}" for setting in settings)
-    return [f"What fits: {shown}." + (" The noise is that of:" if command else ""), *command]
-
-
-def _noise(run: Run, epsilon: float) -> tuple[str, float, list[str]]:
-    """Return the setting of the noise at which all queries are paid for, its value, and the command that finds it.
-
-    Raises TerrineError where there is none.
-    """
-    mechanism: Any = run.params.aggregation
-    queries, delta = run.params.queries.count, mechanism.delta
-    words = f"terrine account --epsilon {epsilon:g} --answers {queries}".split()
-    words += [] if delta == 1e-5 else ["--delta", f"{delta:g}"]
-    if mechanism.mechanism in ("histogram", "gnmax"):
-        return "sigma", round_up(calibrate(epsilon, delta, queries).sigma, 2), words
-    if mechanism.mechanism == "confident":
-        words += ["--tests", f"{queries}", "--sigma1", f"{mechanism.sigma1:g}"]
-        found = calibrate(epsilon, delta, queries, tests=queries, sigma1=mechanism.sigma1)
-        return "sigma2", round_up(found.sigma, 2), words
-    raise TerrineError(f"{mechanism.mechanism} has no one noise that `calibrate` finds.")
-
-
-def _raised(account: str, needs: float) -> list[str]:
-    if not math.isfinite(needs):
-        return []
-    epsilon = f"{round_up(needs, 2):g}"
-    return [
-        f"Or, if more may be learnt about these people in all, raise the budget and --set ledger.epsilon={epsilon}:",
-        typed(["terrine", "ledger", "--budget", epsilon, "--account", account]),
-    ]
+        lines = [f"Account {name}: {error}"]
+        if run.params.transcription is None and (left := math.floor(100 * error.left) / 100):
+            lines.append(f"What fits: --set aggregation.epsilon={left:g}.")
+        if math.isfinite(error.needs):
+            needed = f"{round_up(error.needs, 2):g}"
+            lines += [
+                "Or, if more may be learnt about these people in all, raise the budget and --set ledger.epsilon="
+                f"{needed}:",
+                typed(["terrine", "ledger", "--budget", needed, "--account", name]),
+            ]
+        raise BudgetError("\n".join(lines)) from error
 
 
 def open_registered(run: Run, account: str, *, delta: float, unit: str, public: bool) -> Ledger:

@@ -6,7 +6,6 @@ those that runs and presets of the project have, and the public benchmarks'; the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +15,9 @@ from tasks.runtime.accounts import account_of_benchmark
 from tasks.runtime.run import Run
 from terrine.data.public import PUBLIC_BENCHMARKS
 from terrine.errors import LedgerError, SettingError, did_you_mean
-from terrine.privacy.accounting.events import counts, from_json
+from terrine.privacy.accounting.events import from_json
 from terrine.privacy.accounting.gaussian import round_up
 from terrine.privacy.accounting.pricing import price
-from terrine.privacy.ledger.account import Account
-from terrine.privacy.ledger.chain import Row
 from terrine.privacy.ledger.identity import account_of
 from terrine.privacy.ledger.ledger import Ledger, load_or_create_key
 from terrine.privacy.ledger.snapshot import LedgerSnapshot
@@ -89,9 +86,9 @@ def overview(ledger: Ledger, names: dict[str, str]) -> list[dict[str, Any]]:
     rows = ledger.rows()
     commits = {row.release_id: row for row in rows if row.kind == "commit"}
     datasets = []
-    standing = LedgerSnapshot.of(rows)
-    for dataset in standing.accounts:
-        account, *linked = standing.together(dataset)
+    snapshot = LedgerSnapshot.of(rows)
+    for dataset in snapshot.accounts:
+        account, *linked = snapshot.together(dataset)
         budget = account.budget
         releases = []
         for row in rows:
@@ -119,23 +116,10 @@ def overview(ledger: Ledger, names: dict[str, str]) -> list[dict[str, Any]]:
                 "delta": budget.delta,
                 "epsilon_spent": round_up(price(account.used(), budget.delta)),
                 "epsilon_left": account.left(*linked),
-                "another_like_the_last": _another([account, *linked], releases, rows),
                 "releases": releases,
             }
         )
     return datasets
-
-
-def _another(accounts: list[Account], releases: list[dict[str, Any]], rows: Sequence[Row]) -> dict[str, Any] | None:
-    """Return whether an account, and those linked with it, pay for a run like the last one once more, at its worst."""
-    if not releases or accounts[0].budget.epsilon is None:
-        return None
-    run = releases[-1]["run"]
-    names = {release["release_id"] for release in releases if release["run"] == run}
-    worst = [from_json(row.content["event"]) for row in rows if row.kind == "reserve" and row.release_id in names]
-    events = [event for event in worst if counts(event)]
-    limits = ((account, account.budget.epsilon) for account in accounts)
-    return {"run": run, "fits": all(limit is None or account.total(*events) <= limit for account, limit in limits)}
 
 
 def change_budget(

@@ -94,15 +94,10 @@ def test_an_account_that_does_not_pay_says_its_name_and_commands_that_work_as_pr
     with pytest.raises(BudgetError, match=r"Account our people: .*Spent or reserved so far") as refused:
         asked()
     lines = str(refused.value).replace("\\\n", " ").splitlines()
-    calibrate, raise_budget = (shlex.split(line) for line in lines if line.startswith("  terrine"))
+    (raise_budget,) = (shlex.split(line) for line in lines if line.startswith("  terrine"))
     assert all(len(line) <= 80 for line in str(refused.value).splitlines() if line.startswith("  "))
-
-    smaller = [word.rstrip(".") for word in next(line for line in lines if line.startswith("What fits")).split()[3:8:2]]
-    done = CliRunner().invoke(app, calibrate[1:])
-    assert done.exit_code == 0, done.output
-    assert float(smaller[1].partition("=")[2]) == pytest.approx(float(done.output.split()[2]), abs=0.01)
     before = {**values}
-    asked(*smaller[:2])
+    asked(next(line for line in lines if line.startswith("What fits")).split()[3].rstrip("."))
 
     values.update(before)
     done = CliRunner().invoke(app, raise_budget[1:])
