@@ -33,6 +33,8 @@ class _Head:
     weight: np.ndarray
     bias: np.ndarray
 
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
     findings: ClassVar[bool] = False
     """Whether each score is of a finding that may be there or not, whatever the others are."""
 
@@ -201,7 +203,7 @@ class ForestHead:
                 (self.feature, len(self.importance)),
             )
         )
-        leaf = (self.left == np.arange(nodes)) & (self.right == np.arange(nodes)) if inside else np.empty(0)
+        leaf = (self.left == np.arange(nodes)) & (self.right == np.arange(nodes)) if inside else np.empty(0, bool)
         # Nodes come before those that follow them, so no path is a circle.
         if not inside or not (leaf | ((self.left > np.arange(nodes)) & (self.right > np.arange(nodes)))).all():
             raise InputError("These arrays are no forest: a node looks at a feature, or leads to a node, that is none.")
@@ -231,7 +233,7 @@ class ForestHead:
         return {f"forest.{name}": getattr(self, name) for name in _DTYPES}
 
     @classmethod
-    def from_arrays(cls, arrays: dict[str, Any]) -> Self:
+    def from_arrays(cls, arrays: Mapping[str, Any]) -> Self:
         """Return the head that `to_arrays` described. Raises InputError when an array is missing or misshapen."""
         missing = [name for name in _DTYPES if f"forest.{name}" not in arrays]
         if missing:

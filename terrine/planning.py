@@ -34,7 +34,7 @@ added up. Which mechanism is better was measured, as served (benchmarks/groups.p
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from terrine.privacy.accounting.calibrate import calibrate
 from terrine.privacy.accounting.gaussian import epsilon_of, mu_of
@@ -170,7 +170,7 @@ def advised_epsilon(
     counts: whether they are to be counted with noise, which leaves room for fewer teachers. moments: see `plan`.
     """
     epsilon = epsilon_for_signal(ADVISED, max(units, 1) / UNITS_EACH[unit] / math.sqrt(classes), 1, delta)
-    about = {"classes": classes, "delta": delta, "unit": unit, "moments": moments}
+    about: dict[str, Any] = {"classes": classes, "delta": delta, "unit": unit, "moments": moments}
     while plan(units, epsilon=epsilon, counted=noise_of_count(epsilon, delta) * counts, **about).signal < ADVISED:
         epsilon = round_advice(1.01 * epsilon)
     return epsilon

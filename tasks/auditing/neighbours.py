@@ -70,7 +70,7 @@ def audit_neighbours(
     try:
         tell(0)
         as_they_are = outcome(neighbour(dataset, units))
-        steps = []
+        steps: list[dict[str, Any]] = []
         for one, other in chosen:
             for step, contents in (("exchanged", other), ("left out", None)):
                 tell(1 + len(steps))

@@ -30,7 +30,8 @@ class NoNoise(ReplayNoise):
     def gaussian(self, shape: int | tuple[int, ...], sigma: float) -> FloatArray:
         return np.zeros(shape)
 
-    laplace = gaussian
+    def laplace(self, shape: int | tuple[int, ...], scale: float) -> FloatArray:
+        return np.zeros(shape)
 
 
 Progress = Callable[[float, str], None]

@@ -35,7 +35,9 @@ def take_out(values: dict[str, Any]) -> tuple[dict[str, Any], list[tuple[str, st
     settled, chosen = with_mechanism(copy.deepcopy(values)), []
     for name, field in Params.model_fields.items():
         section, kinds = settled.get(name), FAMILIES.get(name)
-        for key in [key for key, value in section.items() if value == AUTO] if isinstance(section, dict) else []:
+        if not isinstance(section, dict):
+            continue
+        for key in [key for key, value in section.items() if value == AUTO]:
             if kinds is None:
                 marks = [mark for own in sections_of(field) for mark in _marks(own, key)]
             else:

@@ -196,7 +196,8 @@ def of_the_project(root: Path) -> dict[str, Any]:
 def _without_defaults(values: dict[str, Any]) -> dict[str, Any]:
     """Return complete parameters without settings that have their defaults or that only other kinds have."""
     values = lay_over({}, lay_over(values, {}))
-    params, kept = validate(take_out(values)[0]), {}
+    params = validate(take_out(values)[0])
+    kept: dict[str, Any] = {}
     for name, value in values.items():
         section = getattr(params, name)
         if not isinstance(section, BaseModel):

@@ -139,7 +139,7 @@ def _on_files(remarks: Remarks, survey: Survey, params: Params) -> None:
             "in less time."
         )
     shape = _their_shape(survey, size) if size and getattr(params.data, "fit", None) == "stretch" else None
-    if shape is not None:
+    if size is not None and shape is not None:
         remarks.notes.append(
             f"Most images have another shape than {in_json(size)}, and are stretched: --set "
             f"'data.size={in_json(shape)}' keeps theirs, with as many pixels (docs/your-own-images.md)."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -174,7 +174,7 @@ def read_dataset(folders: Folders) -> Dataset:
         party_names=tuple(manifest.get("party_names", ())),
         column_names=None if manifest.get("columns") is None else tuple(manifest["columns"]),
         scale=Scale(tuple(manifest["class_names"]), tuple(manifest["scale"]["edges"])) if "scale" in manifest else None,
-        **{"train_groups": None, **arrays},
+        **cast(dict[str, Any], {"train_groups": None, **arrays}),
     )
 
 

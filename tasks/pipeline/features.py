@@ -18,12 +18,13 @@ from tasks.runtime.store import read_array, write_array
 from terrine.device import resolve_device
 from terrine.files import file_digest
 from terrine.models.backbone import BLOCK, Backbone, Progress, features_in_batches, features_one_by_one
+from terrine.models.statistics import Statistics
 from terrine.npy import Rows
 
 _ROWS = 32 * BLOCK
 
 
-def query_features(run: Run, statistics: str) -> np.ndarray:
+def query_features(run: Run, statistics: Statistics) -> np.ndarray:
     """Return float32 [queries, features] of the fixed query batches; public, hence shared between runs."""
     identity = digest(
         {

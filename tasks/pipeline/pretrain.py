@@ -7,8 +7,10 @@ columns themselves, and nothing is trained. The manifest says what it has seen, 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import zip_longest
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -162,7 +164,7 @@ def _fit(run: Run, backbone: Backbone, checkpoint: Path, device: torch.device) -
     return history
 
 
-def _fitted_to(run: Run) -> tuple[Rows, list[np.ndarray]]:
+def _fitted_to(run: Run) -> tuple[Rows, Sequence[np.ndarray]]:
     """Return the images that a backbone without weights is fitted to, and batches of one source each, in turns."""
     if run.params.backbone.reference == "queries":
         queries = read_queries(run.folders)
@@ -184,7 +186,11 @@ def _train(run: Run, backbone: Backbone, checkpoint: Path, device: torch.device)
     from terrine.pretraining.simclr import pretrain
 
     settings, images = run.params.pretraining, read_pretraining(run.folders)
-    common = {"seed": run.params.seed, "checkpoint": checkpoint, "progress": progress_reporter("pretraining")}
+    common: dict[str, Any] = {
+        "seed": run.params.seed,
+        "checkpoint": checkpoint,
+        "progress": progress_reporter("pretraining"),
+    }
     devices = training_devices(run.params.device, settings.batch)
     if len(devices) > 1:
         return pretrain_on_devices(backbone, images, settings, devices=devices, **common)

@@ -16,6 +16,7 @@ from terrine.device import resolve_device
 from terrine.heads import head_from_arrays, predict
 from terrine.models.backbone import features_in_batches
 from terrine.models.backbone_files import load_backbone
+from terrine.models.statistics import Statistics
 from terrine.synthetic.program import draw
 
 CANDIDATES = 2_000
@@ -44,7 +45,7 @@ def write_reference(run: Run, folder: Path) -> str:
         images = draw(PROGRAM, seed=seed, first=0, count=2 * count, size=data.size, channels=data.channels).numpy()
         rows, drawn_by = [np.arange(len(images))], [PROGRAM]
     batches = np.split(np.arange(len(images)), np.cumsum([len(batch) for batch in rows])[:-1])
-    statistics = "current" if min(map(len, batches)) > 1 else "original"
+    statistics: Statistics = "current" if min(map(len, batches)) > 1 else "original"
     features = features_in_batches(load_backbone(folder / BACKBONE), images, batches, statistics, device)
     probabilities = predict(head_from_arrays(read_tensors(folder / HEAD)), features)
     chosen = images[choose_reference(probabilities, count)]

@@ -228,7 +228,7 @@ def _work(run: Run, whitening: Whitening, statistics: dict[str, np.ndarray] | No
             "dataset": folders.dataset_manifest()["fingerprint"],
             "backbone": file_digest(folders.backbone / "backbone.safetensors"),
             "queries": file_digest(folders.images / "manifest.json"),
-            "moments": {name: sha256(array).hexdigest() for name, array in (statistics or {}).items()},
+            "moments": {name: sha256(array.data).hexdigest() for name, array in (statistics or {}).items()},
         }
     )
     return folders.work / f"sums-{identity}"
@@ -253,7 +253,7 @@ def _statement(
             **about_moments(run),
         },
         event=compose(before, release.event),
-        event_added=None if run.params.privacy.unit == "label" else compose(before, course.event_added),
+        event_added=compose(before, course.event_added),
         delta=settings.delta,
         delta_slack=slack,
         epsilon_budget=settings.epsilon,

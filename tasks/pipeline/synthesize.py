@@ -69,7 +69,7 @@ def plan(run: Run) -> list[Draw]:
     size, channels = run.params.data.size, run.params.data.channels
     shard = max(1, min(SHARD, SHARD_BYTES // (channels * pixels(size))))
     wanted: dict[str, Images | None] = {"queries": run.params.queries, "pretraining": run.params.pretraining.images}
-    draws = []
+    draws: list[Draw] = []
     for purpose, images in wanted.items():
         if images is None:
             continue

@@ -196,7 +196,7 @@ def train_group(run: Run, teachers: range) -> None:
         lambda part: kind.train(records, part, seed=run.params.seed, device=device),
         missing,
         keep,
-        public=run.params.tracking.private_metrics,
+        public=bool(run.params.tracking.private_metrics),
     )
     untrained = [teacher for teacher in missing if teacher not in finished]
     if kind.stacked:

@@ -275,7 +275,8 @@ def hopeless_sums(run: Run, units: int, classes: int, features: int, records: in
     # Of K findings each is one of K coordinates of a label of length 1, of all records.
     sharing = math.sqrt(classes) if run.params.data.several else classes
     shared, units = records - units, run.params.privacy.units or units
-    params, about = run.params, {"classes": sharing, "features": features}
+    params = run.params
+    about: dict[str, Any] = {"classes": sharing, "features": features}
     epsilon, delta = params.aggregation.epsilon, params.aggregation.delta
     strength = signal_of_sums(units, mu_of(epsilon, delta), **about)
     if params.data.public_benchmark or strength >= ENOUGH_OF_SUMS:

@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from typing import cast
+from uuid import UUID
 
 from tasks.runtime.step import prefect_is_here
 from tasks.runtime.store import Folders
@@ -119,7 +121,7 @@ def _page_and_log(key: str) -> tuple[Callable[[float, str], object], Callable[[s
     from prefect import get_run_logger
     from prefect.artifacts import create_progress_artifact, update_progress_artifact
 
-    artifact = create_progress_artifact(progress=0.0, key=key, description=key)
+    artifact = cast(UUID, create_progress_artifact(progress=0.0, key=key, description=key))
     return (
         lambda percent, text: update_progress_artifact(artifact_id=artifact, progress=percent, description=text),
         get_run_logger().info,

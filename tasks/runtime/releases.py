@@ -233,7 +233,7 @@ def record_audit(run: Run, result: dict[str, Any]) -> None:
     write_json(run.folders.public / AUDIT, result)
 
 
-def assurance(run: Run, mechanism: dict[str, Any]) -> dict[str, float]:
+def assurance(run: Run, mechanism: dict[str, Any]) -> dict[str, Any]:
     """Return the statement's fields `epsilon_tuning`, `audit_epsilon` and `audit_confidence`, those that are known.
 
     An audit of another mechanism, or of other parameters, says nothing about this one and is left out.

@@ -37,7 +37,7 @@ class Step:
         from prefect import task
         from prefect.cache_policies import NO_CACHE
 
-        return task(
+        return task(  # type: ignore[call-overload]
             self.fn,
             name=self.name,
             cache_policy=NO_CACHE,

@@ -117,10 +117,11 @@ def _of_images(student: Path) -> dict[str, Any]:
     from mlflow.types import DataType, ParamSchema, ParamSpec, Schema, TensorSpec
 
     manifest, images = read_json(student / "manifest.json"), read_tensors(student / REFERENCE)["images"]
+    numbers: Any = ParamSchema([ParamSpec("numbers", DataType.boolean, False)]) if "scale" in manifest else None
     signature = ModelSignature(
         Schema([TensorSpec(np.dtype("float32"), (-1, *images.shape[1:]))]),
         Schema([TensorSpec(np.dtype("float32"), (-1, len(manifest["class_names"])))]),
-        ParamSchema([ParamSpec("numbers", DataType.boolean, False)]) if "scale" in manifest else None,
+        numbers,
     )
     return {
         "signature": signature,

@@ -264,7 +264,7 @@ def _add_images(app: FastAPI, student: StudentModel, about: dict[str, Any], valu
         return {"predictions": probabilities.tolist()}
 
     binary = {"schema": {"type": "string", "format": "binary"}}
-    files = {"type": "object", "required": ["files"]}
+    files: dict[str, Any] = {"type": "object", "required": ["files"]}
     files |= {"properties": {"files": {"type": "array", "minItems": 1, "items": binary["schema"]}}}
     takes = {"image/*": binary, _NPY: binary, _FORM: {"schema": files}}
 

@@ -12,6 +12,7 @@ import mlflow
 import numpy as np
 from mlflow.exceptions import MlflowException
 from mlflow.protos.databricks_pb2 import BAD_REQUEST
+from mlflow.pyfunc import PythonModel, PythonModelContext
 
 from terrine.deployment.model import StudentModel
 from terrine.deployment.rows import TableStudent, takes_table
@@ -19,7 +20,7 @@ from terrine.device import resolve_device
 from terrine.errors import InputError
 
 
-class PyfuncStudent(mlflow.pyfunc.PythonModel):
+class PyfuncStudent(PythonModel):
     """Class probabilities, float32 [B, classes], of images, float32 [B, C, size, size] in [0, 1].
 
     Of classes that have an order, `params={"numbers": True}` asks for what they say together: the number, or mean
@@ -30,7 +31,9 @@ class PyfuncStudent(mlflow.pyfunc.PythonModel):
     file with uint8 images that replace the stored reference images, or null, and `device` (auto, cpu, cuda, mps).
     """
 
-    def load_context(self, context):
+    student: TableStudent | StudentModel
+
+    def load_context(self, context: PythonModelContext) -> None:
         settings = context.model_config or {}
         path = settings.get("reference")
         reference = None if path is None else np.load(path, allow_pickle=False)
@@ -42,7 +45,7 @@ class PyfuncStudent(mlflow.pyfunc.PythonModel):
         self.student = StudentModel.load(folder, settings.get("statistics"), reference=reference, device=device)
 
     # MLflow warns of an argument without annotation, and of annotations other than one of its own choice.
-    def predict(self, context, model_input: np.ndarray, params=None):
+    def predict(self, context, model_input: np.ndarray, params=None):  # type: ignore[no-untyped-def]
         try:
             if isinstance(self.student, TableStudent):
                 return self.student.answers(model_input, "The request")

@@ -102,7 +102,8 @@ def respond(run: Run) -> None:
     labels = dataset.train_labels
     manifest: dict[str, Any] = {"notice": NOTICE, "protect": settings.protect, "release_id": None}
     if settings.protect == "labels":
-        first = name = slice(None)
+        first: Any = slice(None)
+        name: Any = first
         if run.params.data.one_label_a_name:
             # What was said once is told once: of thirty frames, a majority would say the label.
             first, name = np.unique(dataset.record_names, return_index=True, return_inverse=True)[1:]

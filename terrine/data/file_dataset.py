@@ -190,7 +190,8 @@ class FileDataset(OrderedLabels, Own, ImageSource):
         # Namesakes, as in folders of classes, get their places when they are read (`_settle_namesakes`).
         records.sort(key=lambda record: (record.name, record.label, record.frame))
         first = records[0]
-        numbers, remarks = None, ()
+        numbers: np.ndarray | None = None
+        remarks: tuple[str, ...] = ()
         if self.scale is not None:
             class_names, texts = self.scale.names, [record.label for record in records]
             if self.bins:
@@ -208,9 +209,9 @@ class FileDataset(OrderedLabels, Own, ImageSource):
         names = name_codes(record.name for record in records)
         groups = None
         if first.group:
-            own = [record.group for record in records]
-            groups = encode_groups({"group": np.array(own)}, where)["group"]
-            remarks += on_alike_groups(own)
+            own_groups = [record.group for record in records]
+            groups = encode_groups({"group": np.array(own_groups)}, where)["group"]
+            remarks += on_alike_groups(own_groups)
         units = names if groups is None else groups
         if first.split:
             in_test = np.array([record.split == "test" for record in records])
@@ -223,8 +224,8 @@ class FileDataset(OrderedLabels, Own, ImageSource):
         if first.party:
             # Where the split is given, a party that has test images only is no party of the training data.
             known = train if first.split else np.arange(len(records))
-            held, party_names = encode_parties({"party": np.array([records[index].party for index in known])}, where)
-            parties = held["party"] if first.split else held["party"][train]
+            coded, party_names = encode_parties({"party": np.array([records[index].party for index in known])}, where)
+            parties = coded["party"] if first.split else coded["party"][train]
         return Indexed(found, labels, class_names, names, groups, train, test, parties, party_names, numbers, remarks)
 
 

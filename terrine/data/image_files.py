@@ -100,8 +100,16 @@ def read_images(
         return open_picture(record.path.read_bytes(), window, _OF_STUDENT)
 
     records = [Record(path, "", "") for path in paths]
-    about = {"size": size, "channels": channels, "fit": fit, "progress": progress, "failed": failed}
-    return read_pictures(records, picture, skip=failed is not None, **about)[0]
+    return read_pictures(
+        records,
+        picture,
+        size=size,
+        channels=channels,
+        fit=fit,
+        progress=progress,
+        failed=failed,
+        skip=failed is not None,
+    )[0]
 
 
 def read_pictures(

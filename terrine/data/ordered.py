@@ -191,7 +191,7 @@ def grades_of(texts: Sequence[str], scale: Scale, place: Place) -> np.ndarray:
     return np.array([known[text] for text in texts], np.int64)
 
 
-def numbers_of(labels: Sequence[Any], source: OrderedLabels, place: Place) -> tuple[np.ndarray, int]:
+def numbers_of(labels: Sequence[Any], source: InOrder, place: Place) -> tuple[np.ndarray, int]:
     """Return labels as numbers within the outer edges of `source.bins`, float64 [N], and how many were beyond.
 
     Raises InputError for what is no number, and for one beyond unless `source.outside` clips it.

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import date
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, cast
 
 import numpy as np
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, field_validator, model_validator
@@ -144,7 +144,7 @@ class Source(Settings):
     their own, whatever they are called."""
 
     name: str
-    public_benchmark: bool = Field(None, validate_default=True)  # type: ignore[assignment]
+    public_benchmark: bool = Field(None, validate_default=True)
     """Whether anyone may already read the data, which allows an unlimited budget and private figures in MLflow. null:
     whether `name` is a known public benchmark's (`terrine.data.public`), whose files must have the published digests.
     false treats a benchmark, or a copy of one, as private; true makes nothing public that is not on that list."""
@@ -277,7 +277,7 @@ class ImageSource(Source):
                 dataset,
                 train_contents=_contents(dataset.train_contents, dataset.train_images, train),
                 test_contents=_contents(dataset.test_contents, dataset.test_images, test),
-                pool_contents=None if pool is None else _contents(None, dataset.pool_images, pool),
+                pool_contents=None if pool is None else _contents(None, cast(np.ndarray, dataset.pool_images), pool),
             )
         dataset = replace(dataset, train_images=train, test_images=test, pool_images=pool)
         if self.pool is not None:

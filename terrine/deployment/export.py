@@ -138,6 +138,7 @@ def _write_onnx(program: torch.export.ExportedProgram, path: Path, metadata: dic
                 optimize=False,  # onnxruntime does that itself, in less time
                 verbose=False,
             )
+            assert result is not None
             path.write_bytes(_described(result.model_proto, metadata).SerializeToString())
     except Exception as error:  # as above
         reason = first_line(error)

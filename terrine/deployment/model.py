@@ -318,9 +318,14 @@ def scale_of(manifest: dict[str, Any]) -> Scale | None:
     told = manifest.get("scale")
     if told is None:
         return None
-    names, edges = manifest["class_names"], told.get("edges") if isinstance(told, dict) else None
+    names = manifest["class_names"]
+    edges: Any = told.get("edges") if isinstance(told, dict) else None
     numbers = isinstance(edges, list) and all(type(edge) in (int, float) and abs(edge) < float("inf") for edge in edges)
-    if not numbers or (edges and (len(edges) != len(names) + 1 or sorted(set(edges)) != edges)):
+    if (
+        not isinstance(edges, list)
+        or not numbers
+        or (edges and (len(edges) != len(names) + 1 or sorted(set(edges)) != edges))
+    ):
         raise ArtefactError("The student's manifest does not say what order its classes have. Get its folder again.")
     return Scale(tuple(map(str, names)), tuple(map(float, edges)))
 

@@ -89,7 +89,8 @@ def macro_auc(labels: np.ndarray, probabilities: np.ndarray, units: np.ndarray |
     if len(present) < 2:
         return None
     areas = [_area(labels == number, odds(probabilities, number)) for number in present]
-    value, influence = (np.mean([area[part] for area in areas], axis=0) for part in (0, 1))
+    value = np.mean([area for area, _ in areas])
+    influence = np.mean([moved for _, moved in areas], axis=0)
     return linearised(float(value), influence, own, units, "DeLong")
 
 

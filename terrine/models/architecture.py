@@ -187,7 +187,7 @@ class Enlarged(Settings):
     enlarge: Annotated[int | None, Unit("pixels")] = Field(None, ge=8, le=1024)
     """Side to which images are resized first; null is as little as the architecture needs."""
 
-    def side(self, size: Size) -> int | None:
+    def side(self, size: Size) -> Size | None:
         """Return the side at which images enter the network."""
         return self.enlarge
 

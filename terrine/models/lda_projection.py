@@ -29,6 +29,7 @@ from terrine.models.backbone import Backbone, as_float
 from terrine.models.deformations import Deformations, deform
 from terrine.models.projected import ProjectedNetwork
 from terrine.models.statistics import batch_statistics
+from terrine.npy import Rows
 
 _LARGEST = 2000
 """Directions among which the best are looked for: the eigenproblem costs the cube of their number. Where there are more
@@ -38,7 +39,7 @@ features, it is the span of as many images' (Nyström; Williams and Seeger 2001)
 @torch.no_grad()
 def invariant_projection(
     features: Callable[[Tensor], Tensor],
-    images: np.ndarray,
+    images: Rows,
     batches: Sequence[np.ndarray],
     dimension: int,
     *,
@@ -118,7 +119,7 @@ def _discriminant(within: Tensor, total: Tensor, dimension: int, penalty: Tensor
 
 def learn_projection(
     backbone: Backbone,
-    images: np.ndarray,
+    images: Rows,
     batches: Sequence[np.ndarray],
     *,
     seed: int,

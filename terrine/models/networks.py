@@ -1,7 +1,7 @@
 """Torch modules of backbones: layers for small maps, backbones side by side, and architectures of timm."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -29,7 +29,15 @@ class SmallMapConv2d(nn.Conv2d):
             1,
         ) or other.bias:
             raise ValueError(f"not a plain 3x3 convolution with padding 1: {other}")
-        layer = cls(other.in_channels, other.out_channels, 3, stride=other.stride, padding=1, bias=False, device="meta")
+        layer = cls(
+            other.in_channels,
+            other.out_channels,
+            3,
+            stride=cast(tuple[int, int], other.stride),
+            padding=1,
+            bias=False,
+            device="meta",
+        )
         layer.weight = other.weight
         return layer
 
@@ -160,7 +168,7 @@ class TimmNetwork(nn.Module):
 
 
 def _create(name: str, channels: int, size: Size, from_tensorflow: bool) -> Any:
-    arguments = {"pretrained": False, "num_classes": 0, "in_chans": channels}
+    arguments: dict[str, Any] = {"pretrained": False, "num_classes": 0, "in_chans": channels}
     if from_tensorflow:
         try:
             return vision.timm.create_model(name, **arguments, pad_type="same")

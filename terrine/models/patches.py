@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import numpy as np
 from pydantic import Field
@@ -61,7 +61,7 @@ class Patches(Projected, Architecture):
         from terrine.models.lda_projection import learn_projection
 
         own = batches[:PROJECTION_BATCHES]
-        learn_dictionary(backbone.network, images, own, seed=seed)
+        learn_dictionary(cast("PatchNetwork", backbone.network), images, own, seed=seed)
         learn_projection(backbone, images, own, seed=seed, device=device, deformations=self.deformations)
         super().adapt(backbone, images, batches, seed=seed, device=device)
 

@@ -63,6 +63,8 @@ def bound_for(backbone: Backbone, units: int | None, noise_multiplier: float) ->
 def image_vectors(network: ScatteringNetwork, images: Tensor, bound: float) -> Tensor:
     """Return the vectors [B, D + maps] of images [B, C, H, W], before they are clipped to norm 1."""
     layer = network.standardise
+    assert layer.running_mean is not None
+    assert layer.running_var is not None
     z = (network.described(as_float(images)) - layer.running_mean) * (layer.running_var + layer.eps).rsqrt()
     squares = (z.square() - 1).view(len(z), -1, math.prod(network.grid)).mean(2)
     return torch.cat([z, squares], 1) / (bound * math.sqrt(z.shape[1]))
@@ -101,6 +103,8 @@ def statistics_from(backbone: Backbone, mean: np.ndarray, noise: float, bound: f
     """
     network = scattering_of(backbone)
     layer = network.standardise
+    assert layer.running_mean is not None
+    assert layer.running_var is not None
     own_mean, own_variance = (
         statistic.cpu().double().numpy() for statistic in (layer.running_mean, layer.running_var + layer.eps)
     )

@@ -52,6 +52,7 @@ class PateCNN(Trained):
         for width, next_width in ((channels, 64), (64, 128)):
             convolution = nn.Conv2d(width, next_width, 5, padding=2)
             nn.init.kaiming_normal_(convolution.weight, nonlinearity="relu")
+            assert convolution.bias is not None
             nn.init.zeros_(convolution.bias)
             layers += [convolution, nn.ReLU(inplace=True), nn.MaxPool2d(2)]
         height, width = sides(size)

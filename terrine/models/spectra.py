@@ -32,6 +32,9 @@ class Spectra(nn.Module):
         self, shape: tuple[int, int], grid: tuple[int, int], wavelets: Sequence[Tensor], windows: Sequence[Tensor]
     ) -> None:
         super().__init__()
+        self.between: Tensor
+        self.places_0: Tensor
+        self.places_1: Tensor
         self.shape, self.grid = shape, grid
         # Even lengths that 2, 3 and 5 make up: their transforms are quick.
         lengths = [2 * next_fast_len(-(-side // 2) + REACH, real=True) for side in shape]

@@ -47,7 +47,7 @@ class Timm(Enlarged, Trained):
         return own | enlarged(self.architecture, self.enlarge, channels, size)
 
     @staticmethod
-    def network(
+    def network(  # type: ignore[override]
         kind: str,
         channels: int,
         size: Size,

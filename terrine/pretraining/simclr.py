@@ -94,7 +94,7 @@ def pretrain(
         torch.manual_seed(derive_seed(seed, "simclr head"))
         learner = _Learner(backbone, settings.projection).to(device).train()
         if device.type == "cuda":
-            learner = learner.to(memory_format=torch.channels_last)
+            learner.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         optimizer = torch.optim.Adam(
             learner.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay, fused=True
         )

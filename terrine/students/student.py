@@ -258,7 +258,7 @@ class Student(Settings, ABC):
 
 STUDENTS: Kinds[Student] = Kinds(
     "student",
-    Student,
+    Student,  # type: ignore[type-abstract]
     *(f"terrine.students.{name}" for name in ("linear", "forest", "gradient", "fixmatch", "freematch", "vat")),
     default="linear",
 )

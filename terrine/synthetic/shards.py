@@ -265,8 +265,9 @@ def _blocks(stretch: Stretch, device: str | torch.device, progress: Callable[[in
 
     def part(first: int) -> bytes:
         count = min(at_a_time, end - first)
-        geometry = {"seed": stretch.seed, "size": stretch.size, "channels": stretch.channels}
-        return draw(stretch.kind, first=first, count=count, device=device, **geometry).cpu().numpy().tobytes()
+        seed, size, channels = stretch.seed, stretch.size, stretch.channels
+        drawn = draw(stretch.kind, seed=seed, first=first, count=count, size=size, channels=channels, device=device)
+        return drawn.cpu().numpy().tobytes()
 
     for block in side_by_side(part, range(stretch.first, end, at_a_time), "cpu" if on_cpu else device):
         yield block

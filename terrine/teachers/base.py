@@ -165,18 +165,19 @@ class Teachers(Settings):
             return backbone
 
         inputs: np.ndarray | PrivateFeatures = data.train_images
-        by_teacher = isinstance(self, FeatureTeachers) and data.column_names is None
+        features = self if isinstance(self, FeatureTeachers) else None
+        by_teacher = features is not None and data.column_names is None
         labels, assignment = data.train_labels, parts.assignment
-        if by_teacher:
-            images, labels = self.shown(inputs, assignment, seed=seed), self.repeated(labels)
-            assignment = self.repeated(assignment)
+        if features is not None and by_teacher:
+            images = features.shown(data.train_images, assignment, seed=seed)
+            labels, assignment = features.repeated(labels), features.repeated(assignment)
             inputs = private_features(
-                given(), images, assignment, self.statistics, most=self.feature_batch, device=device
+                given(), images, assignment, self.statistics, most=features.feature_batch, device=device
             )
-        elif isinstance(self, FeatureTeachers):
-            if self.repeated(labels) is not labels:
+        elif features is not None:
+            if features.repeated(labels) is not labels:
                 raise SettingError(f"{data.name} is a table, whose rows have no deformed copies. Set copies to 0.")
-            inputs = PrivateFeatures.of_rows(inputs)
+            inputs = PrivateFeatures.of_rows(data.train_images)
         records = Records(inputs, labels, assignment, data.classes)
         channels, size = data.train_images.shape[1], size_of(data.train_images.shape)
         kind = self.build(

@@ -63,7 +63,7 @@ class LinearTeachers(FeatureTeachers, GradientTeachers):
     """
 
     kind: Literal["linear"] = "linear"
-    statistics: Literal["current", "original", "halfway"] = "current"
+    statistics: Literal["current", "original", "halfway"] = "current"  # type: ignore[assignment]
     """Batch normalisation by the batch at hand, by statistics that were stored before, or by the batch's mean and the
     geometric mean of both deviations."""
     optimiser: Literal["adam", "ridge"] = "ridge"
@@ -242,7 +242,7 @@ def stacked(sizes: Mapping[int, int], bytes_of: Callable[[int], int], device: to
 
 
 def vote(
-    heads: LinearHeads, features: np.ndarray, *, device: torch.device | str = "cpu", findings: Findings | None = None
+    heads: LinearHeads, features: Rows, *, device: torch.device | str = "cpu", findings: Findings | None = None
 ) -> np.ndarray:
     """Return every teacher's class for every query: unsigned integers [queries, teachers], smallest type that fits.
 

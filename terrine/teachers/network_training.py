@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -78,11 +78,12 @@ def train_classifier(
 ) -> None:
     """Train one classifier in place."""
     learned = [value for value in classifier.parameters() if value.requires_grad]
+    groups: list[dict[str, Any]] = [
+        {"params": [value for value in learned if value.ndim > 1], "weight_decay": settings.weight_decay},
+        {"params": [value for value in learned if value.ndim <= 1]},
+    ]
     adam = torch.optim.Adam(
-        [
-            {"params": [value for value in learned if value.ndim > 1], "weight_decay": settings.weight_decay},
-            {"params": [value for value in learned if value.ndim <= 1]},
-        ],
+        groups,
         lr=settings.learning_rate,
         fused=True,  # a launch in the place of eight for every tensor, which on an accelerator were half of a step
     )
@@ -162,4 +163,4 @@ def forget_attention(module: nn.Module) -> None:
     """Drop what timm's attention layers computed from their weights and keep in evaluation mode: the weights change."""
     for layer in module.modules():
         if getattr(layer, "attention_bias_cache", None):
-            layer.attention_bias_cache = {}
+            layer.attention_bias_cache = {}  # type: ignore[assignment]

@@ -137,11 +137,13 @@ class PromptKind:
             raise SettingError("teachers.kind=prompt frames images, and a table has none. Use linear or estimator.")
         # A frozen copy: the backbone is shared with others, who may train it. Channels last makes convolutions a fifth
         # faster, forth and back.
-        self.backbone = copy.deepcopy(backbone).requires_grad_(False).to(memory_format=torch.channels_last)
+        self.backbone = copy.deepcopy(backbone).requires_grad_(False)
+        self.backbone.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.settings, self.prompt, self.classes = settings, settings.prompt, classes
-        self.canvas = getattr(backbone.network, "side", None) or backbone.size
-        if not isinstance(self.canvas, int):
-            raise SettingError(f"Prompts take square images, and these have {in_words(self.canvas)}.")
+        canvas = getattr(backbone.network, "side", None) or backbone.size
+        if not isinstance(canvas, int):
+            raise SettingError(f"Prompts take square images, and these have {in_words(canvas)}.")
+        self.canvas: int = canvas
         inner = self.prompt.inner
         self.inner = max(1, round(INNER_SHARE * self.canvas)) if inner is None else inner
         if not 1 <= self.inner < self.canvas and (self.prompt.mask or self.inner != self.canvas):

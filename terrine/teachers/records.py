@@ -21,7 +21,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 
@@ -86,7 +86,7 @@ def digest_of(assignment: np.ndarray) -> str:
 
 def private_features(
     backbone: Backbone,
-    images: Rows,
+    images: Rows | AugmentedCopies,
     assignment: np.ndarray,
     statistics: Statistics,
     *,
@@ -116,7 +116,7 @@ def private_features(
     rows = np.zeros((len(images), backbone.feature_dim), np.float32)
     batches = record_batches(assignment, most, least=least, shuffle=shuffle)
     with fixed_kernels(device):
-        features_in_batches(backbone, images, batches, statistics, device, out=rows, progress=progress)
+        features_in_batches(backbone, cast(Rows, images), batches, statistics, device, out=rows, progress=progress)
     return PrivateFeatures(rows, digest_of(assignment), least)
 
 
@@ -183,7 +183,7 @@ class Records:
         """What is learned from, as an array."""
         return self.inputs.rows if isinstance(self.inputs, PrivateFeatures) else self.inputs
 
-    def enough(self, teachers: Sequence[int], least: int) -> list[int]:
+    def enough(self, teachers: Sequence[int] | np.ndarray, least: int) -> list[int]:
         """Return those of `teachers` that have `least` records, and as many as their features need, in their order."""
         if isinstance(self.inputs, PrivateFeatures):
             least = max(least, self.inputs.least)
@@ -207,7 +207,7 @@ class Records:
                 "terrine.teachers.records.private_features under the assignment that teachers train under."
             )
         values = self.values
-        if (values.ndim, values.dtype) != ((2, np.float32) if wanted == "features" else (4, np.uint8)):
+        if (values.ndim, values.dtype) != ((2, np.dtype("f4")) if wanted == "features" else (4, np.dtype("u1"))):
             kind = "float32 [records, features]" if wanted == "features" else "uint8 [records, C, H, W]"
             raise InputError(
                 f"These teachers learn from {wanted}, {kind}, not from {values.dtype} {list(values.shape)}. A table "

@@ -77,7 +77,7 @@ def _by_lot(records: Tensor, classes: int) -> Tensor:
     most parties have, and an ensemble of many would call everything by it. So it is drawn, from the teacher's own
     records and nothing else: numbers of teachers are alike at several parties, and one record still moves one teacher.
     """
-    drawn = crc32(records.cpu().numpy()) % classes
+    drawn = crc32(records.cpu().numpy().data) % classes
     return F.one_hot(torch.tensor(drawn), classes).to(records)
 
 

@@ -53,6 +53,7 @@ more of them cost nothing.
 """
 
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 import torch
@@ -174,7 +175,7 @@ class DataAnnotation:
         if (noise is None) != (self.sigma == 0):
             raise SettingError("Annotation takes a source of noise exactly when sigma is above 0.")
         if noise is not None:
-            total = self._mechanism.noised(total, noise)
+            total = self._mechanism.noised(cast(NDArray[np.int64], total), noise)
         settings = self.settings
         change = torch.from_numpy(total * (settings.beta * settings.step / clients)).to(student.device)
         moved = student.double().scatter_add(-1, mask(student, settings.top_k), -change.to(torch.float64))

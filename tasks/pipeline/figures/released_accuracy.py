@@ -190,7 +190,7 @@ def about_accuracy(run: Run, mechanism: NoisedAccuracy, release: StoredRelease) 
         column: [{"subgroup": value, **_known(one)} for value, one in zip(values, estimates, strict=True)]
         for (column, values), estimates in columns
     }
-    about = {"accuracy": estimate.accuracy, "plus_minus": estimate.plus_minus}
+    about: dict[str, Any] = {"accuracy": estimate.accuracy, "plus_minus": estimate.plus_minus}
     told = f"the student is right in {shown_accuracy(estimate.accuracy, estimate.plus_minus)} of cases"
     if _of_numbers(settings) and settings.data.scale is not None:
         span = settings.data.scale.span

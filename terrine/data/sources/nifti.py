@@ -14,8 +14,9 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import reduce
+from io import IOBase
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated, Any, Literal
+from typing import IO, TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import numpy as np
 from pydantic import Field
@@ -162,7 +163,7 @@ def _volume(path: Path) -> Iterator[tuple[Any, list[int], list[bool]]]:
     packed = path.name.lower().endswith(".gz")
     with (gzip.open if packed else open)(path, "rb") as file:
         try:
-            volume = _header(file)
+            volume = _header(cast(IO[bytes], file))
             orientation = None if volume is None else io_orientation(volume.affine)
         except Exception as error:
             raise InputError("is damaged: its header cannot be read") from error
@@ -196,5 +197,5 @@ def _header(file: IO[bytes]) -> Any:
     if kind is None or b"n+" not in file.read(348):
         return None
     file.seek(0)
-    holder = FileHolder(fileobj=_Bounded(file))
+    holder = FileHolder(fileobj=cast(IOBase, _Bounded(file)))
     return kind.from_file_map({"image": holder, "header": holder})

@@ -221,9 +221,11 @@ def _numbers(
     for array, values in labels.items():
         if values.ndim > 2 or values.size != len(values):
             raise InputError(f"{where}: {array} has shape {list(values.shape)}; data.bins wants one number per image.")
-        found[array], clipped = numbers_of(
-            values.ravel().tolist(), kind, lambda row, array=array: f"{where}: {array}[{row}]"
-        )
+
+        def place(row: int, array: str = array) -> str:
+            return f"{where}: {array}[{row}]"
+
+        found[array], clipped = numbers_of(values.ravel().tolist(), kind, place)
         beyond += clipped
     return found, on_clipped(beyond, sum(map(len, found.values())))
 

@@ -175,7 +175,8 @@ class Table(InOrder, Own, Source):
         contents = np.stack([digests(columns), digests(frame, ordered=False)], axis=1)
         target = frame[self.target]
         _refuse_missing(target, path)
-        numbers, remarks = None, ()
+        numbers: np.ndarray | None = None
+        remarks: tuple[str, ...] = ()
         if self.scale is not None and self.bins:
             numbers, clipped = numbers_of(
                 target.tolist(), self, lambda row: f"{path}, line {target.index[row]}, '{target.name}'"
@@ -188,7 +189,8 @@ class Table(InOrder, Own, Source):
         if self.group is not None:
             groups = _groups(frame, self.group, path)
             remarks += on_alike_groups(frame[self.group])
-        parties, party_names = None, ()
+        parties: np.ndarray | None = None
+        party_names: tuple[str, ...] = ()
         if self.party is not None:
             held, party_names = encode_parties({self.party: frame[self.party].to_numpy(dtype=str)[train]}, str(path))
             parties = held[self.party]

@@ -324,7 +324,7 @@ class AveragedKind:
         return np.stack([average.value for average in averages])
 
 
-def party_means(records: Records, teachers: Sequence[int]) -> np.ndarray:
+def party_means(records: Records, teachers: Sequence[int] | np.ndarray) -> np.ndarray:
     """Return each party's mean of features of unit length, float64 [teachers, features]. Private.
 
     Zeros for a party with too few records: it counts in the centre like everybody, and zero is within the norm.
@@ -341,7 +341,7 @@ def party_means(records: Records, teachers: Sequence[int]) -> np.ndarray:
     return means
 
 
-def centred_records(records: Records, teachers: Sequence[int], centres: np.ndarray) -> Records:
+def centred_records(records: Records, teachers: Sequence[int] | np.ndarray, centres: np.ndarray) -> Records:
     """Return the records of these teachers alone, their features centred, in the order they had.
 
     centres: one for all, [features], or each teacher's, [teachers, features].

@@ -39,6 +39,7 @@ import numpy as np
 from terrine.determinism.parallel import side_by_side
 from terrine.determinism.randomness import numpy_generator
 from terrine.errors import InputError
+from terrine.npy import Rows
 from terrine.teachers.linear import stacked
 from terrine.teachers.records import Records, rows_of
 
@@ -105,7 +106,7 @@ def local_round(
     start: Average,
     own: np.ndarray,
     records: Records,
-    teachers: Sequence[int],
+    teachers: Sequence[int] | np.ndarray,
     settings: AveragedTeachers,
     number: int,
     *,
@@ -201,7 +202,7 @@ def exact_means(start: Average, locals_: list[Local], before: np.ndarray, number
 def average_teachers(
     learner: Learner,
     records: Records,
-    teachers: Sequence[int],
+    teachers: Sequence[int] | np.ndarray,
     settings: AveragedTeachers,
     *,
     rounds: int,
@@ -221,7 +222,7 @@ def average_teachers(
     return average, own
 
 
-def unit_rows(features: np.ndarray) -> np.ndarray:
+def unit_rows(features: Rows) -> np.ndarray:
     """Return features [..., D] brought to unit length, float32; a vector of zeros stays one.
 
     A record's gradient is then bounded whatever the record is, and steps mean the same on every backbone. It needs no
