@@ -27,12 +27,13 @@ import pandas as pd
 from cells import common_options, datasets, heading, row
 
 from flows.stages import run_through
+from tasks.artefacts.released import SUMS
+from tasks.artefacts.teachers import read_votes
 from tasks.config.params import validate
 from tasks.config.presets import resolve, values_of
 from tasks.config.values import parse_assignment
 from tasks.pipeline import aggregate
-from tasks.pipeline.sums import SUMS, held_by_parties
-from tasks.pipeline.vote import read_votes
+from tasks.pipeline.sums import held_by_parties
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_json, read_table, read_tensors
 from terrine.aggregation.votes import histograms_of

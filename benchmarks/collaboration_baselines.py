@@ -32,14 +32,14 @@ from dp_fedavg import FedAvgSettings
 from dp_fedavg import train as federate
 
 from flows.stages import run_through
+from tasks.artefacts.images import read_backbone
+from tasks.artefacts.records import read_assignment, read_dataset
+from tasks.artefacts.released import read_student
+from tasks.artefacts.teachers import HEADS
 from tasks.config.params import lay_over, validate
 from tasks.config.presets import values_of
 from tasks.config.values import parse_assignment
 from tasks.pipeline import aggregate, student
-from tasks.pipeline.dataset import read_dataset
-from tasks.pipeline.partition import read_assignment
-from tasks.pipeline.pretrain import read_backbone
-from tasks.pipeline.teach import HEADS
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_tensors
 from terrine.aggregation.gnmax import GNMax
@@ -129,7 +129,7 @@ class Setting:
         run = Run(self.run.root, self.run.name, validate(values))
         aggregate.release_answers.fn(run)
         student.train_student.fn(run)
-        _, head, _ = student.read_student(run.folders)
+        _, head, _ = read_student(run.folders)
         statement = aggregate.read_json(run.folders.statement)
         return self.of_head(head), statement["epsilon"], statement["answered"]
 

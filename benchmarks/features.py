@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tasks.pipeline.features import rows_in_parts
+from tasks.artefacts.features import rows_in_parts
 from tasks.runtime.store import atomic_file
 from terrine.aggregation.records import Records, Whitening
 from terrine.aggregation.votes import histograms_of

@@ -96,8 +96,8 @@ def plain(name: str) -> None:
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
-    from tasks.pipeline.dataset import read_dataset
-    from tasks.pipeline.pretrain import read_backbone
+    from tasks.artefacts.images import read_backbone
+    from tasks.artefacts.records import read_dataset
     from tasks.runtime.run import open_run
     from tasks.runtime.store import read_json
     from terrine.models.backbone import features_in_batches

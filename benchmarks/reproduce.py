@@ -43,9 +43,9 @@ from tasks.config.values import read_yaml
 from tasks.reports.accuracy import known_accuracy
 from tasks.reports.statement_page import read_statement
 from tasks.runtime.graph import Pipeline
+from tasks.runtime.progress import timings
 from tasks.runtime.run import Run, open_run
 from tasks.runtime.store import Folders, read_json
-from tasks.runtime.timing import timings
 from tasks.transcription.graph import pipeline_of
 from terrine.errors import SettingError, TerrineError, did_you_mean
 

@@ -26,11 +26,12 @@ import torch
 from cells import common_options, datasets, heading, row, spread
 
 from flows.stages import run_through
+from tasks.artefacts.records import read_dataset
+from tasks.artefacts.released import read_student
 from tasks.config.params import lay_over, validate
 from tasks.config.presets import values_of
 from tasks.config.values import digest, parse_assignment
 from tasks.pipeline import student
-from tasks.pipeline.dataset import read_dataset
 from tasks.runtime.run import Run
 from terrine.determinism.randomness import numpy_generator
 from terrine.files import file_digest
@@ -76,7 +77,7 @@ class Evaluator:
     def accuracy(self, run: Run) -> float:
         """Return the share of the test split that the run's student gets right."""
         test = read_dataset(run.folders)
-        backbone, head, manifest = student.read_student(run.folders)
+        backbone, head, manifest = read_student(run.folders)
         key = f"{run.name} {file_digest(run.folders.student / 'backbone.safetensors')} {manifest['statistics']}"
         if key not in self._features:
             order = numpy_generator(0, "evaluation order").permutation(len(test.test_labels))
@@ -100,7 +101,7 @@ def compare(runs: list[Run], names: list[str], steps: int) -> None:
         seconds = np.mean([cost for _, cost in own])
         columns = [spread(kept, 2, 1.0), spread(kept - reference, 2, 1.0, signed=True), "", "", "", f"{seconds:.1f}"]
         if options["kind"] != "linear":
-            chosen = [student.read_student(run.folders)[2]["training"]["chosen_step"] for run, _ in own]
+            chosen = [read_student(run.folders)[2]["training"]["chosen_step"] for run, _ in own]
             columns[2] = ", ".join(map(str, chosen))
             last = [evaluator.accuracy(trained(run, options | {"patience": None})[0]) for run in runs]
             columns[3] = spread(last, 2)

@@ -15,17 +15,16 @@ from flows.terminal import SHOWN
 from tasks.config.presets import resolve
 from tasks.pipeline.graph import MAIN
 from tasks.pipeline.mlflow_runs import tracked
-from tasks.runtime import leftovers, timing
 from tasks.runtime.accounts import budget_explained
 from tasks.runtime.code import write_code
 from tasks.runtime.graph import PARAMETERS, Pipeline, Stage, load
 from tasks.runtime.locks import making, when_alone
 from tasks.runtime.origin import check_records
 from tasks.runtime.parameters import write_parameters
-from tasks.runtime.progress import CURRENT, progress_reporter
+from tasks.runtime.progress import CURRENT, measured, progress_reporter
 from tasks.runtime.reuse import reuse_outputs, share_outputs
 from tasks.runtime.run import Run, open_run
-from tasks.runtime.store import Folders
+from tasks.runtime.store import Folders, leftovers_of_project, leftovers_of_run, remove_leftovers
 from tasks.runtime.versioning import changed_stages, commit, is_changed, refresh, select
 from tasks.transcription.graph import TRANSCRIPTION, pipeline_of
 from terrine.errors import ArtefactError
@@ -49,13 +48,12 @@ def _synthesize(run: Run, execute: Executor) -> None:
 
 
 def _average(run: Run, execute: Executor) -> None:
-    from tasks.pipeline.averaging.files import nothing_averaged, rounds
+    from tasks.artefacts.averages import nothing_averaged, rounds
 
     if not rounds(run):
         execute.run(nothing_averaged, run)
         return
-    from tasks.pipeline import teach
-    from tasks.pipeline.averaging import rounds as average
+    from tasks.pipeline import average, teach
 
     groups = average.groups(run)
     execute.run(average.check_budget, run)
@@ -70,8 +68,8 @@ def _average(run: Run, execute: Executor) -> None:
 
 
 def _teach(run: Run, execute: Executor) -> None:
+    from tasks.artefacts.released import sums_over_records
     from tasks.pipeline import teach
-    from tasks.pipeline.sums import sums_over_records
 
     if sums_over_records(run):
         execute.run(teach.nothing_taught, run)
@@ -156,7 +154,7 @@ def run_stage(root: Path, name: str, stage: str) -> None:
     run = open_run(root, name)
     known = pipeline_of(run.params)[stage]
     settings, device, fans_out = run.params.runner, run.params.device, known.fans_out(run.params)
-    with timing.measured(run, stage), executor(settings, device, fans_out=fans_out) as execute:
+    with measured(run, stage), executor(settings, device, fans_out=fans_out) as execute:
         if "private/" in known.needs:
             check_records(run)
         if not reuse_outputs(run, known):
@@ -206,9 +204,9 @@ def run_stages(
 
 def clear(root: Path, run: str) -> None:
     """Remove leftovers of killed processes: of this run, and of the whole project if no process is at work there."""
-    when_alone(root, lambda: leftovers.remove(leftovers.of_the_project(root)))
+    when_alone(root, lambda: remove_leftovers(leftovers_of_project(root)))
     with making(root, run):
-        leftovers.remove(leftovers.of_a_run(Folders(root, run)))
+        remove_leftovers(leftovers_of_run(Folders(root, run)))
 
 
 def is_made(root: Path, run: str) -> bool:

@@ -176,9 +176,8 @@ def stage(
 ) -> None:
     """Run one stage, as dvc.yaml does. With PREFECT_API_URL set it is a flow on that server."""
     from tasks.config.presets import project_root, selected_run
-    from tasks.runtime import leftovers
     from tasks.runtime.locks import making
-    from tasks.runtime.store import Folders
+    from tasks.runtime.store import Folders, leftovers_of_run, remove_leftovers
 
     root = project_root()
     if "/.dvc/tmp/exps/" in f"{root.as_posix()}/":
@@ -188,7 +187,7 @@ def stage(
         )
     chosen = run or selected_run(root)
     with making(root, chosen):
-        leftovers.remove(leftovers.of_a_run(Folders(root, chosen)))
+        remove_leftovers(leftovers_of_run(Folders(root, chosen)))
         if os.environ.get("PREFECT_API_URL") and name != "parameters":
             from flows.pipeline import stage_flow
 

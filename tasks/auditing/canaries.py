@@ -22,13 +22,13 @@ from typing import Any
 
 import numpy as np
 
+from tasks.artefacts.features import query_features
+from tasks.artefacts.images import read_queries
+from tasks.artefacts.records import read_assignment, read_dataset
+from tasks.artefacts.released import SUMS, sums_over_records
+from tasks.artefacts.teachers import read_votes
 from tasks.auditing.shadow_runs import NOTICE, NoNoise, Progress, members, shadow_run
-from tasks.pipeline.dataset import read_dataset
-from tasks.pipeline.features import query_features
-from tasks.pipeline.partition import read_assignment
-from tasks.pipeline.sums import SUMS, plant, sums_over_records
-from tasks.pipeline.synthesize import read_queries
-from tasks.pipeline.vote import read_votes
+from tasks.pipeline.sums import plant
 from tasks.runtime.accounts import noise_source
 from tasks.runtime.releases import spent_on_inputs
 from tasks.runtime.run import Run

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from tasks.artefacts.records import read_dataset
 from tasks.auditing.shadow_runs import NOTICE, Progress, members, shadow_run, units_of
 from tasks.config.values import digest
-from tasks.pipeline.dataset import read_dataset
 from tasks.pipeline.evaluate import probabilities
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_array, read_json, write_array, write_json

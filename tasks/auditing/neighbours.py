@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy as np
 
+from tasks.artefacts.records import read_dataset
+from tasks.artefacts.released import sums_over_records
+from tasks.artefacts.teachers import read_states, read_votes, voters
 from tasks.auditing.shadow_runs import Progress, shadow_run, units_of
-from tasks.pipeline.dataset import read_dataset
-from tasks.pipeline.sums import records_of, sums_over_records
-from tasks.pipeline.teach import read_states, voters
-from tasks.pipeline.vote import read_votes
+from tasks.pipeline.sums import records_of
 from tasks.runtime.releases import spent_on_inputs
 from tasks.runtime.run import Run
 from tasks.runtime.store import link

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import numpy as np
 
+from tasks.artefacts.records import write_dataset
 from tasks.config.params import Params
 from tasks.config.values import digest
-from tasks.pipeline.dataset import write_dataset
 from tasks.runtime.run import Run
 from tasks.runtime.store import link
 from terrine.data.dataset import Dataset

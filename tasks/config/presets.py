@@ -222,6 +222,9 @@ def complete(root: Path, name: str) -> str:
     values = validate(taken).model_dump(mode="json")
     for section, key in automatic:
         values[section][key] = AUTO
+    for section, key in (("data", "public_benchmark"), ("tracking", "private_metrics")):
+        if key not in (taken.get(section) or {}):  # their defaults follow from other settings
+            values[section][key] = None
     return as_document({"run": name, "description": read_preset(root, name).description, **values})
 
 

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import numpy as np
 
+from tasks.artefacts.averages import write_averages
+from tasks.artefacts.teachers import records_of
 from tasks.parties.config import PartyConfig
 from tasks.parties.state import PartyState
 from tasks.parties.teaching import taught
 from tasks.parties.training import run_of, votes_of
 from tasks.parties.votes import check_votes
-from tasks.pipeline.averaging.files import write_averages
-from tasks.pipeline.averaging.rounds import learner_of, records_of
+from tasks.pipeline.average import learner_of
 from tasks.pipeline.teach import extract_features
 from terrine.device import resolve_device
 from terrine.teachers.averaging.averaged import centred_records, party_means

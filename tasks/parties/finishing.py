@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tasks.artefacts.records import read_dataset
 from tasks.parties.agreement.accuracy import AccuracyTerms
 from tasks.parties.agreement.terms import Terms
 from tasks.parties.answers import read_arrays
@@ -23,7 +24,6 @@ from tasks.parties.learning import learn, params_of
 from tasks.parties.measuring import measure, meeting
 from tasks.parties.release import stored_release
 from tasks.parties.training import run_of
-from tasks.pipeline.dataset import read_dataset
 from tasks.pipeline.evaluate import evaluate_student
 from tasks.pipeline.figures.released_accuracy import about_accuracy, held_out_units, right_answers
 from tasks.pipeline.mlflow_runs import attempt

@@ -9,6 +9,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from tasks.artefacts.features import query_features
+from tasks.artefacts.images import read_queries
 from tasks.config.params import Params, validate
 from tasks.config.values import merge
 from tasks.parties.agreement.terms import Terms
@@ -17,13 +19,11 @@ from tasks.parties.config import PartyConfig
 from tasks.parties.release import stored_release
 from tasks.parties.training import backbone_at_hand, check_public
 from tasks.pipeline.aggregate import write_answers
-from tasks.pipeline.features import query_features
 from tasks.pipeline.public_inputs import about_records
 from tasks.pipeline.student import train_student
 from tasks.pipeline.sums import write_sums
-from tasks.pipeline.synthesize import read_queries
 from tasks.reports.statement_page import write_statement
-from tasks.runtime.provenance import code_version
+from tasks.runtime.code import code_version
 from tasks.runtime.run import Run
 from tasks.runtime.store import Folders, link
 from terrine.aggregation.mechanism import Mechanism
@@ -116,7 +116,7 @@ def _mechanism(terms: Terms) -> dict[str, Any]:
 
 
 def _averaging(terms: Terms) -> dict[str, Any]:
-    """Return how the statement describes averages (`tasks.pipeline.averaging.files.about_averages`)."""
+    """Return how the statement describes averages (`tasks.artefacts.averages.about_averages`)."""
     if (averages := terms.averages) is None:
         return {}
     settings = averages.averaging.settings

@@ -50,12 +50,6 @@ def trial_folder(run: Run, terms: Terms) -> Path:
     return run.path(run.params.ledger.store).parent / "parties" / digest(terms.identity(), 32)
 
 
-def votes_of_parties(votes: np.ndarray, teachers: Mapping[str, int]) -> dict[str, np.ndarray]:
-    """Deal votes, [queries, teachers], to the parties that hold the teachers."""
-    ends = np.cumsum(list(teachers.values()))[:-1]
-    return dict(zip(teachers, np.split(votes, ends, axis=1), strict=True))
-
-
 def release_by_parties(
     run: Run, terms: Terms, held: Callable[[], Mapping[str, np.ndarray]], *, account: str, inputs: Inputs
 ) -> StoredRelease:

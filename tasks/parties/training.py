@@ -12,13 +12,15 @@ from typing import Any
 
 import numpy as np
 
+from tasks.artefacts.features import query_features
+from tasks.artefacts.records import load_dataset
+from tasks.artefacts.teachers import read_votes
 from tasks.config.params import Params, validate
 from tasks.config.values import flat, merge
 from tasks.parties.agreement.reading import pictures_of
 from tasks.parties.agreement.terms import Terms
 from tasks.parties.config import OwnTeachers
 from tasks.pipeline import dataset, partition, sums, teach, vote
-from tasks.pipeline.features import query_features
 from tasks.runtime.run import Run
 from tasks.runtime.store import link, read_json
 from terrine.aggregation.records import Records
@@ -54,7 +56,7 @@ def votes_of(run: Run) -> np.ndarray:
         teach.train_group.fn(run, group)
     teach.collect_teachers.fn(run)
     vote.collect_votes.fn(run)
-    return vote.read_votes(run.folders)
+    return read_votes(run.folders)
 
 
 def own_records(own: OwnTeachers, terms: Terms, held: int) -> Records:
@@ -80,7 +82,7 @@ def prepared(own: OwnTeachers, terms: Terms, held: int) -> Run:
     check_public(own.images, own.backbone, terms)
     link(own.images, run.folders.images)
     link(own.backbone, run.folders.backbone)
-    dataset.write_prepared(run, dataset.load_dataset(run).with_classes(terms.class_names))
+    dataset.write_prepared(run, load_dataset(run).with_classes(terms.class_names))
     partition.deal_records.fn(run)
     return run
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.pipeline.features import query_features
+from tasks.artefacts.features import query_features
 from tasks.runtime.run import Run
 from terrine.aggregation.adaptive_queries import NEVER, Advice, Adviser, Rounds, in_order
 from terrine.heads import LinearHead, predict

@@ -6,24 +6,31 @@ covers it, and it reserves the worst case before any noise is drawn (docs/ledger
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from tasks.artefacts.averages import about_averages, coordinates_released
+from tasks.artefacts.records import dealt_by
+from tasks.artefacts.released import sums_over_records
+from tasks.artefacts.teachers import (
+    findings_of,
+    read_teachers_manifest,
+    read_votes,
+    spent_before,
+    teachers_made_from,
+    votes_made_from,
+)
 from tasks.pipeline.advise import adviser
 from tasks.pipeline.advise import describe as describe_order
-from tasks.pipeline.averaging.files import about_averages, coordinates_released, spent_on_averages
 from tasks.pipeline.figures.private_figures import private_figures
 from tasks.pipeline.figures.released_accuracy import check_use_of_accuracy
+from tasks.pipeline.joint_release import release_by_parties
 from tasks.pipeline.moments import about_moments, numbers_of_moments, release_moments, write_moments
-from tasks.pipeline.partition import dealt_by
 from tasks.pipeline.public_inputs import about_records
-from tasks.pipeline.sums import release_sums, sums_over_records
-from tasks.pipeline.teach import findings_of, read_teachers_manifest
-from tasks.pipeline.teach import made_from as teachers_made_from
-from tasks.pipeline.vote import made_from as votes_made_from
-from tasks.pipeline.vote import read_votes
+from tasks.pipeline.sums import release_sums
 from tasks.reports.statement_page import write_statement
 from tasks.runtime.accounts import ledger_account, noise_source, open_account, site_key, stored_people
 from tasks.runtime.identity import Inputs, about_release, check_queries, record_data_change, remembered
@@ -34,7 +41,6 @@ from tasks.runtime.releases import (
     assurance,
     check_releases,
     identity_in_ledger,
-    spent_on_inputs,
 )
 from tasks.runtime.run import Run
 from tasks.runtime.step import step
@@ -44,7 +50,6 @@ from terrine.aggregation.release import about_answers, asked, release_histograms
 from terrine.aggregation.votes import answer_names, histograms_of, histograms_of_findings
 from terrine.data.content_digest import digest_of_arrays
 from terrine.files import file_digest
-from terrine.privacy.accounting.events import Event, compose
 from terrine.privacy.ledger.ledger import StoredRelease
 from terrine.privacy.statement import PrivacyStatement
 from terrine.teachers.averaging.averaged import AveragedTeachers
@@ -80,14 +85,9 @@ def release_answers(run: Run) -> None:
     check_releases(run, len(histograms))
     moments = release_moments(run)
     if mechanism.where == "parties":
-        # Here, because only such a run needs gRPC and what lies behind it.
-        from tasks.parties.release import release_by_parties, trial_terms, votes_of_parties
-
-        ledger, account = open_account(run)
-        del ledger  # the guardian opens it by itself
-        terms = trial_terms(run, votes_manifest["class_names"], identity_in_ledger(run, "answers"))
+        release_id = identity_in_ledger(run, "answers")
         release = release_by_parties(
-            run, terms, lambda: votes_of_parties(votes, terms.teachers), account=account, inputs=inputs
+            run, votes_manifest["class_names"], release_id, lambda teachers: votes_of_parties(votes, teachers), inputs
         )
     else:
         release = release_once(run, histograms, inputs)
@@ -97,6 +97,12 @@ def release_answers(run: Run) -> None:
     record_data_change(run, "answers", release, inputs)
     names = answer_names(votes_manifest["class_names"], findings is not None)
     write_statement(run, privacy_statement(run, votes_manifest, release), names)
+
+
+def votes_of_parties(votes: np.ndarray, teachers: Mapping[str, int]) -> dict[str, np.ndarray]:
+    """Split votes, [queries, teachers], among the parties that hold the teachers."""
+    ends = np.cumsum(list(teachers.values()))[:-1]
+    return dict(zip(teachers, np.split(votes, ends, axis=1), strict=True))
 
 
 def _check_origin(run: Run, votes: dict[str, Any]) -> None:
@@ -140,17 +146,6 @@ def _averaging(run: Run) -> dict[str, Any]:
     teachers = run.params.teachers
     blocks = isinstance(teachers, AveragedTeachers) and teachers.block is not None
     return about_averages(run) | ({"block": teachers.block} if blocks else {})
-
-
-def spent_before(run: Run) -> Event:
-    """Return what the run spent before anybody voted: on counting its units, on moments and on averages.
-
-    Averages without noise have no price. Votes after them are then answered as if they alone were what a record
-    touches, which is what is claimed for them, and the release is marked.
-    """
-    if run.params.teachers.unprotected:
-        return compose()
-    return compose(spent_on_inputs(run.params), spent_on_averages(run))
 
 
 def _before(run: Run) -> dict[str, Any]:

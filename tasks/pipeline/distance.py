@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from tasks.pipeline.dataset import read_dataset
-from tasks.pipeline.synthesize import read_queries
+from tasks.artefacts.images import read_queries
+from tasks.artefacts.records import read_dataset
 from tasks.runtime.run import Run
 from tasks.runtime.step import step
 from tasks.runtime.store import Folders, atomic_folder, read_json, write_json

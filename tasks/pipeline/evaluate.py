@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from tasks.pipeline.dataset import read_dataset
+from tasks.artefacts.records import read_dataset
+from tasks.artefacts.released import read_student
 from tasks.pipeline.figures.answer_accuracy import answer_figures
 from tasks.pipeline.figures.party_accuracy import write_party_accuracy
 from tasks.pipeline.figures.released_accuracy import release_accuracy
 from tasks.pipeline.figures.subgroups import by_subgroup, subgroups_of
-from tasks.pipeline.student import read_student
 from tasks.runtime.run import Run
 from tasks.runtime.step import step
 from tasks.runtime.store import write_json

@@ -60,10 +60,10 @@ MAIN = Pipeline(
         Stage(
             "average",
             comment="teachers learn from one another; private averages get noise here, and the ledger is charged",
-            tasks="tasks.pipeline.averaging.files:nothing_averaged tasks.pipeline.averaging.rounds:check_budget"
-            " tasks.pipeline.teach:extract_features tasks.pipeline.averaging.rounds:release_centre"
-            " tasks.pipeline.averaging.rounds:local_steps tasks.pipeline.averaging.rounds:combine"
-            " tasks.pipeline.averaging.rounds:collect_averages",
+            tasks="tasks.artefacts.averages:nothing_averaged tasks.pipeline.average:check_budget"
+            " tasks.pipeline.teach:extract_features tasks.pipeline.average:release_centre"
+            " tasks.pipeline.average:local_steps tasks.pipeline.average:combine"
+            " tasks.pipeline.average:collect_averages",
             code="teachers models aggregation privacy",
             settings="seed teachers aggregation.epsilon aggregation.delta aggregation.noise",
             needs="private/dataset private/partition public/backbone",

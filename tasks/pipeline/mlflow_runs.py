@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from tasks.config.presets import reproduce_command, resolve
+from tasks.runtime.code import code_version
 from tasks.runtime.databases import lay_out
 from tasks.runtime.graph import PARAMETERS
 from tasks.runtime.locks import of_project
-from tasks.runtime.provenance import code_version
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_json, write_json
 from terrine.locks import locked

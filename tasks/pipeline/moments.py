@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from tasks.pipeline.dataset import protected_units, read_dataset
-from tasks.pipeline.pretrain import read_backbone
+from tasks.artefacts.images import read_backbone
+from tasks.artefacts.records import protected_units, read_dataset
 from tasks.runtime.accounts import release_at_price, site_key
 from tasks.runtime.identity import record_data_change, remembered
 from tasks.runtime.releases import identity_in_ledger, moments_of, noise_of

@@ -15,20 +15,20 @@ from typing import Any
 import numpy as np
 import torch
 
+from tasks.artefacts.images import POOL, read_pretraining, read_queries
 from tasks.config.values import digest
-from tasks.pipeline.synthesize import POOL, read_pretraining, read_queries
 from tasks.runtime.locks import locked
 from tasks.runtime.progress import progress_reporter
 from tasks.runtime.run import Run
 from tasks.runtime.step import step
-from tasks.runtime.store import Folders, link, read_json, write_json
+from tasks.runtime.store import link, read_json, write_json
 from terrine.device import resolve_device
 from terrine.errors import InputError
 from terrine.files import file_digest
 from terrine.geometry import in_json
 from terrine.models.architecture import REFERENCE_BATCHES
 from terrine.models.backbone import Backbone
-from terrine.models.backbone_files import load_backbone, save_backbone
+from terrine.models.backbone_files import save_backbone
 from terrine.models.scattering import PROJECTION_BATCHES
 from terrine.models.weights import FROM_TIMM, INITIAL, take_weights
 from terrine.npy import Rows
@@ -206,8 +206,3 @@ def training_devices(device: str, batch: int) -> list[str]:
         return []
     number = max(count for count in range(1, torch.cuda.device_count() + 1) if batch % count == 0)
     return [f"cuda:{index}" for index in range(number)] if number > 1 else []
-
-
-def read_backbone(folders: Folders) -> Backbone:
-    """Load the run's backbone, its digest checked."""
-    return load_backbone(folders.backbone / "backbone.safetensors")

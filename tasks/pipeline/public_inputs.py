@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from tasks.pipeline.synthesize import POOL, PUBLIC_ROWS
+from tasks.artefacts.images import POOL, PUBLIC_ROWS
 from tasks.runtime.accounts import published_earlier
 from tasks.runtime.releases import record_facts
 from tasks.runtime.run import Run

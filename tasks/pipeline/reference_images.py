@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tasks.pipeline.synthesize import POOL, read_queries
+from tasks.artefacts.images import POOL, read_queries
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_tensors, write_tensors
 from terrine.deployment.model import BACKBONE, HEAD, REFERENCE

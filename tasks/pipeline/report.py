@@ -12,18 +12,18 @@ from typing import Any
 
 import numpy as np
 
+from tasks.artefacts.images import read_queries
 from tasks.config.params import public_parameters
 from tasks.config.presets import read_preset, reproduce_command
 from tasks.config.values import flat
 from tasks.pipeline.distance import distance_rows
-from tasks.pipeline.synthesize import read_queries
 from tasks.reports.accuracy import OF_ORDER, gap_warning, released_accuracy, released_error, shown_measure
 from tasks.reports.charts import confusion_colours, png_data_uri, stacked_histogram, white_reads_better
 from tasks.reports.pages import bar_rows, percent, plain, render
 from tasks.reports.partition_figures import partition_figures
 from tasks.reports.statement_page import read_statement, statement_texts
+from tasks.runtime.code import code_version
 from tasks.runtime.identity import data_changes
-from tasks.runtime.provenance import code_version
 from tasks.runtime.run import Run
 from tasks.runtime.step import step
 from tasks.runtime.store import read_array, read_json, read_table, write_text

@@ -9,38 +9,33 @@ from typing import Any
 
 import numpy as np
 
+from tasks.artefacts.features import query_features
+from tasks.artefacts.images import read_backbone, read_queries
+from tasks.artefacts.released import student_of_sums, sums_over_records
 from tasks.config.values import digest
-from tasks.pipeline.features import query_features
-from tasks.pipeline.pretrain import read_backbone
 from tasks.pipeline.reference_images import write_reference
-from tasks.pipeline.sums import student_of_sums, sums_over_records
-from tasks.pipeline.synthesize import read_queries
 from tasks.runtime.progress import progress_reporter
 from tasks.runtime.run import Run
 from tasks.runtime.step import step
 from tasks.runtime.store import (
-    Folders,
     atomic_folder,
     link,
     read_array,
     read_json,
     read_table,
-    read_tensors,
     write_array,
     write_json,
     write_tensors,
 )
 from terrine.aggregation.mechanism import Mechanism, mechanism_of
 from terrine.aggregation.votes import ANSWERS
-from terrine.deployment.manifest import MANIFEST, check_seal, seal
+from terrine.deployment.manifest import MANIFEST, seal
 from terrine.deployment.model import MOMENTS, OF_VOLUMES
 from terrine.deployment.rows import ENCODING
 from terrine.device import resolve_device
 from terrine.files import file_digest
 from terrine.geometry import in_json
-from terrine.heads import Head, head_from_arrays
-from terrine.models.backbone import Backbone
-from terrine.models.backbone_files import load_backbone, save_backbone
+from terrine.models.backbone_files import save_backbone
 from terrine.queries import Queries
 from terrine.students.answers import ReleasedAnswers, released_answers
 from terrine.students.student import Cache, StudentData, TrainedStudent
@@ -213,17 +208,3 @@ def work_folder(run: Run) -> Path:
         }
     )
     return folders.release / f"student-work-{identity}"
-
-
-def read_student(folders: Folders) -> tuple[Backbone, Head, dict[str, Any]]:
-    """Return the student's own backbone, its head and its manifest.
-
-    Raises ArtefactError if a file is missing, damaged, or not the one that was written.
-    """
-    folder = folders.student
-    manifest = check_seal(folder)
-    return (
-        load_backbone(folder / "backbone.safetensors"),
-        head_from_arrays(read_tensors(folder / "head.safetensors")),
-        manifest,
-    )

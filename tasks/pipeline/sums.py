@@ -16,10 +16,13 @@ from typing import Any
 
 import numpy as np
 
+from tasks.artefacts.features import query_features, rows_in_parts
+from tasks.artefacts.images import read_backbone
+from tasks.artefacts.records import protected_units, read_assignment, read_dataset
+from tasks.artefacts.released import SUMS
 from tasks.config.values import digest
-from tasks.pipeline.dataset import protected_units, read_dataset
-from tasks.pipeline.features import query_features, rows_in_parts
 from tasks.pipeline.figures.released_accuracy import check_use_of_accuracy
+from tasks.pipeline.joint_release import release_by_parties
 from tasks.pipeline.moments import (
     about_moments,
     numbers_of_moments,
@@ -27,11 +30,9 @@ from tasks.pipeline.moments import (
     statistics_of_moments,
     write_moments,
 )
-from tasks.pipeline.partition import read_assignment
-from tasks.pipeline.pretrain import read_backbone
 from tasks.pipeline.public_inputs import about_records
 from tasks.reports.statement_page import write_statement
-from tasks.runtime.accounts import ledger_account, noise_source, open_account, release_at_price
+from tasks.runtime.accounts import ledger_account, noise_source, release_at_price
 from tasks.runtime.identity import Inputs, about_release, check_queries, record_data_change, remembered
 from tasks.runtime.parameters import refuse_hopeless_sums
 from tasks.runtime.progress import progress_reporter
@@ -40,7 +41,6 @@ from tasks.runtime.run import Run
 from tasks.runtime.store import (
     atomic_folder,
     read_array,
-    read_json,
     read_tensors,
     write_array,
     write_json,
@@ -53,22 +53,13 @@ from terrine.aggregation.sums import mu_left
 from terrine.aggregation.votes import answer_names
 from terrine.deployment.model import MOMENTS
 from terrine.files import file_digest
-from terrine.heads import FindingsHead, LinearHead
 from terrine.models.released_statistics import set_statistics
 from terrine.privacy.accounting.events import compose
 from terrine.privacy.ledger.ledger import StoredRelease
 from terrine.privacy.noise import check_slack
 from terrine.privacy.statement import PrivacyStatement
-from terrine.students.student import TrainedStudent
 
-SUMS = "sums.safetensors"
-"""Among the answers: the noisy sums, and the public map from features to the vectors that were summed."""
 NOTICE = "PRIVATE: there are no votes, and so no figures of them."
-
-
-def sums_over_records(run: Run) -> bool:
-    """Tell whether a run releases sums over records, so that nobody is taught and nobody votes."""
-    return run.params.aggregation.reveals == "sums"
 
 
 def release_sums(run: Run, release_id: str) -> None:
@@ -94,13 +85,7 @@ def release_sums(run: Run, release_id: str) -> None:
         return settings.release(_records(run, whitening, statistics), mu, noise) | whitening.arrays
 
     if settings.where == "parties":
-        # Here, because only such a run needs gRPC and what lies behind it.
-        from tasks.parties.release import release_by_parties, trial_terms
-
-        terms, (_, account) = trial_terms(run, names, release_id), open_account(run)
-        release = release_by_parties(
-            run, terms, lambda: held_by_parties(run, terms.teachers), account=account, inputs=inputs
-        )
+        release = release_by_parties(run, names, release_id, lambda teachers: held_by_parties(run, teachers), inputs)
     else:
         release = release_at_price(run, release_id, course.event, noise, draw, inputs, task=task_of(run))
     check_queries(run, release, inputs)
@@ -145,21 +130,6 @@ def write_sums(
                 "numbers": settings.numbers(whitening.length, about["classes"]),
             },
         )
-
-
-def student_of_sums(run: Run) -> tuple[TrainedStudent, dict[str, Any]]:
-    """Return the head that follows from released sums, on the backbone's features, and the release's manifest.
-
-    Where moments were released, the backbone is the student's own: it normalises with them.
-    """
-    about, arrays = read_json(run.folders.answers / "manifest.json"), read_tensors(run.folders.answers / SUMS)
-    whitening = Whitening(arrays["mean"], arrays["matrix"], arrays["constant"].item())
-    weight, bias = whitening.head(RoundSchedule(**about["course"]).ends(arrays))
-    backbone = None
-    if (path := run.folders.answers / MOMENTS).is_file():
-        set_statistics(backbone := read_backbone(run.folders), read_tensors(path))
-    kind = FindingsHead if about.get("findings") else LinearHead
-    return TrainedStudent(kind(weight.astype(np.float32), bias.astype(np.float32)), backbone), about
 
 
 def records_of(run: Run) -> Records:

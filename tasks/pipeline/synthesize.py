@@ -18,30 +18,28 @@ from pathlib import Path
 
 import numpy as np
 
+from tasks.artefacts.images import POOL, PUBLIC_ROWS, pool_order
+from tasks.artefacts.records import load_dataset
 from tasks.config.sections import Images
 from tasks.config.values import digest
-from tasks.pipeline.dataset import load_dataset
 from tasks.runtime.accounts import people_in, publish
 from tasks.runtime.locks import locked
 from tasks.runtime.progress import progress_reporter
 from tasks.runtime.run import SPLIT_SEED, Run
 from tasks.runtime.step import step
-from tasks.runtime.store import Folders, atomic_folder, link, read_json, write_array, write_json
+from tasks.runtime.store import atomic_folder, link, write_array, write_json
 from terrine.determinism.randomness import derive_seed, numpy_generator
 from terrine.device import resolve_device
 from terrine.errors import ArtefactError, SettingError
 from terrine.files import file_digest
 from terrine.geometry import in_json, pixels
-from terrine.npy import MappedRows, Segment
-from terrine.queries import Queries, in_turns
+from terrine.queries import in_turns
 from terrine.synthetic.program import VERSION, program
 from terrine.synthetic.shards import SHARD_BYTES, Stretch, read_shard_record, write_stretch
 
 SHARD = 10_000
 """Most images in a shard, the unit of fan-out and of resumption; large images make smaller shards."""
 
-POOL = "pool"
-"""The source of queries that is no program: real images that were declared public."""
 
 SECONDS_OF_SILENCE = 2.0
 """How long a shard is drawn before its progress is shown, and how long between two reports."""
@@ -194,11 +192,6 @@ def assemble_images(run: Run, draws: list[Draw]) -> None:
         write_json(folder / "manifest.json", manifest)
 
 
-def pool_order(seed: int, images: int) -> np.ndarray:
-    """Return the order, int64 [images], in which a public pool is asked about: files are often sorted."""
-    return numpy_generator(seed, "pool order").permutation(images)
-
-
 def _pool_images(run: Run, count: int) -> np.ndarray:
     """Return the public pool in the order in which it is asked about, at least `count` images.
 
@@ -216,10 +209,6 @@ def _pool_images(run: Run, count: int) -> np.ndarray:
         )
     publish(run, people_in(run, dataset))
     return images[pool_order(run.params.seed, len(images))]
-
-
-PUBLIC_ROWS = "public rows"
-"""What the source of queries is called that are rows of a table."""
 
 
 def _write_public_rows(run: Run) -> None:
@@ -263,38 +252,3 @@ def query_batches(run: Run) -> list[dict[str, object]]:
         {"kind": kind, "source_start": start, "first": first, "count": count}
         for (kind, start, count), first in zip(turns, firsts, strict=False)
     ]
-
-
-def read_queries(folders: Folders) -> Queries:
-    """Map the queries in order: uint8 images [queries, C, size, size], or a table's float32 rows [queries, F]."""
-    manifest = read_json(folders.images / "manifest.json")
-    by_kind: dict[str, list[Segment]] = {}
-    for shard in manifest["shards"]["queries"]:
-        by_kind.setdefault(shard["kind"], []).append(Segment(folders.images / shard["file"], 0, shard["count"]))
-    segments, batches, kinds = [], [], []
-    for batch in manifest["batches"]:
-        start, first, count = batch["source_start"], batch["first"], batch["count"]
-        segments.extend(_stretch_of(by_kind[batch["kind"]], start, count))
-        batches.append(np.arange(first, first + count))
-        kinds.append(batch["kind"])
-    return Queries(MappedRows(segments), batches, kinds)
-
-
-def _stretch_of(shards: list[Segment], start: int, count: int) -> list[Segment]:
-    """Return where rows `start` .. `start + count - 1` of shards, one after another, lie."""
-    found, position = [], 0
-    for shard in shards:
-        first, end = max(start, position), min(start + count, position + shard.count)
-        if first < end:
-            found.append(Segment(shard.path, first - position, end - first))
-        position += shard.count
-    return found
-
-
-def read_pretraining(folders: Folders) -> MappedRows:
-    """Map the pretraining images, uint8 [images, channels, size, size]. Raises ArtefactError if there are none."""
-    manifest = read_json(folders.images / "manifest.json")
-    shards = manifest["shards"]["pretraining"]
-    if not shards:
-        raise ArtefactError(f"{folders.images} holds no pretraining images. Set pretraining.images in params.yaml.")
-    return MappedRows([Segment(folders.images / shard["file"], 0, shard["count"]) for shard in shards])

@@ -12,122 +12,54 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from tasks.artefacts.images import read_backbone
+from tasks.artefacts.records import in_groups, read_assignment, read_dataset
+from tasks.artefacts.teachers import (
+    ABOUT_FEATURES,
+    FEATURES,
+    HEADS,
+    group_name,
+    records_of,
+    teacher_file,
+    teacher_kind,
+    teachers_made_from,
+    voters,
+    work_folder,
+)
 from tasks.config.values import digest
-from tasks.pipeline.averaging.files import AVERAGE, OWN, read_average_manifest
-from tasks.pipeline.dataset import read_dataset
-from tasks.pipeline.partition import in_groups, read_assignment
-from tasks.pipeline.pretrain import read_backbone
 from tasks.runtime.run import Run
 from tasks.runtime.step import step
 from tasks.runtime.store import (
-    Folders,
     atomic_file,
     atomic_folder,
     link,
-    read_array,
-    read_json,
     read_tensors,
     tensor_names,
     write_json,
     write_tensors,
 )
-from terrine.aggregation.votes import Findings
-from terrine.data.dataset import Dataset
 from terrine.data.findings import labelled
 from terrine.device import resolve_device
-from terrine.errors import ArtefactError
 from terrine.files import file_digest
-from terrine.teachers.averaging.averaged import RoundState
-from terrine.teachers.averaging.ttac import Average
-from terrine.teachers.base import TeacherContext, TeacherKind
 from terrine.teachers.memory import train_within_memory
 from terrine.teachers.networks import FinetuneKind
-from terrine.teachers.records import Arrays, PrivateFeatures, Records, private_features, teachers_missing_a_class
+from terrine.teachers.records import Arrays, private_features, teachers_missing_a_class
 
-HEADS = "heads.safetensors"
-FEATURES, ABOUT_FEATURES = "features.npy", "features.json"
-"""Features of the records, and under which partition they were computed: one does not count without the other."""
 UNTRAINED = "untrained"
 """The only array in the file of a teacher that was not trained, and in a group's file where nobody was."""
 
 _logger = logging.getLogger(__name__)
 
 
-def inputs_of_teachers(run: Run) -> dict[str, Any]:
-    """Return, as JSON values, everything that what a teacher learns depends on."""
-    return {
-        "dataset": run.folders.dataset_manifest()["fingerprint"],
-        "partition": read_json(run.folders.partition / "manifest.json")["hash"],
-        "backbone": file_digest(run.folders.backbone / "backbone.safetensors"),
-        "teachers": run.params.teachers.model_dump(mode="json", exclude={"per_task"}),
-        "seed": run.params.seed,
-    }
-
-
-def made_from(run: Run) -> str:
-    """Return the digest of what these very teachers follow from, with the average that they start from."""
-    average = {"average": file_digest(run.folders.average / "manifest.json")} if run.params.teachers.averages else {}
-    return digest({**inputs_of_teachers(run), **average}, 64)
-
-
-def work_folder(run: Run) -> Path:
-    """Return where this very training keeps what it has finished."""
-    return run.folders.work / f"teach-{digest(inputs_of_teachers(run))}"
-
-
-def voters(run: Run) -> int:
-    """Return how many models vote: one for every part of the data, or for every block of parts."""
-    return run.params.teachers.voters(run.params.partition.teachers)
-
-
 def groups(run: Run) -> list[range]:
     """Return the teachers of each task; with averaging in blocks, the blocks."""
     return in_groups(voters(run), run.params.teachers.per_task)
-
-
-def teacher_kind(run: Run) -> TeacherKind:
-    """Return the kind of teacher that the parameters name, with its settings."""
-    return run.params.teachers.build(teacher_context(run))
-
-
-def teacher_context(run: Run) -> TeacherContext:
-    """Return what a kind of teacher finds around it."""
-    return TeacherContext(
-        classes=len(run.folders.dataset_manifest()["class_names"]),
-        channels=run.params.data.channels,
-        size=run.params.data.size,
-        backbone=lambda: read_backbone(run.folders),
-        seed=run.params.seed,
-        parties=run.params.partition.teachers,
-        start=lambda: read_start(run.folders),
-        by_teacher=run.params.backbone.kind != "columns",
-        findings=findings_of(run),
-    )
-
-
-def findings_of(run: Run) -> Findings | None:
-    """Return how many findings a record may have at once, and a teacher may name; None where records have classes."""
-    settings = run.params.aggregation
-    return Findings(settings.findings, settings.findings_bound) if run.params.data.several else None
-
-
-def read_start(folders: Folders) -> RoundState:
-    """Return what the last round starts from. Raises ArtefactError for files that are missing or were changed."""
-    manifest = read_average_manifest(folders)
-    for name in (AVERAGE, OWN):
-        path = folders.average / name
-        if not path.is_file() or file_digest(path) != manifest["files"].get(name):
-            raise ArtefactError(f"{path} is missing or was changed. Run the stage 'average' again.")
-    arrays = read_tensors(folders.average / AVERAGE)
-    own = read_array(folders.average / OWN, memory_map=True)
-    return RoundState(Average(arrays["value"], arrays["control"]), own, arrays.get("centre"))
 
 
 @step("nothing to teach")
@@ -208,33 +140,9 @@ def train_group(run: Run, teachers: range) -> None:
         write_tensors(teacher_path(run, teacher), {UNTRAINED: np.array([teacher], np.int64)})
 
 
-def records_of(run: Run, inputs: str) -> Records:
-    """Return what teachers learn from, dealt: records' `features` or `images`, and deformed copies where there are."""
-    dataset = read_dataset(run.folders)
-    labels, assignment = dataset.train_labels, read_assignment(run.folders)
-    if inputs == "features":
-        labels, assignment = (run.params.teachers.repeated(values) for values in (labels, assignment))
-    return Records(record_inputs(run, inputs, dataset), labels, assignment, dataset.classes)
-
-
-def record_inputs(run: Run, inputs: str, dataset: Dataset) -> np.ndarray | PrivateFeatures:
-    """Return what teachers learn from, mapped: `images` or rows as they are stored, or `features`."""
-    if inputs == "images":
-        return dataset.train_images
-    if dataset.column_names is not None:
-        return PrivateFeatures.of_rows(dataset.train_images)
-    rows = read_array(work_folder(run) / FEATURES, memory_map=True)
-    return PrivateFeatures(rows, **read_json(work_folder(run) / ABOUT_FEATURES))
-
-
 def group_path(run: Run, teachers: range) -> Path:
     """Return where a group of stacked teachers is kept until all groups are finished."""
     return _finished_folder(run) / group_name(teachers)
-
-
-def group_name(teachers: range) -> str:
-    """Return the name of the file of a group."""
-    return f"group-{teachers.start:06d}-{teachers.stop:06d}.safetensors"
 
 
 def teacher_path(run: Run, teacher: int) -> Path:
@@ -247,11 +155,6 @@ def _finished_folder(run: Run) -> Path:
     if not run.params.teachers.averages:
         return work_folder(run)
     return work_folder(run) / f"from-{file_digest(run.folders.average / 'manifest.json')[:12]}"
-
-
-def teacher_file(teacher: int) -> str:
-    """Return the name of the file of a teacher that is kept by itself."""
-    return f"teacher-{teacher:06d}.safetensors"
 
 
 @step("collect teachers")
@@ -269,7 +172,7 @@ def collect_teachers(run: Run) -> None:
         "statistics": run.params.teachers.statistics,
         "stacked": kind.stacked,
         "teachers_missing_a_class": _missing_a_class(run),
-        "made_from": made_from(run),
+        "made_from": teachers_made_from(run),
     }
     if isinstance(kind, FinetuneKind):
         manifest["trained_percent_of_backbone"] = kind.share
@@ -312,30 +215,3 @@ def _missing_a_class(run: Run) -> int:
     if count and run.params.tracking.private_metrics:  # else a private figure, which no log may show
         _logger.warning("%d of %d teachers never saw a record of some class.", count, run.params.partition.teachers)
     return count
-
-
-def read_teachers_manifest(folders: Folders) -> dict[str, Any]:
-    """Return what the teachers' manifest says."""
-    return read_json(folders.teachers / "manifest.json")
-
-
-def read_states(folders: Folders, teachers: Iterable[int]) -> Iterator[Arrays]:
-    """Yield the states of teachers, each read when it is wanted; of one that was not trained, see `collect_teachers`.
-
-    Raises ArtefactError for a file that is missing or is not the one that was written.
-    """
-    manifest = read_teachers_manifest(folders)
-    if manifest["stacked"]:
-        arrays = _read_checked(folders, manifest, HEADS)
-        for teacher in teachers:
-            yield {name: array[teacher] for name, array in arrays.items()}
-        return
-    for teacher in teachers:
-        yield _read_checked(folders, manifest, teacher_file(teacher))
-
-
-def _read_checked(folders: Folders, manifest: dict[str, Any], name: str) -> Arrays:
-    path = folders.teachers / name
-    if not path.is_file() or file_digest(path) != manifest["files"].get(name):
-        raise ArtefactError(f"{path} is missing or was changed. Run the stage 'teach' again.")
-    return read_tensors(path)

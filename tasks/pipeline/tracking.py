@@ -24,10 +24,10 @@ from tasks.reports.comparison import own_settings
 from tasks.reports.statement_page import read_statement
 from tasks.runtime.graph import Pipeline
 from tasks.runtime.origin import check_records
+from tasks.runtime.progress import timings
 from tasks.runtime.run import Run
 from tasks.runtime.step import step
 from tasks.runtime.store import read_json, write_json
-from tasks.runtime.timing import timings
 from tasks.runtime.versioning import lock_digest
 from terrine.privacy.facts import told
 

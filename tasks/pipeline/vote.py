@@ -12,15 +12,14 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from tasks.config.values import digest
-from tasks.pipeline.features import query_features
-from tasks.pipeline.partition import in_groups
-from tasks.pipeline.sums import sums_over_records
-from tasks.pipeline.synthesize import read_queries
-from tasks.pipeline.teach import findings_of, read_states, read_teachers_manifest, teacher_kind
+from tasks.artefacts.features import query_features
+from tasks.artefacts.images import read_queries
+from tasks.artefacts.records import in_groups
+from tasks.artefacts.released import sums_over_records
+from tasks.artefacts.teachers import findings_of, read_states, read_teachers_manifest, teacher_kind, votes_made_from
 from tasks.runtime.run import Run
 from tasks.runtime.step import step
-from tasks.runtime.store import Folders, atomic_folder, read_array, write_array, write_json
+from tasks.runtime.store import atomic_folder, read_array, write_array, write_json
 from terrine.aggregation.votes import answer_names
 from terrine.device import resolve_device
 from terrine.files import file_digest
@@ -87,23 +86,9 @@ def teachers_queries(run: Run, inputs: str) -> Queries:
     return Queries(query_features(run, run.params.teachers.statistics), queries.batches)
 
 
-def made_from(run: Run) -> str:
-    """Return the digest of what the votes of these very teachers on these queries follow from."""
-    folders = run.folders
-    return digest(
-        {
-            "teachers": read_teachers_manifest(folders)["digest"],
-            "backbone": file_digest(folders.backbone / "backbone.safetensors"),
-            "queries": file_digest(folders.images / "manifest.json"),
-            "statistics": run.params.teachers.statistics,
-            **({"findings": findings_of(run)} if run.params.data.several else {}),
-        }
-    )
-
-
 def work_folder(run: Run) -> Path:
     """Return where votes are kept until all are cast."""
-    return run.folders.work / f"vote-{made_from(run)}"
+    return run.folders.work / f"vote-{votes_made_from(run)}"
 
 
 def _write_votes(run: Run, votes: np.ndarray) -> None:
@@ -118,11 +103,6 @@ def _write_votes(run: Run, votes: np.ndarray) -> None:
                 "classes": len(answer_names(class_names, bool(run.params.data.several))),
                 "class_names": class_names,
                 "batches": file_digest(run.folders.images / "manifest.json"),
-                "made_from": None if sums_over_records(run) else made_from(run),
+                "made_from": None if sums_over_records(run) else votes_made_from(run),
             },
         )
-
-
-def read_votes(folders: Folders) -> np.ndarray:
-    """Return the votes, unsigned integers [queries, teachers]."""
-    return read_array(folders.votes / "votes.npy")

@@ -17,9 +17,9 @@ from tasks.config.values import flat
 from tasks.reports.accuracy import released_accuracy
 from tasks.reports.statement_page import read_statement
 from tasks.runtime.origin import check_records
+from tasks.runtime.progress import timings
 from tasks.runtime.run import open_run
 from tasks.runtime.store import Folders, read_json
-from tasks.runtime.timing import timings
 from terrine.errors import ArtefactError, TerrineError
 
 DEFAULT = "default"

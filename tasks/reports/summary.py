@@ -17,9 +17,9 @@ from tasks.reports.accuracy import (
 )
 from tasks.reports.statement_page import read_statement
 from tasks.runtime.identity import data_changes
+from tasks.runtime.progress import timings
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_json
-from tasks.runtime.timing import timings
 from terrine.privacy.facts import told
 from terrine.privacy.statement import OUTCOME_DEPENDENT
 

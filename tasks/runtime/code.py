@@ -1,12 +1,15 @@
-"""Digests of the code that each stage of a run uses, for DVC: a stage runs again after a change of its code.
+"""The code of a run: digests for DVC, which runs a stage again after a change of its code, and version and commit.
 
-A digest covers the modules of the stage's tasks, the package folders that the graph names, and the packages of plugins
-whose kinds the run has. It is not part of a release ID: a stored release is returned even if the code has changed.
+A digest covers the modules of the stage's tasks, tasks/artefacts, the package folders that the graph names, and the
+packages of plugins whose kinds the run has. It is not part of a release ID: a stored release is returned even if the
+code has changed.
 """
 
 from __future__ import annotations
 
 import hashlib
+import importlib.metadata
+import subprocess
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -30,7 +33,7 @@ def write_code(run: Run, pipeline: Pipeline) -> None:
 
 def code_digest(run: Run, stage: Stage) -> str:
     """Return a digest of the code that a stage of a run uses."""
-    modules = {task.partition(":")[0] for task in stage.tasks.split()}
+    modules = {task.partition(":")[0] for task in stage.tasks.split()} | {"tasks.artefacts"}
     folders = {folder if folder.startswith("tasks/") else f"terrine/{folder}" for folder in stage.code.split()}
     kinds = {type(getattr(run.params, name)).__module__ for name in FAMILIES.keys() & sections_of(stage)}
     plugins = {kind.partition(".")[0] for kind in kinds}.difference(OURS)
@@ -51,3 +54,27 @@ def _digest(name: str) -> str:
         if file.is_file() and file.suffix not in (".pyc", ".pyi"):
             digest.update(file.name.encode() + b"\0" + file.read_bytes())
     return digest.hexdigest()
+
+
+def code_version(root: Path) -> dict[str, str]:
+    """Return Terrine's version and, in a git checkout, its commit and whether tracked code differs from it.
+
+    Settings and results, which git tracks too, are no code: params.yaml, dvc.lock and data/.
+    """
+    version = {"terrine": importlib.metadata.version("terrine")}
+    commit = _git(root, "rev-parse", "HEAD")
+    if commit:
+        version["commit"] = commit
+        code = (".", ":!params.yaml", ":!dvc.lock", ":!data")
+        version["modified"] = "yes" if _git(root, "status", "--porcelain", "-uno", "--", *code) else "no"
+    return version
+
+
+def _git(root: Path, *arguments: str) -> str:
+    try:
+        result = subprocess.run(
+            ["git", "-C", str(root), *arguments], capture_output=True, text=True, timeout=20, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return result.stdout.strip() if result.returncode == 0 else ""

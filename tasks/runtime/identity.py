@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from tasks.config.params import FAMILIES, Params
 from tasks.config.values import digest
 from tasks.runtime.accounts import site_key
-from tasks.runtime.provenance import code_version
+from tasks.runtime.code import code_version
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_json, write_text
 from terrine.aggregation.release import changed_inputs, committed, partition_commitment

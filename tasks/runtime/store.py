@@ -6,11 +6,13 @@ file or the new one. A folder artefact is written into a sibling and renamed as 
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import re
 import shutil
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -250,3 +252,50 @@ def _link_file(source: Path, target: Path) -> None:
         os.link(source, target)
     except OSError:
         shutil.copyfile(source, target)
+
+
+TEMPORARY = re.compile(r"\..+\.([0-9a-f]{12}|[0-9a-f]{32}|[a-z0-9_]{8})\.(tmp|old)")
+"""How files and folders are called until they are whole, and folders while they give way to others."""
+_DVC_NAME = re.compile(r"\.[\w-]{22}\.tmp$")
+"""How DVC calls what it writes, into its cache and beside artefacts."""
+_EMPTY = hashlib.md5(b"", usedforsecurity=False).hexdigest()
+"""The name of an empty file in DVC's cache."""
+
+
+def leftovers_of_run(folders: Folders) -> list[Path]:
+    """Return the leftovers of a run, which no other process may be making."""
+    zones = (folders.private, folders.public, folders.release)
+    return _leftovers(path for zone in zones for path in zone.rglob("*"))
+
+
+def leftovers_of_project(root: Path) -> list[Path]:
+    """Return the leftovers of what runs share, while no process makes any run of the project."""
+    from tasks.config.presets import PRESETS  # here, for Ctrl-C has no time for its imports
+
+    flat = _leftovers(path for folder in (root, root / PRESETS) for path in folder.glob(".*"))
+    shared = (Folders(root, "").shared("", "").parent, root / "data" / "private" / "shared", root / "runs")
+    return flat + _leftovers(path for folder in shared for path in folder.rglob("*")) + _of_dvc(root)
+
+
+def _of_dvc(root: Path) -> list[Path]:
+    """Return what a kill or a power cut left in DVC's cache: temporary files, and files without content, which DVC
+    would put in place of what a stage makes."""
+    files = (path for path in (root / ".dvc" / "cache" / "files").rglob("*") if path.is_file())
+    return [
+        path
+        for path in files
+        if _DVC_NAME.search(path.name) or (not path.stat().st_size and path.parent.name + path.name != _EMPTY)
+    ]
+
+
+def _leftovers(paths: Iterable[Path]) -> list[Path]:
+    return [path for path in paths if TEMPORARY.fullmatch(path.name) or _DVC_NAME.search(path.name)]
+
+
+def remove_leftovers(leftovers: list[Path]) -> None:
+    """Remove files and folders, as far as that is possible."""
+    for leftover in leftovers:
+        if leftover.is_dir() and not leftover.is_symlink():
+            shutil.rmtree(leftover, ignore_errors=True)
+        else:
+            leftover.unlink(missing_ok=True)

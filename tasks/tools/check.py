@@ -10,10 +10,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tasks.artefacts.records import load_dataset
 from tasks.config.automatic import take_out
 from tasks.config.presets import resolve, values_of
 from tasks.pipeline.data_remarks import RARE, Remarks, listed, remarks_on
-from tasks.pipeline.dataset import files_changed, load_dataset
+from tasks.pipeline.dataset import files_changed
 from tasks.pipeline.figures.released_accuracy import check_use
 from tasks.runtime.accounts import changed_settings, check_people, ledger_account, ledger_before, people_in
 from tasks.runtime.identity import Kind

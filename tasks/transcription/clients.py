@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import nn
 
+from tasks.artefacts.records import in_groups
 from tasks.config.params import Params
-from tasks.pipeline.partition import in_groups
 from tasks.runtime.run import Run
 from tasks.runtime.step import step
 from tasks.runtime.store import Folders, atomic_folder, read_json, read_tensors, write_json, write_tensors

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.pipeline.dataset import read_dataset
+from tasks.artefacts.records import read_dataset
 from tasks.runtime.accounts import ledger_account, open_registered, site_key, stored_people
 from tasks.runtime.identity import Kind, about_release, identity_of
 from tasks.runtime.releases import record_facts

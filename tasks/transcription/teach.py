@@ -11,9 +11,9 @@ from typing import Any, get_args
 import numpy as np
 import torch
 
+from tasks.artefacts.records import dealt_by, read_assignment, read_dataset
 from tasks.config.values import digest
-from tasks.pipeline.dataset import read_dataset
-from tasks.pipeline.partition import deal_records, dealt_by, read_assignment
+from tasks.pipeline.partition import deal_records
 from tasks.runtime.accounts import site_key
 from tasks.runtime.identity import record_data_change, remembered
 from tasks.runtime.origin import check_made

@@ -10,10 +10,10 @@ from typer.testing import CliRunner
 from flows.cli import app
 from flows.collaboration import collaborate
 from flows.stages import run_stage
+from tasks.artefacts.teachers import read_votes
 from tasks.parties.answers import read_arrays
 from tasks.parties.config import read_party
 from tasks.parties.trial import TrialError
-from tasks.pipeline.vote import read_votes
 from tasks.runtime.run import open_run
 from tasks.runtime.store import read_json
 from terrine.errors import SettingError, TerrineError

@@ -10,9 +10,10 @@ import pytest
 from benchmarks.reproduce import main as reproduce
 from flows import making
 from flows.stages import pipeline_of, run_stage
+from tasks.artefacts.teachers import work_folder
 from tasks.config.presets import derive
 from tasks.pipeline import teach
-from tasks.pipeline.teach import groups, work_folder
+from tasks.pipeline.teach import groups
 from tasks.runtime.accounts import open_account
 from tasks.runtime.run import open_run
 from tasks.runtime.store import Folders

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from tasks.pipeline import teach
+from tasks.artefacts.teachers import record_inputs
 from terrine.data import partition
 from terrine.teachers import network_training, records
 from terrine.teachers.networks import ScratchKind
@@ -52,13 +52,13 @@ def _mixed_batches(monkeypatch: Any) -> None:
 
 
 def _scaled(monkeypatch: Any) -> None:
-    plain = teach.record_inputs
+    plain = record_inputs
 
     def scaled(*arguments):
         made = plain(*arguments)
         return replace(made, rows=(made.rows - made.rows.mean(axis=0)) / (made.rows.std(axis=0) + 1e-6))
 
-    monkeypatch.setattr(teach, "record_inputs", scaled)
+    monkeypatch.setattr("tasks.artefacts.teachers.record_inputs", scaled)
 
 
 def _precision_by_neighbours(monkeypatch: Any) -> None:

@@ -9,11 +9,9 @@ from typing import Any
 import numpy as np
 
 from flows.stages import run_through
+from tasks.artefacts.records import read_assignment, read_dataset
+from tasks.artefacts.teachers import read_states, read_votes, voters
 from tasks.config.params import lay_over, validate
-from tasks.pipeline import vote
-from tasks.pipeline.dataset import read_dataset
-from tasks.pipeline.partition import read_assignment
-from tasks.pipeline.teach import read_states, voters
 from tasks.runtime.run import SPLIT_SEED, Run
 from terrine.data.units import name_codes, place_codes, shares
 from tests.neighbours.formats import Format
@@ -78,7 +76,7 @@ def outcome(run: Run) -> Outcome:
         {name: array.tobytes() for name, array in state.items()}
         for state in read_states(run.folders, range(voters(run)))
     ]
-    return Outcome(parts, states, vote.read_votes(run.folders), files(run.root / "data" / "public"))
+    return Outcome(parts, states, read_votes(run.folders), files(run.root / "data" / "public"))
 
 
 def made(run: Run) -> Outcome:

@@ -12,11 +12,11 @@ from typer.testing import CliRunner
 from flows.cli import audit
 from flows.cli.audit import vote_again
 from flows.stages import run_through
+from tasks.artefacts.records import read_dataset
+from tasks.artefacts.teachers import read_votes
 from tasks.auditing.neighbours import audit_neighbours, neighbour
 from tasks.auditing.shadow_runs import units_of
 from tasks.config.params import lay_over, validate
-from tasks.pipeline import vote
-from tasks.pipeline.dataset import read_dataset
 from tasks.runtime.run import Run
 from tasks.runtime.store import write_text
 from terrine.errors import SettingError
@@ -104,7 +104,7 @@ def test_where_the_same_training_twice_differs_nothing_is_claimed(prepared):
 
     def unsteady(scratch):
         vote_again(scratch)
-        votes = (vote.read_votes(scratch.folders) + next(shifts)) % 3
+        votes = (read_votes(scratch.folders) + next(shifts)) % 3
         np.save(scratch.folders.votes / "votes.npy", votes)
 
     with pytest.raises(SettingError, match=r"Trained twice on the same data on device=auto, 8 teachers differ"):

@@ -7,11 +7,10 @@ import numpy as np
 import pytest
 
 from flows.stages import run_through
+from tasks.artefacts.records import read_assignment, read_dataset
+from tasks.artefacts.teachers import read_votes
 from tasks.config.params import lay_over, validate
-from tasks.pipeline.dataset import read_dataset
-from tasks.pipeline.partition import read_assignment
 from tasks.pipeline.sums import records_of
-from tasks.pipeline.vote import read_votes
 from tasks.runtime.run import Run
 from terrine.aggregation.gradient_rounds import JOINT
 from terrine.aggregation.records import STEP

@@ -9,17 +9,18 @@ import pytest
 
 from flows.execution import Executor
 from flows.stages import carry_out, run_through
+from tasks.artefacts.released import sums_over_records
 from tasks.config.params import public_parameters, validate
 from tasks.config.values import as_yaml, merge
 from tasks.pipeline import tracking
 from tasks.pipeline.graph import MAIN
-from tasks.pipeline.sums import records_of, sums_over_records
+from tasks.pipeline.sums import records_of
 from tasks.runtime import identity
 from tasks.runtime.accounts import open_account
 from tasks.runtime.identity import data_changes
+from tasks.runtime.progress import measured
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_json, write_text
-from tasks.runtime.timing import measured
 from terrine.aggregation import release
 from terrine.aggregation.sums import Sums
 from terrine.teachers.averaging.private import PrivateAveraging

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from flows.stages import run_through
+from tasks.artefacts import features
 from tasks.auditing.neighbours import audit_neighbours
-from tasks.pipeline import features
 from tasks.pipeline.sums import records_of
 from tasks.runtime.accounts import open_account
 from tasks.runtime.identity import data_changes

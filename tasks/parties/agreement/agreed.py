@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from tasks.artefacts.features import query_features
+from tasks.artefacts.images import read_backbone
 from tasks.parties.agreement.reading import how_read
 from tasks.parties.agreement.terms import Teaching, Terms, certain, checked, of_one
-from tasks.pipeline.features import query_features
-from tasks.pipeline.pretrain import read_backbone
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_json
 from terrine.aggregation.fixed_point import FixedPoint

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tasks.config.automatic import AUTO, may_be_summed, take_out, with_mechanism
-from tasks.config.params import Params, lay_over, published, validate
+from tasks.artefacts.images import POOL
+from tasks.config.automatic import may_be_summed, take_out, with_mechanism
+from tasks.config.params import AUTO, Params, lay_over, published, validate
 from tasks.config.presets import of_the_project, project_root, read_preset
 from tasks.config.values import digest, parse_assignments
 from tasks.parties.agreement.agreed import agreed
@@ -190,9 +191,9 @@ def _settled(root: Path, preset: str, values: dict[str, Any], wish: Wish) -> tup
         raise SettingError(
             f"data.name={data['name']} cannot be proposed: its queries are rows of somebody's own table. Take images."
         )
-    if synthesize.POOL in (values.get("queries") or {}).get("sources", {}):
+    if POOL in (values.get("queries") or {}).get("sources", {}):
         raise SettingError(
-            f"queries.sources has `{synthesize.POOL}`, which is somebody's own images. Propose image programs: terrine "
+            f"queries.sources has `{POOL}`, which is somebody's own images. Propose image programs: terrine "
             "images lists them."
         )
     if "path" in kind.model_fields:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from tasks.pipeline.dataset import read_pool_labels
-from tasks.pipeline.synthesize import POOL, pool_order
+from tasks.artefacts.images import POOL, pool_order
+from tasks.artefacts.records import read_pool_labels
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_json, read_table
 

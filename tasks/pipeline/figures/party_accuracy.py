@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.pipeline.partition import read_assignment
+from tasks.artefacts.records import read_assignment
 from tasks.runtime.run import Run
 from tasks.runtime.store import write_json
 from terrine.data.dataset import Dataset

@@ -26,8 +26,8 @@ from typing import Any
 
 import numpy as np
 
+from tasks.artefacts.records import read_dataset
 from tasks.config.params import Params
-from tasks.pipeline.dataset import read_dataset
 from tasks.pipeline.figures.subgroups import subgroups_of
 from tasks.reports.accuracy import shown_accuracy
 from tasks.runtime.accounts import release_at_price, site_key

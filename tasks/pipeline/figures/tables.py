@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from tasks.pipeline.aggregate import spent_before
-from tasks.pipeline.sums import sums_over_records
+from tasks.artefacts.released import sums_over_records
+from tasks.artefacts.teachers import spent_before
 from tasks.reports.accuracy import known_accuracy
 from tasks.runtime.run import Run
 from tasks.runtime.step import step

@@ -10,12 +10,12 @@ from typer.testing import CliRunner
 
 from flows.cli import audit as command
 from flows.stages import run_through
+from tasks.artefacts.records import read_assignment, read_dataset
+from tasks.artefacts.teachers import read_votes
 from tasks.auditing import canaries
 from tasks.auditing.canaries import audit_canaries
 from tasks.config.params import lay_over, validate
 from tasks.pipeline import dataset, vote
-from tasks.pipeline.dataset import read_dataset
-from tasks.pipeline.partition import read_assignment
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_json
 from terrine.aggregation.records import Records
@@ -153,7 +153,7 @@ def test_teachers_that_look_at_others_are_found_astray(made):
 
     def make(run, first, last):
         run_through(run, first, "vote")
-        votes = vote.read_votes(run.folders)
+        votes = read_votes(run.folders)
         vote._write_votes(run, np.where(votes == 3, np.roll(votes, 1, axis=1), votes))
         if last == "aggregate":
             run_through(run, "aggregate", "aggregate")

@@ -7,13 +7,12 @@ import pytest
 
 from flows.cli.audit import make_shadow
 from flows.stages import run_through
+from tasks.artefacts.records import read_assignment, read_dataset
 from tasks.auditing import membership
 from tasks.auditing.membership import audit_student, coins_of
 from tasks.auditing.shadow_runs import members, shadow_run, units_of
 from tasks.config.params import validate
 from tasks.pipeline import aggregate, dataset
-from tasks.pipeline.dataset import read_dataset
-from tasks.pipeline.partition import read_assignment
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_json
 from terrine.data.dataset import Dataset

@@ -109,4 +109,4 @@ def test_a_mechanism_of_the_project_selects_its_student(tmp_path, in_the_project
     assert (params.aggregation.mechanism, params.student.kind) == (in_the_project, student)
     (tmp_path / "params.yaml").write_text(complete(tmp_path, "plain"))
     assert resolve(tmp_path, "plain") == params
-    assert read_preset(tmp_path, "plain").overrides.keys() <= {"aggregation", "student", "data", "tracking"}
+    assert read_preset(tmp_path, "plain").overrides.keys() <= {"aggregation", "student"}

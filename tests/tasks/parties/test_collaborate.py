@@ -12,6 +12,8 @@ import pytest
 import yaml
 
 from flows.stages import run_through
+from tasks.artefacts.records import read_dataset
+from tasks.artefacts.teachers import read_votes
 from tasks.config.params import lay_over, validate
 from tasks.parties import finishing
 from tasks.parties.agreement.accuracy import AccuracyTerms
@@ -23,11 +25,9 @@ from tasks.parties.learning import learn
 from tasks.parties.release import released_arrays, trial_folder, trial_terms
 from tasks.parties.training import cast_votes, own_records
 from tasks.pipeline import aggregate, student
-from tasks.pipeline.dataset import read_dataset
 from tasks.pipeline.evaluate import probabilities
 from tasks.pipeline.figures.released_accuracy import right_answers
 from tasks.pipeline.sums import held_by_parties
-from tasks.pipeline.vote import read_votes
 from tasks.runtime.releases import identity_in_ledger
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_array, read_json, read_table, read_tensors

@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 import yaml
 
+from tasks.artefacts.images import read_backbone, read_queries
+from tasks.artefacts.records import read_assignment, read_dataset
 from tasks.config.params import lay_over, validate
 from tasks.parties.agreement.accept import accept, candidate
 from tasks.parties.agreement.terms import checked
@@ -14,10 +16,6 @@ from tasks.parties.teaching import taught, teach_before
 from tasks.parties.training import own_params, prepared, run_of
 from tasks.parties.trial import free_endpoints
 from tasks.parties.votes import given_by
-from tasks.pipeline.dataset import read_dataset
-from tasks.pipeline.partition import read_assignment
-from tasks.pipeline.pretrain import read_backbone
-from tasks.pipeline.synthesize import read_queries
 from tasks.runtime.releases import worst_cases
 from tasks.runtime.store import read_json
 from terrine.aggregation.votes import histograms_of

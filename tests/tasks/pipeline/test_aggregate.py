@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from flows.stages import run_through
+from tasks.artefacts.teachers import teachers_made_from, votes_made_from
 from tasks.config.params import lay_over, validate
 from tasks.config.values import merge
-from tasks.pipeline import aggregate, student, teach, vote
+from tasks.pipeline import aggregate, student
 from tasks.runtime.identity import data_changes
 from tasks.runtime.releases import record_audit
 from tasks.runtime.run import Run
@@ -56,7 +57,7 @@ def voted(tmp_path_factory):
 
 def as_made_now(run):
     """Let teachers and votes that lie there be what this run's settings and artefacts make: nobody votes otherwise."""
-    for folder, made_from in ((run.folders.teachers, teach.made_from), (run.folders.votes, vote.made_from)):
+    for folder, made_from in ((run.folders.teachers, teachers_made_from), (run.folders.votes, votes_made_from)):
         write_json(folder / "manifest.json", read_json(folder / "manifest.json") | {"made_from": made_from(run)})
     return run
 

@@ -8,13 +8,12 @@ import numpy as np
 import pytest
 
 from flows.stages import run_through
+from tasks.artefacts.averages import read_average_manifest
+from tasks.artefacts.teachers import HEADS, read_start, read_teachers_manifest, read_votes
 from tasks.config.params import lay_over, public_parameters, validate
 from tasks.config.values import as_yaml
-from tasks.pipeline import teach, vote
+from tasks.pipeline import average
 from tasks.pipeline.aggregate import release_answers
-from tasks.pipeline.averaging import rounds as average
-from tasks.pipeline.averaging.files import read_average_manifest
-from tasks.pipeline.teach import read_start
 from tasks.reports.statement_page import mechanism_texts
 from tasks.reports.summary import result
 from tasks.runtime.accounts import open_account
@@ -169,7 +168,7 @@ def test_averages_do_not_depend_on_who_carries_which_teachers(tmp_path, prepared
         own = {**teachers, "per_task": per_task}
         run = prepared(with_teachers(tmp_path / str(per_task), own, aggregation={"noise": "replay"}))
         run_through(run, "average", "vote")
-        found.append((read_start(run.folders), vote.read_votes(run.folders)))
+        found.append((read_start(run.folders), read_votes(run.folders)))
     for start, votes in found[1:]:
         np.testing.assert_array_equal(start.average.value, found[0][0].average.value)
         np.testing.assert_array_equal(start.average.control, found[0][0].average.control)
@@ -181,7 +180,7 @@ def test_averages_do_not_depend_on_who_carries_which_teachers(tmp_path, prepared
 def test_given_the_averages_a_record_touches_one_teacher_only(tmp_path, prepared):
     run = prepared(run_with(tmp_path, teachers={"batch": None}))
     run_through(run, "average", "teach")
-    before = read_tensors(run.folders.teachers / teach.HEADS)
+    before = read_tensors(run.folders.teachers / HEADS)
     # Another record of teacher 3, and the averages as they were released.
     images = np.array(read_array(run.folders.dataset / "train_images.npy"))
     assignment = read_array(run.folders.partition / "assignment.npy")
@@ -189,7 +188,7 @@ def test_given_the_averages_a_record_touches_one_teacher_only(tmp_path, prepared
     images[record] = 255 - images[record]
     np.save(run.folders.dataset / "train_images.npy", images)
     run_through(run, "teach", "teach")
-    after = read_tensors(run.folders.teachers / teach.HEADS)
+    after = read_tensors(run.folders.teachers / HEADS)
     changed = np.flatnonzero((before["weight"] != after["weight"]).any(axis=(1, 2)))
     assert changed.tolist() == [3]
 
@@ -233,7 +232,7 @@ def test_groups_vote_as_one_and_cost_what_votes_cost(tmp_path, prepared):
     blocks = {**ROUNDS, "averaging": "blocks", "block": 4, "centre": "shared"}
     run = prepared(with_teachers(tmp_path, blocks))
     run_through(run, "average", "aggregate")
-    assert vote.read_votes(run.folders).shape == (60, 3)
+    assert read_votes(run.folders).shape == (60, 3)
     statement = read_json(run.folders.statement)
     assert (statement["teachers"], statement["mechanism"]["block"]) == (3, 4)
     assert releases(run) == [from_json(statement["event"])]
@@ -328,8 +327,8 @@ def test_a_party_without_records_stands_still_and_votes_with_the_average(tmp_pat
     np.save(path, assignment)
     run_through(run, "average", "vote")
     average = read_start(run.folders).average
-    heads = read_tensors(run.folders.teachers / teach.HEADS)
+    heads = read_tensors(run.folders.teachers / HEADS)
     own = np.concatenate([heads["weight"][4].ravel(), heads["bias"][4]])
     np.testing.assert_array_equal(own, average.value.astype(np.float32))
-    assert teach.read_teachers_manifest(run.folders)["untrained"] == []
+    assert read_teachers_manifest(run.folders)["untrained"] == []
     assert (heads["weight"][5] != heads["weight"][4]).any()

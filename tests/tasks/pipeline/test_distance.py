@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 from flows.stages import run_through
+from tasks.artefacts.records import read_dataset
 from tasks.config.params import validate
 from tasks.config.values import merge
-from tasks.pipeline import dataset, distance, synthesize, tracking
+from tasks.pipeline import distance, synthesize, tracking
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_json, write_json
 from terrine.files import file_digest
@@ -37,7 +38,7 @@ def test_figures_are_those_of_the_sources_images_and_lie_in_the_private_zone(run
     assert set(figures["sources"]) == {"gaussian", "mixup:dead_leaves+stylegan"}
     seed = synthesize.stretch(run, synthesize.plan(run)[0]).seed
     gaussian = draw("gaussian", seed=seed, first=0, count=30, size=8, channels=1).numpy()
-    real = dataset.read_dataset(run.folders).train_images
+    real = read_dataset(run.folders).train_images
     expected = image_distance(scattering_extractor(1), gaussian, np.asarray(real), seed=0)
     assert figures["sources"]["gaussian"]["distance"] == pytest.approx(expected.distance, rel=1e-6)
     assert figures["all"]["rows"] == 90

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 import tasks.config.params
+from tasks.artefacts import records
 from tasks.config.params import Params, validate
 from tasks.config.values import merge
-from tasks.pipeline import dataset
 from tasks.pipeline.dataset import prepare_dataset
 from tasks.runtime.accounts import release_at_price
 from tasks.runtime.releases import identity_in_ledger
@@ -133,7 +133,7 @@ def test_images_alone_are_not_protected_where_whose_they_are_decides_what_the_po
         "ledger": BUDGET["ledger"],
     }
     with pytest.raises(SettingError, match=r"could be published. Set privacy\.unit=group"):
-        dataset.load_dataset(Run(tmp_path, "pool", validate(values)))
+        records.load_dataset(Run(tmp_path, "pool", validate(values)))
     assert len(
-        dataset.load_dataset(Run(tmp_path, "pool", validate(values | {"privacy": {"unit": "group"}}))).pool_images
+        records.load_dataset(Run(tmp_path, "pool", validate(values | {"privacy": {"unit": "group"}}))).pool_images
     )

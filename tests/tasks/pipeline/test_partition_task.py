@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tasks.artefacts.records import read_assignment, read_dataset
 from tasks.config.params import validate
 from tasks.config.values import merge
 from tasks.pipeline import dataset, partition
@@ -34,7 +35,7 @@ def test_more_teachers_than_records_are_refused_and_nothing_is_written(tmp_path)
 
 def test_labels_and_images_have_no_say_in_the_deal(tmp_path):
     run = make(tmp_path, partition={"teachers": 40})
-    stored = dataset.read_dataset(run.folders)
+    stored = read_dataset(run.folders)
     other = replace(stored, train_labels=stored.train_labels[::-1].copy(), train_images=stored.train_images[::-1])
     dealt = run.params.partition.deal(stored, None, run.params.seed)
     assert run.params.partition.deal(other, None, run.params.seed).tolist() == dealt.tolist()
@@ -61,8 +62,8 @@ def test_all_records_of_a_group_go_to_one_teacher(tmp_path):
         ledger={"epsilon": 5, "account": "own"},
     )
     partition.deal_records.fn(run)
-    assignment = partition.read_assignment(run.folders)
-    stored = dataset.read_dataset(run.folders)
+    assignment = read_assignment(run.folders)
+    stored = read_dataset(run.folders)
     for group in np.unique(stored.train_groups):
         assert len(set(assignment[stored.train_groups == group])) == 1
     assert read_json(run.folders.partition / "manifest.json")["every_group_in_exactly_one_part"] is True
@@ -96,8 +97,8 @@ def test_the_kind_decides_how_different_the_teachers_are(tmp_path, settings, dis
     assert distance[0] <= manifest["labels"]["label_distance"]["mean"] <= distance[1]
     assert manifest["kind"] == settings["kind"]
     histograms = read_array(run.folders.partition / "label_histograms.npy")
-    stored = dataset.read_dataset(run.folders)
-    assignment = partition.read_assignment(run.folders)
+    stored = read_dataset(run.folders)
+    assignment = read_assignment(run.folders)
     for teacher in range(9):
         expected = np.bincount(stored.train_labels[assignment == teacher], minlength=10)
         assert np.array_equal(histograms[teacher], expected)
@@ -130,9 +131,9 @@ def test_every_party_is_a_teacher(tmp_path):
     held = np.repeat(NAMES[np.arange(40) % 4], 3)
     run = own_arrays(tmp_path, held, privacy={"unit": "group"})
     partition.deal_records.fn(run)
-    stored = dataset.read_dataset(run.folders)
+    stored = read_dataset(run.folders)
     assert stored.party_names == ("east", "north", "south", "west")
-    assert np.array_equal(partition.read_assignment(run.folders), stored.train_parties)
+    assert np.array_equal(read_assignment(run.folders), stored.train_parties)
     manifest = read_json(run.folders.partition / "manifest.json")
     assert manifest["parties"] == ["east", "north", "south", "west"]
     assert manifest["every_group_in_exactly_one_part"] is True

@@ -7,9 +7,10 @@ import pytest
 import torch
 
 from flows.stages import run_through
+from tasks.artefacts.images import read_backbone, read_queries
 from tasks.config.params import validate
 from tasks.config.values import merge
-from tasks.pipeline import pretrain, synthesize
+from tasks.pipeline import pretrain
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_json
 from terrine.errors import SettingError
@@ -49,13 +50,13 @@ def test_every_kind_with_weights_is_pretrained_and_stored(tmp_path, backbone):
     run = make(tmp_path, backbone=backbone)
     initial = {name: value.clone() for name, value in pretrain._build(run).state_dict().items()}
     pretrain.pretrain_backbone.fn(run)
-    stored = pretrain.read_backbone(run.folders)
+    stored = read_backbone(run.folders)
     manifest = read_json(run.folders.backbone / "manifest.json")
     assert len(manifest["history"]) == 1
     assert manifest["sha256"] == file_digest(run.folders.backbone / "backbone.safetensors")
     trained = {name for name, value in stored.named_parameters() if not torch.equal(value, initial[name])}
     assert trained
-    queries = synthesize.read_queries(run.folders)
+    queries = read_queries(run.folders)
     features = features_in_batches(stored, queries.images, queries.batches, "original")
     assert features.shape == (32, stored.feature_dim)
     assert np.isfinite(features).all()
@@ -64,8 +65,8 @@ def test_every_kind_with_weights_is_pretrained_and_stored(tmp_path, backbone):
 def test_concatenated_features_are_standardised_by_the_queries_under_original_statistics(tmp_path):
     run = make(tmp_path, backbone=CONCATENATED)
     pretrain.pretrain_backbone.fn(run)
-    queries = synthesize.read_queries(run.folders)
-    features = features_in_batches(pretrain.read_backbone(run.folders), queries.images, queries.batches, "original")
+    queries = read_queries(run.folders)
+    features = features_in_batches(read_backbone(run.folders), queries.images, queries.batches, "original")
     assert np.abs(features.mean(axis=0)).max() < 0.05
     deviation = features.std(axis=0)
     assert deviation[:20] == pytest.approx(1, abs=0.1)
@@ -85,7 +86,7 @@ def test_a_network_may_keep_its_initial_weights_as_in_classic_pate(tmp_path):
     run = make(tmp_path, backbone={"kind": "pate_cnn", "weights": "initial"}, pretraining={"images": None})
     pretrain.pretrain_backbone.fn(run)
     built = pretrain._build(run).state_dict()
-    stored = pretrain.read_backbone(run.folders).state_dict()
+    stored = read_backbone(run.folders).state_dict()
     assert all(torch.equal(stored[name], built[name]) for name in built)
     assert read_json(run.folders.backbone / "manifest.json")["origin"] == "nothing: its weights are random"
 
@@ -187,11 +188,11 @@ def test_a_projection_forgets_the_deformations_that_are_named(tmp_path):
     )
     for run in (digits, cells):
         pretrain.pretrain_backbone.fn(run)
-    images = np.asarray(synthesize.read_queries(digits.folders).images)
+    images = np.asarray(read_queries(digits.folders).images)
     straight, turned = (torch.from_numpy(np.rot90(images, turns, axes=(2, 3)).copy()) for turns in (0, 1))
 
     def moved(run) -> float:
-        backbone = pretrain.read_backbone(run.folders)
+        backbone = read_backbone(run.folders)
         with torch.no_grad():
             before, after = (backbone.features(as_float(images), "current") for images in (straight, turned))
         return float((before - after).norm() / before.norm())

@@ -5,10 +5,10 @@ import pytest
 import safetensors.torch
 
 from flows.stages import run_through
+from tasks.artefacts.images import read_queries
+from tasks.artefacts.records import read_dataset, read_pool_labels
 from tasks.config.params import lay_over, validate
 from tasks.config.values import merge
-from tasks.pipeline import synthesize
-from tasks.pipeline.dataset import read_dataset, read_pool_labels
 from tasks.pipeline.figures.answer_accuracy import pool_truth
 from tasks.pipeline.student import student_pool
 from tasks.runtime.run import SPLIT_SEED, Run
@@ -51,7 +51,7 @@ def test_private_records_pool_and_test_images_are_three_parts_and_the_manifest_s
         "private in pool": 0,
         "test in private": 0,
     }
-    queries = synthesize.read_queries(finished.folders)
+    queries = read_queries(finished.folders)
     asked = np.concatenate(
         [queries.images[batch] for batch, kind in zip(queries.batches, queries.sources, strict=True) if kind == "pool"]
     )
@@ -99,7 +99,7 @@ def test_right_answers_are_counted_against_the_pools_labels(finished):
 def test_a_querys_truth_is_the_label_of_its_own_image(finished):
     whole = load_dataset("digits", size=8, seed=SPLIT_SEED)
     labels = dict(zip((image.tobytes() for image in whole.test_images), whole.test_labels.tolist(), strict=True))
-    truth, queries = pool_truth(finished), synthesize.read_queries(finished.folders)
+    truth, queries = pool_truth(finished), read_queries(finished.folders)
     for batch, kind in zip(queries.batches, queries.sources, strict=True):
         for query in batch:
             known = labels[queries.images[query].tobytes()] if kind == "pool" else -1

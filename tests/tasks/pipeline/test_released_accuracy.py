@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 
+from tasks.artefacts.records import read_dataset, write_dataset
 from tasks.config.params import validate
 from tasks.config.values import merge
-from tasks.pipeline.dataset import read_dataset, write_dataset
-from tasks.pipeline.figures import released_accuracy
 from tasks.pipeline.figures.released_accuracy import check_use_of_accuracy, held_out_units, release_accuracy
 from tasks.reports import accuracy as shown
 from tasks.runtime.accounts import open_account
@@ -39,8 +38,7 @@ def make(tmp_path, monkeypatch):
         write_dataset(run.folders, dataset, dataset.describe() | {"class_names": ["a", "b"], "declared": True})
         write_json(run.folders.student / "manifest.json", {"student": run.params.student.kind})
         monkeypatch.setattr(
-            released_accuracy,
-            "right_answers",
+            "tasks.pipeline.figures.released_accuracy.right_answers",
             lambda run, dataset: np.arange(len(dataset.test_labels)) < right * records,
         )
         return run

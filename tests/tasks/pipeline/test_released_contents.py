@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from flows.stages import run_through
+from tasks.artefacts.images import read_queries
 from tasks.config.params import lay_over, validate
-from tasks.pipeline import aggregate, student, synthesize
+from tasks.pipeline import aggregate, student
 from tasks.reports.board_page import board_page
 from tasks.reports.statement_page import languages, read_statement
 from tasks.reports.summary import for_anybody
@@ -109,7 +110,7 @@ def test_a_release_of_a_pool_has_none_of_its_images_and_names_how_many_are_publi
 
 def test_reference_images_of_a_mixed_set_are_its_synthetic_ones(images):
     run, statement = finished(images, IMAGES, queries={"sources": {"pool": 2, "gaussian": 1}})
-    queries = synthesize.read_queries(run.folders)
+    queries = read_queries(run.folders)
     drawn = np.concatenate(
         [queries.images[batch] for batch, kind in zip(queries.batches, queries.sources, strict=True) if kind != "pool"]
     )

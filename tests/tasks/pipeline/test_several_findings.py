@@ -9,16 +9,17 @@ import pytest
 from PIL import Image
 
 from flows.stages import run_through
+from tasks.artefacts.records import read_dataset
+from tasks.artefacts.released import read_student
+from tasks.artefacts.teachers import read_votes
 from tasks.auditing.canaries import _check_auditable, audit_canaries
 from tasks.auditing.mechanisms import audit
 from tasks.auditing.membership import audit_student
 from tasks.auditing.neighbours import _chosen
 from tasks.config.params import lay_over, validate
-from tasks.pipeline.dataset import read_dataset
 from tasks.pipeline.evaluate import figures_of_findings
 from tasks.pipeline.report import write_report
-from tasks.pipeline.student import read_answers, read_student
-from tasks.pipeline.vote import read_votes
+from tasks.pipeline.student import read_answers
 from tasks.reports.statement_page import read_statement
 from tasks.reports.summary import result
 from tasks.runtime.run import Run

@@ -8,9 +8,12 @@ import pandas as pd
 import pytest
 
 from flows.stages import run_through
+from tasks.artefacts.images import read_pretraining, read_queries
+from tasks.artefacts.records import read_dataset
+from tasks.artefacts.released import read_student
 from tasks.config.params import lay_over, validate
 from tasks.config.values import merge
-from tasks.pipeline import dataset, evaluate, student, synthesize
+from tasks.pipeline import dataset, evaluate, student
 from tasks.pipeline.figures.released_accuracy import right_answers
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_json, read_table, write_json, write_table
@@ -62,7 +65,7 @@ CASES = [
 
 def write_answers(run, mechanism="histogram", answered=120):
     """Write a release about the queries as the aggregate stage does: how bright an image is decides its class."""
-    queries = synthesize.read_queries(run.folders)
+    queries = read_queries(run.folders)
     brightness = np.asarray(queries.images).mean((1, 2, 3))
     labels = (np.argsort(np.argsort(brightness)) * CLASSES // len(brightness)).astype(np.int64)
     given = np.arange(len(labels)) < answered
@@ -106,7 +109,7 @@ def test_every_kind_is_trained_where_there_is_no_private_zone(prepared, tmp_path
     assert not (run.root / "data" / "private").exists()
     (run.root / "data" / "private").touch()  # whoever tries to read or write below it fails
     student.train_student.fn(run)
-    own, head, manifest = student.read_student(run.folders)
+    own, head, manifest = read_student(run.folders)
     assert manifest["kind"] == settings["kind"]
     assert head.classes == CLASSES
     assert head.features == own.feature_dim
@@ -154,8 +157,8 @@ def test_pretraining_images_are_looked_at_where_no_answers_are_needed(prepared, 
     assert len(pool.images) == 160 + 48
     assert sorted(set(pool.sources)) == ["dead_leaves", "gaussian", "stylegan"]
     assert max(len(batch) for batch in pool.batches) <= 40
-    np.testing.assert_array_equal(pool.images[:160], synthesize.read_queries(run.folders).images)
-    np.testing.assert_array_equal(pool.images[160:], synthesize.read_pretraining(run.folders))
+    np.testing.assert_array_equal(pool.images[:160], read_queries(run.folders).images)
+    np.testing.assert_array_equal(pool.images[160:], read_pretraining(run.folders))
     assert len(student.student_pool(Run(run.root, run.name, with_student(run, pool=20))).images) == 180
     assert len(student.student_pool(Run(run.root, run.name, with_student(run, kind="full"))).images) == 160
 
@@ -179,8 +182,8 @@ def test_the_evaluation_is_of_the_students_own_backbone(prepared, tmp_path):
     evaluate.evaluate_student.fn(run)
     assert run.folders.evaluation.is_relative_to(run.folders.private)
     figures = read_json(run.folders.evaluation)
-    own, head, _ = student.read_student(run.folders)
-    test = dataset.read_dataset(run.folders)
+    own, head, _ = read_student(run.folders)
+    test = read_dataset(run.folders)
     from terrine.determinism.randomness import numpy_generator
 
     order = numpy_generator(0, "evaluation order").permutation(len(test.test_labels))
@@ -196,7 +199,7 @@ def test_all_figures_are_those_of_the_student_as_served(prepared, tmp_path):
     student.train_student.fn(run)
     dataset.prepare_dataset.fn(run)
     evaluate.evaluate_student.fn(run)
-    test, figures = dataset.read_dataset(run.folders), read_json(run.folders.evaluation)
+    test, figures = read_dataset(run.folders), read_json(run.folders.evaluation)
     said = StudentModel.load(run.folders.student).predict(np.asarray(test.test_images)).argmax(axis=1)
     in_batches = evaluate.probabilities(run, test.test_images).argmax(axis=1)
     served, other = ((each == test.test_labels).mean() for each in (said, in_batches))
@@ -210,7 +213,7 @@ def test_all_figures_are_those_of_the_student_as_served(prepared, tmp_path):
 def test_test_images_belong_together_where_the_data_have_groups_and_not_where_they_have_names(prepared, tmp_path):
     run = prepared("small_cnn", tmp_path)
     dataset.prepare_dataset.fn(run)
-    test = dataset.read_dataset(run.folders)
+    test = read_dataset(run.folders)
     assert test.test_groups is None
     np.testing.assert_array_equal(test.test_units, test.test_names)
     grouped = replace(test, test_groups=test.test_names // 2)
@@ -223,7 +226,7 @@ def test_what_is_released_of_the_accuracy_is_found_image_by_image_whatever_its_c
     assert run.params.student.statistics == "current"
     student.train_student.fn(run)
     dataset.prepare_dataset.fn(run)
-    test = dataset.read_dataset(run.folders)
+    test = read_dataset(run.folders)
     right = right_answers(run, test)
     for some in (np.arange(7), np.arange(40, 5, -1)):
         fewer = replace(test, test_images=test.test_images[some], test_labels=test.test_labels[some])
@@ -240,10 +243,10 @@ def test_a_student_whose_file_was_changed_by_a_byte_is_refused(prepared, tmp_pat
         path.unlink()  # the backbone's is a link: its public twin must stay as it is
         path.write_bytes(bytes(content))
         with pytest.raises(ArtefactError, match=name):
-            student.read_student(run.folders)
+            read_student(run.folders)
         content[-1] ^= 1
         path.write_bytes(bytes(content))
-    student.read_student(run.folders)
+    read_student(run.folders)
 
 
 def test_labels_are_smoothed_or_corrected_as_the_parameters_say(prepared, tmp_path):
@@ -255,9 +258,9 @@ def test_labels_are_smoothed_or_corrected_as_the_parameters_say(prepared, tmp_pa
     assert student.read_answers(smoothed)[1].described == {"answers": "labels", "label_smoothing": 0.1}
     student.train_student.fn(run)
     table = read_table(run.folders.answers / "answers.parquet")
-    own, head, _ = student.read_student(run.folders)
+    own, head, _ = read_student(run.folders)
     features = features_in_batches(
-        own, *(getattr(synthesize.read_queries(run.folders), name) for name in ("images", "batches")), "current"
+        own, *(getattr(read_queries(run.folders), name) for name in ("images", "batches")), "current"
     )
     right = predict(head, features[rows]).argmax(1) == table["label"].to_numpy()[rows]
     assert right.mean() > 0.6

@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 
 from flows.stages import run_through
+from tasks.artefacts.images import read_pretraining, read_queries
 from tasks.config.params import validate
 from tasks.config.sections import Images
 from tasks.pipeline import synthesize
+from tasks.pipeline.synthesize import drawing_cost
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_json
 from terrine.determinism.randomness import derive_seed
@@ -35,7 +37,7 @@ def make(root, **overrides):
 
 def draw_all(run):
     run_through(run, "synthesize", "synthesize")
-    return synthesize.read_queries(run.folders)
+    return read_queries(run.folders)
 
 
 @pytest.mark.parametrize("count", [1, 7, 50, 1001])
@@ -127,12 +129,12 @@ def test_the_manifest_holds_the_digests_of_the_files_and_the_cost_is_known_to_ev
     assert [shard["sha256"] for shard in shards] == [
         file_digest(run.folders.images / shard["file"]) for shard in shards
     ]
-    cost = synthesize.drawing_cost(Run(tmp_path, "another", run.params))
+    cost = drawing_cost(Run(tmp_path, "another", run.params))
     assert cost["images"] == 50
     assert cost["bytes"] == sum((run.folders.images / shard["file"]).stat().st_size for shard in shards)
     assert cost["images_per_second"] > 0
     synthesize.shard_path(run, synthesize.plan(run)[0]).with_suffix(".json").unlink()
-    assert synthesize.drawing_cost(run) == {}
+    assert drawing_cost(run) == {}
 
 
 def test_images_are_mapped_and_not_loaded(tmp_path, monkeypatch):
@@ -155,6 +157,6 @@ def test_pretraining_images_are_other_images_than_the_queries(tmp_path):
     values["pretraining"]["images"] = {"count": 20, "sources": {"gaussian": 1}}
     run = Run(tmp_path, "small", validate(values))
     queries = draw_all(run).images
-    pretraining = synthesize.read_pretraining(run.folders)
+    pretraining = read_pretraining(run.folders)
     assert len(pretraining) == 20
     assert not {image.tobytes() for image in pretraining} & {image.tobytes() for image in queries}

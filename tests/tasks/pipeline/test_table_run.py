@@ -8,19 +8,18 @@ import pytest
 import yaml
 
 from flows.stages import run_through
+from tasks.artefacts import features
+from tasks.artefacts.images import read_queries
+from tasks.artefacts.records import read_assignment, read_dataset
+from tasks.artefacts.teachers import read_states, read_votes, teacher_file
 from tasks.config.params import lay_over, validate
 from tasks.pipeline import (
     aggregate,
-    dataset,
     distance,
     evaluate,
-    features,
-    partition,
     report,
     student,
     synthesize,
-    teach,
-    vote,
 )
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_json, read_tensors
@@ -93,7 +92,7 @@ def test_a_table_goes_through_every_stage_and_its_student_predicts(tmp_path):
     # So many votes that no draw of the secure noise decides whether the test passes: in ten runs 23 to 26 points ahead.
     run = made(tmp_path, partition={"teachers": 40}, aggregation={"epsilon": 20})
     taught(run)
-    assert vote.read_votes(run.folders).shape == (400, 40)
+    assert read_votes(run.folders).shape == (400, 40)
     aggregate.release_answers.fn(run)
     student.train_student.fn(run)
     evaluate.evaluate_student.fn(run)
@@ -124,8 +123,8 @@ def test_a_table_goes_through_every_stage_and_its_student_predicts(tmp_path):
 def test_queries_are_the_public_rows_and_teachers_see_none_of_them(tmp_path):
     write(tmp_path, adult(600))
     run = made(tmp_path, queries={"count": 10_000})
-    queries = synthesize.read_queries(run.folders)
-    private = dataset.read_dataset(run.folders)
+    queries = read_queries(run.folders)
+    private = read_dataset(run.folders)
     assert len(queries.images) + len(private.train_labels) + len(private.test_labels) == 600
     assert queries.images.dtype == np.float32
     assert len(queries.images[0]) == len(private.column_names)
@@ -134,7 +133,7 @@ def test_queries_are_the_public_rows_and_teachers_see_none_of_them(tmp_path):
     assert max(sizes) - min(sizes) <= 1
     np.testing.assert_array_equal(features.query_features(run, "original"), queries.images)
     fewer = made(tmp_path, queries={"count": 50})
-    np.testing.assert_array_equal(synthesize.read_queries(fewer.folders).images, queries.images[:50])
+    np.testing.assert_array_equal(read_queries(fewer.folders).images, queries.images[:50])
 
 
 def test_no_private_value_reaches_the_public_zone(tmp_path):
@@ -158,20 +157,20 @@ def test_one_private_row_touches_one_teacher(tmp_path, kind):
     run = made(tmp_path, teachers={"kind": kind})
     taught(run)
     before = states(run)
-    private = dataset.read_dataset(run.folders).train_images
-    labels = dataset.read_dataset(run.folders).train_labels
+    private = read_dataset(run.folders).train_images
+    labels = read_dataset(run.folders).train_labels
     _, _, query, test = table._split(run.params.data, tmp_path / "adult.csv", 0)
     index = np.flatnonzero(~(query | test))[40]
     rows[index][0], rows[index][-1] = "18", ">50K" if rows[index][-1] == "<=50K" else "<=50K"
     write(tmp_path, rows)
     run = made(tmp_path, teachers={"kind": kind})
-    assert (dataset.read_dataset(run.folders).train_labels != labels).sum() == 1
-    assert (dataset.read_dataset(run.folders).train_images != private).any(axis=1).nonzero()[0].tolist() == [40]
+    assert (read_dataset(run.folders).train_labels != labels).sum() == 1
+    assert (read_dataset(run.folders).train_images != private).any(axis=1).nonzero()[0].tolist() == [40]
     taught(run)
     differs = [
         any(not np.array_equal(a[name], b[name]) for name in a) for a, b in zip(before, states(run), strict=True)
     ]
-    assert differs == [teacher == partition.read_assignment(run.folders)[40] for teacher in range(12)]
+    assert differs == [teacher == read_assignment(run.folders)[40] for teacher in range(12)]
 
 
 def test_a_row_with_an_id_that_is_taken_out_touches_one_teacher_and_no_query(tmp_path):
@@ -182,12 +181,12 @@ def test_a_row_with_an_id_that_is_taken_out_touches_one_teacher_and_no_query(tmp
     taught(run)
     before = states(run)
     queries = [path.read_bytes() for path in sorted(run.folders.images.iterdir())]
-    names = dataset.read_dataset(run.folders).train_names.tolist()
+    names = read_dataset(run.folders).train_names.tolist()
     victim = next(number for number in range(200, 500) if name_codes([f"row {number:03d}"])[0] in names)
     with open(tmp_path / "adult.csv", "w", newline="") as file:
         csv.writer(file).writerows([[*HEADER, "key"], *rows[:victim], *rows[victim + 1 :]])
     run = made(tmp_path, data={"id": "key"})
-    assert len(dataset.read_dataset(run.folders).train_names) == len(names) - 1
+    assert len(read_dataset(run.folders).train_names) == len(names) - 1
     assert [path.read_bytes() for path in sorted(run.folders.images.iterdir())] == queries
     taught(run)
     differs = [
@@ -197,16 +196,16 @@ def test_a_row_with_an_id_that_is_taken_out_touches_one_teacher_and_no_query(tmp
 
 
 def states(run):
-    return list(teach.read_states(run.folders, range(12)))
+    return list(read_states(run.folders, range(12)))
 
 
 def test_a_partition_by_party_reads_a_column_of_the_table(tmp_path):
     write(tmp_path, adult(600))
     run = made(tmp_path, data={"party": "sex"}, partition={"teachers": 2, "kind": "party"})
     taught(run)
-    assert not any(name.startswith("sex") for name in dataset.read_dataset(run.folders).column_names)
-    assert vote.read_votes(run.folders).shape[1] == 2
-    assert len(read_tensors(run.folders.teachers / teach.teacher_file(1))) == 1
+    assert not any(name.startswith("sex") for name in read_dataset(run.folders).column_names)
+    assert read_votes(run.folders).shape[1] == 2
+    assert len(read_tensors(run.folders.teachers / teacher_file(1))) == 1
 
 
 @pytest.mark.parametrize(

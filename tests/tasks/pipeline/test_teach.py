@@ -10,9 +10,11 @@ import pytest
 import torch
 
 from flows.stages import run_through
+from tasks.artefacts.records import read_assignment, read_dataset
+from tasks.artefacts.teachers import HEADS, read_states, read_teachers_manifest, read_votes, teacher_file, work_folder
 from tasks.config.params import lay_over, validate
 from tasks.config.values import merge
-from tasks.pipeline import dataset, partition, teach, vote
+from tasks.pipeline import teach, vote
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_tensors
 from terrine.errors import ArtefactError, InputError, SettingError
@@ -75,7 +77,7 @@ def prepared(made):
 
 def taught(run):
     run_through(run, "teach", "vote")
-    return folder_digest(run.folders.teachers), vote.read_votes(run.folders)
+    return folder_digest(run.folders.teachers), read_votes(run.folders)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -91,15 +93,15 @@ def test_one_record_touches_one_teacher(prepared, tmp_path):
     """The disjointness the guarantee rests on, seen in the weights: exchange a record, and one head changes."""
     run = prepared(tmp_path)
     taught(run)
-    before = read_tensors(run.folders.teachers / teach.HEADS)
+    before = read_tensors(run.folders.teachers / HEADS)
     images = np.load(run.folders.dataset / "train_images.npy")
     record = 17
     images[record] = 255 - images[record]
     np.save(run.folders.dataset / "train_images.npy", images)
     taught(run)
-    after = read_tensors(run.folders.teachers / teach.HEADS)
+    after = read_tensors(run.folders.teachers / HEADS)
     changed = np.flatnonzero((before["weight"] != after["weight"]).any(axis=(1, 2)))
-    assert changed.tolist() == [partition.read_assignment(run.folders)[record]]
+    assert changed.tolist() == [read_assignment(run.folders)[record]]
 
 
 def test_one_record_touches_one_network(prepared, tmp_path):
@@ -109,7 +111,7 @@ def test_one_record_touches_one_network(prepared, tmp_path):
     states = []
     for _ in range(2):
         taught(run)
-        states.append(list(teach.read_states(run.folders, range(11))))
+        states.append(list(read_states(run.folders, range(11))))
         images = np.load(path)
         images[17] = 255 - images[17]
         np.save(path, images)
@@ -118,12 +120,12 @@ def test_one_record_touches_one_network(prepared, tmp_path):
         for number, (one, other) in enumerate(zip(*states, strict=True))
         if any(not np.array_equal(one[name], other[name]) for name in one)
     ]
-    assert changed == [partition.read_assignment(run.folders)[17]]
+    assert changed == [read_assignment(run.folders)[17]]
 
 
 def test_what_another_setting_left_in_the_work_folder_is_not_used(prepared, tmp_path):
     one, two = prepared(tmp_path), Run(tmp_path, "small", validate(VALUES | {"teachers": {"ridge": 1.0}}))
-    assert teach.work_folder(one) != teach.work_folder(two)
+    assert work_folder(one) != work_folder(two)
 
 
 @pytest.mark.parametrize("kind", ["scratch", "estimator"])
@@ -151,10 +153,10 @@ def test_of_teachers_kept_one_by_one_only_the_missing_are_trained(prepared, tmp_
 def test_features_are_extracted_only_for_kinds_that_learn_from_them(prepared, tmp_path):
     run = prepared(tmp_path, KINDS["scratch"])
     teach.extract_features.fn(run)
-    assert not (teach.work_folder(run) / "features.npy").exists()
+    assert not (work_folder(run) / "features.npy").exists()
     run = prepared(tmp_path / "linear")
     teach.extract_features.fn(run)
-    assert (teach.work_folder(run) / "features.npy").exists()
+    assert (work_folder(run) / "features.npy").exists()
 
 
 @pytest.mark.parametrize("kind", ["linear", "scratch"])
@@ -199,13 +201,13 @@ def test_teachers_that_never_saw_a_class_are_counted_in_the_private_manifest_and
 ):
     many = {"partition": {"teachers": 200}, "data": {"test_fraction": 0.2}}
     run = prepared(tmp_path, {**many, "teachers": {"per_task": 100}, "tracking": {"private_metrics": False}})
-    labels = dataset.read_dataset(run.folders).train_labels
-    assignment = partition.read_assignment(run.folders)
+    labels = read_dataset(run.folders).train_labels
+    assignment = read_assignment(run.folders)
     expected = sum(len(set(labels[assignment == teacher])) < 10 for teacher in range(200))
     assert expected > 0
     with caplog.at_level(logging.INFO):
         taught(run)
-    assert teach.read_teachers_manifest(run.folders)["teachers_missing_a_class"] == expected
+    assert read_teachers_manifest(run.folders)["teachers_missing_a_class"] == expected
     assert "never saw" not in caplog.text
     public = prepared(tmp_path / "public", many)
     with caplog.at_level(logging.INFO):
@@ -216,7 +218,7 @@ def test_teachers_that_never_saw_a_class_are_counted_in_the_private_manifest_and
 def test_a_teacher_whose_file_was_changed_does_not_vote(prepared, tmp_path):
     run = prepared(tmp_path, KINDS["estimator"])
     taught(run)
-    path = run.folders.teachers / teach.teacher_file(3)
+    path = run.folders.teachers / teacher_file(3)
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
     path.unlink()
@@ -249,7 +251,7 @@ def test_a_block_of_votes_that_was_cast_is_not_cast_again(prepared, tmp_path, mo
         vote.collect_votes.fn(run)
     vote.collect_votes.fn(run)
     assert calls == [4, 4, 3, 3]
-    np.testing.assert_array_equal(vote.read_votes(run.folders), expected)
+    np.testing.assert_array_equal(read_votes(run.folders), expected)
     assert not vote.work_folder(run).exists()
 
 
@@ -281,16 +283,14 @@ def test_teachers_with_too_few_records_vote_by_a_rule_and_move_nobody(prepared, 
     _, before = taught(whole)
     redealt(run, {2: 1, 4: 0, 5: 0, 6: 0, 7: 0})  # all of the second task's
     _, votes = taught(run)
-    manifest = teach.read_teachers_manifest(run.folders)
+    manifest = read_teachers_manifest(run.folders)
     untrained = [2, 4, 5, 6, 7]
     assert manifest["untrained"] == untrained
-    assert teach.read_teachers_manifest(whole.folders)["untrained"] == []
+    assert read_teachers_manifest(whole.folders)["untrained"] == []
     np.testing.assert_array_equal(votes[:, untrained], votes_without_records(untrained, 24, 10, seed=run.params.seed))
     others = [0, 1, 3, 8]
     np.testing.assert_array_equal(votes[:, others], before[:, others])
-    for one, other in zip(
-        teach.read_states(whole.folders, others), teach.read_states(run.folders, others), strict=True
-    ):
+    for one, other in zip(read_states(whole.folders, others), read_states(run.folders, others), strict=True):
         assert all(one[name].tobytes() == other[name].tobytes() for name in one)
 
 
@@ -359,7 +359,9 @@ def test_features_of_mixed_batches_are_refused(prepared, tmp_path, kind, mistake
 def test_an_array_of_features_is_refused_wherever_it_comes_from(prepared, tmp_path, monkeypatch):
     run = prepared(tmp_path)
     teach.extract_features.fn(run)
-    monkeypatch.setattr(teach, "record_inputs", lambda run, *_: np.load(teach.work_folder(run) / "features.npy"))
+    monkeypatch.setattr(
+        "tasks.artefacts.teachers.record_inputs", lambda run, *_: np.load(work_folder(run) / "features.npy")
+    )
     with pytest.raises(InputError, match="not computed teacher by teacher"):
         teach.train_group.fn(run, teach.groups(run)[0])
 
@@ -367,9 +369,9 @@ def test_an_array_of_features_is_refused_wherever_it_comes_from(prepared, tmp_pa
 def test_features_of_which_nothing_says_how_they_were_made_are_made_anew(prepared, tmp_path):
     run = prepared(tmp_path)
     teach.extract_features.fn(run)
-    features = teach.work_folder(run) / "features.npy"
+    features = work_folder(run) / "features.npy"
     expected = features.read_bytes()
-    (teach.work_folder(run) / "features.json").unlink()
+    (work_folder(run) / "features.json").unlink()
     features.write_bytes(b"half of it")
     teach.extract_features.fn(run)
     assert features.read_bytes() == expected

@@ -6,10 +6,9 @@ from threading import Event
 
 import pytest
 
-from tasks.runtime import leftovers
 from tasks.runtime.databases import lay_out
 from tasks.runtime.locks import at_work, making, when_alone
-from tasks.runtime.store import Folders
+from tasks.runtime.store import Folders, leftovers_of_project, leftovers_of_run, remove_leftovers
 
 
 def test_a_run_is_made_by_one_at_a_time_and_whoever_waits_says_so(tmp_path, caplog):
@@ -78,7 +77,7 @@ def test_what_the_dead_left_is_cleared_when_nobody_makes_a_run_and_nothing_else_
     for path in (*dead, *kept):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("" if "cache" in path.parts and path.parent.name != "ab" else "content")
-    leftovers.remove(leftovers.of_a_run(folders) + leftovers.of_the_project(tmp_path))
+    remove_leftovers(leftovers_of_run(folders) + leftovers_of_project(tmp_path))
     assert [path for path in dead if path.exists()] == []
     assert all(path.exists() for path in kept)
 

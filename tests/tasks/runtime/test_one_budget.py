@@ -5,9 +5,10 @@ import shutil
 import numpy as np
 import pytest
 
+from tasks.artefacts.records import load_dataset
 from tasks.config.params import validate
 from tasks.config.values import merge, parse_assignment
-from tasks.pipeline.dataset import load_dataset, prepare_dataset, write_prepared
+from tasks.pipeline.dataset import prepare_dataset, write_prepared
 from tasks.runtime.accounts import open_account, release_at_price
 from tasks.runtime.parameters import _count
 from tasks.runtime.releases import identity_in_ledger

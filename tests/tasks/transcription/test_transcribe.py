@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from flows.stages import run_through
+from tasks.artefacts.records import read_dataset
 from tasks.config.params import validate
 from tasks.config.values import merge
-from tasks.pipeline import dataset
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_array, read_json
 from tasks.transcription import release, teach
@@ -283,7 +283,7 @@ def test_a_client_with_too_few_records_says_that_all_classes_are_equally_likely_
     teacher = {"teacher": {"architecture": architecture, "epochs": 1, "batch": 32}}
     run = new_run(tmp_path, {"transcription": {"per_task": 3, **teacher, **student}})
     run_through(run, "dataset", "teach")
-    images = torch.from_numpy(np.array(dataset.read_dataset(run.folders).test_images[:6]))
+    images = torch.from_numpy(np.array(read_dataset(run.folders).test_images[:6]))
     before = [read_clients(run, group).probabilities(images) for group in groups(run)]
     path = run.folders.partition / "assignment.npy"
     assignment = np.array(read_array(path))
@@ -339,7 +339,7 @@ def test_two_records_that_nothing_but_their_labels_tells_apart_are_refused_and_n
 ):
     run = new_run(tmp_path, LABELS)
     run_through(run, "dataset", "partition")
-    found = dataset.read_dataset(run.folders)
+    found = read_dataset(run.folders)
     names, images = found.record_names.copy(), np.array(found.train_images)
     names[6] = names[5]
     monkeypatch.setattr(teach, "read_dataset", lambda folders: replace(found, train_names=names, train_images=images))
@@ -354,7 +354,7 @@ def test_a_label_that_was_said_of_many_records_at_once_is_told_once(tmp_path, mo
     """Of thirty frames of a file, each with an answer of its own, a majority would say the label."""
     run = new_run(tmp_path, LABELS)
     run_through(run, "dataset", "partition")
-    found = dataset.read_dataset(run.folders)
+    found = read_dataset(run.folders)
     name = np.arange(found.records) // 30
     labels = found.train_labels[name * 30]
     monkeypatch.setattr(
@@ -547,7 +547,7 @@ def test_on_one_budget_labels_and_whole_records_exclude_one_another(prepared, fi
 
 
 def test_a_record_more_with_one_client_moves_no_other(tmp_path):
-    from tasks.pipeline.dataset import read_dataset
+    from tasks.artefacts.records import read_dataset
 
     linear = {
         "transcription": {

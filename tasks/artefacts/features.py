@@ -10,9 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
+from tasks.artefacts.images import read_backbone, read_queries
 from tasks.config.values import digest
-from tasks.pipeline.pretrain import read_backbone
-from tasks.pipeline.synthesize import read_queries
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_array, write_array
 from terrine.device import resolve_device

@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
+from tasks.artefacts.averages import AVERAGE, OWN, rounds, write_averages
+from tasks.artefacts.records import in_groups
+from tasks.artefacts.teachers import group_name, inputs_of_teachers, records_of, teacher_context
 from tasks.config.values import digest
-from tasks.pipeline.averaging.files import AVERAGE, OWN, rounds, write_averages
-from tasks.pipeline.partition import in_groups
-from tasks.pipeline.teach import group_name, inputs_of_teachers, records_of, teacher_context
 from tasks.runtime.accounts import ledger_account, release_at_price
 from tasks.runtime.identity import Inputs, record_data_change, remembered
 from tasks.runtime.releases import CENTRE, averaging_of, check_releases, identity_in_ledger, noise_of

@@ -1,0 +1,1 @@
+"""Artefacts of a run as several stages read and write them; no stage is imported here."""

@@ -1,0 +1,57 @@
+"""What is released of a run, as later stages read it: sums and the student."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tasks.artefacts.images import read_backbone
+from tasks.runtime.run import Run
+from tasks.runtime.store import Folders, read_json, read_tensors
+from terrine.aggregation.gradient_rounds import RoundSchedule
+from terrine.aggregation.records import Whitening
+from terrine.deployment.manifest import check_seal
+from terrine.deployment.model import MOMENTS
+from terrine.heads import FindingsHead, Head, LinearHead, head_from_arrays
+from terrine.models.backbone import Backbone
+from terrine.models.backbone_files import load_backbone
+from terrine.models.released_statistics import set_statistics
+from terrine.students.student import TrainedStudent
+
+SUMS = "sums.safetensors"
+"""Among the answers: the noisy sums, and the public map from features to the vectors that were summed."""
+
+
+def sums_over_records(run: Run) -> bool:
+    """Tell whether a run releases sums over records, so that nobody is taught and nobody votes."""
+    return run.params.aggregation.reveals == "sums"
+
+
+def student_of_sums(run: Run) -> tuple[TrainedStudent, dict[str, Any]]:
+    """Return the head that follows from released sums, on the backbone's features, and the release's manifest.
+
+    Where moments were released, the backbone is the student's own: it normalises with them.
+    """
+    about, arrays = read_json(run.folders.answers / "manifest.json"), read_tensors(run.folders.answers / SUMS)
+    whitening = Whitening(arrays["mean"], arrays["matrix"], arrays["constant"].item())
+    weight, bias = whitening.head(RoundSchedule(**about["course"]).ends(arrays))
+    backbone = None
+    if (path := run.folders.answers / MOMENTS).is_file():
+        set_statistics(backbone := read_backbone(run.folders), read_tensors(path))
+    kind = FindingsHead if about.get("findings") else LinearHead
+    return TrainedStudent(kind(weight.astype(np.float32), bias.astype(np.float32)), backbone), about
+
+
+def read_student(folders: Folders) -> tuple[Backbone, Head, dict[str, Any]]:
+    """Return the student's own backbone, its head and its manifest.
+
+    Raises ArtefactError if a file is missing, damaged, or not the one that was written.
+    """
+    folder = folders.student
+    manifest = check_seal(folder)
+    return (
+        load_backbone(folder / "backbone.safetensors"),
+        head_from_arrays(read_tensors(folder / "head.safetensors")),
+        manifest,
+    )

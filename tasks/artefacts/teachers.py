@@ -1,0 +1,183 @@
+"""Teachers and votes of a run: what they depend on, what teachers learn from, and their states."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tasks.artefacts.averages import AVERAGE, OWN, read_average_manifest, spent_on_averages
+from tasks.artefacts.images import read_backbone
+from tasks.artefacts.records import read_assignment, read_dataset
+from tasks.config.values import digest
+from tasks.runtime.releases import spent_on_inputs
+from tasks.runtime.run import Run
+from tasks.runtime.store import Folders, read_array, read_json, read_tensors
+from terrine.aggregation.votes import Findings
+from terrine.data.dataset import Dataset
+from terrine.errors import ArtefactError
+from terrine.files import file_digest
+from terrine.privacy.accounting.events import Event, compose
+from terrine.teachers.averaging.averaged import RoundState
+from terrine.teachers.averaging.ttac import Average
+from terrine.teachers.base import TeacherContext, TeacherKind
+from terrine.teachers.records import Arrays, PrivateFeatures, Records
+
+HEADS = "heads.safetensors"
+
+
+FEATURES, ABOUT_FEATURES = "features.npy", "features.json"
+"""Features of the records, and under which partition they were computed: one does not count without the other."""
+
+
+def inputs_of_teachers(run: Run) -> dict[str, Any]:
+    """Return, as JSON values, everything that what a teacher learns depends on."""
+    return {
+        "dataset": run.folders.dataset_manifest()["fingerprint"],
+        "partition": read_json(run.folders.partition / "manifest.json")["hash"],
+        "backbone": file_digest(run.folders.backbone / "backbone.safetensors"),
+        "teachers": run.params.teachers.model_dump(mode="json", exclude={"per_task"}),
+        "seed": run.params.seed,
+    }
+
+
+def teachers_made_from(run: Run) -> str:
+    """Return the digest of what these very teachers follow from, with the average that they start from."""
+    average = {"average": file_digest(run.folders.average / "manifest.json")} if run.params.teachers.averages else {}
+    return digest({**inputs_of_teachers(run), **average}, 64)
+
+
+def work_folder(run: Run) -> Path:
+    """Return where this very training keeps what it has finished."""
+    return run.folders.work / f"teach-{digest(inputs_of_teachers(run))}"
+
+
+def voters(run: Run) -> int:
+    """Return how many models vote: one for every part of the data, or for every block of parts."""
+    return run.params.teachers.voters(run.params.partition.teachers)
+
+
+def teacher_kind(run: Run) -> TeacherKind:
+    """Return the kind of teacher that the parameters name, with its settings."""
+    return run.params.teachers.build(teacher_context(run))
+
+
+def teacher_context(run: Run) -> TeacherContext:
+    """Return what a kind of teacher finds around it."""
+    return TeacherContext(
+        classes=len(run.folders.dataset_manifest()["class_names"]),
+        channels=run.params.data.channels,
+        size=run.params.data.size,
+        backbone=lambda: read_backbone(run.folders),
+        seed=run.params.seed,
+        parties=run.params.partition.teachers,
+        start=lambda: read_start(run.folders),
+        by_teacher=run.params.backbone.kind != "columns",
+        findings=findings_of(run),
+    )
+
+
+def findings_of(run: Run) -> Findings | None:
+    """Return how many findings a record may have at once, and a teacher may name; None where records have classes."""
+    settings = run.params.aggregation
+    return Findings(settings.findings, settings.findings_bound) if run.params.data.several else None
+
+
+def read_start(folders: Folders) -> RoundState:
+    """Return what the last round starts from. Raises ArtefactError for files that are missing or were changed."""
+    manifest = read_average_manifest(folders)
+    for name in (AVERAGE, OWN):
+        path = folders.average / name
+        if not path.is_file() or file_digest(path) != manifest["files"].get(name):
+            raise ArtefactError(f"{path} is missing or was changed. Run the stage 'average' again.")
+    arrays = read_tensors(folders.average / AVERAGE)
+    own = read_array(folders.average / OWN, memory_map=True)
+    return RoundState(Average(arrays["value"], arrays["control"]), own, arrays.get("centre"))
+
+
+def records_of(run: Run, inputs: str) -> Records:
+    """Return what teachers learn from, dealt: records' `features` or `images`, and deformed copies where there are."""
+    dataset = read_dataset(run.folders)
+    labels, assignment = dataset.train_labels, read_assignment(run.folders)
+    if inputs == "features":
+        labels, assignment = (run.params.teachers.repeated(values) for values in (labels, assignment))
+    return Records(record_inputs(run, inputs, dataset), labels, assignment, dataset.classes)
+
+
+def record_inputs(run: Run, inputs: str, dataset: Dataset) -> np.ndarray | PrivateFeatures:
+    """Return what teachers learn from, mapped: `images` or rows as they are stored, or `features`."""
+    if inputs == "images":
+        return dataset.train_images
+    if dataset.column_names is not None:
+        return PrivateFeatures.of_rows(dataset.train_images)
+    rows = read_array(work_folder(run) / FEATURES, memory_map=True)
+    return PrivateFeatures(rows, **read_json(work_folder(run) / ABOUT_FEATURES))
+
+
+def group_name(teachers: range) -> str:
+    """Return the name of the file of a group."""
+    return f"group-{teachers.start:06d}-{teachers.stop:06d}.safetensors"
+
+
+def teacher_file(teacher: int) -> str:
+    """Return the name of the file of a teacher that is kept by itself."""
+    return f"teacher-{teacher:06d}.safetensors"
+
+
+def read_teachers_manifest(folders: Folders) -> dict[str, Any]:
+    """Return what the teachers' manifest says."""
+    return read_json(folders.teachers / "manifest.json")
+
+
+def read_states(folders: Folders, teachers: Iterable[int]) -> Iterator[Arrays]:
+    """Yield the states of teachers, each read when it is wanted; of one that was not trained, see `collect_teachers`.
+
+    Raises ArtefactError for a file that is missing or is not the one that was written.
+    """
+    manifest = read_teachers_manifest(folders)
+    if manifest["stacked"]:
+        arrays = _read_checked(folders, manifest, HEADS)
+        for teacher in teachers:
+            yield {name: array[teacher] for name, array in arrays.items()}
+        return
+    for teacher in teachers:
+        yield _read_checked(folders, manifest, teacher_file(teacher))
+
+
+def _read_checked(folders: Folders, manifest: dict[str, Any], name: str) -> Arrays:
+    path = folders.teachers / name
+    if not path.is_file() or file_digest(path) != manifest["files"].get(name):
+        raise ArtefactError(f"{path} is missing or was changed. Run the stage 'teach' again.")
+    return read_tensors(path)
+
+
+def votes_made_from(run: Run) -> str:
+    """Return the digest of what the votes of these very teachers on these queries follow from."""
+    folders = run.folders
+    return digest(
+        {
+            "teachers": read_teachers_manifest(folders)["digest"],
+            "backbone": file_digest(folders.backbone / "backbone.safetensors"),
+            "queries": file_digest(folders.images / "manifest.json"),
+            "statistics": run.params.teachers.statistics,
+            **({"findings": findings_of(run)} if run.params.data.several else {}),
+        }
+    )
+
+
+def read_votes(folders: Folders) -> np.ndarray:
+    """Return the votes, unsigned integers [queries, teachers]."""
+    return read_array(folders.votes / "votes.npy")
+
+
+def spent_before(run: Run) -> Event:
+    """Return what the run spent before anybody voted: on counting its units, on moments and on averages.
+
+    Averages without noise have no price. Votes after them are then answered as if they alone were what a record
+    touches, which is what is claimed for them, and the release is marked.
+    """
+    if run.params.teachers.unprotected:
+        return compose()
+    return compose(spent_on_inputs(run.params), spent_on_averages(run))
