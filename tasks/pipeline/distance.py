@@ -1,8 +1,7 @@
-"""distance: how far each source of queries is from the private data. A private figure, in the private zone.
+"""Kernel distance between the private data and each source of queries: a private figure, in the private zone.
 
-It answers "which images serve my data" without a label and without a teacher (docs/components.md). It is a
-function of private images that no noise covers, so it must not decide anything that is published: choose sources by it
-on data that may be looked at, or by a choice that is paid for.
+It helps to choose image sources without a label and without a teacher. No noise covers it, so it must not decide
+anything that is published: choose sources on data that may be looked at, or by a choice that is paid for.
 """
 
 from __future__ import annotations
@@ -18,10 +17,8 @@ from tasks.runtime.run import Run
 from tasks.runtime.step import step
 from tasks.runtime.store import Folders, atomic_folder, read_json, write_json
 from terrine.device import resolve_device
-from terrine.npy import Rows
 from terrine.synthetic.distance import (
     SAMPLE,
-    Distance,
     chosen,
     columns_extractor,
     image_distances,
@@ -36,39 +33,30 @@ FEWEST = 4
 @step("distance")
 def measure_distance(run: Run) -> None:
     """Write the kernel distance between the private training images and the queries, all and source by source."""
-    dataset = read_dataset(run.folders)
-    queries = read_queries(run.folders)
-    extractor, seed, numbers = columns_extractor(), run.params.seed, queries.by_source()
+    dataset, queries = read_dataset(run.folders), read_queries(run.folders)
+    extractor, seed = columns_extractor(), run.params.seed
     if dataset.column_names is None:
         extractor = scattering_extractor(run.params.data.channels, resolve_device(run.params.device))
-    sets = {
-        "all": queries.images,
-        **{f"source {kind}": _sample(queries.images, numbers[kind], seed) for kind in numbers},
-    }
+    sets: dict[str, Any] = {"all": queries.images}
+    for kind, numbers in queries.by_source().items():
+        sampled = numbers[chosen(len(numbers), SAMPLE, seed, "synthetic")]
+        sets[f"source {kind}"] = np.asarray(queries.images[sampled])
     enough = {name: images for name, images in sets.items() if len(images) >= FEWEST}
     found = image_distances(extractor, enough, dataset.train_images, seed=seed)
+    values = {name: asdict(found[name]) if name in found else None for name in sets}
     figures = {
         "notice": NOTICE,
         "extractor": extractor.name,
         "private_records": dataset.records,
-        "all": _values(found.get("all")),
-        "sources": {kind: _values(found.get(f"source {kind}")) for kind in numbers},
+        "all": values.pop("all"),
+        "sources": {name.removeprefix("source "): value for name, value in values.items()},
     }
     with atomic_folder(run.folders.distance) as folder:
         write_json(folder / "figures.json", figures)
 
 
-def _sample(images: Rows, numbers: np.ndarray, seed: int) -> np.ndarray:
-    """Read of a source's images as many as are looked at."""
-    return np.asarray(images[numbers[chosen(len(numbers), SAMPLE, seed, "synthetic")]])
-
-
-def _values(figure: Distance | None) -> dict[str, float] | None:
-    return None if figure is None else asdict(figure)
-
-
 def read_distance(folders: Folders) -> dict[str, Any] | None:
-    """Return the figures of a run, None where they were not made."""
+    """Return the distance figures of a run, or None if they have not been computed."""
     path = folders.distance / "figures.json"
     return read_json(path) if path.is_file() else None
 

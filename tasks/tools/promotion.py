@@ -79,7 +79,10 @@ def promote(run: Run) -> Promoted:
         model = client.get_registered_model(run.name)
         before = model.aliases.get(CHAMPION)
         card = "\n\n".join([*served_accuracy(run), (folder / CARD).read_text(encoding="utf-8")])
-        client.update_model_version(run.name, version, card if len(card) <= _LONGEST else _shortened(card))
+        if len(card) > _LONGEST:
+            ending = f"\n\n… The whole card is in the run's artefacts, release/{CARD}."
+            card = card[: _LONGEST - len(ending)] + ending
+        client.update_model_version(run.name, version, card)
         client.set_model_version_tag(run.name, version, "signed_by", read_signature(folder / SIGNATURE).key)
         identity = client.get_model_version(run.name, version).run_id
         for name in (SIGNATURE, *pages_in(folder)):
@@ -134,8 +137,3 @@ def _register(run: Run) -> str:
     if version is None:
         raise ArtefactError(f"MLflow registered no version of {run.name}. Check tracking.uri and promote it again.")
     return str(version)
-
-
-def _shortened(card: str) -> str:
-    ending = f"\n\n… The whole card is in the run's artefacts, release/{CARD}."
-    return card[: _LONGEST - len(ending)] + ending

@@ -302,7 +302,6 @@ def _log(first: Run, finished: list[Run], identities: list[str], preset: str, re
     if result["selected"] is not None:
         client.set_tag(parent, f"selected_by_{result['select']}", result["selected"])
     client.log_dict(parent, logged, "sweep.json")
-    client.log_text(parent, markdown_table(logged), "sweep.md")
     client.set_terminated(parent)
     return parent
 
@@ -336,13 +335,6 @@ def _tracked(run: Run) -> str | None:
                 return run_id
     identity: str | None = log_run.fn(run)
     return identity
-
-
-def markdown_table(result: dict[str, Any]) -> str:
-    """Return the sweep as a Markdown table, with the prices and what they cover below it."""
-    header, *rows = ["| " + " | ".join(cells) + " |" for cells in cells_of(result)]
-    rule = "|---" * (header.count(" | ") + 1) + "|"
-    return "\n".join([header, rule, *rows, "", *(f"- {line}" for line in summary(result)), ""])
 
 
 def cells_of(result: dict[str, Any]) -> list[list[str]]:

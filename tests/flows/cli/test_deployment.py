@@ -9,7 +9,6 @@ import signal
 import time
 import urllib.error
 import urllib.request
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -52,22 +51,6 @@ def test_predict_prints_the_same_answers_as_a_table_as_json_and_as_csv(student, 
     assert f"class {alone.argmax()}" in table
     assert f"{100 * alone.max():.1f} %" in table
     assert str(pictures / "0.png") in "".join(line.split(" ")[0] for line in table.splitlines())
-
-
-def test_statistics_can_be_chosen(student, pictures):
-    expected = StudentModel.load(student, "frozen").predict(images(3))
-    records = json.loads(terrine("predict", "--folder", student, "--statistics", "frozen", "--json", pictures))
-    np.testing.assert_allclose([list(record["probabilities"].values()) for record in records], expected, atol=1e-6)
-
-
-def test_export_writes_the_formats_that_were_asked_for(student, tmp_path, monkeypatch):
-    def export_folder(folder, out, statistics, formats, **_):
-        assert (folder, out, statistics, formats) == (student, tmp_path / "out", ["single"], ["pt2"])
-        return [SimpleNamespace(file="student-single.pt2", statistics="single", difference=1e-7)]
-
-    monkeypatch.setattr("tasks.serving.export.export_folder", export_folder)
-    text = terrine("export", tmp_path / "out", "--folder", student, "--format", "pt2", "--statistics", "single")
-    assert "student-single.pt2" in text
 
 
 def ask(port, path, body=None, content=None):

@@ -12,26 +12,25 @@ from tasks.runtime.run import Run
 from tasks.runtime.store import write_json
 from terrine.privacy.facts import Facts
 
-FACTS = Facts("image").to_json()
 NAME = "your-own-images-of-the-second-ward-0a1b2c3d"
 
 
-@pytest.mark.parametrize("width", [60, 80, 120])
-def test_paths_and_names_are_whole(tmp_path, monkeypatch, width):
+def prepared(tmp_path, monkeypatch, evaluation, **changes):
+    """A finished run with these figures."""
     run = Run(tmp_path, NAME, validate({"data": {"public_benchmark": True}}))
-    statement = {
-        "epsilon": 7.9903,
-        "delta": 1e-5,
-        "mechanism": {},
-        "unit": "record",
-        "epsilon_claimed": None,
-        "facts": FACTS,
-    }
+    statement = {"epsilon": 7.9903, "delta": 1e-5, "mechanism": {}, "unit": "record", "epsilon_claimed": None}
     asked = {"noise": "replay", "private": True, "answered": 90, "asked": 100, "queries": 120, "teachers": 12}
-    asked["facts"] = Facts("image").to_json()
-    monkeypatch.setattr(summary, "read_statement", lambda _: statement | asked)
+    content = {**statement, **asked, "facts": Facts("image").to_json(), **changes}
+    monkeypatch.setattr(summary, "read_statement", lambda _: content)
+    write_json(run.folders.evaluation, evaluation)
+    return run
+
+
+@pytest.mark.parametrize("width", [60, 120])
+def test_paths_and_names_are_whole(tmp_path, monkeypatch, width):
     batches = {"statistics": "current", "accuracy": 0.9408}
-    write_json(run.folders.evaluation, {"accuracy": 0.9309, "in_batches": batches})
+    run = prepared(tmp_path, monkeypatch, {"accuracy": 0.9309, "in_batches": batches})
+    assert known_accuracy(run) == {"accuracy": 0.9309, "accuracy_in_batches": 0.9408}
     write_json(run.folders.private / "tracking.json", {"run_id": "a333a9048e9746e8bc1e3c72ba7e5552"})
     shown = io.StringIO()
     Console(file=shown, width=width).print(summary.result(run), soft_wrap=True)
@@ -53,21 +52,9 @@ def test_paths_and_names_are_whole(tmp_path, monkeypatch, width):
 @pytest.mark.parametrize(("served", "warned"), [(0.2926, False), (0.28, False), (0.26, True), (0.129, True)])
 def test_the_accuracy_as_served_comes_first_and_a_wide_gap_is_warned_of(tmp_path, monkeypatch, served, warned):
     """People with nine photographs each: 29.26 % in batches, and one in eight as served."""
-    run = Run(tmp_path, NAME, validate({"data": {"public_benchmark": True}}))
-    statement = {
-        "epsilon": 4.0,
-        "delta": 1e-5,
-        "mechanism": {},
-        "unit": "group",
-        "epsilon_claimed": None,
-        "facts": FACTS,
-    }
-    asked = {"noise": "secure", "private": False, "answered": 90, "asked": 100, "queries": 120, "teachers": 12}
-    asked["facts"] = Facts("image").to_json()
-    monkeypatch.setattr(summary, "read_statement", lambda _: statement | asked)
     batches = {"statistics": "current", "accuracy": 0.2926}
     found = {"accuracy": served, "in_batches": batches, "confusion": None, "per_class": [], "images": 9, "auc": None}
-    write_json(run.folders.evaluation, found)
+    run = prepared(tmp_path, monkeypatch, found, noise="secure", private=False)
     _, first, second, *others = summary.result(run).plain.splitlines()
     assert first.split("  ")[1] == "accuracy as served (private test split)"
     assert second.split("  ")[1] == "accuracy in batches, current statistics"
@@ -79,9 +66,3 @@ def test_the_accuracy_as_served_comes_first_and_a_wide_gap_is_warned_of(tmp_path
     run.folders.student.mkdir(parents=True)
     assert (gap_of(run.folders.student) is not None) == warned
     assert gap_of(tmp_path) is None
-
-
-def test_accuracies_as_served_and_in_batches_are_both_known(tmp_path):
-    run = Run(tmp_path, NAME, validate({"data": {"public_benchmark": True}}))
-    write_json(run.folders.evaluation, {"accuracy": 0.3, "in_batches": {"statistics": "current", "accuracy": 0.4}})
-    assert known_accuracy(run) == {"accuracy": 0.3, "accuracy_in_batches": 0.4}

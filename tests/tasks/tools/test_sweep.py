@@ -21,7 +21,7 @@ from tasks.runtime.parameters import write_parameters
 from tasks.runtime.releases import accuracy_of, assurance, identity_in_ledger, releases_of
 from tasks.runtime.run import open_run
 from tasks.runtime.store import Folders, read_json, write_array, write_json
-from tasks.tools.sweep import candidates_of, log_sweep, markdown_table, outcome, parse_vary, summary
+from tasks.tools.sweep import candidates_of, cells_of, log_sweep, outcome, parse_vary, summary
 from terrine.aggregation.votes import histograms_of
 from terrine.data.source import Source
 from terrine.errors import BudgetError, InputError, LedgerError, SettingError
@@ -334,7 +334,7 @@ def test_accuracies_with_noise_are_chosen_by_on_private_data_and_each_is_in_the_
     first, second = (row["run"] for row in result["candidates"])
     assert result["selected"] == first
     assert not any("accuracy" in row for row in result["candidates"])
-    assert "80.0 ± 2.0 %" in markdown_table(result)
+    assert "80.0 ± 2.0 %" in str(cells_of(result))
     ledger, dataset = account_of(project, second)
     assert len(ledger.events(dataset)) == 3
     assert result["epsilon_tuning_composed"] == round_up(ledger.spent(dataset, DELTA))
@@ -359,14 +359,14 @@ def test_a_choice_by_accuracy_names_the_best_and_says_what_it_leaks(project, sta
     result = stages.result
     assert result["selected"] == result["candidates"][1]["run"]
     assert any("Neither price covers the test records" in line for line in summary(result))
-    assert "80.00" in markdown_table(result)
+    assert "80.00" in str(cells_of(result))
 
 
 def test_without_a_choice_nothing_is_chosen_and_private_accuracies_are_not_shown(project, stages):
     run_sweep("student.l2=1,2", settings=[*PRIVATE, "ledger.epsilon=8"])
     assert stages.result["selected"] is None
     assert not any("accuracy" in row for row in stages.result["candidates"])
-    assert "accuracy %" not in markdown_table(stages.result)
+    assert "accuracy" not in str(cells_of(stages.result)[0])
 
 
 def test_a_candidate_that_fails_after_its_release_is_paid_for_and_the_others_are_made(project, stages):
@@ -423,7 +423,7 @@ def test_mlflow_has_both_prices_on_the_sweep_and_on_every_candidate(project, sta
             assert metrics[name] == result[name]
     for identity in identities:
         assert client.get_run(identity).data.tags["mlflow.parentRunId"] == parent
-    assert {item.path for item in client.list_artifacts(parent)} == {"sweep.json", "sweep.md"}
+    assert {item.path for item in client.list_artifacts(parent)} == {"sweep.json"}
     assert client.get_run(parent).data.tags["selected_by_evaluation"] == result["selected"]
 
 
@@ -444,14 +444,12 @@ def test_mlflow_is_not_told_why_a_candidate_failed_on_private_data_nor_where_fil
     run_sweep("student.l2=1,2", "collaboration.guardian=null,'secret.host:7'", settings=settings)
     log_sweep(project, "trial", stages.result)
     assert "class 3 of 17" in str(stages.result)
-    (logged,) = {path.parent for path in (project / "mlartifacts").rglob("sweep.*")}
-    texts = [path.read_text() for path in logged.glob("sweep.*")]
-    assert len(texts) == 2
-    for text in texts:
-        assert ("class 3 of 17" in text) != private
-        assert "secret.host" not in text
-        # That it failed may say how many private records there are.
-        assert (stages.result["candidates"][2]["run"] in text) != private
+    (logged,) = (project / "mlartifacts").rglob("sweep.json")
+    text = logged.read_text()
+    assert ("class 3 of 17" in text) != private
+    assert "secret.host" not in text
+    # That it failed may say how many private records there are.
+    assert (stages.result["candidates"][2]["run"] in text) != private
 
 
 def test_the_statements_of_a_search_quote_its_price_and_those_made_before_are_written_anew(stages):
