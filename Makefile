@@ -34,7 +34,7 @@ lint: $(VENV)/installed
 	@ruff check .
 	@ruff format --check .
 	@lint-imports --no-cache > $(VENV)/lint-imports.log || (cat $(VENV)/lint-imports.log; exit 1)
-	@mypy -p terrine.privacy -p terrine.aggregation
+	@mypy -p terrine -p tasks
 
 # The site, in build/site/: each link and anchor must lead somewhere. It opens from the folder, without a network.
 docs: $(VENV)/installed
