@@ -8,18 +8,21 @@ its MLflow run when it is finished (`tasks.pipeline.tracking`).
 from __future__ import annotations
 
 import logging
+import sqlite3
+import tempfile
 from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from tasks.config.presets import reproduce_command, resolve
 from tasks.runtime.code import code_version
-from tasks.runtime.databases import lay_out
 from tasks.runtime.graph import PARAMETERS
 from tasks.runtime.locks import of_project
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_json, write_json
+from terrine.files import sync_file, sync_folder
 from terrine.locks import locked
 
 if TYPE_CHECKING:
@@ -113,10 +116,23 @@ def attempt(run: Run, log: Callable[[], Logged], later: str) -> Logged | None:
 
 
 def lay_out_database(run: Run) -> None:
-    """Create MLflow's database if it is a file that does not exist, atomically: its migrations take many seconds."""
-    path = run.database(run.params.tracking.uri).removeprefix("sqlite:///").partition("?")[0]
-    if "://" not in path and path != run.params.tracking.uri:
-        lay_out(Path(path), _migrate, of_project(run.root, "tracking"))
+    """Create MLflow's database if it is a file that does not exist, atomically: MLflow cannot resume its migrations."""
+    name = run.database(run.params.tracking.uri).removeprefix("sqlite:///").partition("?")[0]
+    if "://" in name or name == run.params.tracking.uri:
+        return
+    path = Path(name)
+    with locked(of_project(run.root, "tracking"), what=f"is creating {path.name}"):
+        if path.is_file() and path.stat().st_size:
+            return
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent) as folder:
+            fresh, whole = Path(folder, "fresh.db"), Path(folder, "whole.db")
+            _migrate(fresh)
+            with closing(sqlite3.connect(fresh)) as connection:
+                connection.execute("VACUUM INTO ?", (str(whole),))
+            sync_file(whole)
+            whole.replace(path)
+            sync_folder(path.parent)
 
 
 def _migrate(database: Path) -> None:

@@ -4,9 +4,6 @@ import logging
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event
 
-import pytest
-
-from tasks.runtime.databases import lay_out
 from tasks.runtime.locks import at_work, making, when_alone
 from tasks.runtime.store import Folders, leftovers_of_project, leftovers_of_run, remove_leftovers
 
@@ -89,29 +86,6 @@ def test_what_runs_share_is_cleared_by_one_that_is_alone(tmp_path):
         when_alone(tmp_path, lambda: calls.append("beside others"))
     when_alone(tmp_path, lambda: calls.append("last"))
     assert calls == ["first", "last"]
-
-
-def test_a_database_whose_first_migration_is_cut_off_is_not_there_and_an_empty_file_is_none(tmp_path):
-    import sqlite3
-
-    database, lock = tmp_path / "mlflow.db", tmp_path / "lock"
-
-    def migrate(path, whole=True):
-        with sqlite3.connect(path) as connection:
-            connection.execute("CREATE TABLE runs (id)")
-        if not whole:
-            raise OSError(28, "No space left on device")
-
-    for before in (None, b""):
-        if before is not None:
-            database.write_bytes(before)
-        with pytest.raises(OSError, match="No space"):
-            lay_out(database, lambda path: migrate(path, whole=False), lock)
-        assert not database.exists() or not database.read_bytes()
-    lay_out(database, migrate, lock)
-    lay_out(database, lambda path: pytest.fail("it is there"), lock)
-    assert sqlite3.connect(database).execute("SELECT name FROM sqlite_master").fetchall() == [("runs",)]
-    assert [path.name for path in tmp_path.iterdir()] == ["mlflow.db"]
 
 
 def test_who_is_at_work_waits_for_no_run_and_is_not_alone(tmp_path):
