@@ -157,8 +157,8 @@ def test_looking_begins_no_ledger(tmp_path: Path) -> None:
 
 def test_before_any_run_nothing_was_spent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "experiments").mkdir()
-    (tmp_path / "experiments" / "digits.yaml").write_text("description: digits\n")
-    (tmp_path / "params.yaml").write_text("run: digits\ndata: {public_benchmark: true}\n")
+    (tmp_path / "experiments" / "digits.yaml").write_text("description: digits\ndata: {public_benchmark: true}\n")
+    (tmp_path / "params.yaml").write_text("run: digits\n")
     monkeypatch.setenv("TERRINE_ROOT", str(tmp_path))
     before = sorted(tmp_path.rglob("*"))
     assert terrine().startswith("There is no ledger yet: nothing was released or spent.")
@@ -173,9 +173,9 @@ def test_without_options_the_ledger_of_the_project_is_meant(
     options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "experiments").mkdir()
-    (tmp_path / "experiments" / "digits.yaml").write_text("description: digits\n")
+    (tmp_path / "experiments" / "digits.yaml").write_text("description: digits\ndata: {public_benchmark: true}\n")
     (tmp_path / "params.yaml").write_text(
-        "run: digits\ndata: {public_benchmark: true}\nledger: {url: 'sqlite:///ledger.db', store: releases, key: key}\n"
+        "run: digits\nledger: {url: 'sqlite:///ledger.db', store: releases, key: key}\n"
     )
     monkeypatch.setenv("TERRINE_ROOT", str(tmp_path))
     assert "intact: 4 rows" in terrine("--verify")
