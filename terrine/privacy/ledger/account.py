@@ -273,10 +273,19 @@ class Account:
                 "Replayed noise is not private, and this dataset is registered for releases: use secure noise, or "
                 "another ledger for experiments on public benchmark data. Nothing was released."
             )
-        if budget.epsilon is None:
+        if budget.epsilon is None or (total := self.total(*worst_cases)) <= budget.epsilon:
             return
-        if not self.total(*worst_cases) <= budget.epsilon:
-            raise self.refusal(subject or ("This release" if len(worst_cases) == 1 else "These releases"), worst_cases)
+        named, alone = ("This release", "itself") if len(worst_cases) == 1 else ("These releases", "themselves")
+        left = self.left()
+        error = BudgetError(
+            f"{subject or named} may cost up to ε={round_up(price(compose(*worst_cases), budget.delta)):g} by {alone} "
+            f"and would bring the account to ε={round_up(total):g} at δ={budget.delta:g} over all runs, past its "
+            f"budget of ε={budget.epsilon:g}. Spent or reserved so far: ε={round_up(self.total()):g}; left is room for "
+            f"one more Gaussian release of ε={left:.4f} by itself (exact costs do not add up linearly). Nothing was "
+            "drawn and nothing was charged."
+        )
+        error.needs, error.left = total, left
+        raise error
 
     def left(self, *linked: "Account") -> float | None:
         """The ε by itself, at the budget's δ, of the largest Gaussian release that is still allowed, here and by
@@ -293,22 +302,6 @@ class Account:
         if epsilon is None:
             return None
         return mu_of(epsilon, delta) if paid is None else paid[0].mu_left(paid[1], epsilon, delta)
-
-    def refusal(self, subject: str, worst_cases: Sequence[Event]) -> BudgetError:
-        """Return the error for releases, called `subject`, that pass the budget: what they cost, and what is left."""
-        budget = self.budget
-        assert budget.epsilon is not None
-        total, left = self.total(*worst_cases), self.left()
-        alone = "itself" if len(worst_cases) == 1 else "themselves"
-        error = BudgetError(
-            f"{subject} may cost up to ε={round_up(price(compose(*worst_cases), budget.delta)):g} by {alone} and "
-            f"would bring the account to ε={round_up(total):g} at δ={budget.delta:g} over all runs, past its "
-            f"budget of ε={budget.epsilon:g}. Spent or reserved so far: ε={round_up(self.total()):g}; left is room for "
-            f"one more Gaussian release of ε={left:.4f} by itself (exact costs do not add up linearly). Nothing was "
-            "drawn and nothing was charged."
-        )
-        error.needs, error.left = total, left
-        return error
 
     def to_json(self) -> dict[str, Any]:
         """The account as JSON values."""
