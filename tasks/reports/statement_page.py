@@ -62,7 +62,7 @@ class Language:
 
     @classmethod
     def of(cls, code: str) -> Language:
-        """Read a language. Raises SettingError for one that there is none of."""
+        """Read a language. Raises SettingError for an unknown one."""
         if code not in languages():
             raise SettingError(
                 f"There are no statements in {code!r}.{did_you_mean(code, languages())} Languages: "
@@ -92,7 +92,7 @@ class Language:
         ]
 
     def number(self, value: float | Decimal, digits: int = 0) -> str:
-        """Write a number with so many decimals."""
+        """Write a number with `digits` decimals."""
         whole, _, rest = f"{value:.{digits}f}".partition(".")
         form = self.messages["format"]
         if len(whole) >= form["grouped_from"]:
@@ -289,15 +289,15 @@ def guesses_in_a_hundred(statement: Mapping[str, Any], event: str = "event") -> 
 
 
 OWN_STATISTICS = (
-    "NOT COVERED BY ANY ε: images of one's own were given as a reference. Their means and variances, without noise, "
+    "NOT COVERED BY ANY ε: your own images were given as a reference. Their means and variances, without noise, "
     "are in exported files and behind every answer. Keep both where those images may be."
 )
-"""Said in the place of a statement, where a student normalises with images that were given."""
+"""Replaces the statement if a student normalises with given images."""
 _TOLD = ("run", "epsilon", "delta", "unit", "noise", "private", "summary")
 
 
 def guarantee(student: Path) -> dict[str, Any] | None:
-    """Return what the statement beside the folder `student` says, with its digest; None: there is none.
+    """Return the main fields of the statement beside the folder `student`, with its digest, or None if it is missing.
 
     `epsilon` is what is guaranteed where that is more than what was used. Raises ArtefactError for a statement whose
     figures are not what its own event costs, or which is about another release than the student's.

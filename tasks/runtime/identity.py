@@ -88,7 +88,7 @@ def upstream(params: Params, kind: Kind) -> dict[str, Any]:
         values = section.model_dump(mode="json", exclude=_ELSEWHERE.get(name), exclude_defaults=True)
         family = FAMILIES.get(name)
         if family is not None and (chosen_kind := getattr(section, family.key)) != family.default:
-            values |= {family.key: chosen_kind}  # it is no default of its own class
+            values |= {family.key: chosen_kind}  # its own class has it as the default
         if kind in ("averages", "moments") and name == "aggregation":
             values = {key: value for key, value in values.items() if key in _OF_SUMS}
         if kind == "units" and name == "privacy":

@@ -236,7 +236,7 @@ def record_audit(run: Run, result: dict[str, Any]) -> None:
 def assurance(run: Run, mechanism: dict[str, Any]) -> dict[str, Any]:
     """Return the statement's fields `epsilon_tuning`, `audit_epsilon` and `audit_confidence`, those that are known.
 
-    An audit of another mechanism, or of other parameters, says nothing about this one and is left out.
+    An audit of another mechanism or of other parameters is left out.
     """
     search, audited = _read(run, SEARCH), _read(run, AUDIT)
     fields = {name: search[name] for name in ("epsilon_tuning",) if name in search}

@@ -15,7 +15,7 @@ no ratio, and by quasi-convexity no Rényi divergence, is larger than theirs: it
 
 import math
 import secrets
-from typing import Protocol
+from abc import ABC, abstractmethod
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -26,13 +26,6 @@ Labels = NDArray[np.int64]
 
 _LARGEST_EPSILON = 40.0
 """e^40 is 2^57: above it 64 bits no longer tell e^ε from certainty."""
-
-
-class ResponseSource(Protocol):
-    """Answers in place of the truth."""
-
-    def respond(self, truth: ArrayLike, epsilon: float, categories: int) -> Labels:
-        """One answer in 0..categories−1 for each true category in −1..categories−1; −1 is answered uniformly."""
 
 
 def keep_probability(epsilon: float, categories: int) -> float:
@@ -48,14 +41,15 @@ def keep_probability(epsilon: float, categories: int) -> float:
     return 1 / (1 + (categories - 1) * math.exp(-epsilon))
 
 
-class _Response:
-    """What both sources share: everything but where random bits come from."""
+class ResponseSource(ABC):
+    """Answers instead of the truth."""
 
+    @abstractmethod
     def _bits(self, count: int) -> NDArray[np.uint64]:
-        raise NotImplementedError
+        """Return random words of 64 fair bits."""
 
     def respond(self, truth: ArrayLike, epsilon: float, categories: int) -> Labels:
-        """See `ResponseSource.respond`."""
+        """Return one answer in 0..categories−1 for each true category in −1..categories−1; −1 is answered uniformly."""
         labels = np.asarray(truth)
         keep = keep_probability(epsilon, categories)
         if labels.ndim != 1 or labels.dtype.kind not in "iu":
@@ -82,14 +76,14 @@ class _Response:
         return (drawn % np.uint64(limit)).astype(np.int64)
 
 
-class SecureResponse(_Response):
+class SecureResponse(ResponseSource):
     """Answers from the operating system's entropy."""
 
     def _bits(self, count: int) -> NDArray[np.uint64]:
         return np.frombuffer(secrets.token_bytes(8 * count), dtype=np.uint64).copy()
 
 
-class ReplayResponse(_Response):
+class ReplayResponse(ResponseSource):
     """Answers from a seed: the same each time it is made. NOT PRIVATE; for tests and ablations.
 
     Args:
