@@ -1,4 +1,6 @@
-"""Networks are those that a plain loop of torch's own optimiser trains, whoever else is trained."""
+"""Teachers that are networks: trained from scratch or fine-tuned, and how they vote."""
+
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -7,10 +9,13 @@ import torch.nn.functional as F
 from torch import nn
 
 from terrine.determinism.randomness import torch_generator
-from terrine.errors import ArtefactError, InputError
+from terrine.errors import ArtefactError, InputError, SettingError
+from terrine.heads import initial_head
+from terrine.models.architecture import build_backbone
+from terrine.models.statistics import batch_statistics
 from terrine.queries import Queries
-from terrine.teachers.network_training import Classifier, epoch_batches, parts, vote_with_networks
-from terrine.teachers.networks import ScratchKind, ScratchTeachers
+from terrine.teachers.network_training import Classifier, epoch_batches, load_state, parts, vote_with_networks
+from terrine.teachers.networks import Architecture, FinetuneKind, FinetuneTeachers, ScratchKind, ScratchTeachers
 from terrine.teachers.records import Records
 
 SETTINGS = ScratchTeachers(epochs=3, batch=8, learning_rate=0.01, weight_decay=0.02)
@@ -149,3 +154,153 @@ def test_a_state_of_another_network_is_refused(records, queries):
     del states[1]["head.weight"]
     with pytest.raises(ArtefactError, match="Teachers hold different arrays"):
         vote_with_networks(states, classifier(), queries, "current", device="cpu")
+
+
+@pytest.fixture(scope="module")
+def backbone():
+    return build_backbone("small_cnn", channels=1, size=8, seed=3)
+
+
+def finetune(backbone, trainable=1.0, **settings):
+    defaults = {"epochs": 3, "batch": 8, "learning_rate": 0.01}
+    return FinetuneKind(FinetuneTeachers(trainable=trainable, **(defaults | settings)), backbone, CLASSES)
+
+
+def test_only_the_last_layers_and_the_head_are_part_of_the_state_and_the_backbone_is_untouched(backbone, records):
+    before = {name: value.clone() for name, value in backbone.state_dict().items()}
+    kind = finetune(backbone, 86.0)
+    state = dict(kind.train(records, [1], seed=0))[1]
+    assert set(state) == {
+        *(f"network.{name}" for name in ("9.weight", "9.bias", "12.weight", "12.bias") if name in kind.names),
+        *(f"network.{name}" for name in kind.names),
+        "head.weight",
+        "head.bias",
+    }
+    assert 86 <= kind.share < 100
+    moved = [not np.array_equal(state[f"network.{name}"], before[f"network.{name}"]) for name in kind.names]
+    assert all(moved)
+    assert all(torch.equal(value, before[name]) for name, value in backbone.state_dict().items())
+
+
+@pytest.mark.parametrize("statistics", ["current", "original"])
+def test_a_teacher_that_trains_no_layer_is_a_head_on_frozen_features(backbone, records, statistics):
+    kind = finetune(backbone, 0.5, statistics=statistics)
+    kind.names = []
+    states = dict(kind.train(records, range(5), seed=2))
+    assert set(states[0]) == {"head.weight", "head.bias"}
+    own = records.assignment == 4
+    images, labels = torch.from_numpy(records.inputs[own]).float() / 255, torch.from_numpy(records.labels[own])
+    start = initial_head(128, CLASSES, 2)
+    head = torch.nn.Linear(128, CLASSES)
+    head.load_state_dict({"weight": torch.from_numpy(start.weight), "bias": torch.from_numpy(start.bias)})
+    optimiser = torch.optim.Adam(head.parameters(), lr=0.01)
+    generator = torch_generator(2, "teacher shuffle", 4)
+    for _ in range(3):
+        order = torch.randperm(len(images), generator=generator)
+        for index in torch.tensor_split(order, parts(len(images), 8)):
+            with torch.no_grad(), batch_statistics(backbone, statistics):
+                features = backbone.network(images[index])
+            optimiser.zero_grad()
+            F.cross_entropy(head(features), labels[index]).backward()
+            optimiser.step()
+    np.testing.assert_allclose(states[4]["head.weight"], head.weight.detach(), atol=2e-4)
+
+
+def test_teachers_share_the_start_or_have_heads_of_their_own(backbone, records):
+    for initialisation, equal in (("shared", True), ("own", False)):
+        kind = finetune(backbone, epochs=1, batch=None, learning_rate=1e-12, initialisation=initialisation)
+        states = dict(kind.train(records, range(2), seed=0))
+        assert np.allclose(states[0]["head.weight"], states[1]["head.weight"], atol=1e-9) == equal
+
+
+def test_votes_of_a_group_are_votes_of_its_teachers_one_by_one(backbone, records, queries):
+    kind = finetune(backbone, 100.0)
+    states = dict(kind.train(records, range(3), seed=0))
+    alone = [kind.vote([dict(kind.train(records, [teacher], seed=0))[teacher]], queries) for teacher in range(3)]
+    assert np.array_equal(kind.vote(states.values(), queries), np.concatenate(alone, axis=1))
+
+
+def test_a_backbone_without_weights_is_refused():
+    scattering = build_backbone("scattering", channels=1, size=8, seed=0, projection=10)
+    with pytest.raises(SettingError, match="'scattering' has no weights to fine-tune"):
+        finetune(scattering)
+
+
+def test_attention_that_keeps_what_it_computed_from_its_weights_is_trained_and_votes_with_the_weights_at_hand():
+    """TinyViT keeps its position biases in evaluation mode; a second teacher must not vote with those of the first."""
+    backbone = build_backbone("tiny_vit_5m_224", channels=1, size=32, seed=0)
+    generator = np.random.default_rng(0)
+    images = generator.integers(0, 256, (8, 1, 32, 32)).astype(np.uint8)
+    data = Records(images, np.arange(8) % CLASSES, np.arange(8) % 2, CLASSES)
+    kind = finetune(backbone, 100.0, epochs=1, batch=None)
+    states = [state for _, state in kind.train(data, [0, 1], seed=0)]
+    biases = [name for name in states[0] if name.endswith("attention_biases")]
+    for name in biases:
+        states[1][name] = states[1][name] + 3 * generator.normal(size=states[1][name].shape).astype(np.float32)
+    queries = Queries(images, [np.arange(8)])
+    frame = kind.classifier(0)
+    with torch.no_grad(), batch_statistics(frame, "current"):
+        frame(torch.from_numpy(images))
+        for state in states:
+            load_state(frame, state)
+            fresh = kind.classifier(0)
+            load_state(fresh, state)
+            assert torch.equal(frame(torch.from_numpy(images)), fresh(torch.from_numpy(images)))
+    assert biases
+    assert kind.vote(states, queries).shape == (8, 2)
+
+
+def from_scratch(architecture="small_cnn", **settings):
+    defaults = {"epochs": 2, "batch": 8}
+    return ScratchKind(ScratchTeachers(architecture=architecture, **(defaults | settings)), 1, 8, CLASSES)
+
+
+def start_of(kind, records, **settings):
+    """States after one step so small that they are the start."""
+    return dict(kind(epochs=1, batch=None, learning_rate=1e-12, **settings).train(records, range(3), seed=4))
+
+
+@pytest.mark.parametrize("architecture", get_args(Architecture))
+def test_every_architecture_trains_and_votes_with_both_statistics(records, queries, architecture):
+    few = Queries(queries.inputs[:8], [np.arange(8)])
+    for statistics in ("current", "original"):
+        kind = from_scratch(architecture, epochs=1, batch=None, statistics=statistics)
+        ((teacher, state),) = kind.train(records, [3], seed=0)
+        votes = kind.vote([state], few)
+        assert teacher == 3
+        assert votes.shape == (8, 1)
+        assert votes.max() < CLASSES
+        recorded = any("running" in name for name in state)
+        assert recorded == (statistics == "original" and architecture not in ("cryptonet", "pate_cnn"))
+
+
+def test_a_shared_start_is_one_for_all_teachers_and_an_own_start_is_each_its_own(records):
+    shared, own = start_of(from_scratch, records), start_of(from_scratch, records, initialisation="own")
+    for states, equal in ((shared, True), (own, False)):
+        for name in ("network.0.weight", "head.weight"):
+            assert np.allclose(states[0][name], states[1][name], atol=1e-9) == equal
+    again = dict(
+        from_scratch(epochs=1, batch=None, learning_rate=1e-12, initialisation="own").train(records, [2], seed=4)
+    )
+    assert all(np.array_equal(again[2][name], own[2][name]) for name in again[2])
+
+
+def test_original_statistics_are_those_of_the_teachers_own_records_under_its_final_weights(records):
+    kind = from_scratch(statistics="original", batch=8)
+    state = dict(kind.train(records, [0], seed=0))[0]
+    classifier = kind.classifier(0)
+    load_state(classifier, state)
+    own = torch.from_numpy(records.inputs[records.assignment == 0]).float() / 255
+    with torch.no_grad():
+        maps = [classifier.network[0](batch) for batch in torch.tensor_split(own, 3)]
+    mean = sum(batch.mean(dim=(0, 2, 3)) for batch in maps) / 3
+    variance = sum(batch.transpose(0, 1).flatten(1).var(dim=1) for batch in maps) / 3
+    np.testing.assert_allclose(state["network.1.running_mean"], mean, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(state["network.1.running_var"], variance, rtol=1e-4)
+
+
+def test_under_original_statistics_a_vote_does_not_depend_on_the_batch(records, queries):
+    kind = from_scratch(statistics="original")
+    states = [state for _, state in kind.train(records, [0, 1], seed=0)]
+    alone = type(queries)(queries.inputs, [np.array([number]) for number in range(60)])
+    assert np.array_equal(kind.vote(states, queries), kind.vote(states, alone))

@@ -1,11 +1,17 @@
+"""What every kind of teacher keeps: the protocol, votes without records, memory."""
+
+import logging
 from typing import get_args
 
 import numpy as np
 import pytest
+import torch
 
 from terrine.errors import InputError, SettingError
 from terrine.models.architecture import build_backbone
 from terrine.teachers.base import TEACHERS, TeacherContext
+from terrine.teachers.ensemble import votes_without_records
+from terrine.teachers.memory import is_out_of_memory, train_within_memory
 from terrine.teachers.records import Records, rows_of, teachers_missing_a_class, vote_type
 from tests.devices import DEVICES
 
@@ -100,3 +106,116 @@ def test_an_unknown_kind_is_named_with_the_known():
     known = "averaged, estimator, finetune, linear, prompt, scratch"
     with pytest.raises(SettingError, match=rf"there is no 'forest'\. Known: {known}"):
         TEACHERS.of("forest")
+
+
+def test_a_vote_is_a_function_of_seed_teacher_and_query_whoever_else_is_asked():
+    whole = votes_without_records(range(8), 50, 10, seed=3)
+    assert whole.shape == (50, 8)
+    assert whole.dtype == np.uint8
+    some = votes_without_records([6, 1], 40, 10, seed=3)
+    assert some.tolist() == [[int(whole[query, teacher]) for teacher in (6, 1)] for query in range(40)]
+    assert not np.array_equal(whole, votes_without_records(range(8), 50, 10, seed=4))
+    assert len({column.tobytes() for column in whole.T}) == 8
+
+
+@pytest.mark.parametrize("classes", [2, 10, 300])
+def test_votes_are_spread_evenly_over_the_classes(classes):
+    votes = votes_without_records(range(200), 1000, classes, seed=0)
+    expected = votes.size / classes
+    # Seven standard deviations of a count; the seed is fixed.
+    assert np.abs(np.bincount(votes.ravel(), minlength=classes) - expected).max() < 7 * np.sqrt(expected)
+    assert votes.max() == classes - 1
+
+
+def test_no_query_and_no_teacher_give_no_votes():
+    assert votes_without_records([], 3, 4, seed=0).shape == (3, 0)
+    assert votes_without_records([1], 0, 4, seed=0).shape == (0, 1)
+
+
+class Machine:
+    """Trains teachers one after the other, and runs out in any part of more than `room` teachers, before its last."""
+
+    def __init__(self, room: int, error: Exception) -> None:
+        self.room, self.error = room, error
+        self.parts: list[list[int]] = []
+
+    def train(self, teachers):
+        self.parts.append(list(teachers))
+        for position, teacher in enumerate(teachers):
+            if position >= self.room:
+                raise self.error
+            yield teacher, {"number": np.array([teacher])}
+
+
+def run(machine, teachers, public=True):
+    kept = []
+    train_within_memory(
+        machine.train,
+        teachers,
+        lambda teacher, state: kept.append((teacher, int(state["number"][0]))),
+        public=public,
+    )
+    return kept
+
+
+CPU = RuntimeError("[enforce fail at alloc_cpu.cpp] . DefaultCPUAllocator: can't allocate memory: you tried 9 bytes")
+
+
+@pytest.mark.parametrize("error", [MemoryError(), torch.cuda.OutOfMemoryError("CUDA out of memory"), CPU])
+def test_a_group_that_does_not_fit_is_halved_without_what_it_finished_and_said_so(error, caplog):
+    machine = Machine(2, error)
+    with caplog.at_level(logging.WARNING):
+        kept = run(machine, range(7))
+    assert sorted(kept) == [(teacher, teacher) for teacher in range(7)]
+    assert machine.parts == [[0, 1, 2, 3, 4, 5, 6], [2, 3, 4], [4], [5, 6]]
+    assert "a group of 7 teachers" in caplog.text
+    assert "groups of 3 and 2" in caplog.text
+
+
+def test_one_teacher_that_is_too_large_alone_is_an_error_with_its_number():
+    machine = Machine(0, MemoryError("no room"))
+    with pytest.raises(MemoryError, match=r"Teacher 3 alone does not fit into memory \(no room\)"):
+        run(machine, [3, 4])
+    assert machine.parts == [[3, 4], [3]]
+
+
+def test_of_private_records_neither_the_log_nor_the_error_has_a_number(caplog):
+    with caplog.at_level(logging.INFO), pytest.raises(MemoryError, match=r"A teacher alone does not fit") as caught:
+        run(Machine(0, CPU), range(4), public=False)
+    assert not caplog.records
+    assert not any(character.isdigit() for character in str(caught.value))
+    assert caught.value.__context__ is caught.value.__cause__ is None
+
+
+def test_what_was_finished_before_is_kept_when_a_later_teacher_fails():
+    kept = []
+    with pytest.raises(MemoryError, match="Teacher 1 alone"):
+        train_within_memory(_second_fails, [0, 1], lambda teacher, state: kept.append(teacher), public=True)
+    assert kept == [0]
+
+
+def _second_fails(teachers):
+    for teacher in teachers:
+        if teacher == 1:
+            raise MemoryError
+        yield teacher, {}
+
+
+def test_other_errors_pass_through_and_are_not_tried_again():
+    machine = Machine(1, InputError("a record is not finite"))
+    with pytest.raises(InputError, match="not finite"):
+        run(machine, range(4))
+    assert len(machine.parts) == 1
+
+
+def test_only_allocation_errors_count():
+    assert is_out_of_memory(CPU)
+    assert is_out_of_memory(MemoryError())
+    assert not is_out_of_memory(RuntimeError("shapes do not fit"))
+    assert not is_out_of_memory(ValueError("out of memory"))
+
+
+def test_torch_really_says_so_when_the_cpu_has_no_room():
+    with pytest.raises(RuntimeError) as caught:
+        torch.empty(2**58, dtype=torch.uint8)
+    assert is_out_of_memory(caught.value)
