@@ -20,7 +20,7 @@ from transfer import SETTINGS, SIZE, Setting, Taught, query_images, teach, trans
 from terrine.data.dataset import Dataset
 from terrine.models.architecture import build_backbone
 from terrine.models.backbone import Backbone
-from terrine.synthetic.distance import image_distance, scattering_extractor
+from terrine.synthetic.distance import image_distances, scattering_extractor
 from terrine.synthetic.program import programs
 
 SOURCES = [*programs(), "dead_leaves,stylegan"]
@@ -39,7 +39,7 @@ def rows(
 
     def figures(source: str, seed: int) -> dict[str, float]:
         images = query_images(source, setting.queries, setting.channels, seed=seed)
-        distance = image_distance(extractor, images, data.train_images, seed=seed)
+        distance = image_distances(extractor, {"": images}, data.train_images, seed=seed)[""]
         backbone, teachers = taught(seed)
         found = transfer(teachers, backbone, images, len(source.split(",")), seed=seed)
         return {"distance": distance.distance, "error": distance.standard_error, **found}

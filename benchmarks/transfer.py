@@ -22,7 +22,7 @@ from terrine.heads import predict
 from terrine.models.architecture import build_backbone
 from terrine.models.backbone import Backbone, features_in_batches
 from terrine.models.backbone_files import load_backbone, save_backbone
-from terrine.npy import MappedRows, Rows
+from terrine.npy import MappedRows, Rows, Segment
 from terrine.pretraining.settings import SimCLRSettings
 from terrine.pretraining.simclr import pretrain
 from terrine.privacy.accounting.calibrate import calibrate
@@ -31,7 +31,7 @@ from terrine.privacy.noise import ReplayNoise
 from terrine.students.answers import histogram_answers
 from terrine.students.linear import fit
 from terrine.synthetic.program import draw
-from terrine.synthetic.shards import Recipe, finish, open_shards, write_shard
+from terrine.synthetic.shards import stretches, write_stretch
 from terrine.teachers.linear import LinearHeads, LinearTeachers, train_heads, vote
 from terrine.teachers.records import private_features
 
@@ -192,10 +192,9 @@ def _pretraining_images(work: Path, count: int, channels: int) -> MappedRows:
     segments = []
     for kind in SOURCES:
         seed = derive_seed(0, "pretraining")
-        recipe = Recipe(kind, count=count // len(SOURCES), seed=seed, size=SIZE, channels=channels)
-        folder = work / f"images-{kind}-{channels}-{recipe.count}"
-        for number in range(len(recipe.plan())):
-            write_shard(folder, recipe, number)
-        finish(folder, recipe)
-        segments += open_shards(folder).segments
+        own = count // len(SOURCES)
+        folder = work / f"images-{kind}-{channels}-{own}"
+        for number, stretch in enumerate(stretches(kind, count=own, seed=seed, size=SIZE, channels=channels)):
+            written = write_stretch(folder / f"shard-{number:06d}.npy", stretch)
+            segments.append(Segment(written.path, 0, stretch.count))
     return MappedRows(segments)

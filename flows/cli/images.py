@@ -27,7 +27,7 @@ def images(
 ) -> None:
     """Draw synthetic images: a contact sheet (--out sheet.png) or an image set in shards (--out folder), resumable."""
     from tasks.tools.images import write_set, write_sheet
-    from terrine.synthetic.shards import Recipe, Written
+    from terrine.synthetic.shards import Written, stretches
 
     if out.suffix == ".png":
         if count > 10_000:
@@ -37,7 +37,7 @@ def images(
         return
     if out.suffix:
         raise SettingError(f"--out {out}: use a .png file for a contact sheet or a folder for an image set.")
-    recipe = Recipe(kind, count=count, seed=seed, size=size, channels=channels, shard=shard)
+    parts = stretches(kind, count=count, seed=seed, size=size, channels=channels, shard=shard)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console) as bar:
         task = bar.add_task(kind, total=count)
@@ -47,7 +47,7 @@ def images(
                 bar.console.print(f"{written.path.name} did not match its digest and was drawn again.")
             bar.update(task, advance=written.images)
 
-        cost = write_set(out, recipe, workers=workers, device=device, progress=advance)
+        cost = write_set(out, parts, workers=workers, device=device, progress=advance)
     kept = f", {cost.kept} shards were there already" if cost.kept else ""
     console.print(
         f"{out}: {cost.images:,} images of '{kind}', {cost.bytes / 1e6:,.0f} MB, {cost.seconds:,.1f} s, "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from multiprocessing import get_context
@@ -17,7 +17,7 @@ from tasks.runtime.store import atomic_file
 from terrine.device import resolve_device
 from terrine.synthetic.contact_sheet import contact_sheet
 from terrine.synthetic.program import draw
-from terrine.synthetic.shards import Recipe, Written, finish, write_shard
+from terrine.synthetic.shards import Stretch, Written, write_stretch
 
 
 def write_sheet(path: Path, kind: str, *, count: int, seed: int, size: int, channels: int, device: str) -> np.ndarray:
@@ -46,18 +46,18 @@ class Cost:
 
 def write_set(
     folder: Path,
-    recipe: Recipe,
+    stretches: Sequence[Stretch],
     *,
     workers: int = 1,
     device: str = "cpu",
     progress: Callable[[Written], None] | None = None,
 ) -> Cost:
-    """Write an image set in shards with `workers` processes; shards that are on disk and intact are kept.
+    """Write an image set as shards `shard-000000.npy`, ..., with `workers` processes; intact shards are kept.
 
     `progress` is called in this process after every shard.
     """
     start = time.perf_counter()
-    numbers = range(len(recipe.plan()))
+    shards = [(folder / f"shard-{number:06d}.npy", stretch) for number, stretch in enumerate(stretches)]
     written: list[Written] = []
 
     def note(shard: Written) -> None:
@@ -67,18 +67,17 @@ def write_set(
 
     chosen = str(resolve_device(device))
     if workers <= 1:
-        for number in numbers:
-            note(write_shard(folder, recipe, number, device=chosen))
+        for path, stretch in shards:
+            note(write_stretch(path, stretch, device=chosen))
     else:
         with ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_one_thread) as pool:
-            pending = [pool.submit(write_shard, folder, recipe, number, device=chosen) for number in numbers]
+            pending = [pool.submit(write_stretch, path, stretch, device=chosen) for path, stretch in shards]
             for future in as_completed(pending):
                 note(future.result())
-    finish(folder, recipe)
     seconds = time.perf_counter() - start
     drawn = [shard for shard in written if shard.state != "kept"]
     return Cost(
-        images=recipe.count,
+        images=sum(shard.images for shard in written),
         bytes=sum(shard.bytes for shard in written),
         kept=len(written) - len(drawn),
         seconds=seconds,

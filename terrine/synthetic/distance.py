@@ -9,7 +9,7 @@ alone. Being unbiased it is about zero, and as often below as above, for two sam
 It is a function of the real images: where these are private, so is it.
 
     extractor = scattering_extractor(channels=1)
-    figure = image_distance(extractor, synthetic, real, seed=0)
+    figure = image_distances(extractor, {"dead_leaves": synthetic}, real, seed=0)["dead_leaves"]
     figure.distance, figure.standard_error
 """
 
@@ -30,7 +30,7 @@ from terrine.npy import Rows
 BLOCK = 500
 """Most rows of each sample in one block."""
 SAMPLE = 2_000
-"""Most images of each kind that `image_distance` looks at."""
+"""Most images of each kind that `image_distances` uses."""
 SIDE = 32
 """Images that are larger are reduced to this side before the scattering extractor sees them."""
 _FEATURES, _SEED, _BATCH = 500, 0, 250
@@ -110,15 +110,6 @@ def in_units_of(reference: np.ndarray, features: np.ndarray) -> np.ndarray:
     return (features - mean) / (scale if scale > 0 else 1.0)
 
 
-def image_distance(extractor: Extractor, synthetic: Rows, real: Rows, *, seed: int, sample: int = SAMPLE) -> Distance:
-    """Return the kernel distance between synthetic and real images, both uint8 [N, C, H, W] of one shape.
-
-    Of either, at most `sample` images are drawn by `seed` and read. Features are taken in units of the real ones.
-    Raises what `kernel_distance` raises, and InputError for images of different shapes.
-    """
-    return image_distances(extractor, {"": synthetic}, real, seed=seed, sample=sample)[""]
-
-
 def image_distances(
     extractor: Extractor,
     synthetic: Mapping[str, Rows],
@@ -127,7 +118,11 @@ def image_distances(
     seed: int,
     sample: int = SAMPLE,
 ) -> dict[str, Distance]:
-    """Return `image_distance` of several sets of synthetic images by name; the real ones pass the extractor once."""
+    """Return the kernel distance between each set of synthetic images and real ones, all uint8 [N, C, H, W].
+
+    At most `sample` images of each set are drawn by `seed` and read. Features are in units of the real ones, which pass
+    the extractor once. Raises what `kernel_distance` raises, and InputError for images of different shapes.
+    """
     for images in synthetic.values():
         if images.shape[1:] != real.shape[1:]:
             raise InputError(

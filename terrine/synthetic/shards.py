@@ -6,14 +6,8 @@ temporary file, flushed, renamed, and only then recorded with its SHA-256: a kil
 and a shard whose bytes do not match its record is drawn again. Runs keep their images this way
 (`tasks.pipeline.synthesize`).
 
-A set outside a run is described by a `Recipe`, which cuts it into stretches, and has a manifest; `open_shards` reads a
-finished set without loading it.
-
-    recipe = Recipe("dead_leaves", count=1_300_000, seed=0, size=28, channels=1)
-    for number in range(len(recipe.plan())):
-        write_shard(folder, recipe, number)
-    finish(folder, recipe)
-    images = open_shards(folder)          # images[17], images[5:9], len(images)
+    for number, stretch in enumerate(stretches("dead_leaves", count=1_300_000, seed=0, size=28, channels=1)):
+        write_stretch(folder / f"shard-{number:06d}.npy", stretch)
 """
 
 import hashlib
@@ -30,17 +24,15 @@ import numpy as np
 import torch
 
 from terrine.determinism.parallel import side_by_side
-from terrine.errors import ArtefactError, SettingError
+from terrine.errors import SettingError
 from terrine.files import atomic_file, file_digest, json_object, write_errors, write_text
-from terrine.geometry import Size, as_size, in_json, pixels, sides
-from terrine.npy import MappedRows, Segment
+from terrine.geometry import Size, in_json, pixels, sides
 from terrine.synthetic.program import VERSION, draw, program
 
 SHARD_BYTES = 64 << 20
 SLICE_BYTES = 8 << 20
 PART_BYTES, PART = 4 << 20, 1_000
 """What one thread of a CPU draws at a time: programs are made of small operations, which threads cannot share well."""
-MANIFEST = "manifest.json"
 _STALE_SECONDS = 3_600.0
 """A temporary file this old has lost its writer."""
 
@@ -61,39 +53,19 @@ class Stretch:
         return {**asdict(self), "size": in_json(self.size), "version": VERSION}
 
 
-@dataclass(frozen=True)
-class Recipe:
-    """Everything that an image set's bytes depend on. `shard` is the number of images in a shard."""
+def stretches(kind: str, *, count: int, seed: int, size: Size, channels: int, shard: int = 0) -> list[Stretch]:
+    """Cut images 0 .. count - 1 of a program into stretches of `shard` images; 0: as many as 64 MB hold.
 
-    kind: str
-    count: int
-    seed: int
-    size: Size
-    channels: int
-    shard: int = 0
-
-    def __post_init__(self) -> None:
-        program(self.kind)
-        if self.count < 1:
-            raise SettingError(f"image set '{self.kind}': count is {self.count}; draw at least one image.")
-        if self.shard < 0:
-            raise SettingError(f"image set '{self.kind}': shard is {self.shard}; use a positive number, or 0.")
-        if self.shard == 0:
-            object.__setattr__(self, "shard", max(1, SHARD_BYTES // self.image_bytes))
-
-    @property
-    def image_bytes(self) -> int:
-        """Bytes of one image."""
-        return max(1, self.channels * pixels(self.size))
-
-    def plan(self) -> list[range]:
-        """Return the image numbers of each shard."""
-        return plan(self.count, self.shard)
-
-    def stretch(self, number: int) -> Stretch:
-        """Return what shard `number` holds."""
-        numbers = self.plan()[number]
-        return Stretch(self.kind, self.seed, self.size, self.channels, numbers.start, len(numbers))
+    Raises:
+        SettingError: an unknown program, no image, or a negative shard.
+    """
+    program(kind)
+    if count < 1:
+        raise SettingError(f"image set '{kind}': count is {count}; draw at least one image.")
+    if shard < 0:
+        raise SettingError(f"image set '{kind}': shard is {shard}; use a positive number, or 0.")
+    shard = shard or max(1, SHARD_BYTES // max(1, channels * pixels(size)))
+    return [Stretch(kind, seed, size, channels, first, min(shard, count - first)) for first in range(0, count, shard)]
 
 
 @dataclass(frozen=True)
@@ -111,16 +83,6 @@ class Written:
     sha256: str
 
 
-def plan(count: int, shard: int) -> list[range]:
-    """Cut images 0 .. count - 1 into ranges of `shard` images; the last may be shorter."""
-    return [range(first, min(first + shard, count)) for first in range(0, count, shard)]
-
-
-def shard_path(folder: Path, number: int) -> Path:
-    """Return where shard `number` of the set in `folder` lies."""
-    return folder / f"shard-{number:06d}.npy"
-
-
 def record_path(path: Path) -> Path:
     """Return where a shard's record lies: what it holds, its SHA-256, and what it cost."""
     return path.with_suffix(".json")
@@ -132,14 +94,17 @@ def write_stretch(
     *,
     device: str | torch.device = "cpu",
     progress: Callable[[int], None] | None = None,
-    before: Callable[[], None] | None = None,
 ) -> Written:
     """Make sure that the shard at `path` holds `stretch`, drawing it if it is missing, foreign or damaged.
 
     The bytes are those that `numpy.save` would write. Memory is a few slices of 8 MB and the program's working memory,
-    whatever the shard's size. On a CPU, parts are drawn side by side by as many threads as torch has. `progress` is
-    called with the number of images just written; `before`, once, before anything on disk is changed. Raises
-    ArtefactError if the disk is full; the partial file is removed.
+    whatever the shard's size. On a CPU, parts are drawn side by side by as many threads as torch has.
+
+    Args:
+        progress: Called with the number of images just written.
+
+    Raises:
+        ArtefactError: the disk is full; the partial file is removed.
     """
     record = record_path(path)
     known = json_object(record) if path.is_file() else None
@@ -150,8 +115,6 @@ def write_stretch(
                 progress(stretch.count)
             return Written(path, "kept", stretch.count, known["bytes"], known["seconds"], known["sha256"])
         damaged = True
-    if before:
-        before()
     start = time.perf_counter()
     path.parent.mkdir(parents=True, exist_ok=True)
     # From here until the shard is recorded it may not be taken for complete.
@@ -182,74 +145,6 @@ def write_stretch(
 def read_shard_record(path: Path) -> dict[str, Any] | None:
     """Return what is recorded of the shard at `path`: images, sha256, bytes, seconds; None where nothing is."""
     return json_object(record_path(path))
-
-
-def write_shard(
-    folder: Path,
-    recipe: Recipe,
-    number: int,
-    *,
-    device: str | torch.device = "cpu",
-    progress: Callable[[int], None] | None = None,
-) -> Written:
-    """Make sure that shard `number` of a set is on disk and intact; see `write_stretch`."""
-    return write_stretch(
-        shard_path(folder, number),
-        recipe.stretch(number),
-        device=device,
-        progress=progress,
-        # Until the set is finished again it is not complete.
-        before=lambda: (folder / MANIFEST).unlink(missing_ok=True),
-    )
-
-
-def finish(folder: Path, recipe: Recipe) -> None:
-    """Write the manifest, which makes the set complete, and clear away what killed writers left.
-
-    Raises ArtefactError if a shard is missing or belongs to another recipe.
-    """
-    shards = []
-    for number in range(len(recipe.plan())):
-        path, stretch = shard_path(folder, number), recipe.stretch(number)
-        known = read_shard_record(path)
-        if not path.is_file() or known is None or known.get("images") != stretch.describe():
-            raise ArtefactError(f"{path} is missing or belongs to other images; write shard {number} before finishing.")
-        entry = {"file": path.name, "first": stretch.first, "count": stretch.count, "sha256": known["sha256"]}
-        shards.append(entry)
-    for leftover in folder.glob(".*.tmp"):
-        leftover.unlink(missing_ok=True)
-    content = {**asdict(recipe), "size": in_json(recipe.size), "version": VERSION, "dtype": "uint8", "shards": shards}
-    with write_errors(folder):
-        write_text(folder / MANIFEST, json.dumps(content, indent=2) + "\n")
-
-
-class ImageSet(MappedRows):
-    """A finished set: a read-only view [count, channels, *size] of its shards, with the recipe they came from."""
-
-    def __init__(self, recipe: Recipe, segments: list[Segment]) -> None:
-        super().__init__(segments)
-        self.recipe = recipe
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return ImageSet, (self.recipe, self.segments)
-
-
-def open_shards(folder: Path) -> ImageSet:
-    """Open a finished image set; nothing is read before it is asked for.
-
-    Raises ArtefactError when the manifest or a shard is missing, or a shard has another shape than the manifest says.
-    """
-    manifest = json_object(folder / MANIFEST)
-    if manifest is None:
-        raise ArtefactError(f"{folder} holds no complete image set (no {MANIFEST}). Write the set again; it resumes.")
-    said = {name: manifest[name] for name in ("kind", "count", "seed", "size", "channels", "shard")}
-    recipe = Recipe(**said | {"size": as_size(said["size"])})
-    segments = [Segment(folder / entry["file"], 0, entry["count"]) for entry in manifest["shards"]]
-    images = ImageSet(recipe, segments)
-    shape = (recipe.count, recipe.channels, *sides(recipe.size))
-    if images.shape != shape or images.dtype != np.uint8:
-        raise ArtefactError(f"{folder} holds {images.dtype} {images.shape} where the manifest says uint8 {shape}.")
-    return images
 
 
 def _blocks(stretch: Stretch, device: str | torch.device, progress: Callable[[int], None] | None) -> Iterator[bytes]:

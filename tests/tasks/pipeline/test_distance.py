@@ -11,7 +11,7 @@ from tasks.pipeline import distance, synthesize, tracking
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_json, write_json
 from terrine.files import file_digest
-from terrine.synthetic.distance import image_distance, scattering_extractor
+from terrine.synthetic.distance import image_distances, scattering_extractor
 from terrine.synthetic.program import draw
 
 ASKED = {"audit_epsilon": None, "teachers": 5, "queries": 90, "answered": 90}
@@ -39,7 +39,7 @@ def test_figures_are_those_of_the_sources_images_and_lie_in_the_private_zone(run
     seed = synthesize.stretch(run, synthesize.plan(run)[0]).seed
     gaussian = draw("gaussian", seed=seed, first=0, count=30, size=8, channels=1).numpy()
     real = read_dataset(run.folders).train_images
-    expected = image_distance(scattering_extractor(1), gaussian, np.asarray(real), seed=0)
+    expected = image_distances(scattering_extractor(1), {"": gaussian}, np.asarray(real), seed=0)[""]
     assert figures["sources"]["gaussian"]["distance"] == pytest.approx(expected.distance, rel=1e-6)
     assert figures["all"]["rows"] == 90
 

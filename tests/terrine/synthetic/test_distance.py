@@ -11,7 +11,6 @@ from terrine.synthetic.distance import (
     Extractor,
     chosen,
     columns_extractor,
-    image_distance,
     image_distances,
     in_units_of,
     kernel_distance,
@@ -93,8 +92,8 @@ def test_more_of_the_same_program_is_nearer_than_another_program():
 
     extractor = scattering_extractor(channels=1)
     real = images("dead_leaves", 0)
-    same = image_distance(extractor, images("dead_leaves", 120), real, seed=0)
-    other = image_distance(extractor, images("gaussian", 0), real, seed=0)
+    same = image_distances(extractor, {"": images("dead_leaves", 120)}, real, seed=0)[""]
+    other = image_distances(extractor, {"": images("gaussian", 0)}, real, seed=0)[""]
     assert abs(same.distance) < 4 * same.standard_error + 0.05
     assert other.distance > 10 * abs(same.distance)
     together = image_distances(
@@ -124,7 +123,7 @@ def test_any_extractor_serves_and_at_most_the_sample_is_read():
 
     generator = np.random.default_rng(0)
     real, synthetic = (generator.integers(0, top, (90, 1, 8, 8), dtype=np.uint8) for top in (100, 200))
-    found = image_distance(Extractor("brightness", brightness), synthetic, real, seed=0, sample=40)
+    found = image_distances(Extractor("brightness", brightness), {"": synthetic}, real, seed=0, sample=40)[""]
     assert seen == [40, 40]
     assert found.distance > 1
     assert np.array_equal(chosen(3, 40, 0, "x"), [0, 1, 2])
@@ -146,4 +145,4 @@ def test_what_cannot_be_compared_is_refused():
         kernel_distance(good, good, seed=0, block=1)
     grey, colour = np.zeros((9, 1, 8, 8), np.uint8), np.zeros((9, 3, 8, 8), np.uint8)
     with pytest.raises(InputError, match="cannot be compared"):
-        image_distance(scattering_extractor(1), grey, colour, seed=0)
+        image_distances(scattering_extractor(1), {"": grey}, colour, seed=0)[""]
