@@ -3,7 +3,7 @@
     PYTHONPATH=. python benchmarks/argmax.py [--repeats 5] [--scale 0.01]
     PYTHONPATH=. python benchmarks/argmax.py --sizes 1000x150 10000x150        # argmax alone, of other sizes
 
-The guardian and the student are two processes that speak through a TCP socket on the loopback interface, without TLS.
+The guardian and the student are two processes that exchange messages through a local socket, without TLS.
 The clock runs at the student, from the moment when both hold the sums of their shares and the guardian its noise until
 the last label is known: base transfers, transfer extension, garbling, sending, evaluating. Noise comes from the secure
 source, is drawn before, and is timed for itself. Every label is compared with the plaintext mechanism on the same votes
@@ -16,30 +16,26 @@ one of them where CaPC does one under encryption. The seconds of CaPC are those 
 
 import argparse
 import json
-import secrets
-import socket
 import statistics
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
+from multiprocessing.connection import Client, Listener
 from pathlib import Path
-from queue import Queue
 from typing import Any
 
 import numpy as np
 from cells import common_options, heading, row, times
 
 from terrine.aggregation.votes import histograms_of
-from terrine.collaboration.protocol.guardian import Guardian
-from terrine.collaboration.protocol.messages import LARGEST_FRAME
-from terrine.collaboration.protocol.party import Agreement, Send
+from terrine.collaboration.protocol.agreement import Agreement
+from terrine.collaboration.protocol.guardian_round import GuardianRound
+from terrine.collaboration.protocol.report import make_report, sum_reports
 from terrine.collaboration.protocol.shares import whole_votes
-from terrine.collaboration.protocol.student import StudentParty
-from terrine.collaboration.protocol.teacher import Teacher
+from terrine.collaboration.protocol.student_round import StudentRound
 from terrine.privacy.noise import SecureNoise
 
 TEACHERS, SIGMA, SIGMA_TEST = 200, 40.0, 120.0
@@ -82,8 +78,7 @@ WORKS = [
 
 def agreement_of(work: Work) -> Agreement:
     return Agreement(
-        session=secrets.token_hex(16),
-        release="0" * 64,
+        collaboration="0" * 64,
         guardian="guardian",
         student="student",
         teachers=(("teachers", TEACHERS),),
@@ -114,78 +109,64 @@ def resident_megabytes() -> float:
     raise RuntimeError("This benchmark measures memory on Linux.")
 
 
-class Wire:
-    """Frames through a socket, each behind its length. A thread reads while the party computes and sends."""
+def be_guardian(agreed: Agreement, folder: Path) -> dict[str, float]:
+    """Draw the noise, and answer the student party until it closes the connection."""
+    start = time.perf_counter()
+    noise = {"counts": SecureNoise().gaussian((agreed.queries, agreed.classes), agreed.sigma)}
+    if agreed.sigma_threshold is not None:
+        noise["threshold"] = SecureNoise().gaussian(agreed.queries, agreed.sigma_threshold)
+    drawn = time.perf_counter() - start
+    np.savez(folder / "noise.npz", **noise)
+    guardian = GuardianRound(agreed, {})
+    sums = sum_reports(agreed, [("teachers", (folder / "report-0").read_bytes())])
+    guardian.settle(sums, ["teachers"], lambda kind, shape: noise[kind])
+    sent = 0
+    with Listener(str(folder / "socket"), "AF_UNIX") as listener, listener.accept() as connection:
+        connection.send_bytes(guardian.closing)
+        processor = time.process_time()
+        while path := connection.recv_bytes().decode():
+            what, _, number = path.partition("/")
+            question = connection.recv_bytes()
+            if what == "base":
+                answer = guardian.base(question)
+            elif what == "counts":
+                answer = guardian.counts(int(number))
+            else:
+                answer = {"blocks": guardian.block, "opened": guardian.opened}[what](int(number), question)
+            connection.send_bytes(answer)
+            sent += len(answer)
+    return {"noise": drawn, "processor": time.process_time() - processor, "sent": sent / 1e6}
 
-    def __init__(self, connection: socket.socket) -> None:
-        self._connection = connection
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.sent = 0
-        self.frames: Queue[bytes] = Queue(4)
-        threading.Thread(target=self._read, daemon=True).start()
 
-    def send(self, frame: bytes) -> None:
-        self._connection.sendall(len(frame).to_bytes(4, "little"))
-        self._connection.sendall(frame)
-        self.sent += 4 + len(frame)
+def be_student(agreed: Agreement, folder: Path) -> dict[str, float]:
+    """Compute the answers."""
+    while not (folder / "socket").exists():
+        time.sleep(0.01)
+    sums, sent = sum_reports(agreed, [("teachers", (folder / "report-1").read_bytes())]), 0
+    with Client(str(folder / "socket"), "AF_UNIX") as connection:
+        closing, lock = connection.recv_bytes(), threading.Lock()
 
-    def _read(self) -> None:
-        # A frame in one call: between calls, the interpreter lock is somebody else's for up to 5 ms.
-        while len(head := self._connection.recv(4, socket.MSG_WAITALL)) == 4:
-            length = int.from_bytes(head, "little")
-            if length > LARGEST_FRAME:
-                raise RuntimeError(f"A frame of {length:,} bytes was announced.")
-            self.frames.put(self._connection.recv(length, socket.MSG_WAITALL))
+        def ask(path: str, question: bytes) -> bytes:
+            nonlocal sent
+            with lock:
+                connection.send_bytes(path.encode())
+                connection.send_bytes(question)
+                sent += len(question)
+                return connection.recv_bytes()
+
+        start, processor = time.perf_counter(), time.process_time()
+        result = StudentRound(agreed, {}, closing, sums, ask).run()[1]
+        figures = {"seconds": time.perf_counter() - start, "processor": time.process_time() - processor}
+        connection.send_bytes(b"")
+    np.save(folder / "result.npy", result)
+    return figures | {"sent": sent / 1e6}
 
 
 def be_party(role: str, folder: Path) -> None:
-    """One of the two processes: take the shares, connect, compute, and leave the figures in the folder."""
+    """One of the two processes; its figures are left in the folder."""
     agreed = Agreement(**json.loads((folder / "agreement.json").read_text()))
-    figures: dict[str, Any] = {}
-    party: Guardian | StudentParty
-    if role == "guardian":
-        start = time.perf_counter()
-        noise = {"counts": SecureNoise().gaussian((agreed.queries, agreed.classes), agreed.sigma)}
-        if agreed.sigma_threshold is not None:
-            noise["threshold"] = SecureNoise().gaussian(agreed.queries, agreed.sigma_threshold)
-        figures["noise"] = time.perf_counter() - start
-        np.savez(folder / "noise.npz", **noise)
-        party, peer = Guardian(agreed, lambda kind, shape: noise[kind]), agreed.student
-        listener = socket.create_server(("127.0.0.1", 0))
-        (folder / "port.part").write_text(str(listener.getsockname()[1]))
-    else:
-        party, peer = StudentParty(agreed), agreed.guardian
-    waiting = list(party.start())
-    for path in sorted(folder.glob(f"{role}-*.frame")):
-        waiting += party.receive("teachers", path.read_bytes())
-    if role == "guardian":
-        (folder / "port.part").rename(folder / "port")
-        connection, _ = listener.accept()
-    else:
-        while not (folder / "port").exists():
-            time.sleep(0.01)
-        connection = socket.create_connection(("127.0.0.1", int((folder / "port").read_text())))
-    wire = Wire(connection)
-    wire.send(b"ready")
-    assert wire.frames.get(timeout=60) == b"ready"
-    start, processor = time.perf_counter(), time.process_time()
-
-    def deliver(sends: Iterator[Send] | list[Send]) -> None:
-        for send in sends:
-            wire.send(send.frame)
-
-    deliver(waiting)
-    while not party.finished:
-        deliver(party.receive(peer, wire.frames.get(timeout=120)))
-    figures |= {
-        "seconds": time.perf_counter() - start,
-        "processor": time.process_time() - processor,
-        "sent": wire.sent / 1e6,
-        "memory": resident_megabytes(),
-    }
-    if role == "student":
-        np.save(folder / "result.npy", party.result)
-    (folder / f"{role}.json").write_text(json.dumps(figures))
+    figures = (be_guardian if role == "guardian" else be_student)(agreed, folder)
+    (folder / f"{role}.json").write_text(json.dumps(figures | {"memory": resident_megabytes()}))
 
 
 def plaintext(work: Work, counts: np.ndarray, noise: Any) -> np.ndarray:
@@ -205,8 +186,8 @@ def measure(work: Work, seed: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "agreement.json").write_text(json.dumps(asdict(agreed)))
-        for number, send in enumerate(Teacher(agreed, "teachers", votes).start()):
-            (folder / f"{send.to}-{number:06d}.frame").write_bytes(send.frame)
+        for place, body in enumerate(make_report(agreed, "teachers", votes)):
+            (folder / f"report-{place}").write_bytes(body)
         command = [sys.executable, __file__, "--folder", name, "--party"]
         processes = [subprocess.Popen([*command, role]) for role in ("guardian", "student")]
         try:

@@ -1,14 +1,13 @@
-"""How long a vote, or a sum, of many parties takes: every party a process, mutual TLS, a garbled circuit, one machine.
+"""How long a vote, or a sum, of many parties takes: two services, TLS, a garbled circuit, one machine.
 
     python benchmarks/collaboration.py [--preset terrine-mnist] [--parties 50] [--queries 2000] [--mechanism confident]
                                        [--root FOLDER] [--work FOLDER] [--set KEY=VALUE ...]
 
 A run of the preset is made up to its votes. Then its aggregate stage runs twice with the same replayed noise: by
-parties, each teacher party, the guardian and the student party a process of its own, and locally in this process, the
-plain reference. Labels (of moments and gradients, all sums, to the bit) and exact ε must be the same, or the script
-fails. Printed is a Markdown table: seconds of the stage by parties (from the first process's start to the release) and
-locally, and the peak memory of the largest party. Records are summed over vectors that are there: each party would
-compute its own, and that is timed by itself.
+parties, guardian and student party a process each, and locally in this process, the plain reference. Labels (of moments
+and gradients, all sums, to the bit) and exact ε must be the same, or the script fails. Printed is a Markdown table:
+seconds of the stage by parties and locally, and the peak memory of the larger service. Records are summed over vectors
+that exist; each party would compute its own, which is timed separately.
 
 `--root` (default: $TERRINE_SHARED/datasets) holds MNIST; `--preset terrine-digits` needs nothing.
 """
@@ -93,7 +92,7 @@ class PeakMemory:
     def _peak(process: str) -> float:
         with contextlib.suppress(OSError):
             # A child that has not begun its own program yet shows this process's memory.
-            if b"tasks.parties.process" not in Path(f"/proc/{process}/cmdline").read_bytes():
+            if b"tasks.parties.service" not in Path(f"/proc/{process}/cmdline").read_bytes():
                 return 0.0
             for line in Path(f"/proc/{process}/status").read_text().splitlines():
                 if line.startswith("VmHWM"):
@@ -111,7 +110,7 @@ def make_run(root: Path, options: argparse.Namespace, where: str) -> Run:
         options.preset,
         {"data": {"root": str(options.root)}, "queries": {"count": options.queries}},
         {"aggregation": {"mechanism": options.mechanism, "noise": "replay", "epsilon": 20, "where": where, **noise}},
-        {"collaboration": {"parties": options.parties, "deadline": 120, "patience": 300}},
+        {"collaboration": {"parties": options.parties, "deadline": 600}},
         *([{"student": {"kind": "sums"}}] if options.mechanism in SUMMED else []),
         *map(parse_assignment, options.set),
     )

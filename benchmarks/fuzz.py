@@ -126,53 +126,46 @@ def http_doors(folder: Path) -> Iterator[tuple[str, Door, list[bytes]]]:
         yield f"HTTP, {name}", door, seeds
 
 
-def frame_doors() -> Iterator[tuple[str, Door, list[bytes]]]:
-    """What parties say to one another: frames with a checksum that fits, and messages of a link."""
-    from terrine.collaboration.protocol.party import ProtocolError
-    from terrine.collaboration.protocol.student import StudentParty
-    from terrine.collaboration.transport.link import (
-        Fault,
-        Refusal,
-        checked_greeting,
-        greeting_message,
-        parsed,
-        parsed_note,
-    )
-    from tests.collaboration_sessions import agreement, random_votes, resealed, teachers_of
+def party_doors() -> Iterator[tuple[str, Door, list[bytes]]]:
+    """What parties send to the services: reports, and signed requests of any content."""
+    import pytest
+
+    from tasks.parties.client import RefusalError
+    from terrine.collaboration.protocol.agreement import ProtocolError
+    from terrine.collaboration.protocol.report import check_report
+    from tests.collaboration_sessions import agreement, random_votes, reports_of
+    from tests.party_trials import Site, given, terms_of, trial
+    from tests.tasks.parties.test_services import PATHS, signed
 
     agreed = agreement()
-    frames = [send.frame for send in teachers_of(agreed, random_votes(agreed))["north"].frames(agreed.student)]
+    report = reports_of(agreed, random_votes(agreed))["north"][1]
 
-    def frame(data: bytes) -> None:
-        data = resealed(data) if len(data) >= 144 else data
-        fresh, halfway = StudentParty(agreed), StudentParty(agreed)
-        list(halfway.receive("north", frames[0]))
-        with contextlib.suppress(ProtocolError):
-            list(fresh.receive("north", data))
-            return
-        list(halfway.receive("north", data))
-
-    hello = greeting_message(
-        name="north", role="teacher", instance="a", session="5" * 32, met=None, received=0, terms={"n": 3}, greeting={}
-    )
-
-    def message(data: bytes) -> None:
+    def check(data: bytes) -> None:
         try:
-            if data[:1] == b"H":
-                checked_greeting(data, {"n": 3}, "guardian")
-            else:
-                kind, _, body = parsed(data)
-                if kind == b"N":
-                    parsed_note(body)
-        except (Fault, Refusal) as error:
+            check_report(agreed, "north", data, second=True)
+        except ProtocolError as error:
             raise Refused(str(error)) from error
 
-    yield "frames of parties", frame, frames
-    yield (
-        "messages of a link",
-        message,
-        [hello, b"F" + bytes(8) + frames[0], b"N" + bytes(8) + b'{"a": 1}', b"A" + bytes(8)],
-    )
+    yield "reports of parties", check, [report]
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        terms, votes = trial(Path(folder), terms_of())
+        site = Site(Path(folder), terms, given(terms, votes), patch)
+        for name in terms.teachers:
+            site.submit(name)
+        for receiver, caller in (("student", "party-1"), ("guardian", "student")):
+
+            def request(data: bytes, receiver: str = receiver, caller: str = caller) -> None:
+                path = PATHS[sum(data[:8]) % len(PATHS)].format(len(data))
+                if "close" not in path and path != "done":
+                    method = ("GET", "PUT", "POST")[len(data) % 3]
+                    try:
+                        site.request(*signed(site, caller, receiver, method, path, data))
+                    except RefusalError as error:
+                        if error.status >= 500:
+                            raise RuntimeError(f"{error.status}: {error}") from error
+                        raise Refused(str(error)) from error
+
+            yield f"requests to the {receiver}'s service", request, [report, b"[]", b'{"party-1": ["00", [1, 2, 3]]}']
 
 
 def file_doors(folder: Path) -> Iterator[tuple[str, Door, list[bytes]]]:
@@ -181,7 +174,6 @@ def file_doors(folder: Path) -> Iterator[tuple[str, Door, list[bytes]]]:
     from tasks.config.presets import resolve, selected_run
     from tasks.config.values import parse_assignment, read_yaml
     from tasks.parties.config import read_party
-    from tasks.parties.state import PartyState
     from tasks.tools.vote_files import read_answered, read_histograms
     from terrine.data.csv_file import read_csv_file
     from terrine.data.image_files import read_images
@@ -235,24 +227,10 @@ def file_doors(folder: Path) -> Iterator[tuple[str, Door, list[bytes]]]:
         "query_shards": ["b" * 64], "backbone": "c" * 64, "class_names": ["a", "b", "c", "d"],
         "size": 28, "channels": 1, "mechanism": "gnmax", "sigma": 4.0, "epsilon": 8.0, "delta": 1e-5, "unit": "record",
     }  # fmt: skip
-    party = {
-        "role": "teacher",
-        "credentials": ".",
-        "guardian": "a:1",
-        "student": "b:2",
-        "votes": "v.npy",
-        "terms": terms,
-    }
+    terms["keys"] = {name: f"ed25519:{place:064x}" for place, name in enumerate(["guardian", "student", "one", "two"])}
+    terms["services"] = {role: {"url": "https://a:1"} for role in ("guardian", "student")}
+    party = {"role": "teacher", "votes": "v.npy", "terms": terms}
     yield "party.yaml", of_file("party.yaml", read_party), [yaml.safe_dump(party | {"unit": "record"}).encode()]
-    state = PartyState(folder / "state", "f" * 64)
-    state.save("sums", {"a": np.arange(9)}, origin="x")
-    saved = state.path("sums").read_bytes()
-
-    def party_state(data: bytes) -> None:
-        state.path("sums").write_bytes(data)
-        state.load("sums")
-
-    yield "states of parties", party_state, [saved]
 
 
 def medical_doors(folder: Path) -> Iterator[tuple[str, Door, list[bytes]]]:
@@ -377,7 +355,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="terrine-fuzz-") as place:
         folder = Path(place)
         groups = (
-            frame_doors(),
+            party_doors(),
             file_doors(folder),
             medical_doors(folder / "scans"),
             student_doors(folder / "students"),

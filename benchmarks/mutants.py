@@ -53,7 +53,7 @@ PRIVACY_TESTS = (
     "tests/terrine/collaboration",
     "tests/terrine/transcription",
     "tests/tasks/config/test_params.py",
-    "tests/tasks/parties/test_measuring.py",
+    "tests/tasks/parties/test_accuracy.py",
     "tests/tasks/pipeline/test_new_dataset.py",
     "tests/tasks/runtime/test_account_histories.py",
     "tests/tasks/runtime/test_identity.py",
@@ -75,7 +75,8 @@ PRIVACY_TESTS = (
             "two_tasks",
         )
     ),
-    "tests/tasks/parties/test_accept.py",
+    "tests/tasks/collaboration/test_accept.py",
+    "tests/tasks/parties/test_services.py",
     "tests/tasks/parties/test_config.py",
     "tests/tasks/serving/test_verification.py",
     "tests/tasks/tools/test_sweep.py",

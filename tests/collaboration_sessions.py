@@ -1,31 +1,23 @@
-"""A session in one process: parties whose frames are carried by a loop, and the plaintext mechanism beside them."""
+"""A round in one process: services that call one another, and the plaintext mechanism beside them."""
 
-import struct
-import zlib
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from terrine.collaboration.protocol.guardian import Guardian
-from terrine.collaboration.protocol.party import Agreement, Party, Send
-from terrine.collaboration.protocol.student import StudentParty
-from terrine.collaboration.protocol.teacher import Teacher
+from terrine.collaboration.protocol.agreement import Agreement
+from terrine.collaboration.protocol.guardian_round import GuardianRound
+from terrine.collaboration.protocol.proof import accepted
+from terrine.collaboration.protocol.report import check_report, make_report, sum_reports
+from terrine.collaboration.protocol.student_round import StudentRound
 
-SESSION = "0123456789abcdef" * 2
 GUARDIAN, STUDENT = "guardian.example", "student.example"
-HEADER = 144
-HEAD = np.random.default_rng(4).normal(size=10_000)
-"""What sums of a later round are asked at, as far as they are long."""
-CHECKSUM = slice(128, 132)
 
 
 def agreement(**changes) -> Agreement:
     """An agreement of three parties with five teachers."""
     values = {
-        "session": SESSION,
-        "release": "a" * 64,
+        "collaboration": "a" * 64,
         "guardian": GUARDIAN,
         "student": STUDENT,
         "teachers": (("north", 2), ("south", 2), ("west", 1)),
@@ -48,8 +40,7 @@ def confident(**changes) -> Agreement:
 
 def summing(**changes) -> Agreement:
     """The same where whole numbers are summed."""
-    asked = {"head": changes.get("queries", 40) + 8} if changes.get("round") else {}
-    return agreement(**({"reveal": "sums", "classes": 1} | asked | changes))
+    return agreement(**({"reveal": "sums", "classes": 1} | changes))
 
 
 @dataclass
@@ -80,56 +71,19 @@ def random_votes(agreed: Agreement, seed: int = 0) -> np.ndarray:
     return np.where(rng.random(others.shape) < rng.random((agreed.queries, 1)), consensus, others)
 
 
-def asked_again(**changes) -> Agreement:
-    """An agreement whose votes are asked at a head, after rounds of sums."""
-    return agreement(**({"round": 3, "head": 6} | changes))
-
-
-def voted_at(head: np.ndarray, part: np.ndarray, classes: int) -> np.ndarray:
-    """What teachers vote at a head: a function of both."""
-    return (part + np.floor(np.abs(head).sum() * 5).astype(np.int64) + np.arange(len(part))[:, None]) % classes
-
-
-def at(head: np.ndarray, part: np.ndarray) -> np.ndarray:
-    """What parties of a later round sum at a head, of which the first numbers count: a function of both."""
-    return part + np.rint(head[: len(part)] * 2.0**20).astype(np.int64)[:, None]
-
-
-def teachers_of(agreed: Agreement, votes: np.ndarray) -> dict[str, Teacher]:
-    """The teacher parties with their columns of the votes."""
+def reports_of(agreed: Agreement, votes: np.ndarray) -> dict[str, tuple[bytes, bytes]]:
+    """Both bodies of every party's report on its columns of the votes."""
     parts = np.split(votes, np.cumsum([held for _, held in agreed.teachers])[:-1], axis=1)
     if agreed.reveal == "sums":
         parts = [part.sum(axis=1, keepdims=True) for part in parts]
-    if agreed.round and agreed.reveal != "sums":
-        parts = [lambda head, part=part: voted_at(head, part, agreed.classes) for part in parts]
-    elif agreed.round:
-        parts = [lambda head, part=part: at(head, part) for part in parts]
-    return {name: Teacher(agreed, name, part) for (name, _), part in zip(agreed.teachers, parts, strict=True)}
-
-
-def parties_of(agreed: Agreement, votes: np.ndarray, noise: Callable) -> dict[str, Party]:
-    """All parties of a session."""
-    return {
-        agreed.guardian: Guardian(agreed, noise),
-        agreed.student: StudentParty(agreed, HEAD[: agreed.head] if agreed.round else None),
-        **teachers_of(agreed, votes),
-    }
-
-
-def _held(agreed: Agreement) -> list[int]:
-    return [held for _, held in agreed.teachers]
+    return {name: make_report(agreed, name, part) for (name, _), part in zip(agreed.teachers, parts, strict=True)}
 
 
 def plaintext(agreed: Agreement, votes: np.ndarray, noise: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     """What the mechanism gives on these votes and this noise, query after query: answers, and which passed."""
     shape = (agreed.queries,) if agreed.reveal == "argmax" else (agreed.queries, agreed.classes)
     if agreed.reveal == "sums":
-        own = np.stack([part.sum(axis=1) for part in np.split(votes, np.cumsum(_held(agreed))[:-1], axis=1)], axis=1)
-        if agreed.round:
-            own = at(HEAD, own)
-        return own.sum(axis=1, keepdims=True) + noise["counts"], np.ones(agreed.queries, bool)
-    if agreed.round:
-        votes = voted_at(HEAD[: agreed.head], votes, agreed.classes)
+        return votes.sum(axis=1, keepdims=True) + noise["counts"], np.ones(agreed.queries, bool)
     answers = np.full(shape, -1 if agreed.reveal == "argmax" else 0, np.int64)
     passed = np.zeros(agreed.queries, bool)
     for query in range(agreed.queries):
@@ -143,50 +97,70 @@ def plaintext(agreed: Agreement, votes: np.ndarray, noise: Mapping[str, np.ndarr
 
 @dataclass
 class Loop:
-    """Carries frames in the order in which they were sent.
+    """A round of both services, whose facts are dicts.
 
     Attributes:
-        parties: By name.
-        record: Every frame that was delivered: sender, receiver, frame.
-        before: Called with receiver, sender and frame before a delivery.
+        reports: Both bodies of each party's report.
+        noise: The guardian's.
+        facts: Of the guardian, and of the student party.
+        record: Messages between services: path, question, answer.
+        before: Called with path and question before a question is answered.
+        shift: What the student party adds to its sums.
     """
 
-    parties: dict[str, Party]
-    record: list[tuple[str, str, bytes]] = field(default_factory=list)
-    before: Callable[[str, str, bytes], None] = lambda receiver, sender, frame: None
-    waiting: deque[tuple[str, Send]] = field(default_factory=deque)
+    agreed: Agreement
+    reports: dict[str, tuple[bytes, bytes]]
+    noise: Callable
+    facts: tuple[dict, dict] = field(default_factory=lambda: ({}, {}))
+    record: list[tuple[str, bytes, bytes]] = field(default_factory=list)
+    before: Callable[[str, bytes], None] = lambda path, question: None
+    shift: object = 0
 
-    def start(self) -> "Loop":
-        for name, party in self.parties.items():
-            self.push(name, party.start())
-        return self
+    def close(self, names=None, check=True) -> GuardianRound:
+        """Have the guardian draw its noise on reports that are of votes."""
+        self.names = [name for name in names or self.reports if not check or self.verified(name)]
+        guardian = GuardianRound(self.agreed, self.facts[0])
+        if not guardian.settled:
+            sums = sum_reports(self.agreed, ((name, self.reports[name][0]) for name in self.names))
+            guardian.settle(sums, self.names, self.noise)
+        return guardian
 
-    def push(self, sender: str, sends: Iterator[Send]) -> None:
-        self.waiting.extend((sender, send) for send in sends)
+    def verified(self, name) -> bool:
+        one, other = (
+            check_report(self.agreed, name, body, second=place == 1) for place, body in enumerate(self.reports[name])
+        )
+        return (one.transcript == other.transcript).all() and accepted(one.opened, other.opened)
 
-    def step(self) -> None:
-        sender, (receiver, frame) = self.waiting.popleft()
-        self.before(receiver, sender, frame)
-        self.record.append((sender, receiver, frame))
-        self.push(receiver, self.parties[receiver].receive(sender, frame))
+    def ask(self, path: str, question: bytes) -> bytes:
+        self.before(path, question)
+        answer = answered_by(GuardianRound(self.agreed, self.facts[0]), path, question)
+        self.record.append((path, question, answer))
+        return answer
 
-    def run(self, steps: int | None = None) -> "Loop":
-        while self.waiting and steps != 0:
-            self.step()
-            steps = None if steps is None else steps - 1
-        return self
+    def student(self, kind=StudentRound) -> StudentRound:
+        closing = GuardianRound(self.agreed, self.facts[0]).closing
+        sums = sum_reports(self.agreed, ((name, self.reports[name][1]) for name in self.names))
+        return kind(
+            self.agreed, self.facts[1], closing, (sums.astype(np.int64) + self.shift).astype(sums.dtype), self.ask
+        )
+
+    def run(self) -> tuple[np.ndarray, np.ndarray]:
+        """Which queries passed, and the answers."""
+        self.close()
+        return self.student().run()
 
 
-def answered(agreed: Agreement, votes: np.ndarray, noise: Callable) -> tuple[Guardian, StudentParty, Loop]:
-    """A whole session."""
-    loop = Loop(parties_of(agreed, votes, noise)).start().run()
-    assert all(party.finished for party in loop.parties.values())
-    return loop.parties[agreed.guardian], loop.parties[agreed.student], loop
+def answered_by(guardian: GuardianRound, path: str, question: bytes) -> bytes:
+    """What the guardian answers, without any network."""
+    what, _, number = path.partition("/")
+    if what == "base":
+        return guardian.base(question)
+    if what == "counts":
+        return guardian.counts(int(number))
+    return {"blocks": guardian.block, "opened": guardian.opened}[what](int(number), question)
 
 
-def resealed(frame):
-    """The frame with the checksum that fits it: what somebody would send who knows the format."""
-    frame = bytearray(frame)
-    frame[CHECKSUM] = bytes(4)
-    frame[CHECKSUM] = struct.pack("<I", zlib.crc32(frame))
-    return bytes(frame)
+def answered(agreed: Agreement, votes: np.ndarray, noise: Callable) -> tuple[np.ndarray, np.ndarray, Loop]:
+    """A whole round: which queries passed, the answers, and what was said."""
+    loop = Loop(agreed, reports_of(agreed, votes), noise)
+    return *loop.run(), loop

@@ -1,6 +1,8 @@
 """Transfers for tests: base transfers without curves, students that hide different bits in different columns, and
 GF(2^128) on whole numbers."""
 
+import os
+
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
@@ -20,7 +22,7 @@ CONTEXT, OFFER, ANSWERS = b"session", bytes(32), np.zeros((WIDTH, 32), np.uint8)
 
 
 def transcript(context=CONTEXT, offer=OFFER, answers=ANSWERS):
-    return Transcript(context, offer, answers)
+    return Transcript(Transcript.first(context, offer, answers))
 
 
 def keys_of(delta, rng):
@@ -39,7 +41,9 @@ class Flipping(Transcript):
     """A transcript whose owner flips bits of a matrix before its challenge is known."""
 
     def __init__(self, honest):
-        self._state = honest._state
+        self.state = honest.state
+
+    flips = None
 
     def challenge(self, columns):
         if self.flips is not None:
@@ -61,8 +65,8 @@ class Cheater(ExtensionReceiver):
     guess = np.zeros(WIDTH, np.uint8)
     answer = None
 
-    def __init__(self, keys, honest, draw=None):
-        super().__init__(keys, Flipping(honest), *([] if draw is None else [draw]))
+    def __init__(self, keys, honest, draw=None, offset=0):
+        super().__init__(keys, Flipping(honest), draw or os.urandom, offset)
 
     def extend(self, bits):
         self._transcript.flips = self.flips

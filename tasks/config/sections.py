@@ -85,20 +85,14 @@ class Evaluation(Settings):
 
 
 class Collaboration(Settings):
-    """A trial of `aggregation.where: parties`: every party a process on this machine (docs/collaboration.md)."""
+    """A trial of `aggregation.where: parties`: both services on this machine (docs/collaboration.md)."""
 
     parties: Annotated[int, Unit("parties")] = Field(5, ge=1)
     """Number of teacher parties, to which the teachers are assigned in order."""
     minimum: Annotated[int | None, Unit("teachers")] = Field(None, ge=1)
     """Minimum number of teachers that must vote; null: all."""
-    deadline: Annotated[float, Unit("seconds")] = Field(60.0, gt=0)
-    """Time to wait for teacher parties."""
-    patience: Annotated[float, Unit("seconds")] = Field(300.0, gt=0)
-    """Time without a message after which a party gives up."""
-    guardian: Annotated[str | None, AtHome()] = Field(None, pattern=r"^.+:\d+$")
-    """host:port of the guardian; null: a free port of this machine."""
-    student: Annotated[str | None, AtHome()] = Field(None, pattern=r"^.+:\d+$")
-    """host:port of the student party; null: a free port of this machine."""
+    deadline: Annotated[float, Unit("seconds")] = Field(300.0, gt=0)
+    """Time after which a round closes without missing parties, or the trial stops."""
 
     def check(self, run: Any) -> None:
         """Raise ValueError if the run needs something that parties cannot do."""

@@ -1,1 +1,1 @@
-"""The parties of a collaboration as processes: their terms, their configuration, their hosts, and trials of them."""
+"""Terms, keys, services and uploads of a collaboration."""

@@ -1,31 +1,43 @@
-"""What the student party has in its folder of answers: the answers, and what they are."""
+"""The student party's folder of answers: the answers, the terms they belong to, and what the guardian charged."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from tasks.parties.config import PartyConfig
+from tasks.parties.terms import Terms
 from terrine.errors import ArtefactError
 from terrine.files import atomic_file
 
 ANSWERS, ABOUT = "answers.npz", "answers.json"
-"""The files of the answers, and what they are: the terms, the release, and what the guardian says it cost."""
 
 
-def write_arrays(folder: Path, arrays: Mapping[str, np.ndarray]) -> None:
-    """Write the answers, `passed` and `result`, into the folder, which is made."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with atomic_file(folder / ANSWERS, owner_only=True) as file:
+def accuracy_config(config: PartyConfig, terms: Terms) -> PartyConfig:
+    """Return a student party's configuration for an accuracy, whose answers have a folder of their own."""
+    assert config.answers is not None
+    return config.model_copy(update={"terms": terms, "answers": config.answers / "accuracy" / terms.digest[:16]})
+
+
+def write_answers(config: PartyConfig, arrays: Mapping[str, np.ndarray], about: Mapping[str, Any]) -> None:
+    """Write the answers, `passed` and `result`, and what is known about them; the folder is created."""
+    assert config.answers is not None
+    config.answers.mkdir(parents=True, exist_ok=True)
+    with atomic_file(config.answers / ANSWERS, owner_only=True) as file:
         np.savez(file, allow_pickle=False, **dict(arrays))
+    with atomic_file(config.answers / ABOUT, owner_only=True) as file:
+        file.write((json.dumps(about, indent=2, sort_keys=True) + "\n").encode())
 
 
 def stored_answers(config: PartyConfig) -> dict[str, Any] | None:
-    """What is known about the answers that are there, or None. Raises ArtefactError for those to other terms."""
+    """Return what is known about the stored answers, or None.
+
+    Raises:
+        ArtefactError: They are damaged, or belong to other terms.
+    """
     assert config.answers is not None
     path = config.answers / ABOUT
     try:
@@ -34,15 +46,16 @@ def stored_answers(config: PartyConfig) -> dict[str, Any] | None:
         return None
     except (OSError, ValueError) as error:
         raise ArtefactError(f"{path} cannot be read: {error}. Restore it from a backup.") from error
-    if not isinstance(about, dict) or about.get("terms") != config.terms.public():
+    if not isinstance(about, dict) or about.get("terms") != config.terms.digest:
         raise ArtefactError(f"{config.answers} holds answers to other terms. Give `answers` another folder.")
     return about
 
 
 def read_arrays(config: PartyConfig) -> dict[str, np.ndarray]:
-    """The answers: `passed`, bool [asked], and `result`, as the student party has them (`StudentParty.result`).
+    """Return the answers: `passed`, bool [asked], and `result` (`StudentRound.run`).
 
-    Raises ArtefactError where they are missing or damaged.
+    Raises:
+        ArtefactError: They are missing or damaged.
     """
     assert config.answers is not None
     path = config.answers / ANSWERS

@@ -1,7 +1,7 @@
-"""party.yaml: what one party is, where its files are and how it reaches the others.
+"""party.yaml: role, files and addresses of one party.
 
-Relative paths are taken from the file's own folder. What is unknown, impossible or not for the party's role is refused
-with the key and the remedy. This module is light: a party's process loads no torch and no Prefect.
+Relative paths start at the folder of the file. Settings that are unknown, impossible or not for the party's role are
+refused with the key and the remedy. This module loads neither torch nor Prefect.
 """
 
 from __future__ import annotations
@@ -9,83 +9,77 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal
 
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from pydantic import Field, ValidationError, model_validator
 
 from tasks.config.privacy import Privacy
 from tasks.config.values import read_yaml
-from tasks.parties.agreement.acceptance import ACCEPTANCE, accepted_by
-from tasks.parties.agreement.terms import Terms, sentence_of
-from terrine.collaboration.transport.credentials import Credentials, Role, load_credentials
+from tasks.parties.keys import own_key, public_text
+from tasks.parties.terms import Role, Terms, sentence_of
 from terrine.errors import SettingError
 from terrine.settings import Settings
 from terrine.spans import Seconds
 
-TERMS = "terms.yaml"
+CONFIG, TERMS = "party.yaml", "terms.yaml"
 SQLITE = "sqlite:///"
 
-Address = str
-
-NEEDS: dict[str, tuple[str, ...]] = {
-    "teacher": ("guardian", "student"),
-    "guardian": ("listen", "ledger"),
-    "student": ("listen", "guardian", "answers"),
-}
-"""What must be set, by role."""
+NEEDS: dict[str, tuple[str, ...]] = {"teacher": (), "guardian": ("listen", "ledger"), "student": ("listen", "answers")}
+"""Settings that a role needs."""
 MAY: dict[str, tuple[str, ...]] = {"teacher": ("votes", "unit", "own", "ledger"), "guardian": (), "student": ("learn",)}
+"""Further settings of a role."""
 
 
 class OwnTeachers(Settings):
-    """A teacher party that trains its teachers on its own data, and has them vote on the public batch."""
+    """A teacher party that trains its teachers on its own data."""
 
     params: dict[str, Any]
-    """Parameters as in params.yaml, as far as they concern this party: data, teachers, seed."""
-    images: Path
-    """The folder of the public query images, as a run has it in data/public/RUN/images."""
-    backbone: Path
-    """The folder of the public backbone, as a run has it in data/public/RUN/backbone."""
+    """Parameters of a run that concern this party: data, teachers, seed."""
+    images: Path = Path("proposal/images")
+    """Folder of the public query images."""
+    backbone: Path = Path("proposal/backbone")
+    """Folder of the public backbone."""
     work: Path = Path("work")
-    """Where the party's own dataset, partition and teachers are kept."""
+    """Folder of the party's own dataset, partition and teachers."""
 
     @property
     def unit(self) -> str:
-        """What lies with one teacher alone, as the parameters say it or as is their default."""
+        """Unit that one teacher holds alone, from the parameters or their default."""
         given = self.params.get("privacy") or {}
         return str(given.get("unit", Privacy().unit)) if isinstance(given, dict) else str(given)
 
 
 class Learning(Settings):
-    """A student party that makes a student of its answers: `terrine party finish`."""
+    """A student party that trains a student on its answers: `terrine party finish`."""
 
     params: dict[str, Any] = Field(default_factory=dict)
-    """Parameters as in params.yaml, as far as they concern it: student, data (size and channels are the images'),
-    seed, device, tracking."""
-    images: Path
-    """The folder of the public query images, as a run has it in data/public/RUN/images."""
-    backbone: Path
-    """The folder of the public backbone, as a run has it in data/public/RUN/backbone."""
+    """Parameters of a run that concern it: student, data, seed, device, tracking."""
+    images: Path = Path("proposal/images")
+    """Folder of the public query images."""
+    backbone: Path = Path("proposal/backbone")
+    """Folder of the public backbone."""
     work: Path = Path("work")
-    """Where the student is written, and its statement: data/release/student."""
+    """Folder of the student and its statement: data/release/student."""
 
 
 class GuardianLedger(Settings):
-    """Where the guardian keeps account; or a teacher party, of its own people alone over all collaborations."""
+    """The ledger of the guardian; or of a teacher party, for its own people over all collaborations."""
 
     url: str = "sqlite:///ledger/ledger.db"
     key: Path = Path("ledger/key")
     store: Path = Path("ledger/releases")
     account: str = Field(min_length=1)
-    """The name of the data that all parties hold together; with `named` false, its keyed digest itself."""
+    """Name of the data that all parties hold together; with `named` false, its keyed digest."""
     named: bool = True
     epsilon: float | None = Field(None, gt=0)
     """Budget of the account over all releases; null records and never refuses (public benchmark data only)."""
     run: str | None = None
-    """What the ledger says a release was for; null: what its terms are called. No release is known by it."""
+    """What the ledger's rows say a release was for; null: the name of the terms."""
     site: Path | None = None
-    """Folder in which the site remembers which ledger data were released through."""
+    """Folder in which the site records through which ledger data were released."""
     people: Path | None = None
-    """Of a trial, in which one site has the records of all: the digests by which the ledger recognises them."""
+    """In a trial: digests by which the ledger recognises records."""
     task: dict[str, Any] | None = None
-    """Of a trial: the run's task and edition (`terrine.privacy.ledger.task`); null: the classes of the terms."""
+    """In a trial: the run's task and edition (`terrine.privacy.ledger.task`); null: the classes of the terms."""
 
 
 class PartyConfig(Settings):
@@ -93,37 +87,33 @@ class PartyConfig(Settings):
 
     role: Role
     terms: Terms
-    credentials: Path = Path("credentials")
+    folder: Path = Path()
+    """Folder of the party's keys."""
     state: Path = Path("state")
-    """Where the party keeps what must survive a crash. Private."""
-    deadline: Seconds = Field(60.0, gt=0)
-    """How long teacher parties are waited for: seconds, or `15min`, `6h`, `14d`."""
-    patience: Seconds = Field(120.0, gt=0)
-    """How long any other party is waited for, likewise."""
-    listen: Address | None = None
-    """guardian and student: host:port to wait at."""
-    guardian: Address | None = None
-    """teacher and student: where the guardian waits."""
-    student: Address | None = None
-    """teacher: where the student party waits."""
+    """Folder of what must survive a crash. Private."""
+    patience: Seconds = Field(60.0, gt=0)
+    """How long a request is repeated while a service is unreachable: seconds, or `15min`."""
+    listen: str | None = Field(None, pattern=r"^.+:\d+$")
+    """guardian and student: host:port to listen at."""
+    tls: bool = True
+    """guardian and student: whether the service itself speaks TLS; false behind a proxy that does."""
+    urls: dict[Literal["guardian", "student"], str] = Field(default_factory=dict)
+    """Addresses that replace those of the terms, for a site with its own names."""
     votes: Path | None = None
-    """teacher: an .npy file of votes, whole numbers [queries, teachers of this party]; or of its sums, whole numbers
-    [numbers] in steps (`terrine.aggregation.gradient_rounds.moments_in_steps`)."""
+    """teacher: an .npy file of votes, integers [queries, teachers of this party]; or of sums in steps, integers
+    [numbers] (`terrine.aggregation.gradient_rounds.moments_in_steps`); or of records."""
     unit: Literal["record", "group"] | None = None
-    """teacher, with `votes`: what lay with one teacher alone when these votes were cast, a record or all records of a
-    person. With `own`, own.params.privacy.unit says it."""
+    """teacher, with `votes`: unit that one teacher held alone when these votes were cast."""
     own: OwnTeachers | None = None
-    """teacher: train and vote here, instead of a file of votes."""
+    """teacher: train here, instead of a file of votes."""
     ledger: GuardianLedger | None = None
     noise: Literal["secure", "replay"] = "secure"
     """guardian. replay: seeded, for tests; NOT PRIVATE."""
     replay_seed: int | None = Field(None, ge=0)
     answers: Path | None = None
-    """student: the folder the answers are written to."""
+    """student: folder of the answers."""
     learn: Learning | None = None
-    """student: what becomes of them."""
-    accepted: Path = Path("accepted")
-    """guardian: a folder of what parties have signed; each is looked at before a session."""
+    """student: how the student is trained."""
 
     @model_validator(mode="after")
     def _settings_of_the_role(self) -> PartyConfig:
@@ -138,8 +128,8 @@ class PartyConfig(Settings):
             raise ValueError("votes or own: a teacher party gives a file of votes, or trains teachers of its own")
         if self.votes is not None and self.terms.averages is not None:
             raise ValueError(
-                "votes: by the terms teachers learn from those of other parties in the session itself, before they "
-                "vote, and a file of votes cannot. Give own data (`own`)"
+                "votes: by the terms teachers learn from those of other parties before they vote, and a file of votes "
+                "cannot. Give own data (`own`)"
             )
         self._check_unit()
         if (self.noise == "replay") != (self.replay_seed is not None):
@@ -167,22 +157,29 @@ class PartyConfig(Settings):
                 f"for would not be that of these teachers. Set it to {agreed}, or agree on other terms"
             )
 
-    def own_credentials(self) -> Credentials:
-        """Read the party's credentials, and check them against the terms.
+    @property
+    def key(self) -> Ed25519PrivateKey:
+        """The party's private key."""
+        return own_key(self.folder)
 
-        Raises CredentialError for credentials that are unusable or for another role, and SettingError for a name that
-        the terms do not know in this role, another version of Terrine, and a party that accepted other terms.
+    @property
+    def name(self) -> str:
+        """Name of the party that has this key in the terms.
+
+        Raises:
+            SettingError: The terms have another role for it, or were made for another version of Terrine.
         """
         self.terms.check_version()
-        credentials = load_credentials(self.credentials, self.role)
-        if self.terms.roles().get(credentials.name) != self.role:
+        name = self.terms.party_of(public_text(self.key))
+        if self.terms.roles()[name] != self.role:
             raise SettingError(
-                f"{self.credentials} holds the certificate of {credentials.name!r}, and the terms know no {self.role} "
-                "of this name. Use the credentials that belong to this party, or correct the terms at all parties."
+                f"{name} is the {self.terms.roles()[name]} in the terms, and party.yaml says {self.role}."
             )
-        if self.role == "guardian":
-            accepted_by(self.accepted, self.accepted.parent / ACCEPTANCE, self.terms, credentials.authority)
-        return credentials
+        return name
+
+    def url(self, service: Literal["guardian", "student"]) -> str:
+        """Return the URL at which this party reaches a service."""
+        return self.urls.get(service, self.terms.services[service].url)
 
 
 def read_party(path: Path, role: Role | None = None) -> PartyConfig:
@@ -199,10 +196,7 @@ def read_party(path: Path, role: Role | None = None) -> PartyConfig:
     except ValidationError as error:
         raise SettingError(f"{path}: {sentence_of(error)}") from error
     if role is not None and config.role != role:
-        raise SettingError(
-            f"{path} is the configuration of a {config.role}, and this is for a {role} party. For its part in the "
-            f"session: terrine party vote --config {path}."
-        )
+        raise SettingError(f"{path} is the configuration of a {config.role}, and this command is for a {role} party.")
     return _placed(config, path.resolve().parent)
 
 
@@ -210,7 +204,7 @@ def _placed(config: PartyConfig, folder: Path) -> PartyConfig:
     """The configuration with its paths taken from `folder`."""
     changes: dict[str, Any] = {
         key: folder / value
-        for key in ("credentials", "state", "votes", "answers", "accepted")
+        for key in ("folder", "state", "votes", "answers")
         if (value := getattr(config, key)) is not None
     }
     for key in ("own", "learn"):

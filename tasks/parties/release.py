@@ -1,87 +1,241 @@
-"""A release by parties: the aggregate stage of a run with `aggregation.where: parties`, as a trial on this machine.
+"""A run's release by parties: the aggregate stage of a run with `aggregation.where: parties`, as a trial.
 
-Every party is a process with a folder of its own, and they speak over mutual TLS, as they would between institutions.
-What comes back is what the student party learned and what the guardian charged; then the run goes on as any other.
-
-The folders lie beside the ledger and stay until the release is complete, so a trial that was interrupted is finished
-with the same noise; the answers stay there for as long as the ledger does, and asked again they cost nothing.
+The trial's folders are beside the ledger and stay until the release is complete, so an interrupted trial continues with
+the same noise. The answers stay as long as the ledger, and asked again they cost nothing.
 """
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tasks.config.values import digest
-from tasks.parties.agreement.agreed import agreed
-from tasks.parties.agreement.terms import Terms
+from tasks.artefacts.features import query_features
+from tasks.config.values import digest, read_yaml
 from tasks.parties.answers import read_arrays, stored_answers
-from tasks.parties.config import read_party
-from tasks.parties.trial import CONFIG, Endpoints, free_endpoints, lay_out, run_trial, teachers_of_parties
-from tasks.runtime.accounts import PEOPLE, stored_people
+from tasks.parties.config import CONFIG, TERMS, read_party
+from tasks.parties.submit import Given
+from tasks.parties.terms import Teaching, Terms, certain, checked
+from tasks.parties.trial import GUARDIAN, STUDENT, lay_out, run_trial, teachers_of_parties, with_keys
+from tasks.runtime.accounts import PEOPLE, open_account, stored_people
 from tasks.runtime.identity import Inputs
 from tasks.runtime.run import Run
-from tasks.runtime.store import read_json, write_array, write_json
+from tasks.runtime.store import read_json, write_json
 from tasks.runtime.task import task_of
 from terrine.aggregation.adaptive_queries import NEVER
+from terrine.aggregation.fixed_point import FixedPoint
 from terrine.aggregation.mechanism import UNANSWERED
+from terrine.aggregation.records import Records
+from terrine.aggregation.sums import mu_left
+from terrine.data.source import Source
 from terrine.determinism.randomness import derive_seed
+from terrine.errors import BudgetError
+from terrine.files import file_digest
+from terrine.ports import HOST
 from terrine.privacy.accounting.events import from_json
 from terrine.privacy.ledger.ledger import StoredRelease
 from terrine.privacy.ledger.task import Task
+from terrine.teachers.averaging.shared import SharedAverages
 
-VOTES, INPUTS = "votes.npy", "inputs.json"
+INPUTS = "inputs.json"
+
+
+def trial_folder(run: Run, identity: Mapping[str, Any]) -> Path:
+    """Return the folder of a run's trial, beside the ledger that records it."""
+    return run.path(run.params.ledger.store).parent / "parties" / digest(identity, 32)
 
 
 def trial_terms(run: Run, class_names: Sequence[str], edition: str) -> Terms:
-    """Return what the parties of a run's trial agree on, as `agreed` does."""
+    """Return the terms of a run's trial; keys of its parties are created in its folder."""
     own = run.params.collaboration
     teachers = teachers_of_parties(run.params.partition.teachers, own.parties)
-    return agreed(run, teachers, class_names=class_names, minimum=own.minimum, edition=edition)
+    values = agreed(run, teachers, class_names=class_names, minimum=own.minimum, edition=edition)
+    values |= {"deadline": own.deadline}
+    about: dict[str, Any] = {
+        "keys": {name: f"ed25519:{number:064x}" for number, name in enumerate((GUARDIAN, STUDENT, *teachers))},
+        "services": {role: {"url": f"https://{HOST}:1"} for role in (GUARDIAN, STUDENT)},
+    }
+    folder = trial_folder(run, checked(values | about).identity())
+    if (folder / STUDENT / TERMS).is_file():
+        return checked(read_yaml(folder / STUDENT / TERMS))
+    return checked(values | with_keys(folder, [*teachers]))
 
 
-def trial_folder(run: Run, terms: Terms) -> Path:
-    """Return where the parties of this very trial live: beside the ledger that knows of it."""
-    return run.path(run.params.ledger.store).parent / "parties" / digest(terms.identity(), 32)
+def agreed(
+    run: Run,
+    teachers: Mapping[str, int],
+    *,
+    class_names: Sequence[str],
+    minimum: int | None = None,
+    edition: str = "",
+    overlap: int = 1,
+    records: int | None = None,
+    teaching: Teaching | None = None,
+    averages: SharedAverages | None = None,
+) -> dict[str, Any]:
+    """Return terms, without keys and services, about the queries of a run whose images and backbone exist.
+
+    The terms ask as many queries as the budget is sure to pay for. A person at `overlap` parties is as many units
+    (`Terms.event`), so a budget μ pays for what μ / overlap would pay for otherwise. Averages take their share first.
+
+    Args:
+        run: The run.
+        teachers: Number of teachers of every party.
+        class_names: Class names by label.
+        minimum: Fewest teachers; None for all.
+        edition: Name of the release.
+        overlap: Most parties that hold data of one person.
+        records: Most records for each of `teachers`, for sums; None for as many as shares can hold.
+        teaching: How teachers are trained; None leaves it to each party.
+        averages: Averages before the votes, if teachers average.
+
+    Raises:
+        BudgetError: The budget pays for no answer.
+    """
+    settings, total = run.params.aggregation, sum(teachers.values())
+    images = read_json(run.folders.images / "manifest.json")
+    shards = images["shards"]["queries"]
+    about: dict[str, Any]
+    if settings.reveals == "sums":
+        length = query_features(run, "original").shape[1] + 1
+        course = settings.course(mu_left(settings.epsilon, settings.delta) / overlap)
+        said = {key: value for key, value in asdict(course).items() if key in Terms.model_fields}
+        about = {key: value for key, value in said.items() if course.rounds or key == "sigma"}
+        most = FixedPoint(length, len(class_names), course).most_units // total
+        about |= {"length": length, "records": records or most, "mechanism": settings.mechanism}
+        queries = asked = 1
+    else:
+        queries = sum(shard["count"] for shard in shards)
+        about = settings.describe() | _about_averages(averages)
+        asked = certain(settings, queries, settings.epsilon, settings.delta, overlap, averages)
+        if teaching is not None:
+            about["teaching"] = teaching.model_dump(mode="json")
+    if asked == 0:
+        raise BudgetError(
+            f"aggregation.epsilon={settings.epsilon:g} does not pay for one answer with this noise. Raise it, or use "
+            "more noise. Nothing was drawn and nothing was charged."
+        )
+    return {
+        "teachers": dict(teachers),
+        "unit": run.params.privacy.unit,
+        "overlap": overlap,
+        "minimum": minimum or total,
+        "queries": queries,
+        "asked": asked,
+        "queries_digest": file_digest(run.folders.images / "manifest.json"),
+        "query_shards": [shard["sha256"] for shard in shards],
+        "size": images.get("size"),
+        "channels": images.get("channels"),
+        **how_read(run.params.data),
+        "backbone": file_digest(run.folders.backbone / "backbone.safetensors"),
+        "backbone_manifest": file_digest(run.folders.backbone / "manifest.json"),
+        "class_names": list(class_names),
+        **about,
+        "epsilon": settings.epsilon,
+        "delta": settings.delta,
+        "edition": edition,
+    }
+
+
+def _about_averages(averages: SharedAverages | None) -> dict[str, Any]:
+    """Return the settings of averages in terms."""
+    if averages is None:
+        return {}
+    about = {"noise_multiplier": averages.averaging.noise_multiplier, "weights": averages.weights}
+    return about | ({"features": averages.features} if averages.features else {})
+
+
+def how_read(data: Source) -> dict[str, Any]:
+    """Return fit and window of a run's data, as terms have them."""
+    limits = getattr(data, "limits", None) or getattr(data, "window", None)
+    return {"fit": getattr(data, "fit", "stretch"), "window": limits}
 
 
 def release_by_parties(
-    run: Run, terms: Terms, held: Callable[[], Mapping[str, np.ndarray]], *, account: str, inputs: Inputs
+    run: Run,
+    class_names: Sequence[str],
+    release_id: str,
+    held: Callable[[Mapping[str, int]], Mapping[str, np.ndarray]],
+    inputs: Inputs,
 ) -> StoredRelease:
-    """Release through a guardian and a student party; the same terms again cost nothing.
+    """Release through a guardian and a student party, or return what they released before.
 
-    terms: `trial_terms`; their edition is the identity of the run's answers. held: returns what each teacher party
-    holds, its votes or its sums; called where nothing was released yet. account: what is charged, registered in the
-    ledger. inputs: what is remembered about what the answers are drawn from; it stays in the trial's folder.
+    Args:
+        run: The run.
+        class_names: Class names by label.
+        release_id: Identity of the run's answers in the ledger.
+        held: Returns what each teacher party holds, votes, sums or records, from the number of teachers of each.
+        inputs: Digests of what is drawn from, stored with the release.
 
-    Raises TrialError where a party failed, in its own words; running again goes on where it ended.
+    Raises:
+        TrialError: A service stopped; running again continues where it ended.
     """
-    folder = trial_folder(run, terms)
-    reused = _is_complete(folder, terms)
+    _, account = open_account(run)  # the guardian opens the ledger itself
+    terms = trial_terms(run, class_names, release_id)
+    folder = trial_folder(run, terms.identity())
+    config = folder / STUDENT / CONFIG
+    about = stored_answers(read_party(config)) if config.is_file() else None
+    reused = about is not None and about["guardian"] is not None
     if not reused:
-        _lay_out(run, folder, terms, held(), account)
-        # Parties that were interrupted go on with the sums of the votes that they had.
+        own = run.params.collaboration
+        given = {name: reported(terms, name, values) for name, values in held(terms.teachers).items()}
+        lay_out(
+            folder,
+            terms,
+            guardian=_guardian(run, account),
+            teachers={name: {"votes": "votes.npy", "unit": terms.unit} for name in terms.teachers},
+        )
         if not (folder / INPUTS).is_file():
             write_json(folder / INPUTS, inputs)
-        own = run.params.collaboration
-        run_trial(folder, limit=2 * (own.deadline + own.patience) + terms.last * own.deadline)
-    config = read_party(folder / terms.student / CONFIG)
-    about = stored_answers(config)
+        about = run_trial(folder, lambda party: given[party.name], limit=60.0 + (1 + terms.last) * own.deadline)
     assert about is not None
-    release = stored_release(about, terms, read_arrays(config))
-    for name in (*terms.teachers, "authority"):
+    release = stored_release(about, terms, read_arrays(read_party(config)))
+    for name in terms.teachers:
         shutil.rmtree(folder / name, ignore_errors=True)
     inputs = read_json(folder / INPUTS) if (folder / INPUTS).is_file() else {}
     return replace(release, reused=reused or release.reused, inputs=inputs)
 
 
+def reported(terms: Terms, name: str, values: np.ndarray) -> Given:
+    """Return what a party of a trial reports of its votes, its sums in steps, or its records."""
+    if (fixed := terms.fixed_point) is None:
+        return lambda number, weights: values[: terms.asked]
+    most = terms.teachers[name] * (terms.records or 0)
+    if not fixed.course.rounds:
+        return lambda number, weights: fixed.shared(values, most, number)[:, None]
+    make = Records.of if len(values) else Records
+    summed = fixed.course.summing(make(values["vector"], values["label"], values["unit"], terms.classes))
+    return lambda number, weights: fixed.shared(summed(weights), most, number)[:, None]
+
+
+def _guardian(run: Run, account: str) -> dict[str, Any]:
+    ledger, task = run.params.ledger, task_of(run)
+    settings: dict[str, Any] = {
+        "ledger": {
+            "url": run.database(ledger.url),
+            "key": str(run.path(ledger.key).resolve()),
+            "store": str(run.path(ledger.store).resolve()),
+            "account": account,
+            "named": False,
+            "epsilon": ledger.epsilon,
+            "run": run.name,
+            "site": str(run.site.resolve()),
+            "people": None if stored_people(run) is None else str((run.folders.dataset / PEOPLE).resolve()),
+            "task": {"edition": task.edition, **task.to_json()},
+        },
+        "noise": run.params.aggregation.noise,
+    }
+    if settings["noise"] == "replay":
+        settings["replay_seed"] = derive_seed(run.params.seed, "replayed noise")
+    return settings
+
+
 def stored_release(about: dict[str, Any], terms: Terms, arrays: Mapping[str, np.ndarray]) -> StoredRelease:
-    """Return the release that a student party's answers are: what it learned, and what the guardian charged."""
+    """Return the release of a student party's answers: what it learned, and what the guardian charged."""
     record = about["guardian"]
     return StoredRelease(
         release_id=record["release_id"],
@@ -96,9 +250,12 @@ def stored_release(about: dict[str, Any], terms: Terms, arrays: Mapping[str, np.
 
 
 def released_arrays(terms: Terms, passed: np.ndarray, result: np.ndarray) -> dict[str, np.ndarray]:
-    """Turn what the student party learned into the arrays of a release of all queries, or of sums.
+    """Return the arrays of a release of all queries, or of sums.
 
-    passed: bool [asked]. result: int64, labels [asked] or noisy histograms [asked, classes]; or sums [numbers, 1].
+    Args:
+        terms: The terms.
+        passed: bool [asked].
+        result: int64, labels [asked] or noisy histograms [asked, classes]; or sums [numbers, 1].
     """
     if terms.fixed_point is not None:
         return terms.fixed_point.released(result[:, 0])
@@ -114,43 +271,3 @@ def released_arrays(terms: Terms, passed: np.ndarray, result: np.ndarray) -> dic
         result = result.argmax(axis=1)
     labels[: terms.asked][passed] = result[passed]
     return arrays
-
-
-def _lay_out(run: Run, folder: Path, terms: Terms, held: Mapping[str, np.ndarray], account: str) -> None:
-    settings, own, ledger, task = run.params.aggregation, run.params.collaboration, run.params.ledger, task_of(run)
-    free = free_endpoints()
-    guardian: dict[str, Any] = {
-        "ledger": {
-            "url": run.database(ledger.url),
-            "key": str(run.path(ledger.key).resolve()),
-            "store": str(run.path(ledger.store).resolve()),
-            "account": account,
-            "named": False,
-            "epsilon": ledger.epsilon,
-            "run": run.name,
-            "site": str(run.site.resolve()),
-            "people": None if stored_people(run) is None else str((run.folders.dataset / PEOPLE).resolve()),
-            "task": {"edition": task.edition, **task.to_json()},
-        },
-        "noise": settings.noise,
-    }
-    if settings.noise == "replay":
-        guardian["replay_seed"] = derive_seed(run.params.seed, "replayed noise")
-    lay_out(
-        folder,
-        terms,
-        Endpoints(own.guardian or free.guardian, own.student or free.student),
-        guardian=guardian,
-        teachers={name: {"votes": VOTES, "unit": terms.unit} for name in terms.teachers},
-        common={"deadline": own.deadline, "patience": own.patience},
-    )
-    for name, given in held.items():
-        write_array(folder / name / VOTES, given)
-
-
-def _is_complete(folder: Path, terms: Terms) -> bool:
-    path = folder / terms.student / CONFIG
-    if not path.is_file():
-        return False
-    about = stored_answers(read_party(path))
-    return about is not None and about["guardian"] is not None

@@ -23,11 +23,11 @@ from tasks.artefacts.teachers import (
     teachers_made_from,
     votes_made_from,
 )
+from tasks.parties.release import release_by_parties
 from tasks.pipeline.advise import adviser
 from tasks.pipeline.advise import describe as describe_order
 from tasks.pipeline.figures.private_figures import private_figures
 from tasks.pipeline.figures.released_accuracy import check_use_of_accuracy
-from tasks.pipeline.joint_release import release_by_parties
 from tasks.pipeline.moments import about_moments, numbers_of_moments, release_moments, write_moments
 from tasks.pipeline.public_inputs import about_records
 from tasks.pipeline.sums import release_sums

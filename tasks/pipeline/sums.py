@@ -21,8 +21,8 @@ from tasks.artefacts.images import read_backbone
 from tasks.artefacts.records import protected_units, read_assignment, read_dataset
 from tasks.artefacts.released import SUMS
 from tasks.config.values import digest
+from tasks.parties.release import release_by_parties
 from tasks.pipeline.figures.released_accuracy import check_use_of_accuracy
-from tasks.pipeline.joint_release import release_by_parties
 from tasks.pipeline.moments import (
     about_moments,
     numbers_of_moments,

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from benchmarks.fuzz import attend, file_doors, frame_doors, mutated
+from benchmarks.fuzz import attend, file_doors, mutated, party_doors
 from terrine.errors import InputError
 
 
@@ -25,7 +25,7 @@ def test_a_refusal_is_none_and_everything_else_is_counted():
 
 
 def test_a_few_inputs_for_each_door_of_frames_and_files_are_taken_or_refused(tmp_path):
-    for name, door, seeds in (*frame_doors(), *file_doors(tmp_path)):
+    for name, door, seeds in (*party_doors(), *file_doors(tmp_path)):
         for seed in seeds:
             door(seed)
         assert attend(name, door, seeds, 15, 1)[1] == {}, name

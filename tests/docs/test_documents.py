@@ -71,7 +71,8 @@ def test_the_table_of_cryptography_names_modules_and_tests_that_exist_and_every_
     for row in rows:
         modules = re.findall(r"`([\w/]+\.py)`", row[2])
         folder = (REPOSITORY / "terrine" / modules[0]).parent
-        paths = [REPOSITORY / "terrine" / module if "/" in module else folder / module for module in modules]
+        root = REPOSITORY if modules[0].startswith("tasks/") else REPOSITORY / "terrine"
+        paths = [root / module if "/" in module else folder / module for module in modules]
         named |= set(paths)
         tests = re.findall(r"`(test_\w+\.py)`", row[5])
         assert tests
@@ -80,7 +81,7 @@ def test_the_table_of_cryptography_names_modules_and_tests_that_exist_and_every_
     protocol = (REPOSITORY / "terrine" / "collaboration").rglob("*.py")
     primitives = re.compile(r"^(?:import (?:hashlib|hmac)|from (?:cryptography|nacl|hashlib)\b)", re.MULTILINE)
     left = {path.stem for path in protocol if primitives.search(path.read_text(encoding="utf-8"))}
-    assert left - {path.stem for path in named} == {"party"}  # the agreement's digest
+    assert left <= {path.stem for path in named}
 
 
 def number_of(cell: str) -> int:

@@ -20,7 +20,7 @@ from tasks.runtime.store import Folders
 from terrine.pretraining import simclr
 from terrine.teachers import linear
 from tests.flows.conftest import forked, set_small
-from tests.party_processes import arm
+from tests.processes import arm
 
 
 def ended(process):

@@ -1,9 +1,9 @@
 """What a party's SuperNode does: it runs a step of `terrine party`, and says whether that ended well.
 
-Terrine has an environment of its own (Prefect and Flower ask for different versions of FastAPI), so a step is a
-command. It reads what its own site wrote: party.yaml, terms that were accepted and signed, a budget. Whoever starts
-steps can change none of these. Votes, shares and sums go from party to party over Terrine's own connections. They are
-not put into messages: a SuperLink that carried both shares of a vote could add them up.
+Terrine has an environment of its own (Prefect and Flower require different versions of FastAPI), so a step is a
+command. It reads what its own site wrote: party.yaml, terms that were accepted and signed, a budget. The SuperLink can
+change none of these. Reports go from a party to the two services over Terrine's own connections. They are not put into
+Flower messages: a SuperLink that carried both shares of a vote could add them up.
 
 What a command says stays in `flower.log` beside party.yaml: it may count records.
 """
@@ -28,17 +28,10 @@ def who(message: Message, context: Context) -> Message:
     return _reply(message, name=config.parent.name, role=_read(config)["role"])
 
 
-@app.train("teach")
-def teach(message: Message, context: Context) -> Message:
-    """Train this party's teachers, where it has data of its own and not a file of votes."""
-    config = _config(context)
-    return _reply(message, done="own" not in _read(config) or _run(context, config, "teach"))
-
-
-@app.train("vote")
-def vote(message: Message, context: Context) -> Message:
-    """Take part in the session."""
-    return _reply(message, done=_run(context, _config(context), "vote", "--no-stay"))
+@app.train("submit")
+def submit(message: Message, context: Context) -> Message:
+    """Teacher party: train if necessary, and upload this party's reports to both services."""
+    return _reply(message, done=_run(context, _config(context), "submit", "--watch"))
 
 
 @app.train("finish")

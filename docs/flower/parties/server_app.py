@@ -1,4 +1,7 @@
-"""What the SuperLink does: it waits until all parties are there, and starts step after step at them."""
+"""What the SuperLink does: it waits for all parties and starts one step after another.
+
+Guardian and student party run `terrine party serve` themselves.
+"""
 
 import time
 from collections.abc import Iterable
@@ -13,7 +16,7 @@ app = ServerApp()
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Teach, vote, and make the student, which is public and is handed to every teacher party."""
+    """Have every teacher party submit, and the student party make the student, which every teacher party evaluates."""
     limit = float(context.run_config["limit"])
     nodes = _wait(grid, int(context.run_config["parties"]), float(context.run_config["wait"]))
     said = _ask(grid, "query.who", nodes, limit)
@@ -27,8 +30,7 @@ def main(grid: Grid, context: Context) -> None:
         raise RuntimeError("A collaboration has one guardian and one student party.")
     teachers = [node for node in nodes if roles[node] == "teacher"]
     (student,) = (node for node in nodes if roles[node] == "student")
-    _all_done("teach", names, _ask(grid, "train.teach", teachers, limit))
-    _all_done("vote", names, _ask(grid, "train.vote", nodes, limit))
+    _all_done("submit", names, _ask(grid, "train.submit", teachers, limit))
     made = _ask(grid, "train.finish", [student], limit)
     _all_done("finish", names, made)
     archive = {"archive": ConfigRecord({"bytes": made[student]["archive"]})}

@@ -33,9 +33,9 @@ knows b bits of Δ with probability 2^-b, and may choose its input bits; it lear
 bits and the probability 2^-b multiply, so the bounds in `garbling` hold as they stand.
 
 *Failure is final.* A failed check tells the student that its guess was wrong: at most one bit of Δ, under which earlier
-blocks were garbled. `protocol.guardian` stores the message before it checks it, and afterwards answers no other one. So
-a student has one failed guess for each release, and no second try against the same Δ. The comparison takes constant
-time, since its duration would tell which column failed first.
+blocks were garbled. `protocol.guardian_round` stores the message's digest before it checks it, and afterwards answers
+no other one. So a student has one failed guess for each release, and no second try against the same Δ. The comparison
+takes constant time, since its duration would tell which column failed first.
 
 *What the guardian gains.* x̃ is masked by the sacrificed bits, whose coefficient is not 0, and t̃ follows from x̃, q
 and Δ. So κ = 128 sacrificed transfers suffice; the s more of the CRYPTO version made random coefficients invertible.
@@ -100,20 +100,29 @@ class Transcript:
     """The hash chain over base transfers and matrices that yields the challenges of the consistency check.
 
     Args:
-        context: Agreement, round and roles.
-        offer: The student's point.
-        answers: uint8 [128, 32], the guardian's points.
+        state: The challenge of the latest matrix, 32 bytes, or `Transcript.first`.
     """
 
-    def __init__(self, context: bytes, offer: bytes, answers: NDArray[np.uint8]) -> None:
-        self._state = hashlib.sha256(b"terrine transfer check\0" + context + offer + answers.tobytes()).digest()
+    def __init__(self, state: bytes) -> None:
+        self.state = state
+
+    @staticmethod
+    def first(context: bytes, offer: bytes, answers: NDArray[np.uint8]) -> bytes:
+        """Return the state before any matrix.
+
+        Args:
+            context: Agreement, round and roles.
+            offer: The student's point.
+            answers: uint8 [128, 32], the guardian's points.
+        """
+        return hashlib.sha256(b"terrine transfer check\0" + context + offer + answers.tobytes()).digest()
 
     def challenge(self, columns: NDArray[np.uint8]) -> bytes:
         """Add a matrix and return its challenge, 32 bytes."""
-        chain = hashlib.sha256(b"terrine transfer challenge\0" + self._state)
+        chain = hashlib.sha256(b"terrine transfer challenge\0" + self.state)
         chain.update(columns.data)
-        self._state = chain.digest()
-        return self._state
+        self.state = chain.digest()
+        return self.state
 
 
 def column_bytes(bits: int) -> int:
@@ -194,10 +203,13 @@ class ExtensionReceiver:
         keys: uint8 [2, 128, 16], from `BaseSender.keys`.
         transcript: Yields the challenges.
         draw: Makes the sacrificed bits.
+        offset: Bytes of a column in earlier blocks, `column_bytes` of each.
     """
 
-    def __init__(self, keys: NDArray[np.uint8], transcript: Transcript, draw: Draw = os.urandom) -> None:
-        self._streams = [[_stream(key) for key in half] for half in keys]
+    def __init__(
+        self, keys: NDArray[np.uint8], transcript: Transcript, draw: Draw = os.urandom, offset: int = 0
+    ) -> None:
+        self._streams = [[_stream(key, offset) for key in half] for half in keys]
         self._transcript, self._draw = transcript, draw
 
     def extend(self, bits: NDArray[np.uint8]) -> tuple[ExtensionMessage, Labels]:
@@ -228,11 +240,12 @@ class ExtensionSender:
         delta: uint64 [2], Δ, the choices of the base transfers.
         keys: uint8 [128, 16], from `BaseReceiver`.
         transcript: Yields the challenges.
+        offset: Bytes of a column in earlier blocks, as at `ExtensionReceiver`.
     """
 
-    def __init__(self, delta: Labels, keys: NDArray[np.uint8], transcript: Transcript) -> None:
+    def __init__(self, delta: Labels, keys: NDArray[np.uint8], transcript: Transcript, offset: int = 0) -> None:
         self._mask = np.negative(bits_of_offset(delta))[:, None]  # 0 or 255
-        self._streams = [_stream(key) for key in keys]
+        self._streams = [_stream(key, offset) for key in keys]
         self._transcript = transcript
 
     def challenge(self, message: ExtensionMessage) -> bytes:
@@ -309,8 +322,9 @@ def _expanded(streams: list[Any], width: int) -> NDArray[np.uint8]:
     return np.stack([np.frombuffer(stream.update(zeros), np.uint8) for stream in streams])
 
 
-def _stream(key: NDArray[np.uint8]) -> Any:
-    return Cipher(algorithms.AES(key.tobytes()), modes.CTR(bytes(16))).encryptor()
+def _stream(key: NDArray[np.uint8], offset: int) -> Any:
+    """Return the stream of a key from a byte on that is a multiple of 16."""
+    return Cipher(algorithms.AES(key.tobytes()), modes.CTR((offset // 16).to_bytes(16, "big"))).encryptor()
 
 
 def _key(context: bytes, number: int, offer: bytes, answer: bytes, shared: bytes) -> NDArray[np.uint8]:

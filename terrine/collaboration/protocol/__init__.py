@@ -1,1 +1,1 @@
-"""The parties as state machines without input or output: what they send one another, and when."""
+"""The protocol of a collaboration, without input or output: reports, their proofs, and the joint computation."""

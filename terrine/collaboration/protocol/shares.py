@@ -45,8 +45,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from terrine.collaboration.protocol.agreement import Agreement
 from terrine.collaboration.protocol.field import Numbers, reduced, subtract
-from terrine.collaboration.protocol.party import Agreement
 from terrine.errors import SettingError
 
 ShareArray = NDArray[np.unsignedinteger]

@@ -151,7 +151,7 @@ def test_every_path_and_address_is_marked_as_staying_at_home():
     for key, field in fields(Params):
         if "Path" in str(field.annotation) or key.rsplit(".", 1)[-1] in named:
             assert key in marked, key
-    assert {"collaboration.guardian", "collaboration.student"} <= marked
+    assert {"runner.address"} <= marked
 
 
 def test_what_stays_at_home_is_absent_from_the_public_parameters_and_the_rest_is_there():
@@ -160,7 +160,6 @@ def test_what_stays_at_home_is_absent_from_the_public_parameters_and_the_rest_is
         "ledger": {"account": "clinic", "epsilon": 3},
         "runner": {"kind": "dask", "address": "tcp://10.0.0.7:8786"},
         "backbone": {"kind": "timm", "architecture": "resnet10t", "weights": "lab/weights.pt"},
-        "collaboration": {"guardian": "10.0.0.8:1"},
     }
     public = public_parameters(validate(with_(**given)))
     assert not {"path", "root"} & set(public["data"])
@@ -168,7 +167,6 @@ def test_what_stays_at_home_is_absent_from_the_public_parameters_and_the_rest_is
     assert public["ledger"] == {"epsilon": 3}
     assert public["runner"] == {"kind": "dask", "workers": None}
     assert "weights" not in public["backbone"]
-    assert not {"guardian", "student"} & set(public["collaboration"])
     assert not [value for value in flat(public).values() if str(value) in ("cells", "clinic", "lab/weights.pt")]
     timm = merge(given, {"backbone": {"weights": "timm"}})
     assert public_parameters(validate(with_(**timm)))["backbone"]["weights"] == "timm"

@@ -3,26 +3,19 @@
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
-import yaml
 
-from tasks.parties.agreement.terms import Terms
-from tasks.parties.agreement.terms_page import page
 from tasks.parties.config import read_party
-from tasks.parties.host import CollaborationError
-from tasks.parties.standing import standing
-from tasks.parties.state import CLOSED
-from tasks.parties.teacher import TeacherHost
-from tasks.parties.trial import free_endpoints, lay_out, teachers_of_parties
-from terrine.collaboration.protocol.party import ProtocolError
-from terrine.collaboration.transport.credentials import CredentialError
-from terrine.errors import SettingError
+from tasks.parties.keys import PartyLine, create_key
+from tasks.parties.terms import Terms
+from tasks.parties.trial import teachers_of_parties
+from terrine.errors import InputError, SettingError
 from terrine.privacy.accounting.gaussian import mu_squared
-from tests.party_processes import (
+from tests.party_trials import (
     AVERAGED,
     change,
+    keys_of,
     terms_of,
     terms_of_averages,
     terms_of_gradients,
@@ -33,25 +26,46 @@ from tests.party_processes import (
 
 @pytest.fixture
 def folder(tmp_path):
-    terms = terms_of()
-    guardian = {"ledger": {"account": "trial", "epsilon": 3.0}}
-    teachers = {name: {"votes": "votes.npy", "unit": "record"} for name in terms.teachers}
-    lay_out(tmp_path, terms, free_endpoints(), guardian=guardian, teachers=teachers)
+    trial(tmp_path, guardian={"ledger": {"account": "trial", "epsilon": 3.0}})
     return tmp_path
 
 
-def test_a_trial_has_a_configuration_and_credentials_for_every_party(folder):
-    terms = terms_of()
-    assert sorted(path.name for path in folder.iterdir() if path.is_dir()) == sorted([*terms.roles(), "authority"])
+def test_a_trial_has_a_configuration_and_a_key_for_every_party(folder):
+    terms = read_party(folder / "student" / "party.yaml").terms
+    assert sorted(path.name for path in folder.iterdir()) == sorted(terms.roles())
     for name, role in terms.roles().items():
         config = read_party(folder / name / "party.yaml", role)
-        assert config.terms == terms
-        assert config.own_credentials().identity == (config.own_credentials().identity.__class__(name, role))
+        assert (config.terms, config.name) == (terms, name)
         assert config.state == folder / name / "state"
         assert (folder / name).stat().st_mode & 0o077 == 0
+        assert (folder / name / "key.pem").stat().st_mode & 0o077 == 0
     ledger = read_party(folder / "guardian" / "party.yaml").ledger
     assert ledger.url == f"sqlite:///{folder}/guardian/ledger/ledger.db"
     assert ledger.store == folder / "guardian" / "ledger" / "releases"
+
+
+def test_a_key_belongs_to_its_party_and_role(folder):
+    path = folder / "party-1" / "party.yaml"
+    change(path, folder="../student")
+    with pytest.raises(SettingError, match=r"student is the student in the terms, and party\.yaml says teacher"):
+        read_party(path).name  # noqa: B018
+    change(path, folder="../stranger")
+    with pytest.raises(InputError, match="terrine party key"):
+        read_party(path).name  # noqa: B018
+    create_key(folder / "stranger", "party-1")
+    with pytest.raises(SettingError, match="belongs to no party of these terms"):
+        read_party(path).name  # noqa: B018
+
+
+def test_the_line_of_a_party_is_read_as_it_is_printed_and_a_key_is_made_once(tmp_path):
+    line = create_key(tmp_path / "trust", "trust", "https://guardian.example.org:7801")
+    assert PartyLine.parse(str(line)) == line
+    assert create_key(tmp_path / "trust", "trust", "https://guardian.example.org:7801") == line
+    assert str(create_key(tmp_path / "north", "north")).count(" ") == 1
+    for wrong in ("", "north", "north ed25519:12", f"No {line.key}", f"{line} x", f"a {line.key} http://b:1",
+                  f"a {line.key} https://b:1 sha256:1"):  # fmt: skip
+        with pytest.raises((InputError, SettingError)):
+            PartyLine.parse(wrong)
 
 
 @pytest.mark.parametrize(
@@ -60,10 +74,9 @@ def test_a_trial_has_a_configuration_and_credentials_for_every_party(folder):
         ("party-1", {"vote": "x"}, "vote: there is no such setting"),
         ("party-1", {"votes": None}, "gives a file of votes, or trains teachers of its own"),
         ("party-1", {"listen": "0.0.0.0:1"}, "listen has no meaning for a teacher"),
-        ("party-1", {"student": None}, "student is missing: a teacher needs it"),
-        ("party-1", {"deadline": 0}, "deadline=0"),
+        ("party-1", {"patience": 0}, "patience=0"),
         ("guardian", {"ledger": None}, "ledger is missing: a guardian needs it"),
-        ("guardian", {"noise": "replay"}, "replay_seed goes with noise=replay"),
+        ("guardian", {"replay_seed": None}, "replay_seed goes with noise=replay"),
         ("guardian", {"votes": "votes.npy"}, "votes has no meaning for a guardian"),
         ("student", {"answers": None}, "answers is missing"),
     ],
@@ -73,28 +86,22 @@ def test_a_configuration_that_cannot_be_is_refused(who, values, sentence, folder
         read_party(change(folder / who / "party.yaml", **values))
 
 
-def test_a_configuration_of_another_role_is_refused_with_the_command_that_fits(folder):
-    with pytest.raises(SettingError, match="terrine party vote --config"):
-        read_party(folder / "student" / "party.yaml", "guardian")
-
-
-def test_credentials_must_be_those_of_the_party_and_its_role(folder):
-    change(folder / "party-1" / "party.yaml", credentials="../student/credentials")
-    with pytest.raises(CredentialError, match="certificate for a student, not for a teacher"):
-        read_party(folder / "party-1" / "party.yaml").own_credentials()
-    path = folder / "party-1" / "terms.yaml"
-    teachers = {"elsewhere": 2, "party-2": 2, "party-3": 2}
-    change(path, teachers=teachers)
-    change(folder / "party-1" / "party.yaml", credentials="credentials")
-    with pytest.raises(SettingError, match="the terms know no teacher of this name"):
-        read_party(folder / "party-1" / "party.yaml").own_credentials()
-
-
 @pytest.mark.parametrize(
     ("values", "sentence"),
     [
         ({"student": "guardian"}, "must have different names"),
-        ({"teachers": {"guardian": 1}}, "must have different names"),
+        ({"teachers": {"guardian": 1}, "keys": keys_of("guardian", "student")}, "must have different names"),
+        ({"keys": keys_of("guardian", "student", "party-1")}, "keys has one public key for each party"),
+        (
+            {
+                "keys": dict.fromkeys(
+                    keys_of("guardian", "student", "party-1", "party-2", "party-3"), "ed25519:" + "0" * 64
+                )
+            },
+            "one key for two",
+        ),
+        ({"services": {"guardian": {"url": "https://a:1"}}}, "services"),
+        ({"services": {"guardian": {"url": "http://a:1"}, "student": {"url": "https://a:1"}}}, "https://host:port"),
         ({"teachers": {"a b": 1}, "minimum": 1}, "cannot be a party's name"),
         ({"teachers": {"one": 0}}, "holds at least one"),
         ({"minimum": 7}, "minimum=7 is above the 6 teachers"),
@@ -159,7 +166,7 @@ def test_only_a_teacher_party_says_by_what_its_votes_were_dealt(folder):
 
 
 def test_parties_compare_all_that_they_agreed_on_also_whom_the_budget_protects():
-    terms, unnamed = terms_of(), set(Terms.model_fields) - {"name"}
+    terms, unnamed = terms_of(), set(Terms.model_fields) - {"name", "learning", "backbone_manifest"}
     rounds, sums = {"rounds", "clip", "learning_rate", "sigma_gradients"}, {"length", "records"}
     averages = {"teaching", "noise_multiplier", "weights", "features"}
     assert set(terms.public()) == unnamed - sums - rounds - averages
@@ -178,7 +185,7 @@ def test_a_release_of_parties_is_known_by_what_is_asked_and_the_names_and_order_
     assert set(terms.identity()) == known
     for names in ("dcba", "abc", "abcx"):
         assert terms.model_copy(update={"class_names": [*names]}).identity() != terms.identity()
-    later = {"deadline": 60.0, "version": "9"}
+    later = {"deadline": 60.0, "version": "9", "learning": {"seed": 1}, "backbone_manifest": "a" * 64}
     assert terms.model_copy(update=later).identity() == terms.identity()
     assert terms.model_copy(update={"overlap": 2}).identity() == terms.identity() | {"overlap": 2}
     # By which teachers votes are cast is not what is released, unless averages of them are.
@@ -193,12 +200,12 @@ def test_a_release_of_parties_is_known_by_what_is_asked_and_the_names_and_order_
 
 def test_an_agreement_follows_from_the_terms():
     terms = terms_of()
-    agreement = terms.agreement("1" * 32, "2" * 64)
+    agreement = terms.agreement()
     assert (agreement.total, agreement.minimum, agreement.queries) == (6, 4, 20)
     assert (agreement.reveal, agreement.threshold) == ("argmax", 3.0)
     assert (agreement.sigma, agreement.sigma_threshold) == (3.0, 4.0)
     plain = {"threshold": None, "sigma1": None, "sigma2": None, "sigma": 5.0}
-    agreement = terms_of(mechanism="histogram", asked=7, **plain).agreement("1" * 32, "2" * 64)
+    agreement = terms_of(mechanism="histogram", asked=7, **plain).agreement()
     assert (agreement.reveal, agreement.sigma, agreement.sigma_threshold) == ("histogram", 5.0, None)
     assert agreement.queries == 7
 
@@ -210,22 +217,10 @@ def test_teachers_are_dealt_in_order_and_evenly():
         teachers_of_parties(3, 4)
 
 
-def test_laying_out_again_keeps_credentials_and_takes_new_addresses(folder):
-    before = (folder / "party-1" / "credentials" / "key.pem").read_bytes()
-    terms = Terms.model_validate(yaml.safe_load((folder / "terms.yaml").read_text()))
-    guardian = {"ledger": {"account": "trial", "epsilon": 3.0}}
-    teachers = {name: {"votes": "votes.npy", "unit": "record"} for name in terms.teachers}
-    endpoints = free_endpoints()
-    lay_out(folder, terms, endpoints, guardian=guardian, teachers=teachers)
-    assert (folder / "party-1" / "credentials" / "key.pem").read_bytes() == before
-    assert read_party(folder / "party-1" / "party.yaml").guardian == endpoints.guardian
-
-
 def test_a_partys_process_loads_no_heavy_library():
-    """Fifty of them start on one machine. Nor does what counts votes, which starts as quickly."""
+    """Both services of a trial start with every run by parties."""
     heavy = ["torch", "prefect", "mlflow", "dvc", "pandas", "sklearn", "matplotlib"]
-    modules = "tasks.parties.teacher, tasks.parties.student, tasks.parties.guardian, flows.cli.party"
-    modules += ", flows.cli.accounting, tasks.pipeline.accounting, tasks.tools.vote_files"
+    modules = "tasks.parties.submit, tasks.parties.student, tasks.parties.guardian, flows.cli.party"
     program = f"import sys, {modules}; print([name for name in {heavy} if name in sys.modules])"
     root = Path(__file__).resolve().parents[3]
     done = subprocess.run([sys.executable, "-c", program], cwd=root, capture_output=True, text=True, check=True)
@@ -241,9 +236,14 @@ def test_terms_of_averages_price_every_vector_and_the_votes_and_ask_in_rounds(me
     votes = 20 * (1 / 4.0**2 + 2 / 3.0**2) if mechanism == "confident" else 20 * 2 / 4.0**2
     assert mu_squared(terms.event()) == pytest.approx(overlap**2 * (vectors * (2 / 2.0) ** 2 + votes))
     assert terms.numbers == 3 + 2 * 2 * 5 + 20 * 5
-    rounds = [terms.agreement("1" * 32, "2" * 64, number) for number in range(terms.last + 1)]
+    rounds = [terms.agreement(number) for number in range(terms.last + 1)]
     assert [one.reveal for one in rounds] == ["sums"] * 3 + ["argmax" if mechanism == "confident" else "histogram"]
-    assert [(one.queries, one.classes, one.head) for one in rounds] == [(3, 1, 0), (10, 1, 3), (10, 1, 13), (20, 4, 13)]
+    assert [(one.queries, one.classes, one.weights) for one in rounds] == [
+        (3, 1, 0),
+        (10, 1, 3),
+        (10, 1, 13),
+        (20, 4, 13),
+    ]
     assert [one.threshold for one in rounds] == [None] * 3 + [terms.threshold]
 
 
@@ -303,78 +303,3 @@ def test_terms_of_sums_hold_what_cannot_wrap_around():
             terms_of_gradients(**changes)
     with pytest.raises(ValueError, match="length is not a part of confident"):
         terms_of(length=3)
-
-
-def test_a_teacher_party_remembers_each_vote_that_it_was_counted_in(folder):
-    """Another edition, or another meeting for an accuracy, does not make it share the one before once more."""
-
-    def party(edition):
-        change(folder / "party-1" / "terms.yaml", edition=edition)
-        return TeacherHost(read_party(folder / "party-1" / "party.yaml"), lambda number, head: None)
-
-    for edition in ("first", "second"):
-        party(edition)._refuse_again(0)
-        assert party(edition)._is_over({"present": ["party-1", "party-2"], "round": 0})
-    for edition in ("first", "second"):
-        with pytest.raises(CollaborationError, match="party-1 has shared for this vote, and the guardian had counted"):
-            party(edition)._refuse_again(0)
-    party("third")._refuse_again(0)
-    # What says only how the same release is come by makes no second one of it.
-    for key, other in (("deadline", 77.0), ("name", "another folder")):
-        change(folder / "party-1" / "terms.yaml", **{key: other})
-        with pytest.raises(CollaborationError, match="party-1 has shared for this vote, and the guardian had counted"):
-            party("second")._refuse_again(0)
-    # Nor does another folder of the party, in which the account that it keeps goes on.
-    change(folder / "party-1" / "party.yaml", ledger={"account": "people", "epsilon": 100.0})
-    assert party("fourth")._is_over({"present": ["party-1", "party-2"], "round": 0})
-    (folder / "party-1" / "state").rename(folder / "party-1" / "another state")
-    with pytest.raises(CollaborationError, match="party-1 has shared for this vote, and the guardian had counted"):
-        party("fourth")._refuse_again(0)
-    (folder / "party-1" / "another state").rename(folder / "party-1" / "state")
-    for damaged in ("", "[]"):
-        (folder / "party-1" / "state" / CLOSED).write_text(damaged)
-        with pytest.raises(CollaborationError, match=r"closed.json says what party-1 has shared, and cannot be read"):
-            party("third")._refuse_again(0)
-
-
-@pytest.mark.parametrize(
-    ("sender", "finished", "said"),
-    [
-        ("student", True, "student told a head again that was shared at already, and all is well"),
-        ("student", False, "A message from 'student' was refused: no"),
-        ("guardian", True, "A message from 'guardian' was refused: no"),
-    ],
-)
-def test_a_head_that_is_told_again_to_a_party_that_was_started_again_alarms_nobody(
-    sender, finished, said, folder, caplog
-):
-    host = TeacherHost(read_party(folder / "party-1" / "party.yaml"), lambda number, head: None)
-
-    def refuse(sender, frame):
-        raise ProtocolError(sender, "no")
-
-    host.party = SimpleNamespace(receive=refuse, finished=finished)
-    with caplog.at_level("INFO", "terrine.party"):
-        host._take(sender, b"")
-    assert said in caplog.text
-    assert ("refused" in caplog.text) == ("refused" in said)
-
-
-@pytest.mark.parametrize("make", [terms_of_sums, terms_of_gradients, terms_of_averages, terms_of])
-def test_no_teachers_are_spoken_of_where_records_are_summed(make, tmp_path):
-    terms, _ = trial(tmp_path, make())
-    names = ("guardian", "student", "party-1")
-    found = [standing(tmp_path / name / "party.yaml") for name in names]
-    said = " ".join(
-        [
-            page(terms, {"guardian": "a", "student": "b"}, "00").replace("\n    ", " "),
-            *(str([one["terms"], one["parties"], [step["what"] for step in one["steps"]]]) for one in found),
-        ]
-    )
-    sums = make in (terms_of_sums, terms_of_gradients)
-    assert ("teachers" in said, "votes" in said) == (not sums, not sums)
-    assert ("6 parts" in said, "party-1: a teacher party with 2 parts of 1,000 records at most each" in said) == (
-        sums,
-        sums,
-    )
-    assert ("6 teachers" in said, "'teacher, 2 teachers'" in said) == (not sums, not sums)

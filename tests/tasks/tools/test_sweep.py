@@ -441,7 +441,7 @@ def test_mlflow_is_not_told_why_a_candidate_failed_on_private_data_nor_where_fil
     monkeypatch.setattr("tasks.tools.sweep.log_run", log_run)
     stages.failing = {2: InputError("class 3 of 17 has one record")}
     settings = [f"tracking.uri={uri}", *([*PRIVATE, "ledger.epsilon=50"] if private else [])]
-    run_sweep("student.l2=1,2", "collaboration.guardian=null,'secret.host:7'", settings=settings)
+    run_sweep("student.l2=1,2", "evaluation.subgroups=null,'secret.host:7'", settings=settings)
     log_sweep(project, "trial", stages.result)
     assert "class 3 of 17" in str(stages.result)
     (logged,) = (project / "mlartifacts").rglob("sweep.json")

@@ -93,7 +93,7 @@ def test_points_outside_the_group_are_refused_by_both_sides(delta, transfers, po
 @pytest.mark.parametrize("shapes", [[(1, 1)], [(3, 21), (3, 21), (3, 5)], [(110, 40)], [(2, 64)]])
 def test_the_extension_gives_labels_of_the_bits(delta, transfers, shapes):
     sender, receiver, keys = transfers
-    transcripts = [Transcript(b"session", sender.point, receiver.points) for _ in range(2)]
+    transcripts = [Transcript(Transcript.first(b"session", sender.point, receiver.points)) for _ in range(2)]
     student = ExtensionReceiver(keys, transcripts[0])
     guardian = ExtensionSender(delta, receiver.keys, transcripts[1])
     seen = set()

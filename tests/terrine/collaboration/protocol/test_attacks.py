@@ -1,72 +1,38 @@
 """Parties that do not keep to the protocol: what is opened is what was paid for, whatever they send."""
 
-from unittest import mock
-
 import numpy as np
 import pytest
 
 from terrine.aggregation.votes import histograms_of
-from terrine.collaboration.protocol import gathering, phase
-from terrine.collaboration.protocol.guardian import Guardian
-from terrine.collaboration.protocol.messages import Kind
-from terrine.collaboration.protocol.party import ProtocolError
+from terrine.collaboration.protocol import phase
+from terrine.collaboration.protocol.agreement import ProtocolError
+from terrine.collaboration.protocol.guardian_round import GuardianRound
 from terrine.collaboration.protocol.shares import modulo, sharing_of, signed, threshold_bits
-from terrine.collaboration.protocol.student import StudentParty
-from terrine.collaboration.protocol.teacher import Teacher
-from tests.collaboration_sessions import (
-    GUARDIAN,
-    HEADER,
-    STUDENT,
-    Loop,
-    Noise,
-    agreement,
-    answered,
-    confident,
-    parties_of,
-    plaintext,
-    random_votes,
-)
+from tests.collaboration_sessions import Loop, Noise, answered, confident, random_votes, reports_of
+from tests.terrine.collaboration.protocol.test_report import poisoned
 
 CLASSES = 4
-
-
-class Poisoner(Teacher):
-    """A teacher party whose shares sum to counts of its own choice, of either sign, instead of votes."""
-
-    def __init__(self, agreement, name, counts):
-        super().__init__(agreement, name, np.zeros((agreement.queries, agreement.held_by(name)), int))
-        sharing, counts = sharing_of(agreement), np.array(counts)
-        totals = np.broadcast_to(counts, (agreement.queries, agreement.classes)).astype(object) + 2**sharing.bits
-        first = np.minimum(totals, sharing.largest)
-        shares = first.astype("<u8"), (totals - first).astype("<u8")
-        self._share(np.broadcast_to(counts, totals.shape), shares)
-
-
-class Shifter(StudentParty):
-    """A student party that enters its sums with something added."""
-
-    shift = 0
-
-    def _take_sums(self, sums, parties):
-        super()._take_sums(sums, parties)
-        self._shares = (self._shares.astype(np.int64) + self.shift).astype(sums.dtype)
 
 
 def noise_of(thresholds):
     return lambda kind, shape: thresholds if kind == "threshold" else np.zeros(shape)
 
 
+def round_of(agreed, honest, noise):
+    """A round in which the party `west` votes for class 0."""
+    return Loop(agreed, reports_of(agreed, np.column_stack([honest, np.zeros(len(honest), int)])), noise)
+
+
 def opened(agreed, honest, counts=None, shift=0, thresholds=None):
-    """What a session opens where the party `west` adds counts, and the student party a shift."""
-    parties = parties_of(agreed, np.column_stack([honest, np.zeros(len(honest), int)]), noise_of(thresholds))
+    """What a round opens if `west` adds counts, whose proof is taken as good, and the student party a shift."""
+    loop = round_of(agreed, honest, noise_of(thresholds))
     if counts is not None:
-        parties["west"] = Poisoner(agreed, "west", counts)
-    parties[STUDENT] = Shifter(agreed)
-    parties[STUDENT].shift = shift
-    with mock.patch.object(gathering, "accepted", return_value=True):  # as if its proof had been found good
-        loop = Loop(parties).start().run()
-    assert np.array_equal(loop.parties[GUARDIAN].result, loop.parties[STUDENT].passed)
-    return loop.parties[STUDENT].passed
+        loop.reports["west"] = poisoned(agreed, "west", counts)
+    loop.shift = shift
+    loop.close(check=False)
+    passed = loop.student().run()[0]
+    assert np.array_equal(GuardianRound(agreed, loop.facts[0]).passed, passed)
+    return passed
 
 
 def neighbours(queries):
@@ -75,39 +41,6 @@ def neighbours(queries):
     other = votes.copy()
     other[:, 2] = 0
     return votes, other
-
-
-@pytest.mark.parametrize(
-    "counts",
-    [
-        (31, 0, 0, -30),
-        (30, 0, 0, 0),
-        (10**6, 0, 0, 0),
-        (2, -1, 0, 0),
-        (1, 1, 0, 0),
-        (0, 0, 0, 0),
-        (-(2**40), 2**40 + 1, 0, 0),
-    ],
-)
-@pytest.mark.parametrize("agreed", [agreement(), confident()], ids=["argmax", "with a test"])
-def test_shares_of_what_is_no_vote_are_left_out_and_their_sender_is_named(agreed, counts):
-    votes, noise = random_votes(agreed), Noise(agreed)
-    parties = parties_of(agreed, votes, noise)
-    parties["west"] = Poisoner(agreed, "west", counts)
-    loop = Loop(parties).start().run()
-    for name in (GUARDIAN, STUDENT):
-        assert loop.parties[name].refused == ["west"]
-        assert loop.parties[name].present == ["north", "south"]
-    assert np.array_equal(loop.parties[STUDENT].result, plaintext(agreed, votes[:, :4], noise.drawn)[0])
-
-
-def test_where_what_is_left_is_too_little_the_sentence_names_who_shared_no_votes():
-    agreed = agreement(minimum=5)
-    parties = parties_of(agreed, random_votes(agreed), Noise(agreed))
-    parties["west"] = Poisoner(agreed, "west", (30, 0, 0, 0))
-    loop = Loop(parties).start().run()
-    for name in (GUARDIAN, STUDENT):
-        assert "What west shared are no votes of its teachers" in loop.parties[name].aborted
 
 
 # Noise of every size on a grid, so that what is opened can be compared query by query: σ = 6 covers all of it.
@@ -153,17 +86,12 @@ def test_what_a_test_opens_is_the_mechanism_on_the_counts_that_the_student_party
 
 def test_the_largest_input_of_a_student_party_passes_always_and_the_least_never():
     highest, votes = 2 ** threshold_bits(AGREED) - 1, neighbours(AGREED.queries)[0]
-
-    class Entering(StudentParty):
-        def _take_sums(self, sums, parties):
-            super()._take_sums(sums, parties)
-            self._shares = np.full_like(sums, self.entered)
-
-    for Entering.entered, passes in ((highest, True), (0, False)):
-        parties = parties_of(AGREED, np.column_stack([votes, votes[:, :1]]), noise_of(NOISE))
-        parties[STUDENT] = Entering(AGREED)
-        loop = Loop(parties).start().run()
-        assert (loop.parties[STUDENT].passed == passes).all()
+    for entered, passes in ((highest, True), (0, False)):
+        loop = round_of(AGREED, votes, noise_of(NOISE))
+        loop.close()
+        student = loop.student()
+        student._shares = np.full_like(student._shares, entered)
+        assert (student.run()[0] == passes).all()
 
 
 def test_failures_under_a_poisoned_count_are_as_frequent_as_the_noise_makes_them():
@@ -188,97 +116,49 @@ def test_on_a_circle_two_classes_under_one_noise_would_tell_neighbours_apart():
         assert [int(often.sum()) for often in fails] == [0, 1]
 
 
-def resumed(agreed, states, session, shift=0, secret=None):
-    """Guardian and student of a resumed session in which the student has other sums than it wrote down."""
-    guardian_state, student_state = states
-    shares = student_state["shares"]
-    student_state = student_state | {"shares": (shares.astype(np.int64) + shift).astype(shares.dtype)}
-    if secret is not None:
-        student_state = student_state | {"secret": secret}
-    return {
-        GUARDIAN: Guardian.resume(agreed, guardian_state, session=session),
-        STUDENT: StudentParty.resume(agreed, student_state, session=session),
-    }
-
-
-def exact_counts(agreed, states):
-    """What is known of every class once each was tested on the same noise until it just passes: counts less t."""
-    found = np.empty((agreed.queries, agreed.classes), int)
-    session = 0
-    for label in range(agreed.classes):
-        low, high = np.full(agreed.queries, -64), np.full(agreed.queries, 64)
-        while (high - low > 1).any():
-            middle = (low + high) // 2
-            shift = np.full(found.shape, -200)
-            shift[:, label] = middle
-            session += 1
-            parties = resumed(agreed, states, f"{session:032x}", shift)
-            loop = Loop(parties).start()
-            while loop.waiting and parties[GUARDIAN].result is None:
-                loop.step()
-            passes = parties[GUARDIAN].result
-            low, high = np.where(passes, low, middle), np.where(passes, middle, high)
-        found[:, label] = -high
-    return found
-
-
-def test_a_student_party_that_resumes_with_other_shares_is_told_nothing():
-    agreed = confident(queries=12)
-    guardian, student, _ = answered(agreed, random_votes(agreed), Noise(agreed))
-    with pytest.raises(ProtocolError, match="question 1 is not the one that was answered") as refused:
-        exact_counts(agreed, (guardian.state(), student.state()))
-    assert refused.value.sender == STUDENT
+def again(loop, shift=0, secret=None):
+    """The same round, asked again by a student party with other sums, or another secret, than before."""
+    facts = (dict(loop.facts[0]), {"secret": secret or loop.facts[1]["secret"]})
+    other = Loop(loop.agreed, loop.reports, loop.noise, facts, shift=shift)
+    other.names = loop.names
+    return other
 
 
 @pytest.mark.parametrize("other_secret", [False, True])
-def test_a_question_that_differs_gets_no_answer_and_ends_the_session(other_secret):
+def test_a_question_that_differs_gets_no_answer_and_is_not_kept(other_secret):
     agreed = confident(queries=12)
-    guardian, student, _ = answered(agreed, random_votes(agreed), Noise(agreed))
-    states = guardian.state(), student.state()
-    secret = np.arange(32, dtype=np.uint8) if other_secret else None
-    parties = resumed(agreed, states, "f" * 32, shift=0 if other_secret else 1, secret=secret)
-    loop = Loop(parties).start()
-    with pytest.raises(ProtocolError, match=f"question {0 if other_secret else 1} is not"):
-        loop.run()
-    assert not any(frame[6] == Kind.TABLES for _, _, frame in loop.record)
-    assert "asks something else" in parties[GUARDIAN].aborted
-    assert parties[GUARDIAN].finished
-    # It was not kept either: with its own state the student party finishes, and is told what it was told.
-    assert np.array_equal(parties[GUARDIAN].questions, states[0]["questions"])
-    again = Loop(resumed(agreed, states, "e" * 32)).start().run()
-    assert np.array_equal(again.parties[STUDENT].result, student.result)
+    passed, result, loop = answered(agreed, random_votes(agreed), Noise(agreed))
+    cheating = again(loop, 0 if other_secret else 1, bytes(range(32)) if other_secret else None)
+    with pytest.raises(ProtocolError, match="is not the one that was answered before"):
+        cheating.student().run()
+    assert not any(path.startswith("blocks") for path, _, _ in cheating.record)
+    assert cheating.facts[0] == loop.facts[0]
+    # With its own sums the student party finishes, and is told what it was told.
+    honest = again(loop)
+    for found, expected in zip(honest.student().run(), (passed, result), strict=True):
+        np.testing.assert_array_equal(found, expected)
 
 
-def test_every_block_is_answered_in_one_way_however_often_a_session_breaks(monkeypatch):
+def test_every_block_is_answered_in_one_way_however_often_a_round_is_asked(monkeypatch):
     monkeypatch.setattr(phase, "_BLOCK", 4)
     agreed = confident(queries=12)
-    votes = random_votes(agreed)
-    total = len(answered(agreed, votes, Noise(agreed))[2].record)
-    cheated = 0
-
-    def tables(loop):
-        return [frame[HEADER:] for _, _, frame in loop.record if frame[6] == Kind.TABLES]
-
-    loop = Loop(parties_of(agreed, votes, Noise(agreed))).start()
-    for steps in range(total):
-        loop.run(min(steps, 1))
-        states = [loop.parties[name].state() for name in (GUARDIAN, STUDENT)]
-        if not all(states):
-            continue
-        # A student party that repeats what it asked, and asks something else where nothing was answered yet.
+    loop = answered(agreed, random_votes(agreed), Noise(agreed))[2]
+    said = {path: answer for path, _, answer in loop.record}
+    blocks = [path for path in said if path.startswith("blocks")]
+    for asked in range(len(blocks)):
+        # It repeats what it asked, and asks something else where nothing was answered yet.
+        facts = {name: value for name, value in loop.facts[0].items()
+                 if name in ("settled", "base") or int(name.rpartition("-")[2]) < asked}  # fmt: skip
         shift = np.zeros((agreed.queries, agreed.classes), int)
-        shift[4 * max(len(states[0]["questions"]) - 1, 0) :] = 2
-        cheating = Loop(resumed(agreed, states, "f" * 32, shift)).start().run()
-        assert tables(cheating)[: len(tables(loop))] == tables(loop)
-        assert cheating.parties[STUDENT].result is not None
+        shift[4 * min(asked, 3) :] = 2
+        cheating = Loop(agreed, loop.reports, loop.noise, (facts, {"secret": loop.facts[1]["secret"]}), shift=shift)
+        cheating.names = loop.names
+        cheating.student().run()
+        told = [(path, answer) for path, _, answer in cheating.record if path in blocks[:asked]]
+        assert told == [(path, said[path]) for path in blocks[:asked]]
+        if not shift.any():
+            continue
         # That was its one question about those: it is not told what its true sums would have given.
-        again = Loop(resumed(agreed, (cheating.parties[GUARDIAN].state(), states[1]), "e" * 32)).start()
-        if shift.any():
-            cheated += 1
-            with pytest.raises(ProtocolError, match="is not the one that was answered"):
-                again.run()
-        else:
-            again.run()
-            assert np.array_equal(again.parties[STUDENT].result, cheating.parties[STUDENT].result)
-        assert tables(again) == tables(cheating)[: len(tables(again))]
-    assert 3 < cheated < total
+        honest = again(cheating)
+        with pytest.raises(ProtocolError, match="is not the one that was answered before"):
+            honest.student().run()

@@ -6,23 +6,13 @@ from scipy.stats import chi2_contingency
 
 from terrine.collaboration.circuits import garbling, transfer
 from terrine.collaboration.circuits.garbling import Engine
+from terrine.collaboration.protocol.agreement import arrays_of
 from terrine.collaboration.protocol.field import BITS, add
-from terrine.collaboration.protocol.messages import Channel, Kind
-from terrine.collaboration.protocol.phase import argmax_phase, threshold_phase
+from terrine.collaboration.protocol.phase import Plan
+from terrine.collaboration.protocol.report import report_specs
 from terrine.collaboration.protocol.shares import modulo, sharing_of
-from tests.collaboration_sessions import (
-    GUARDIAN,
-    HEAD,
-    HEADER,
-    STUDENT,
-    Noise,
-    agreement,
-    answered,
-    asked_again,
-    confident,
-    random_votes,
-    summing,
-)
+from terrine.collaboration.protocol.student_round import StudentRound
+from tests.collaboration_sessions import Noise, agreement, answered, confident, random_votes, summing
 
 SESSIONS, QUERIES = 16, 500
 # Histograms with the same label, 1, and the same outcome of every test, but otherwise as different as they can be.
@@ -61,25 +51,19 @@ def seen():
     patch.setattr(Engine, "evaluate", watched)
     rng = np.random.default_rng(0)
     for number in range(SESSIONS):
-        agreed = confident(session=f"{number:032x}", queries=QUERIES, threshold=2.0, sigma=0.5)
-        phase = argmax_phase(agreed, np.arange(QUERIES))
+        agreed = confident(collaboration=f"{number:064x}", queries=QUERIES, threshold=2.0, sigma=0.5)
+        phase = Plan(agreed, bytes(16), np.ones(QUERIES, bool)).phases[1]
         which = rng.integers(0, 2, QUERIES)
         votes = rng.permuted(np.array([ONE, OTHER])[which], axis=1)
-        _, student, loop = answered(agreed, votes, none)
-        assert (student.result == 1).all()
+        _, result, loop = answered(agreed, votes, none)
+        assert (result == 1).all()
         views["which"].append(which)
-        frames = loop.record
-        for receiver, key in ((GUARDIAN, "guardian share"), (STUDENT, "student share")):
-            frame, _ = [frame for sender, to, frame in frames if (sender, to) == ("north", receiver)]
-            _, (_, shares, digits) = Channel(agreed, receiver, "north").receive(
-                frame,
-                {Kind.SHARES: [("u1", (16,)), (sharing_of(agreed).kind, (QUERIES, 4)), ("<u8", (QUERIES, 4, 1))]},
-            )
+        for place, key in enumerate(("guardian share", "student share")):
+            _, shares, digits, *_ = arrays_of(loop.reports["north"][place], report_specs(agreed, "north"))
             views[key].append(shares)
             views[key.replace("share", "digits")].append(digits[..., 0])
-        hidden = [frame for sender, to, frame in frames if to == GUARDIAN and frame[6] == Kind.BITS]
-        spec, *_ = phase.bits_spec(0)
-        columns = np.frombuffer(hidden[-1], "u1", np.prod(spec[1]), HEADER + 16).reshape(spec[1])
+        hidden = [question for path, question, _ in loop.record if path == "blocks/1"]
+        columns = arrays_of(hidden[0], phase.question_specs(0))[0]
         rows = transfer.transposed(columns)[: phase.circuit.inputs[1] * QUERIES]
         views["hidden bits"].append(rows.reshape(-1, QUERIES, 2))
     patch.undo()
@@ -103,24 +87,20 @@ def test_the_same_statistic_finds_the_votes_in_both_shares_together(seen):
     assert min(homogeneity(both[:, label].astype(int), seen["which"]) for label in range(4)) < LEAST
 
 
-@pytest.mark.parametrize("number", [0, 1])
-def test_what_is_seen_of_sums_is_distributed_alike_whatever_is_summed_to_the_same(number):
-    agreed = summing(queries=SESSIONS * QUERIES, round=number)
+def test_what_is_seen_of_sums_is_distributed_alike_whatever_is_summed_to_the_same():
+    agreed = summing(queries=SESSIONS * QUERIES)
     which = np.random.default_rng(2).integers(0, 2, agreed.queries)
     # Of one kind, north and south have nothing; of the other all, with other signs.
     values = np.array([[0, 0, 0, 0, 0], [3 * 2**40 + 5, 0, -3 * 2**40 - 5, 0, 0]])[which]
-    _, student, loop = answered(agreed, values, lambda kind, shape: np.full(shape, -(2**50)))
-    moved = len(agreed.teachers) * np.rint(HEAD[: agreed.queries] * 2.0**20) * number
-    assert (student.result[:, 0] == moved - 2**50).all()
-    seen = {}
-    for sender, to, frame in loop.record:
-        if Kind(frame[6]) in (Kind.SHARES, Kind.COUNTS):
-            seen[sender, to] = np.frombuffer(frame[-8 * agreed.queries :], "<u8")
-    assert len(seen) == 2 * len(agreed.teachers) + 1  # and what the guardian opens
-    for numbers in seen.values():
+    _, result, loop = answered(agreed, values, lambda kind, shape: np.full(shape, -(2**50)))
+    assert (result[:, 0] == -(2**50)).all()
+    seen = {(name, place): np.frombuffer(body[-8 * agreed.queries :], "<u8")
+            for name, bodies in loop.reports.items() for place, body in enumerate(bodies)}  # fmt: skip
+    ((_, _, counts),) = loop.record
+    for numbers in (*seen.values(), np.frombuffer(counts, "<u8")):
         for shift in (0, 40, 60):
             assert homogeneity((numbers >> np.uint64(shift) & np.uint64(15)).astype(int), which) > LEAST
-    both = seen["north", GUARDIAN] + seen["north", STUDENT]
+    both = seen["north", 0] + seen["north", 1]
     assert homogeneity((both >> np.uint64(40) & np.uint64(15)).astype(int), which) < LEAST
 
 
@@ -160,99 +140,56 @@ def test_labels_with_a_known_offset_would_be_found():
     assert homogeneity((leaking[:, 0] & np.uint64(1)).astype(int), which) < LEAST
 
 
-ALLOWED = {
-    ("teacher", "guardian"): {Kind.SHARES, Kind.PROOF},
-    ("teacher", "student"): {Kind.SHARES, Kind.PROOF},
-    ("guardian", "student"): {Kind.PRESENT, Kind.CHOICES, Kind.TABLES, Kind.COUNTS},
-    ("student", "guardian"): {Kind.PRESENT, Kind.BASE, Kind.BITS, Kind.OPENED, Kind.DONE},
-    ("student", "teacher"): {Kind.HEAD},
+CASES = {
+    "argmax": agreement(),
+    "argmax, test": confident(),
+    "histogram": agreement(reveal="histogram"),
+    "histogram, test": confident(reveal="histogram"),
+    "sums": summing(),
+    "a round of sums": summing(round=2, weights=9),
+    "votes after averages": confident(round=3, weights=6),
 }
 
 
-def by_role(agreed, record):
-    roles = {agreed.guardian: "guardian", agreed.student: "student"}
-    for sender, receiver, frame in record:
-        yield roles.get(sender, "teacher"), roles.get(receiver, "teacher"), Kind(frame[6]), frame
-
-
-@pytest.mark.parametrize(
-    ("reveal", "threshold"),
-    [
-        *(
-            ("argmax", None),
-            ("argmax", 3.0),
-            ("histogram", None),
-            ("histogram", 3.0),
-            ("sums", None),
-            ("a round", None),
-        ),
-        *(("argmax after averages", 3.0), ("histogram after averages", None)),
-    ],
-)
-def test_nothing_but_the_output_is_opened(reveal, threshold):
-    test = {} if threshold is None else {"threshold": threshold, "sigma_threshold": 1.0}
-    if reveal in ("sums", "a round"):
-        agreed, reveal = summing(round=int(reveal == "a round")), "sums"
-    else:
-        reveal, _, after = reveal.partition(" ")
-        agreed = (asked_again if after else agreement)(reveal=reveal, **test)
-    _, student, loop = answered(agreed, random_votes(agreed), Noise(agreed))
-    kinds = {}
-    for sender, receiver, kind, frame in by_role(agreed, loop.record):
-        assert kind in ALLOWED[sender, receiver]
-        kinds.setdefault(kind, []).append(frame)
-    # What a teacher party is told is the head, or the average, which follows from what was released, and only where
-    # there is one; the guardian is told none.
-    heads = kinds.pop(Kind.HEAD, [])
-    assert len(heads) == (len(agreed.teachers) if agreed.round else 0)
-    assert all(frame[HEADER + 16 :] == HEAD[: agreed.head].astype("<f8").tobytes() for frame in heads)
-    # Counts are sent only where histograms are revealed, and labels opened only by the test: one of them per query.
-    assert (Kind.COUNTS in kinds) == (reveal != "argmax")
-    assert (Kind.OPENED in kinds) == (threshold is not None)
-    circuits = []
-    if threshold is not None:
-        circuits.append(threshold_phase(agreed))
-        assert len(circuits[0].circuit.outputs) == 1
-        assert [len(frame) for frame in kinds[Kind.OPENED]] == [HEADER + 16 + 16 * agreed.queries]
-    if reveal == "argmax":
-        circuits.append(argmax_phase(agreed, np.flatnonzero(student.passed)))
-        assert len(circuits[-1].circuit.outputs) == 2  # a class of four
-    # What opens labels comes for outputs alone: exactly these arrays, of these shapes.
-    assert len(kinds.get(Kind.TABLES, [])) == len(circuits)
-    for phase, frame in zip(circuits, kinds.get(Kind.TABLES, []), strict=True):
-        channel = Channel(agreed, agreed.student, agreed.guardian)
-        channel.received = channel_number(frame)
-        channel.receive(frame, {Kind.TABLES: phase.tables_spec(0)})
-    if reveal != "argmax":
-        opened = sum(int(student.passed.sum()) for _ in kinds[Kind.COUNTS])
-        (frame,) = kinds[Kind.COUNTS]
-        assert len(frame) == HEADER + 16 + (8 if reveal == "sums" else 4) * agreed.classes * opened
-
-
-def channel_number(frame):
-    return Channel(agreement(), STUDENT, GUARDIAN).number_of(frame)
+@pytest.mark.parametrize("agreed", CASES.values(), ids=CASES)
+def test_nothing_but_the_output_is_opened(agreed):
+    passed, _, loop = answered(agreed, random_votes(agreed), Noise(agreed))
+    said = {path: answer for path, _, answer in loop.record}
+    plan = Plan(agreed, bytes(16), passed if agreed.threshold is not None else None)
+    # Counts are sent only if they are revealed, and labels opened only by the test: one of them per query.
+    circuits = (agreed.threshold is not None) + (agreed.reveal == "argmax")
+    expected = {f"blocks/{number}" for number in range(circuits)} | ({"base"} if circuits else set())
+    expected |= {"opened/0"} if agreed.threshold is not None else set()
+    expected |= {"counts/0"} if agreed.reveal != "argmax" else set()
+    assert set(said) == expected
+    assert len(plan.phases) == circuits
+    for number, one in enumerate(plan.phases):
+        assert len(one.circuit.outputs) == (1 if one.number == 1 else 2)  # whether it passed; a class of four
+        arrays_of(said[f"blocks/{number}"], one.tables_specs(0))  # what decodes labels, for outputs only
+    if agreed.threshold is not None:
+        ((question, answer),) = [(question, answer) for path, question, answer in loop.record if path == "opened/0"]
+        assert (len(question), answer) == (16 * agreed.queries, b"")
+    if agreed.reveal != "argmax":
+        arrays_of(said["counts/0"], [(plan.count_kind, (int(passed.sum()), agreed.classes))])
 
 
 def test_neither_side_receives_the_others_shares():
     agreed = confident(queries=64)
-    guardian, student, loop = answered(agreed, random_votes(agreed), Noise(agreed))
-    secrets = {
-        agreed.student: [guardian.state()["counts"], guardian.state()["tests"]],
-        agreed.guardian: [student.state()["shares"], modulo(student.state()["shares"], 4)],
+    _, _, loop = answered(agreed, random_votes(agreed), Noise(agreed))
+    from terrine.collaboration.protocol.guardian_round import GuardianRound
+
+    student = loop.student()
+    assert isinstance(student, StudentRound)
+    state = GuardianRound(agreed, loop.facts[0])._state
+    secrets = {"guardian": [student._shares, modulo(student._shares, 4)], "student": [state[3], state[4]]}
+    received = {
+        "guardian": b"".join([question for _, question, _ in loop.record] + [one for one, _ in loop.reports.values()]),
+        "student": b"".join([answer for _, _, answer in loop.record] + [one for _, one in loop.reports.values()]),
     }
-    for (sender, receiver), kinds in ALLOWED.items():
-        assert sender != "student" or receiver == "guardian" or kinds == {Kind.HEAD}
-        assert Kind.SHARES not in kinds or sender == "teacher"
     for party, arrays in secrets.items():
-        received = b"".join(frame[HEADER:] for _, to, frame in loop.record if to == party)
         for array in arrays:
             for kind in ("u1", "<u2", "<u4", "<u8"):
                 for part in (array[:8], array[-8:], array.T[:, :8]):
-                    assert np.ascontiguousarray(part, kind).tobytes() not in received
-    for name, _ in agreed.teachers:
-        ours, theirs = (
-            b"".join(frame[HEADER + 48 :] for sender, to, frame in loop.record if (sender, to) == (name, receiver))
-            for receiver in (agreed.guardian, agreed.student)
-        )
-        assert ours != theirs
-        assert ours[:64] not in theirs
+                    assert np.ascontiguousarray(part, kind).tobytes() not in received[party]
+    for ours, theirs in loop.reports.values():
+        assert ours[16:80] not in theirs

@@ -1,0 +1,1 @@
+"""What a party of a collaboration does: propose, accept, train locally, finish."""

@@ -1,0 +1,312 @@
+"""A teacher party's local training: votes, sums, or updates of averages, from its own records or from a file.
+
+A party trains the teachers of a run with the same stages, in a folder of its own. Query images and backbone are public
+inputs; only reports leave. Votes that were cast before by the same teachers on the same batch are not cast again.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tasks.artefacts.averages import write_averages
+from tasks.artefacts.features import query_features
+from tasks.artefacts.records import load_dataset
+from tasks.artefacts.teachers import read_votes, records_of
+from tasks.collaboration.proposal import check_public
+from tasks.config.params import Params, validate
+from tasks.config.values import flat, merge
+from tasks.parties.config import OwnTeachers, PartyConfig
+from tasks.parties.submit import Given
+from tasks.parties.terms import Terms
+from tasks.pipeline import dataset, partition, teach, vote
+from tasks.pipeline.average import learner_of
+from tasks.pipeline.sums import records_of as summed_records_of
+from tasks.runtime.run import Run
+from tasks.runtime.store import link
+from terrine import npy
+from terrine.aggregation.records import Records, row_type
+from terrine.data.source import SOURCES, Source
+from terrine.device import resolve_device
+from terrine.errors import InputError, SettingError
+from terrine.files import atomic_file, private_folder
+from terrine.geometry import as_size, in_json, is_size
+from terrine.models.architecture import ARCHITECTURES
+from terrine.models.backbone_files import described_in
+from terrine.teachers.averaging.averaged import centred_records, party_means
+from terrine.teachers.averaging.ttac import Average, local_round
+
+_RUN = "own"
+_SECTIONS = ("seed", "device", "data", "privacy", "partition", "teachers", "backbone", "pretraining", "queries")
+# The guardian keeps the ledger and holds the budget; these are never looked at.
+_ELSEWHERE: dict[str, Any] = {"ledger": {"account": "kept by the guardian", "epsilon": 1.0}}
+
+
+def given_by(config: PartyConfig) -> Given:
+    """Return what a teacher party reports in a round, given its weights (None in the first round).
+
+    Raises:
+        InputError: Votes, sums, data or a batch that are not those of the terms.
+        SettingError: Parameters that a party cannot have.
+    """
+    terms, held = config.terms, config.terms.teachers[config.name]
+    if terms.averages is not None:
+        return OwnAverages(config, held)
+    if (fixed := terms.fixed_point) is None:
+        return lambda number, weights: _votes(config, held)
+    assert terms.records is not None
+    most = held * terms.records
+    if config.own is None and not fixed.course.rounds:
+        given = _read(config)
+        return lambda number, weights: fixed.shared(given, most, number)[:, None]
+    summed = fixed.course.summing(_records(config, held))
+    return lambda number, weights: fixed.shared(summed(weights), most, number)[:, None]
+
+
+def _votes(config: PartyConfig, held: int) -> np.ndarray:
+    if config.own is None:
+        return check_votes(_read(config), config.votes, config.terms, held)
+    run = prepared(config.own, config.terms, held)
+    return check_votes(votes_of(run), run.folders.votes, config.terms, held)
+
+
+def _records(config: PartyConfig, held: int) -> Records:
+    if config.own is not None:
+        return own_records(config.own, config.terms, held)
+    rows, expected = _read(config), row_type(config.terms.length or 0)
+    if rows.ndim != 1 or rows.dtype != expected:
+        raise InputError(
+            f"{config.votes} holds {rows.dtype} of shape {list(rows.shape)}. Sums in several rounds need the records: "
+            f"rows of {expected} (terrine.aggregation.records.row_type)."
+        )
+    make = Records.of if len(rows) else Records
+    return make(rows["vector"], rows["label"], rows["unit"], config.terms.classes)
+
+
+def _read(config: PartyConfig) -> np.ndarray:
+    assert config.votes is not None
+    return npy.read(config.votes)
+
+
+def check_votes(votes: np.ndarray, source: object, terms: Terms, held: int) -> np.ndarray:
+    """Return the votes on the queries that are asked.
+
+    Raises:
+        InputError: They are not what the terms say.
+    """
+    if votes.ndim != 2 or votes.shape != (terms.queries, held) or not np.issubdtype(votes.dtype, np.integer):
+        raise InputError(
+            f"{source} holds {votes.dtype} of shape {list(votes.shape)}. The terms say {terms.queries} queries and "
+            f"{held} teachers of this party: give whole numbers [{terms.queries}, {held}]."
+        )
+    asked = votes[: terms.asked]
+    if asked.size and not (int(asked.min()) >= 0 and int(asked.max()) < terms.classes):
+        raise InputError(
+            f"{source} holds votes from {int(asked.min())} to {int(asked.max())}; the {terms.classes} classes are 0 to "
+            f"{terms.classes - 1}."
+        )
+    return asked
+
+
+class OwnAverages:
+    """Updates of a party's own teachers in rounds of averages, and their votes after the last average (TTAC).
+
+    Control variates stay at the party. They are stored before a round's report is made, so a command that is repeated
+    continues with those of the round that is open; rounds that the party missed are not made up for.
+    """
+
+    def __init__(self, config: PartyConfig, held: int) -> None:
+        assert config.own is not None
+        assert config.terms.averages is not None
+        self._terms, self._held, self._shared = config.terms, held, config.terms.averages
+        self._run = prepared(config.own, config.terms, held)
+        teach.extract_features.fn(self._run)
+        self._learner = learner_of(self._run)
+        self._records = records_of(self._run, self._learner.inputs)
+        self._folder = config.own.work / "averages" / config.terms.digest[:32]
+        private_folder(self._folder)
+
+    def __call__(self, number: int, weights: np.ndarray | None) -> np.ndarray:
+        """Return int64 [numbers, 1]; in the round after the last average votes [asked, held]."""
+        shared, teachers = self._shared, range(self._held)
+        start = shared.start(weights, number)
+        if number < shared.first:
+            return shared.shared([party_means(self._records, teachers)], number)[:, None]
+        learner, place = self._learner, number - shared.first
+        average = Average.start(learner)
+        if start.average is not None:
+            average = Average(average.value + start.average.value, start.average.control)
+        before = self._own_before(place)
+        if number == shared.passes:
+            arrays = {"value": average.value, "control": average.control}
+            write_averages(self._run, arrays if start.centre is None else arrays | {"centre": start.centre}, before)
+            return check_votes(votes_of(self._run), self._run.folders.votes, self._terms, self._held)
+        records = self._records if start.centre is None else centred_records(self._records, teachers, start.centre)
+        local = local_round(
+            learner,
+            average,
+            before,
+            records,
+            teachers,
+            shared.averaging.settings,
+            place,
+            seed=self._run.params.seed,
+            device=resolve_device(self._run.params.device),
+        )
+        with atomic_file(self._folder / f"own-{place + 1}.npy", owner_only=True) as file:
+            np.save(file, local.own, allow_pickle=False)
+        return shared.shared([local.update, local.own - before][: len(shared.parts(number))], number)[:, None]
+
+    def _own_before(self, place: int) -> np.ndarray:
+        """Return the teachers' control variates before a round, [held, P]: those of their last round."""
+        for earlier in range(place, 0, -1):
+            if (path := self._folder / f"own-{earlier}.npy").is_file():
+                return npy.read(path)
+        learner = self._learner
+        return np.zeros((self._held, learner.length), learner.initial().numpy().dtype)
+
+
+def votes_of(run: Run) -> np.ndarray:
+    """Return the votes of a party's teachers, which are trained if necessary."""
+    teach.extract_features.fn(run)
+    for group in teach.groups(run):
+        teach.train_group.fn(run, group)
+    teach.collect_teachers.fn(run)
+    vote.collect_votes.fn(run)
+    return read_votes(run.folders)
+
+
+def own_records(own: OwnTeachers, terms: Terms, held: int) -> Records:
+    """Return the party's records, of which sums are reported. Raises what `given_by` raises."""
+    run = prepared(own, terms, held)
+    if (length := query_features(run, "original").shape[1] + 1) != terms.length:
+        raise InputError(
+            f"{own.backbone} gives vectors of {length} coordinates, and the terms say {terms.length}. Get the backbone "
+            "from whoever wrote the terms."
+        )
+    return summed_records_of(run)
+
+
+def run_of(own: OwnTeachers, terms: Terms, held: int) -> Run:
+    """Return the party's own little run."""
+    return Run(own.work, _RUN, own_params(own, terms, held))
+
+
+def prepared(own: OwnTeachers, terms: Terms, held: int) -> Run:
+    """Return the party's own little run, its data read and dealt, once they are found to be what the terms say."""
+    terms.check_version()
+    run = run_of(own, terms, held)
+    check_public(own.images, own.backbone, terms)
+    link(own.images, run.folders.images)
+    link(own.backbone, run.folders.backbone)
+    dataset.write_prepared(run, load_dataset(run).with_classes(terms.class_names))
+    partition.deal_records.fn(run)
+    return run
+
+
+def own_params(own: OwnTeachers, terms: Terms, held: int) -> Params:
+    """Return the parameters of a party's own little run: `held` teachers, each on its own part of the party's records,
+    which are brought to the geometry of the terms.
+
+    Raises SettingError naming what is unknown, impossible, not a party's to say, or other than the terms say it.
+    """
+    strange = [section for section in own.params if section not in _SECTIONS]
+    if strange:
+        raise SettingError(
+            f"own.params.{strange[0]} is not a teacher party's to set: it has {', '.join(_SECTIONS)}. What is "
+            "released, and how, stands in the terms."
+        )
+    given = own.params.get("partition", {}).get("teachers", held)
+    if given != held:
+        raise SettingError(f"own.params.partition.teachers={given}, and the terms say this party holds {held}.")
+    pictures = pictures_of(terms, own.params.get("data", {}))
+    fixed: dict[str, Any] = {"data": pictures, "partition": {"teachers": max(held, 2)}}
+    fixed |= _agreed_teachers(own, terms) | backbone_at_hand(own.backbone, own.params.get("backbone"))
+    # Parameters know of two teachers at least; a party may hold one.
+    params = validate(merge(merge(_ELSEWHERE, own.params), fixed))
+    if (reason := params.teachers.not_at_parties) is not None:
+        raise SettingError(f"own.params: {reason}.")
+    if params.teachers.averages and terms.averages is None:
+        raise SettingError(
+            "own.params.teachers.averaging=global: teachers learn from those of other parties, and the terms do not "
+            "say how. Propose terms with these teachers (terrine party propose), or take another kind."
+        )
+    if params.data.scale is not None:
+        raise SettingError("own.params.data: terms name classes and no order. Leave out grades and bins.")
+    return params.model_copy(update={"partition": params.partition.model_copy(update={"teachers": held})})
+
+
+def _agreed_teachers(own: OwnTeachers, terms: Terms) -> dict[str, Any]:
+    """Return how teachers are trained as the terms say it; nothing where they leave that to each party.
+
+    Raises SettingError for settings of the party's own that are others.
+    """
+    agreed = terms.teaching
+    if agreed is None:
+        return {}
+    said = flat({key: value for key, value in own.params.items() if key in ("seed", "teachers")})
+    known = flat(agreed.model_dump(mode="json"))
+    for key, value in said.items():
+        if key != "teachers.per_task" and known.get(key) != value:
+            wanted = f"say {known[key]!r}" if key in known else f"have no such setting of {known['teachers.kind']}"
+            raise SettingError(
+                f"own.params.{key}={value!r}, and the terms {wanted}: all parties train their teachers alike. Leave it "
+                "out, or agree on other terms."
+            )
+    alone = {key: value for key, value in (own.params.get("teachers") or {}).items() if key == "per_task"}
+    return {"seed": agreed.seed, "teachers": {**agreed.teachers, **alone}}
+
+
+def backbone_at_hand(folder: Path, said: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Return what parameters say of the backbone that a party was given; nothing where there is none yet.
+
+    said: what the party's own parameters say of it. Raises SettingError where that is one of another kind.
+    """
+    path = folder / "backbone.safetensors"
+    if not path.is_file():
+        return {}
+    kind = described_in(path)["kind"]
+    if (named := (said or {}).get("kind", kind)) != kind:
+        raise SettingError(
+            f"own.params.backbone.kind={named}, and {path} holds one of kind {kind}. Leave own.params.backbone out."
+        )
+    # It is made, and has its weights: how it came by them, and from which images, is not looked at.
+    weights = {"weights": "initial"} if "weights" in ARCHITECTURES.of(kind).model_fields else {}
+    return {"backbone": {"kind": kind, **weights}, "pretraining": {"images": {"count": 2, "sources": {"gaussian": 1}}}}
+
+
+def pictures_of(terms: Terms, data: dict[str, Any]) -> dict[str, Any]:
+    """Return what a party's `data` are to say of size, channels, fit and window: what the terms say.
+
+    What its kind of data does not have is left out: there, pixels of 8 bits are what they are.
+
+    data: the party's own. Raises SettingError where they say something else, with both values.
+    """
+    kind = SOURCES.of(data["name"]) if data.get("name") in SOURCES.names() else Source
+    agreed = {key: getattr(terms, key) for key in ("size", "channels") if getattr(terms, key) is not None}
+    agreed |= {key: getattr(terms, key) for key in ("fit", "window") if key in kind.model_fields}
+    for key, value in agreed.items():
+        said = _as_agreed(key, data.get(key, value))
+        if said != value:
+            raise SettingError(
+                f"own.params.data.{key}={_shown(said)}, and the terms say {_shown(value)}: teachers would learn from "
+                f"images of another geometry or brightness than was agreed on. Set it to {_shown(value)}, or leave it "
+                "out."
+            )
+    return {key: in_json(value) if key == "size" else value for key, value in agreed.items()}
+
+
+def _as_agreed(key: str, said: Any) -> Any:
+    if key == "size" and is_size(said):
+        return as_size(said)
+    if key == "window" and isinstance(said, str):
+        from terrine.data.sources.dicom import limits_of
+
+        return limits_of(said)
+    return tuple(said) if key == "window" and isinstance(said, list) else said
+
+
+def _shown(value: Any) -> str:
+    return "null" if value is None else str(list(value)) if isinstance(value, tuple) else str(value)

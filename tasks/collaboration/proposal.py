@@ -1,0 +1,160 @@
+"""A proposal: the terms and all public inputs, a folder or one archive of it that is sent to every party.
+
+    terms.yaml          the agreement; it has the SHA-256 of all other files
+    images/             the public queries
+    backbone/           the public backbone
+
+Parties compare the digest of the terms by telephone. It is also in the path of every request, so parties with different
+terms cannot compute together.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tasks.config.values import as_document, read_yaml
+from tasks.parties.config import TERMS
+from tasks.parties.terms import Terms, checked
+from tasks.runtime.store import link, read_json, write_text
+from tasks.serving.pages import LARGEST, unpacked_size
+from terrine.errors import ArtefactError, InputError, named
+from terrine.files import file_digest
+
+MANIFEST, BACKBONE = "manifest.json", "backbone.safetensors"
+_SHOWN = 24
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A proposal whose files all have the digests of its terms."""
+
+    folder: Path
+    terms: Terms
+
+    @property
+    def shown(self) -> str:
+        """The digest of the terms as people compare it: 96 bits in groups."""
+        return grouped(self.terms.digest)
+
+    def copy(self, folder: Path) -> Proposal:
+        """Return a verified copy that contains only the files of the terms."""
+        for name in _files(self.folder, self.terms):
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(self.folder / name, folder / name)
+        return read_proposal(folder, self.terms.digest)
+
+
+def grouped(digest: str) -> str:
+    """Return the beginning of a digest in groups.
+
+    >>> grouped("0123456789abcdef01234567ffff")
+    '0123-4567-89ab-cdef-0123-4567'
+    """
+    return "-".join(digest[place : place + 4] for place in range(0, _SHOWN, 4))
+
+
+def write_proposal(folder: Path, terms: Terms, images: Path, backbone: Path) -> None:
+    """Write a proposal into an empty folder, with the queries of `images` and without images of pretraining."""
+    sources = {"images": images, "backbone": backbone}
+    write_text(folder / TERMS, as_document(terms.public()))
+    shards = [shard["file"] for shard in read_json(images / MANIFEST)["shards"]["queries"]]
+    for name in _names(terms, shards)[1:]:
+        part, _, file = name.partition("/")
+        (folder / part).mkdir(exist_ok=True)
+        link(sources[part] / file, folder / name)
+
+
+def archive(folder: Path) -> Path:
+    """Pack a proposal into one file beside its folder; return the file."""
+    return Path(shutil.make_archive(str(folder), "zip", folder))
+
+
+@contextmanager
+def opened(path: Path, expected: str | None = None) -> Iterator[Proposal]:
+    """Yield the proposal in a folder, or in an archive that is unpacked for the block. Raises as `read_proposal`."""
+    if path.is_dir():
+        yield read_proposal(path, expected)
+        return
+    with tempfile.TemporaryDirectory(prefix="terrine-proposal-") as temporary:
+        try:
+            with zipfile.ZipFile(path) as packed:
+                if unpacked_size(packed) > LARGEST:
+                    raise InputError(f"{path} would take more than {LARGEST >> 30} GiB. Do not unpack it.")
+                packed.extractall(temporary)  # zipfile keeps to the folder, whatever names the archive has
+        except (OSError, zipfile.BadZipFile, RuntimeError, ValueError) as error:
+            if isinstance(error, InputError):
+                raise
+            raise InputError(f"{path} is neither a folder nor an archive of a proposal ({error}).") from error
+        with named(temporary, path):
+            yield read_proposal(Path(temporary), expected)
+
+
+def read_proposal(folder: Path, expected: str | None = None) -> Proposal:
+    """Read a proposal and check every byte.
+
+    Args:
+        folder: Where it is.
+        expected: The digest of the terms, or its beginning, as received over another channel.
+
+    Raises:
+        InputError: A file is missing or changed, or the digest is another one.
+        SettingError: The terms are impossible.
+    """
+    if not (folder / TERMS).is_file():
+        raise InputError(f"{folder} holds no proposal: {TERMS} is missing.")
+    terms = checked(read_yaml(folder / TERMS))
+    if expected is not None:
+        wanted = expected.replace("-", "").replace(" ", "").lower()
+        if len(wanted) < 16 or not terms.digest.startswith(wanted):
+            raise InputError(
+                f"{folder} is another proposal: its digest is {grouped(terms.digest)}, and {expected} was expected. It "
+                "may have been changed in transit: have it sent again."
+            )
+    _files(folder, terms)
+    return Proposal(folder, terms)
+
+
+def check_public(images: Path, backbone: Path, terms: Terms) -> None:
+    """Check the bytes of query images and backbone.
+
+    Raises:
+        InputError: They are not those of the terms.
+    """
+    _check(images / MANIFEST, terms.queries_digest)
+    try:
+        names = [shard["file"] for shard in read_json(images / MANIFEST)["shards"]["queries"]]
+    except (KeyError, TypeError, ArtefactError) as error:
+        raise InputError(f"{images / MANIFEST} is no manifest of images.") from error
+    if len(names) != len(terms.query_shards) or any("/" in name or name.startswith(".") for name in names):
+        raise InputError(f"{images / MANIFEST} names other files than the {len(terms.query_shards)} of the terms.")
+    for name, digest in zip(names, terms.query_shards, strict=True):
+        _check(images / name, digest)
+    _check(backbone / BACKBONE, terms.backbone)
+    if terms.backbone_manifest is not None:
+        _check(backbone / MANIFEST, terms.backbone_manifest)
+
+
+def _check(path: Path, digest: str) -> None:
+    found = file_digest(path) if path.is_file() else "missing"
+    if found != digest:
+        raise InputError(
+            f"{path} is not the agreed file: its SHA-256 is {found[:16]}, and the terms have {digest[:16]}. Have the "
+            "proposal sent again."
+        )
+
+
+def _files(folder: Path, terms: Terms) -> list[str]:
+    """Return the names of a proposal's files once their bytes are checked."""
+    check_public(folder / "images", folder / "backbone", terms)
+    return _names(terms, [shard["file"] for shard in read_json(folder / "images" / MANIFEST)["shards"]["queries"]])
+
+
+def _names(terms: Terms, shards: list[str]) -> list[str]:
+    manifest = [] if terms.backbone_manifest is None else [f"backbone/{MANIFEST}"]
+    return [TERMS, f"images/{MANIFEST}", *(f"images/{name}" for name in shards), *manifest, f"backbone/{BACKBONE}"]

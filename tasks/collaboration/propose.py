@@ -1,0 +1,311 @@
+"""`terrine party propose`: terms and all public inputs of a collaboration, from a preset. No records are read."""
+
+from __future__ import annotations
+
+import math
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tasks.artefacts.images import POOL, read_backbone
+from tasks.collaboration.local_training import own_params
+from tasks.collaboration.proposal import Proposal, read_proposal, write_proposal
+from tasks.config.automatic import may_be_summed, take_out, with_mechanism
+from tasks.config.params import AUTO, Params, lay_over, published, validate
+from tasks.config.presets import of_the_project, project_root, read_preset
+from tasks.config.values import digest, parse_assignments
+from tasks.parties.config import OwnTeachers
+from tasks.parties.keys import PartyLine
+from tasks.parties.release import agreed
+from tasks.parties.terms import Teaching, Terms, checked, of_one
+from tasks.pipeline import pretrain, synthesize
+from tasks.runtime.run import SPLIT_SEED, Run, refuse_transcription
+from tasks.runtime.store import atomic_folder
+from terrine.aggregation.gnmax import GaussianHistogram
+from terrine.data.source import SOURCES
+from terrine.errors import SettingError
+from terrine.planning import AMPLE_OF_SUMS, ENOUGH, ENOUGH_OF_SUMS, ample, plan, shown, signal, signal_of_sums
+from terrine.privacy.accounting.gaussian import mu_of, mu_squared
+from terrine.teachers.averaging.averaged import AveragedTeachers
+from terrine.teachers.averaging.private import calibrated
+from terrine.teachers.averaging.shared import SharedAverages
+from terrine.teachers.base import TeacherContext
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What is proposed besides a preset.
+
+    Attributes:
+        lines: The lines that all parties sent (`terrine party key`).
+        teachers: Number of teachers of every teacher party.
+        guardian: Name of the guardian, whose line has a URL.
+        student: Name of the student party, whose line has a URL.
+        class_names: Class names by label; None for those of a preset's public benchmark.
+        minimum: Fewest teachers; None for all.
+        edition: Name of this release; None for a digest of everything it is made from.
+        deadline: Seconds after which a round closes.
+        overlap: Most parties that hold data of one person.
+        records: Most records for each teacher, for sums.
+        name: Name of the collaboration.
+    """
+
+    lines: Sequence[PartyLine]
+    teachers: Mapping[str, int]
+    guardian: str
+    student: str
+    class_names: Sequence[str] | None = None
+    minimum: int | None = None
+    edition: str | None = None
+    deadline: float = 14 * 86_400.0
+    overlap: int = 1
+    records: int | None = None
+    name: str = ""
+
+    def parties(self) -> dict[str, Any]:
+        """Return names, keys and services of the terms.
+
+        Raises:
+            SettingError: A party has sent no line, or a service one without URL and certificate.
+        """
+        lines = {line.name: line for line in self.lines}
+        names = [self.guardian, self.student, *self.teachers]
+        if missing := [name for name in names if name not in lines]:
+            raise SettingError(f"{', '.join(missing)} sent no line (terrine party key). Add it to the file of keys.")
+        services = {role: lines[name] for role, name in (("guardian", self.guardian), ("student", self.student))}
+        if missing := [line.name for line in services.values() if line.url is None]:
+            raise SettingError(
+                f"The line of {missing[0]} has no URL. Its party runs: terrine party key --url https://..."
+            )
+        return {
+            "guardian": self.guardian,
+            "student": self.student,
+            "keys": {name: lines[name].key for name in names},
+            "services": {role: {"url": line.url, "certificate": line.certificate} for role, line in services.items()},
+        }
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """What to expect of a student: sentences, and a reason for doubt, if any."""
+
+    notes: list[str]
+    doubt: str | None = None
+
+
+def propose(folder: Path, preset: str, assignments: Sequence[str], wish: Wish) -> tuple[Proposal, Outlook]:
+    """Write a proposal into a folder that must not exist; return it, and what to expect of a student.
+
+    Raises:
+        SettingError: Settings that parties cannot have.
+        BudgetError: The budget pays for no answer.
+    """
+    if folder.exists():
+        raise SettingError(f"{folder} exists already. Choose another folder, or remove that one.")
+    root, parties = project_root(), wish.parties()
+    values = preset_values(root, preset, assignments)
+    params, names = _settled(root, preset, values, wish)
+    content = published(params.model_dump(mode="json"))
+    run = Run(root, f"proposal-{digest({'params': content, 'classes': names})}", params)
+    try:
+        _make_public(run)
+        sums = params.aggregation.reveals == "sums"
+        teaching = None if sums else Teaching(seed=params.seed, teachers=content["teachers"])
+        about = agreed(
+            run,
+            wish.teachers,
+            class_names=names,
+            minimum=wish.minimum,
+            edition=wish.edition or "",
+            overlap=wish.overlap,
+            records=wish.records,
+            teaching=teaching,
+            averages=None if teaching is None else _averages(run, teaching, wish, len(names)),
+        )
+        about |= {"deadline": wish.deadline, "name": wish.name}
+        about |= {"learning": {"seed": params.seed, "student": content["student"]}}
+        terms = checked(about | parties)
+        if wish.edition is None:
+            made_of = [terms.identity(), terms.backbone, terms.class_names, content["teachers"], terms.learning]
+            terms = terms.model_copy(update={"edition": digest(made_of)})
+        own = OwnTeachers(params=teacher_params(terms), images=run.folders.images, backbone=run.folders.backbone)
+        for held in {*terms.teachers.values()}:
+            own_params(own, terms, held)  # refuses what a teacher party cannot train with
+        with atomic_folder(folder) as temporary:
+            write_proposal(temporary, terms, run.folders.images, run.folders.backbone)
+    finally:
+        shutil.rmtree(run.folders.public, ignore_errors=True)  # the files that it links to stay
+    return read_proposal(folder), _outlook(values, params, terms)
+
+
+def propose_again(folder: Path, before: Path, edition: str) -> Proposal:
+    """Write a proposal of the next edition of a collaboration into a folder that must not exist.
+
+    Args:
+        folder: The new proposal.
+        before: The earlier one.
+        edition: Name of the new edition.
+
+    Raises:
+        SettingError: The folder exists, or the edition is the earlier one.
+    """
+    earlier = read_proposal(before)
+    if folder.exists() or edition == earlier.terms.edition:
+        raise SettingError(f"{folder} exists, or {edition!r} is the edition of {before}. Choose another name.")
+    terms = checked(earlier.terms.public() | {"edition": edition})
+    with atomic_folder(folder) as temporary:
+        write_proposal(temporary, terms, before / "images", before / "backbone")
+    return read_proposal(folder)
+
+
+def teacher_params(terms: Terms) -> dict[str, Any]:
+    """Return the parameters of a teacher party that follow from the terms."""
+    return {"seed": terms.learning.get("seed", 0), "privacy": {"unit": terms.unit}}
+
+
+def _outlook(values: Mapping[str, Any], params: Params, terms: Terms) -> Outlook:
+    """Return what to expect of a student. `values` are the preset's, before `auto` was resolved."""
+    mu = mu_of(terms.epsilon, terms.delta) / terms.overlap
+    if terms.records is not None:
+        one = signal_of_sums(1, mu, classes=terms.classes, features=terms.length)
+        enough, plenty = math.ceil(ENOUGH_OF_SUMS / one), math.ceil(AMPLE_OF_SUMS / one)
+        hope = (
+            f"{terms.unit}s are summed, without votes. A student learns from about {enough:,} of them at all parties "
+            f"together; {plenty:,} are ample."
+        )
+        most = terms.records * terms.total
+        doubt = f"The terms allow {most:,} {terms.unit}s in all. A student would learn little but noise."
+        return Outlook([hope], doubt if most < enough else None)
+    notes = []
+    if (values.get("aggregation") or {}).get("mechanism") == AUTO and may_be_summed(_alone(values)):
+        notes.append(
+            "Teachers vote, since the number of records was not given. Sums over records make a far better student at "
+            "the same ε: --records N, the most records of a party for each of its TEACHERS (--teacher NAME=1)."
+        )
+    if (values.get("privacy") or {}).get("moments"):
+        notes.append("privacy.moments is not used: moments of images are not summed over parties.")
+    if not isinstance(params.aggregation, GaussianHistogram):
+        return Outlook(notes)
+    spent = 0.0 if terms.averages is None else mu_squared(terms.averages.event)
+    found = signal(terms.total, math.sqrt(mu**2 - spent), terms.classes)
+    notes.insert(
+        0,
+        f"{terms.total:,} teachers have a signal of {shown(found)}: a student learns from {ENOUGH:g} on, and "
+        f"{shown(ample(terms.classes))} is ample.",
+    )
+    doubt = (
+        f"{terms.total} teachers are few for ε = {terms.epsilon:g}. A student would learn little but noise. Have "
+        "parties hold more teachers, or raise aggregation.epsilon."
+    )
+    return Outlook(notes, doubt if found < ENOUGH else None)
+
+
+def _alone(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of a local run whose number of teachers is not given."""
+    return lay_over(dict(values), {"partition": {"teachers": AUTO}, "aggregation": {"where": "local"}})
+
+
+def preset_values(root: Path, preset: str, assignments: Sequence[str]) -> dict[str, Any]:
+    """Return the values of a preset with `--set` assignments, besides the defaults."""
+    values = lay_over(of_the_project(root), read_preset(root, preset).overrides)
+    return lay_over(values, parse_assignments(assignments))
+
+
+def _settled(root: Path, preset: str, values: dict[str, Any], wish: Wish) -> tuple[Params, list[str]]:
+    """Return the parameters of the proposal, without `auto`, and the class names.
+
+    A mechanism that is `auto` is that of a local run if the number of records is given.
+    """
+    data = values.get("data") or {}
+    kind = SOURCES.of(data.get("name", SOURCES.default))
+    if not kind.of_images:
+        raise SettingError(
+            f"data.name={data['name']} cannot be proposed: its queries are rows of a private table. Use images."
+        )
+    if POOL in (values.get("queries") or {}).get("sources", {}):
+        raise SettingError(
+            f"queries.sources has `{POOL}`, images of one party. Propose image programs (terrine images)."
+        )
+    if "path" in kind.model_fields:
+        data = {"path": "with each party", **data}
+    total = sum(wish.teachers.values())
+    fixed: dict[str, Any] = {
+        "data": data,
+        "privacy": {"moments": 0},
+        "aggregation": {"where": "parties"},
+        "ledger": {"account": "kept by the guardian", "epsilon": 1.0},
+    }
+    if wish.records is not None:
+        values = with_mechanism(_alone(values))
+    values = lay_over(values, fixed) | {"partition": {"teachers": max(total, 2)}, "collaboration": {"parties": 1}}
+    taken, automatic = take_out(values)
+    params = _validated(taken)
+    if wish.records is not None and params.aggregation.reveals != "sums":
+        raise SettingError(
+            f"--records bounds sums, and with aggregation.mechanism={params.aggregation.mechanism} teachers vote. "
+            "Leave it out, or propose sums: --set aggregation.mechanism=gradients."
+        )
+    refuse_transcription(preset, params)
+    names = list(wish.class_names or _public_classes(root, params))
+    if chosen := {key for key in automatic if key != ("partition", "teachers")}:
+        count = None if ("queries", "count") in chosen else params.queries.count
+        budget = params.aggregation
+        sized = plan(0, classes=len(names), epsilon=budget.epsilon, delta=budget.delta, queries=count, teachers=total)
+        # A person at several parties is several units, which the noise covers.
+        numbers = {("aggregation", "sigma"): sized.sigma * wish.overlap, ("queries", "count"): sized.queries}
+        for section, key in chosen:
+            taken[section] = {**taken[section], key: numbers[section, key]}
+        params = _validated(taken)
+    return params, names
+
+
+def _validated(values: dict[str, Any]) -> Params:
+    """Return parameters of parties.
+
+    A trial on one machine refuses teachers that average (`AveragedTeachers.check`), since it deals out votes. Parties
+    train for themselves, so only the other sections are checked as a trial's.
+
+    Raises:
+        SettingError: Parties cannot do this together.
+    """
+    params = validate(lay_over(values, {"aggregation": {"where": "local"}}))
+    if (reason := params.teachers.not_at_parties) is not None:
+        raise SettingError(f"{reason}.")
+    if not params.teachers.averages:
+        return validate(values)
+    params = params.model_copy(update={"aggregation": params.aggregation.model_copy(update={"where": "parties"})})
+    for section in (params.aggregation, params.collaboration, params.privacy):
+        try:
+            section.check(params)
+        except ValueError as error:
+            raise SettingError(f"{error}.") from error
+    return params
+
+
+def _public_classes(root: Path, params: Params) -> Sequence[str]:
+    if not params.data.public_benchmark:
+        raise SettingError("--classes is missing: name the classes in order of their labels: --classes healthy,ill.")
+    return params.data.survey(root, seed=SPLIT_SEED).class_names
+
+
+def _make_public(run: Run) -> None:
+    draws = synthesize.plan(run)
+    for draw in draws:
+        synthesize.draw_shard.fn(run, draw)
+    synthesize.assemble_images.fn(run, draws)
+    pretrain.pretrain_backbone.fn(run)
+
+
+def _averages(run: Run, teaching: Teaching, wish: Wish, classes: int) -> SharedAverages | None:
+    """Return the averages of all parties' teachers, with the noise of their share of the budget, or None."""
+    settings, budget, total = teaching.settings, run.params.aggregation, sum(wish.teachers.values())
+    if not isinstance(settings, AveragedTeachers) or not settings.releases_averages:
+        return None
+    data, backbone = run.params.data, read_backbone(run.folders)
+    context = TeacherContext(classes, data.channels, data.size, lambda: backbone, seed=teaching.seed, parties=total)
+    learner = settings.learner_of(context)
+    epsilon = of_one(budget.epsilon, budget.delta, wish.overlap)
+    averaging = calibrated(settings, epsilon=epsilon, delta=budget.delta)
+    return SharedAverages(averaging, total, learner.length, backbone.feature_dim if averaging.centred else 0)

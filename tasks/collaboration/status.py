@@ -1,0 +1,119 @@
+"""`terrine party status`: the state of a collaboration as one of its parties sees it.
+
+It is read from the party's own folder and, if they answer, from both services. No vote is in it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from tasks.parties.answers import stored_answers
+from tasks.parties.client import CollaborationError, ServiceClient
+from tasks.parties.config import PartyConfig, read_party
+from tasks.parties.ledgers import account_standing
+from terrine.errors import TerrineError
+
+Rows = list[tuple[str, str]]
+
+
+def status(path: Path) -> dict[str, Any]:
+    """Return the state of a collaboration, JSON values: texts, and rows of texts.
+
+    Raises:
+        SettingError: The configuration is impossible.
+    """
+    config = read_party(path)
+    name, terms = config.name, config.terms
+    said = {service: _asked(config, service) for service in ("guardian", "student")}
+    state, known = said["student"], [one for one in said.values() if "round" in one]
+    accepted = {party for one in known for party in one["accepted"]}
+    reports = state.get("reports", {}) | dict.fromkeys(_counted(state), "counted")
+    return {
+        "name": name,
+        "role": config.role,
+        "terms": _terms(config),
+        "round": _round(said, terms.last),
+        "parties": [
+            (
+                party,
+                role if role != "teacher" else f"{role}, {terms.held(terms.teachers[party])}",
+                "yes" if party in accepted else "–",
+                reports.get(party, "–"),
+            )
+            for party, role in terms.roles().items()
+        ],
+        "account": _account(config),
+        "next": _next(config, name, path, state),
+    }
+
+
+def _asked(config: PartyConfig, service: Any) -> dict[str, Any]:
+    try:
+        return dict(ServiceClient(config, service, patience=0).json("GET", "status"))
+    except CollaborationError as error:
+        return {"problem": str(error)}
+
+
+def _counted(state: dict[str, Any]) -> list[str]:
+    counted: dict[str, list[str]] = state.get("counted", {})
+    return counted[max(counted, key=int)] if counted and state["state"] != "open" else []
+
+
+def _terms(config: PartyConfig) -> Rows:
+    terms = config.terms
+    if terms.votes:
+        asked = f"{terms.asked:,} of {terms.queries:,} queries, {terms.classes} classes"
+        asked += f", after {terms.last} rounds of averages" if terms.last else ""
+    else:
+        asked = f"{terms.numbers:,} sums, in {terms.last + 1} rounds" if terms.last else f"{terms.numbers:,} sums"
+    return [
+        ("mechanism", terms.mechanism),
+        ("asked", asked),
+        ("guarantee", f"ε ≤ {terms.epsilon:g} at δ = {terms.delta:g} for a {terms.unit}"),
+        ("shared by", f"{terms.held(terms.total)} at {len(terms.teachers)} parties, {terms.minimum} are needed"),
+        ("edition", terms.edition or "(none)"),
+        ("digest of the terms", terms.digest[:16]),
+    ]
+
+
+def _round(said: dict[str, dict[str, Any]], last: int) -> Rows:
+    state = said["student"]
+    rows = [] if "round" not in state else [("round", f"{state['round']} of {last}: {state['state']}")]
+    if state.get("closes"):
+        rows.append(("closes", f"when all reports are in, or at {state['closes'][:16].replace('T', ' ')} UTC"))
+    return [*rows, *((service, str(one["problem"])) for service, one in said.items() if one.get("problem"))]
+
+
+def _account(config: PartyConfig) -> Rows:
+    try:
+        found = account_standing(config)
+        about = stored_answers(config) if config.role == "student" else None
+    except TerrineError as error:
+        return [("account", f"cannot be read: {error}")]
+    if about is not None and (record := about["guardian"]) is not None:
+        return [("charged", f"ε = {record['epsilon']:g}; all releases of the account ε = {record['epsilon_total']:g}")]
+    if found is None:
+        return [("account", "kept by the guardian")]
+    budget = "none: recorded and never refused" if found["budget"] is None else f"ε = {found['budget']:g}"
+    rows = [
+        ("budget", f"{budget} at δ = {found['delta']:g} for a {found['unit']}, over all editions"),
+        ("spent or reserved", f"ε = {found['spent']:g}"),
+    ]
+    if found["left"] is not None:
+        rows.append(("room for one more of", f"ε = {found['left']:.4f}"))
+    return [*rows, ("this edition", f"{found['state']}, ε ≤ {found['price']:g}")]
+
+
+def _next(config: PartyConfig, name: str, path: Path, state: dict[str, Any]) -> str:
+    """Return what this party does next."""
+    if config.role == "guardian":
+        return f"terrine party serve --config {path} (until everybody has finished)"
+    complete = state.get("state") == "complete"
+    if config.role == "student":
+        return f"terrine party {'finish' if complete else 'serve'} --config {path}"
+    if complete or name in _counted(state):
+        return f"terrine party finish --config {path} --student student.zip (when the student party has sent it)"
+    if state.get("reports", {}).get(name):
+        return "Nothing: the report of this round is uploaded."
+    return f"terrine party submit --config {path}"

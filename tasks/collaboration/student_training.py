@@ -1,0 +1,181 @@
+"""Training of the student on a student party's answers, with the statement that is published with it.
+
+Inputs are the answers, the public query images and the public backbone. Outputs have the places of a run's release.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from tasks.artefacts.features import query_features
+from tasks.artefacts.images import read_queries
+from tasks.collaboration.local_training import backbone_at_hand
+from tasks.collaboration.proposal import check_public
+from tasks.config.params import Params, validate
+from tasks.config.values import merge
+from tasks.parties.answers import read_arrays, stored_answers
+from tasks.parties.config import PartyConfig
+from tasks.parties.release import stored_release
+from tasks.parties.terms import Terms
+from tasks.pipeline.aggregate import write_answers
+from tasks.pipeline.public_inputs import about_records
+from tasks.pipeline.student import train_student
+from tasks.pipeline.sums import write_sums
+from tasks.reports.statement_page import write_statement
+from tasks.runtime.code import code_version
+from tasks.runtime.run import Run
+from tasks.runtime.store import Folders, link
+from terrine.aggregation.mechanism import Mechanism
+from terrine.aggregation.records import Whitening
+from terrine.aggregation.release import about_answers
+from terrine.errors import ArtefactError, InputError, SettingError
+from terrine.geometry import in_json, size_of
+from terrine.privacy.accounting.events import of_several
+from terrine.privacy.ledger.ledger import StoredRelease
+from terrine.privacy.noise import delta_slack
+from terrine.privacy.statement import PrivacyStatement
+
+_RUN = "student"
+_SECTIONS = ("seed", "device", "data", "student", "tracking")
+
+
+def learn(config: PartyConfig) -> Path:
+    """Train the student on a student party's answers; return its folder, which is beside its privacy.json.
+
+    Raises:
+        SettingError: party.yaml has no `learn`, or sets what the terms decide.
+        ArtefactError: There are no answers yet.
+        InputError: Images or backbone are not those of the terms.
+    """
+    terms, own = config.terms, config.learn
+    if own is None:
+        raise SettingError("learn is missing in party.yaml: it names the public images and the backbone.")
+    about = stored_answers(config)
+    if about is None or about["guardian"] is None:
+        raise ArtefactError(
+            f"{config.answers} holds no answers yet. `terrine party status` says which reports are missing."
+        )
+    names = terms.class_names
+    check_public(own.images, own.backbone, terms)
+    run = Run(own.work, _RUN, validate({}))
+    link(own.images, run.folders.images)
+    link(own.backbone, run.folders.backbone)
+    run = Run(own.work, _RUN, params_of(run.folders, config))
+    release = stored_release(about, terms, read_arrays(config))
+    voted = {"teachers": terms.total, "classes": terms.classes, "class_names": names}
+    if (sums := terms.fixed_point) is None:
+        write_answers(run, voted, release, None)
+    else:
+        whitening = Whitening.fit(query_features(run, "original"))
+        if whitening.length != sums.length:
+            raise InputError(
+                f"{own.backbone} gives vectors of {whitening.length} coordinates, and the terms say {sums.length}. Get "
+                "the backbone from whoever wrote the terms."
+            )
+        write_sums(run, release, sums.course, whitening, voted, None)
+    train_student.fn(run)
+    write_statement(run, _statement(run, terms, about, release), names)
+    return run.folders.student
+
+
+def params_of(folders: Folders, config: PartyConfig) -> Params:
+    """Return the parameters of the student's training: the terms', with own settings where they leave a choice."""
+    terms, own, about = config.terms, config.learn, stored_answers(config)
+    assert own is not None
+    assert about is not None
+    noise = about["guardian"]["noise"]
+    if strange := [section for section in own.params if section not in _SECTIONS]:
+        raise SettingError(
+            f"learn.params.{strange[0]} is not the student party's to set: it has {', '.join(_SECTIONS)}. What was "
+            "released, and how, stands in the terms."
+        )
+    fixed: dict[str, Any] = {
+        "partition": {"teachers": max(terms.total, 2)},
+        "collaboration": {"parties": len(terms.teachers)},
+        "privacy": {"unit": terms.unit},
+        "aggregation": {**_mechanism(terms), "noise": noise, "where": "parties"},
+        # The guardian keeps the ledger; this is never looked at.
+        "ledger": {"account": "kept by the guardian", "epsilon": terms.epsilon},
+    }
+    fixed["aggregation"] |= {"epsilon": terms.epsilon, "delta": terms.delta}
+    fixed |= backbone_at_hand(own.backbone)
+    shape = read_queries(folders).images.shape
+    mine: dict[str, Any] = {} if len(shape) != 4 else {"data": {"name": "folder", "path": "elsewhere"}}
+    if len(shape) == 4:
+        mine["data"] |= {"channels": shape[1], "size": in_json(size_of(shape))}
+        mine["data"] |= {"fit": terms.fit, "window": terms.window}
+    agreed = dict(terms.learning)
+    if terms.fixed_point is not None:
+        agreed["student"] = {"kind": "sums"}
+    return validate(merge(merge(mine | agreed, own.params), fixed))
+
+
+def _mechanism(terms: Terms) -> dict[str, Any]:
+    """Return the mechanism by those of its parameters that the terms have."""
+    described = terms.described.describe()
+    return {key: value for key, value in described.items() if key in terms.public()}
+
+
+def _averaging(terms: Terms) -> dict[str, Any]:
+    """Return how the statement describes averages (`tasks.artefacts.averages.about_averages`)."""
+    if (averages := terms.averages) is None:
+        return {}
+    settings = averages.averaging.settings
+    vectors = sum(len(averages.parts(number)) for number in range(averages.passes))
+    about = {"mode": settings.mode, "averages": settings.rounds - 1, "vectors": vectors}
+    return {"averaging": about | averages.averaging.describe()}
+
+
+def _statement(run: Run, terms: Terms, about: dict[str, Any], release: StoredRelease) -> PrivacyStatement:
+    """Say what the release guarantees: from the terms, and what is known about the answers, with what was charged."""
+    guardian = about["guardian"]
+    if terms.fixed_point is None:
+        mechanism: Any = run.params.aggregation
+        assert isinstance(mechanism, Mechanism)
+        answers = about_answers(
+            release,
+            mechanism,
+            teachers=terms.total,
+            classes=terms.classes,
+            epsilon=terms.epsilon,
+            delta=terms.delta,
+            drawn_before=0 if terms.averages is None else terms.averages.numbers,
+        )
+        described = _mechanism(terms) | _averaging(terms)
+    else:
+        answers = {
+            "event": release.event,
+            "event_added": of_several(terms.fixed_point.course.event_added, terms.overlap),
+            "delta": terms.delta,
+            "delta_slack": delta_slack(terms.numbers, terms.epsilon),
+            "epsilon_budget": terms.epsilon,
+            "teachers": terms.total,
+            **dict.fromkeys(("queries", "asked", "answered"), 0),
+            "answered_per_class": (0,) * terms.classes,
+        }
+        noise = {key: value for key, value in terms.public().items() if key in ("sigma", "sigma_gradients")}
+        described = _mechanism(terms) | noise | {"numbers": terms.numbers}
+    if terms.overlap > 1:
+        described["overlap"] = terms.overlap
+    described["parties"] = [*terms.teachers, terms.guardian, terms.student]
+    if "opened" in about:
+        described["opened"] = about["opened"][:10]
+    return PrivacyStatement(
+        run=terms.called,
+        release_id=release.release_id,
+        dataset=guardian["account"],
+        epsilon_dataset=release.epsilon_total,
+        epsilon_account=guardian["epsilon_account"],
+        task=guardian["task"],
+        # Who holds what stands in the terms; which record is whose, each party knows for itself.
+        partition_digest=terms.digest,
+        partition_disjoint=True,
+        code_version=" ".join(f"{name} {value}" for name, value in code_version(run.root).items()),
+        unit=terms.unit,
+        trust_model="parties",
+        noise=guardian["noise"],
+        mechanism=described,
+        **about_records(run),
+        **answers,
+    )

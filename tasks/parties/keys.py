@@ -1,0 +1,303 @@
+"""Keys of parties, signed requests and signed receipts.
+
+Every party has an Ed25519 key. The terms list all public keys. A request is signed over method, receiver, path, party,
+time, nonce and the SHA-256 of its body (compare RFC 9421), so it is valid for one service, collaboration, round and
+party. A service refuses a request whose time is more than `WINDOW` seconds away from its clock, and one whose nonce it
+has seen.
+
+A service also has a TLS key and certificate. The terms pin the certificate by its SHA-256.
+
+    north ed25519:3b6a27bcceb6a42d62a3a8d02a6f0d73653215771de243a63ac048a18b59da29
+    trust ed25519:... https://guardian.example.org:7801 sha256:9f86d081...
+"""
+
+from __future__ import annotations
+
+import hashlib
+import ipaddress
+import re
+import secrets
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Annotated
+from urllib.parse import urlsplit
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.x509.oid import NameOID
+from pydantic import Field
+
+from terrine.errors import InputError, SettingError, TerrineError
+from terrine.files import atomic_file, private_folder
+from terrine.privacy.ledger.identity import canonical_json
+
+KEY, TLS_KEY, CERTIFICATE = "key.pem", "tls-key.pem", "certificate.pem"
+WINDOW = 900
+"""Seconds by which the clocks of two parties may differ."""
+_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+
+PublicKey = Annotated[str, Field(pattern="^ed25519:[0-9a-f]{64}$")]
+"""An Ed25519 public key, hexadecimal."""
+Fingerprint = Annotated[str, Field(pattern="^sha256:[0-9a-f]{64}$")]
+"""SHA-256 of a certificate in DER, hexadecimal."""
+
+
+class SignatureError(TerrineError):
+    """A request or a receipt is unsigned, signed by another key, outdated or replayed."""
+
+
+@dataclass(frozen=True)
+class PartyLine:
+    """The line that a party sends to the others: its name, public key and, of a service, URL and certificate."""
+
+    name: str
+    key: str
+    url: str | None = None
+    certificate: str | None = None
+
+    def __str__(self) -> str:
+        return " ".join(filter(None, (self.name, self.key, self.url, self.certificate)))
+
+    @classmethod
+    def parse(cls, text: str) -> PartyLine:
+        """Read a line.
+
+        Raises:
+            InputError: It is not such a line.
+        """
+        name, key, *service = text.split() if len(text.split()) > 1 else (text, "")
+        url, certificate = [*service, None, None][:2]
+        if (
+            not _NAME.fullmatch(name)
+            or not re.fullmatch("ed25519:[0-9a-f]{64}", key)
+            or (certificate and not re.fullmatch("sha256:[0-9a-f]{64}", certificate))
+            or len(service) > 2
+        ):
+            raise InputError(f"{text[:80]!r} is not a line of `terrine party key`: NAME ed25519:... [URL sha256:...].")
+        return cls(name, key, url and check_url(url), certificate)
+
+
+def check_name(name: str) -> str:
+    """Return a party's name.
+
+    Raises:
+        SettingError: It is not a host-like name.
+    """
+    if not _NAME.fullmatch(name):
+        raise SettingError(
+            f"{name!r} cannot be a party's name: use at most 63 lower-case letters, digits and hyphens, as in the name "
+            "of a host."
+        )
+    return name
+
+
+def check_url(url: str) -> str:
+    """Return the URL of a service.
+
+    Raises:
+        SettingError: It is not https://host:port.
+    """
+    parts = urlsplit(url)
+    try:
+        valid = parts.scheme == "https" and parts.hostname and (parts.port or 443) and not parts.query
+    except ValueError:
+        valid = None
+    if not valid:
+        raise SettingError(f"The URL of a service is https://host:port, not {url!r}.")
+    return url.rstrip("/")
+
+
+def create_key(folder: Path, name: str, url: str | None = None) -> PartyLine:
+    """Create a party's key, and a self-signed TLS certificate for the URL of a service; return the line to send.
+
+    Existing files stay as they are.
+
+    Raises:
+        SettingError: An impossible name or URL.
+    """
+    check_name(name)
+    private_folder(folder)
+    if not (folder / KEY).exists():
+        _write_private(folder / KEY, Ed25519PrivateKey.generate())
+    key = public_text(own_key(folder))
+    if url is None:
+        return PartyLine(name, key)
+    if not (folder / CERTIFICATE).exists():
+        _self_sign(folder, urlsplit(check_url(url)).hostname or "")
+    return PartyLine(name, key, check_url(url), certificate_digest(folder / CERTIFICATE))
+
+
+def _self_sign(folder: Path, host: str) -> None:
+    key = ec.generate_private_key(ec.SECP256R1())
+    try:
+        host_name: x509.GeneralName = x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        host_name = x509.DNSName(host)
+    name, now = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, host[:64])]), datetime.now(UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=3650))
+        .add_extension(x509.SubjectAlternativeName([host_name]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    _write_private(folder / TLS_KEY, key)
+    with atomic_file(folder / CERTIFICATE) as file:
+        file.write(certificate.public_bytes(serialization.Encoding.PEM))
+
+
+def _write_private(path: Path, key: Ed25519PrivateKey | ec.EllipticCurvePrivateKey) -> None:
+    with atomic_file(path, owner_only=True) as file:
+        file.write(
+            key.private_bytes(
+                serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+            )
+        )
+
+
+def certificate_digest(path: Path) -> str:
+    """Return the pin of a certificate in PEM: `sha256:` and the SHA-256 of its DER."""
+    try:
+        certificate = x509.load_pem_x509_certificate(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} is missing or holds no certificate in PEM ({error}).") from error
+    return "sha256:" + certificate.fingerprint(hashes.SHA256()).hex()
+
+
+def own_key(folder: Path) -> Ed25519PrivateKey:
+    """Return a party's private key.
+
+    Raises:
+        InputError: It is missing, damaged or of another kind.
+    """
+    path = folder / KEY
+    try:
+        key = serialization.load_pem_private_key(path.read_bytes(), password=None)
+    except (OSError, ValueError, TypeError) as error:
+        raise InputError(
+            f"{path} is missing or damaged. Create it with `terrine party key {folder}`, or restore it from a backup."
+        ) from error
+    if not isinstance(key, Ed25519PrivateKey):
+        raise InputError(f"{path} holds no Ed25519 key.")
+    return key
+
+
+def public_text(key: Ed25519PrivateKey) -> str:
+    """Return the public key as the terms contain it."""
+    return "ed25519:" + key.public_key().public_bytes_raw().hex()
+
+
+def sign(key: Ed25519PrivateKey, content: bytes) -> str:
+    """Return a signature, hexadecimal."""
+    return key.sign(content).hex()
+
+
+def check_signature(key: str, content: bytes, signature: str) -> None:
+    """Check a signature with a public key of the terms.
+
+    Raises:
+        SignatureError: It is not by this key over this content.
+    """
+    try:
+        public = Ed25519PublicKey.from_public_bytes(bytes.fromhex(key.removeprefix("ed25519:")))
+        public.verify(bytes.fromhex(signature), content)
+    except (InvalidSignature, ValueError) as error:
+        raise SignatureError("The signature is not by the key that the terms name.") from error
+
+
+def signed_headers(
+    key: Ed25519PrivateKey, party: str, receiver: str, method: str, path: str, body: bytes
+) -> dict[str, str]:
+    """Return the headers of a signed request."""
+    headers = {
+        "Terrine-Party": party,
+        "Terrine-Created": str(int(time.time())),
+        "Terrine-Nonce": secrets.token_hex(16),
+        "Terrine-Digest": hashlib.sha256(body).hexdigest(),
+    }
+    return headers | {"Terrine-Signature": sign(key, _signed_content(headers, receiver, method, path))}
+
+
+def _signed_content(headers: Mapping[str, str], receiver: str, method: str, path: str) -> bytes:
+    names = ("Terrine-Party", "Terrine-Created", "Terrine-Nonce", "Terrine-Digest")
+    lines = ["terrine request 1", method, receiver, path, *(headers.get(name, "") for name in names)]
+    return "\n".join(lines).encode()
+
+
+class RequestVerifier:
+    """Checks signed requests to one service, and remembers the nonces of valid ones for as long as they are valid."""
+
+    def __init__(self, receiver: str) -> None:
+        self._receiver, self._lock = receiver, threading.Lock()
+        self._seen: dict[str, int] = {}
+
+    def check(self, keys: Mapping[str, str], headers: Mapping[str, str], method: str, path: str) -> tuple[str, str]:
+        """Return the party that signed a request, and the SHA-256 of the body that it announces.
+
+        Raises:
+            SignatureError: The request is unsigned, signed by another key, outdated or replayed.
+        """
+        party, created = headers.get("Terrine-Party", ""), headers.get("Terrine-Created", "")
+        nonce, digest = headers.get("Terrine-Nonce", ""), headers.get("Terrine-Digest", "")
+        if party not in keys:
+            raise SignatureError("The request names no party of this collaboration.")
+        if not re.fullmatch("[0-9]{1,12}-[0-9a-f]{32}-[0-9a-f]{64}", f"{created}-{nonce}-{digest}"):
+            raise SignatureError("The request is not signed: time, nonce or digest is missing.")
+        check_signature(
+            keys[party],
+            _signed_content(headers, self._receiver, method, path),
+            headers.get("Terrine-Signature", ""),
+        )
+        now = int(time.time())
+        if abs(now - int(created)) > WINDOW:
+            raise SignatureError(
+                f"The request was signed {abs(now - int(created)):,} s away from this service's clock; {WINDOW} s are "
+                "allowed. Set the clock."
+            )
+        with self._lock:
+            for old in [old for old, until in self._seen.items() if until < now]:
+                del self._seen[old]
+            if nonce in self._seen:
+                raise SignatureError("The request was received before: it is a replay.")
+            self._seen[nonce] = int(created) + WINDOW
+        return party, digest
+
+
+def receipt_of(key: Ed25519PrivateKey, service: str, path: str, party: str, digest: str) -> dict[str, str]:
+    """Return the receipt of a service for an upload."""
+    about = {"service": service, "path": path, "party": party, "sha256": digest}
+    about["at"] = datetime.now(UTC).isoformat(timespec="seconds")
+    return about | {"signature": sign(key, _receipt_content(about))}
+
+
+def check_receipt(receipt: Mapping[str, str], key: str, service: str, path: str, party: str, body: bytes) -> None:
+    """Check a receipt for an upload.
+
+    Raises:
+        SignatureError: It is for something else, or not signed by the service.
+    """
+    about = {name: str(value) for name, value in receipt.items() if name != "signature"}
+    expected = {"service": service, "path": path, "party": party, "sha256": hashlib.sha256(body).hexdigest()}
+    if {name: about.get(name) for name in expected} != expected:
+        raise SignatureError(f"The receipt of {service} is for another upload.")
+    check_signature(key, _receipt_content(about), str(receipt.get("signature", "")))
+
+
+def _receipt_content(about: Mapping[str, str]) -> bytes:
+    return b"terrine receipt 1\n" + canonical_json(dict(about))
+
+
+def acceptance_content(digest: str) -> bytes:
+    """Return what a party signs when it accepts the terms with this digest."""
+    return b"terrine acceptance 1\n" + digest.encode()

@@ -1,1 +1,0 @@
-"""Frames between parties: certificates, links that survive broken connections, streams under mutual TLS."""

@@ -1,0 +1,60 @@
+"""A small collaboration to propose, in which nobody's records are there to be read."""
+
+import pytest
+import yaml
+
+from tasks.collaboration.propose import Wish, propose
+from tasks.parties.keys import create_key
+
+pytest.register_assert_rewrite("tests.party_trials")
+
+PRESET = {
+    "data": {"name": "folder", "path": "nowhere", "size": 8, "channels": 1},
+    "privacy": {"moments": 0.05},
+    "partition": {"teachers": "auto"},
+    "queries": {"count": 60, "batch": 12, "sources": {"gaussian": 1, "dead_leaves": 1}},
+    "backbone": {"projection": 30, "invariance": False},
+    "teachers": {"optimiser": "ridge"},
+    "aggregation": {"sigma": "auto", "epsilon": 6},
+    "ledger": {"account": "clinic", "epsilon": 8},
+}
+WISH = {
+    "teachers": {"south": 9, "north": 12},
+    "guardian": "trust",
+    "student": "uni",
+    "class_names": ["ill", "well"],
+}
+
+
+def lines(project):
+    """Keys of all parties, in folders that parties may copy."""
+    places = {"trust": "https://127.0.0.1:7801", "uni": "https://h:7802"}
+    return [create_key(project / "keys" / name, name, places.get(name)) for name in ("south", "north", "trust", "uni")]
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory):
+    """A project with a preset of private data that are not there."""
+    root = tmp_path_factory.mktemp("project")
+    (root / "experiments").mkdir()
+    (root / "params.yaml").write_text("run: own\n")
+    (root / "dvc.yaml").write_text("stages: {}\n")
+    (root / "experiments" / "own.yaml").write_text(yaml.safe_dump(PRESET))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TERRINE_ROOT", str(root))
+        yield root
+
+
+@pytest.fixture(scope="module")
+def proposed(project):
+    """Propose a small collaboration into a folder."""
+
+    def make(folder, *assignments, **changes):
+        return propose(folder, "own", assignments, Wish(lines(project), **(WISH | changes)))[0]
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def proposal(project, proposed):
+    return proposed(project / "proposal")
