@@ -30,7 +30,6 @@ such that no partial sum is (`_columns`): a row of the result is a function of t
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Self
 
 import numpy as np
@@ -84,10 +83,6 @@ class Whitening:
     matrix: Floats
     constant: float
 
-    @cached_property
-    def _factor(self) -> Floats:
-        return _columns(self.matrix)
-
     @classmethod
     def fit(cls, queries: ArrayLike, regular: float = 1.0) -> Self:
         """Learn it from the features of public images, [queries, features]. Raises InputError for fewer than two.
@@ -125,7 +120,7 @@ class Whitening:
         """
         given = np.asarray(features, dtype=np.float64) - self.mean
         known = (np.abs(given) < _HUGE).all(axis=1, keepdims=True)
-        white = _rounded(np.where(known, given, 0.0), 1, _ROW_BITS) @ self._factor
+        white = _rounded(np.where(known, given, 0.0), 1, _ROW_BITS) @ _columns(self.matrix)
         return _of_length_one(np.concatenate([white, np.full((len(white), 1), self.constant)], axis=1) * known)
 
     def head(self, weights: ArrayLike) -> tuple[Floats, Floats]:

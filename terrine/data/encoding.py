@@ -41,10 +41,6 @@ class Column:
     deviation: float = 1.0
     values: tuple[str, ...] | None = None
 
-    def feature_names(self) -> list[str]:
-        """Return the names of the features it becomes."""
-        return [self.name] if self.values is None else [f"{self.name}={value}" for value in self.values]
-
     def texts(self, cells: pd.Series) -> np.ndarray:
         """Return cells, of whatever type pandas gave them, as the stripped texts that a CSV file holds.
 
@@ -62,7 +58,11 @@ class Encoding:
     @property
     def names(self) -> tuple[str, ...]:
         """The names of the features."""
-        return tuple(name for column in self.columns for name in column.feature_names())
+        return tuple(
+            column.name if value is None else f"{column.name}={value}"
+            for column in self.columns
+            for value in ((None,) if column.values is None else column.values)
+        )
 
     def apply(self, frame: pd.DataFrame, where: str, unit: str = "line") -> np.ndarray:
         """Return float32 [rows, features] of a table of texts, numbers or both, its columns in any order.
@@ -224,7 +224,8 @@ def _refuse_no_numbers(
     if not len(wrong):
         return
     first = f"{where}, {unit} {cells.index[wrong[0]]}: '{cells.name}' is '{cells.iloc[wrong[0]]}'"
-    more = "" if len(wrong) == 1 else f" ({len(wrong)} such cells, in {unit} {_places(cells, wrong)})"
+    shown = ", ".join(str(cells.index[row]) for row in wrong[:_SHOWN]) + (", ..." if len(wrong) > _SHOWN else "")
+    more = "" if len(wrong) == 1 else f" ({len(wrong)} such cells, in {unit} {shown})"
     if np.isinf(numbers[wrong[0]]):
         raise InputError(
             f"{first}{more}, which is no finite number. Correct it, or leave it empty: a missing value counts as the "
@@ -234,8 +235,3 @@ def _refuse_no_numbers(
     if public:
         remedy += f" If the column holds words that look like numbers, say so: data.categorical=[{cells.name}]."
     raise InputError(f"{first}{more}, while the column holds numbers. {remedy}")
-
-
-def _places(cells: pd.Series, wrong: np.ndarray) -> str:
-    shown = ", ".join(str(cells.index[row]) for row in wrong[:_SHOWN])
-    return shown + (", ..." if len(wrong) > _SHOWN else "")

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from PIL import Image
 
 
+_NONE_OF = "not one of data.classes=[{}]. Correct it, or add it there."
 _HEADERS = 1_000
 """About as many files are opened to see their sizes and modes: less than a second's work."""
 _DECODED = 200
@@ -178,7 +179,8 @@ class FileDataset(OrderedLabels, Own, ImageSource):
         if self.classes:
             foreign = sorted((found.classes or frozenset()) - {*self.classes})
             if foreign:
-                raise UnknownLabelError(f"A class folder is called '{foreign[0]}'", foreign[0], _none_of(self.classes))
+                why = _NONE_OF.format(", ".join(self.classes))
+                raise UnknownLabelError(f"A class folder is called '{foreign[0]}'", foreign[0], why)
             return self.classes
         names = sorted({record.label for record in found.records} if found.classes is None else found.classes)
         return tuple(sorted(names, key=int) if all(name.isdecimal() for name in names) else names)
@@ -296,9 +298,6 @@ def _numbered(records: list[Record], names: Sequence[str]) -> np.ndarray:
     named = declared_names({record.label: None for record in records}, names)
     for record in records:
         if not named[record.label]:
-            raise UnknownLabelError(f"{record.path}: the label is '{record.label}'", record.label, _none_of(names))
+            why = _NONE_OF.format(", ".join(names))
+            raise UnknownLabelError(f"{record.path}: the label is '{record.label}'", record.label, why)
     return np.array([number[named[record.label]] for record in records], np.int64)
-
-
-def _none_of(names: Sequence[str]) -> str:
-    return f"not one of data.classes=[{', '.join(names)}]. Correct it, or add it there."

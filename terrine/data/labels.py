@@ -49,7 +49,14 @@ def encode_labels(
     kinds = {values.dtype.kind for values in columns.values()}
     if kinds == {"U"}:
         names = tuple(np.unique(np.concatenate([*columns.values()])).tolist() if class_names is None else class_names)
-        return {name: _number_text(name, values, names, where) for name, values in columns.items()}, names
+        number = {text: index for index, text in enumerate(names)}
+        for name, values in columns.items():
+            unknown = next((index for index, text in enumerate(values) if text not in number), None)
+            if unknown is not None:
+                label = str(values[unknown])
+                why = f"which is none of the classes {list(names)}. Correct it, or declare all classes: data.classes."
+                raise UnknownLabelError(f"{where}: {name}[{unknown}] is '{label}'", label, why)
+        return {name: np.array([number[text] for text in own], np.int64) for name, own in columns.items()}, names
     if kinds <= {"i", "u", "b"}:
         integers = {name: values.astype(np.int64) for name, values in columns.items()}
         if class_names is not None:
@@ -182,16 +189,6 @@ def _column(name: str, values: np.ndarray, where: str) -> np.ndarray:
     return values
 
 
-def _number_text(name: str, values: np.ndarray, names: tuple[str, ...], where: str) -> np.ndarray:
-    number = {text: index for index, text in enumerate(names)}
-    unknown = [index for index, text in enumerate(values) if text not in number]
-    if unknown:
-        label = str(values[unknown[0]])
-        why = f"which is none of the classes {list(names)}. Correct it, or declare all classes: data.classes."
-        raise UnknownLabelError(f"{where}: {name}[{unknown[0]}] is '{label}'", label, why)
-    return np.array([number[text] for text in values], dtype=np.int64)
-
-
 def _names_of_integers(labels: Mapping[str, np.ndarray], where: str) -> tuple[str, ...]:
     present = np.unique(np.concatenate([*labels.values()]))
     # The first number at which the labels leave 0, 1, 2, ...: looked for here because a stray label of 10^9 must not
@@ -231,11 +228,7 @@ def class_places(names: Sequence[str], agreed: Sequence[str]) -> np.ndarray:
     ]
     if faults:
         raise InputError(
-            f"The classes that were agreed on are {_quoted(agreed)}. {'; '.join(faults)}. Name what is here (the "
-            "folders, or class_names) as agreed on."
+            f"The classes that were agreed on are {', '.join(map(repr, agreed))}. {'; '.join(faults)}. Name what is "
+            "here (the folders, or class_names) as agreed on."
         )
     return np.array([list(agreed).index(name) for name in names], dtype=np.int64)
-
-
-def _quoted(names: Sequence[str]) -> str:
-    return ", ".join(f"'{name}'" for name in names)

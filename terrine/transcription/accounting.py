@@ -77,7 +77,8 @@ def _remedy(settings: Transcription) -> str:
         sigma = round_up(noise_multiplier_for(epsilon, delta, 1, samples), 2)
         return f"sigma to {sigma:g} or more, annotate fewer samples, "
     needed = answer_for(epsilon, delta, samples, settings.annotation.top_k)
-    return f"epsilon to {_down(needed)} or less, annotate fewer samples, "
+    digits = max(0, 3 - math.floor(math.log10(needed))) if needed > 0 else 3
+    return f"epsilon to {math.floor(needed * 10**digits) / 10**digits:g} or less, annotate fewer samples, "
 
 
 def answer_for(epsilon: float, delta: float, samples: int, categories: int) -> float:
@@ -110,8 +111,3 @@ def claimed(settings: Transcription, classes: int) -> float | None:
 
     found = minimize_scalar(bound, bounds=(-7.0, 21.0), method="bounded", options={"xatol": 1e-10})
     return max(0.0, float(found.fun))
-
-
-def _down(value: float) -> str:
-    digits = max(0, 3 - math.floor(math.log10(value))) if value > 0 else 3
-    return f"{math.floor(value * 10**digits) / 10**digits:g}"

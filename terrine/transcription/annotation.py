@@ -78,7 +78,7 @@ def gradient(
     teacher: class probabilities [..., B, classes], of any number of clients; student: [B, classes]. balance: λ. of: the
     output that is meant: `probabilities`, as the paper writes, or the `scores` whose softmax they are.
     """
-    p, s = _kept_inside(teacher), _kept_inside(student)
+    p, s = (probabilities.double().clamp(FLOOR, 1 - FLOOR) for probabilities in (teacher, student))
     if distillation == "classic":
         # Of the scores in its own form: p_s − p_t has no pole.
         if of == "scores":
@@ -86,17 +86,10 @@ def gradient(
         return -p / s
     own = -p / s + (1 - p) / (1 - s)
     others = -balance * p / (1 - p) / (s * (1 - s))
-    found = torch.where(_target(teacher), own, others)
+    # The teacher's most probable class; of equals the first.
+    target = torch.nn.functional.one_hot(teacher.argmax(-1), teacher.shape[-1]).bool()
+    found = torch.where(target, own, others)
     return found if of == "probabilities" else s * (found - (s * found).sum(-1, keepdim=True))
-
-
-def _target(teacher: Tensor) -> Tensor:
-    """Where the teacher's most probable class is, bool [..., B, classes]; of equals the first."""
-    return torch.nn.functional.one_hot(teacher.argmax(-1), teacher.shape[-1]).bool()
-
-
-def _kept_inside(probabilities: Tensor) -> Tensor:
-    return probabilities.double().clamp(FLOOR, 1 - FLOOR)
 
 
 Sums = NDArray[np.float64] | NDArray[np.int64]

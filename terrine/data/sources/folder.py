@@ -108,14 +108,14 @@ def _walk(folder: Path) -> tuple[list[Record], Counter[str], frozenset[str]]:
     left = [file for file in folder.iterdir() if file.is_file() or file.name == _OF_MACOS]
     skipped = Counter(_kind_of_file(file.name) for file in left)
     for class_folder, split in class_folders:
-        if not _is_utf8(class_folder.name):
+        if class_folder.name.encode(errors="replace").decode() != class_folder.name:  # a byte of it is no text
             raise InputError(f"The name of the class folder {str(class_folder)!a} is no UTF-8 text. Rename it.")
         real, before = class_folder.resolve(), len(listing)
         for entry in _files_below(class_folder):
             if entry.is_symlink() and os.path.isdir(entry.path):
                 skipped["links to folders"] += 1
                 continue
-            if not _is_image(entry):
+            if Path(entry.name).suffix.lower() not in SUFFIXES or entry.name.startswith("."):
                 skipped[_kind_of_file(entry.name)] += 1
                 continue
             name = Path(entry.path).relative_to(class_folder)
@@ -128,9 +128,10 @@ def _walk(folder: Path) -> tuple[list[Record], Counter[str], frozenset[str]]:
                     "the link."
                 )
             listing.append(Record(path, name.as_posix(), class_folder.name, split=split))
-        if len(listing) == before and (suffixes := _suffixes_in(class_folder)):
+        others = sorted({_kind_of_file(file.name) for file in _files_below(class_folder) if file.name[0] != "."})
+        if len(listing) == before and others:
             raise InputError(
-                f"The class folder {class_folder} holds no image (it holds {suffixes} files). Add images "
+                f"The class folder {class_folder} holds no image (it holds {', '.join(others[:5])} files). Add images "
                 f"({', '.join(SUFFIXES)}), or remove these files: an empty folder is a class without a record."
             )
     if not listing:
@@ -164,10 +165,6 @@ def _files_below(folder: Path) -> Iterator[os.DirEntry[str]]:
                 yield entry
 
 
-def _is_utf8(name: str) -> bool:
-    return name.encode(errors="replace").decode() == name  # a byte that is none is half of a surrogate pair here
-
-
 def _subfolders(folder: Path) -> list[Path]:
     entries = [entry for entry in sorted(folder.iterdir()) if entry.name != _OF_MACOS and entry.name[0] != "."]
     for entry in entries:
@@ -176,16 +173,7 @@ def _subfolders(folder: Path) -> list[Path]:
     return [entry for entry in entries if entry.is_dir()]
 
 
-def _is_image(entry: os.DirEntry[str]) -> bool:
-    return os.path.splitext(entry.name)[1].lower() in SUFFIXES and not entry.name.startswith(".")
-
-
 def _kind_of_file(name: str) -> str:
     """Return the suffix of a file's name, or the name of one that has none or that systems leave behind."""
     suffix = os.path.splitext(name)[1].lower()
     return suffix if suffix and not name.startswith((".", "Thumbs")) else name
-
-
-def _suffixes_in(folder: Path) -> str:
-    suffixes = sorted({_kind_of_file(file.name) for file in _files_below(folder) if not file.name.startswith(".")})
-    return ", ".join(suffixes[:5])
