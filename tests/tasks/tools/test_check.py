@@ -151,10 +151,6 @@ def test_columns_of_a_table_that_tell_rows_apart_are_refused(project):
     assert re.match(r"Column 'mrn' holds words, \d+ different ones in \d+ public rows", said)
     assert "name it in data.id or data.group" in said
     assert not look_at(project, derive(project, "rows", ["data.id=mrn", "data.classes=[no, yes]"])).stops
-    days = [f"{n % 50},{n % 28 + 1}.{n % 12 + 1}.{1950 + n % 70},{'yes' if n % 2 else 'no'}" for n in range(2000)]
-    (project / "rows.csv").write_text("\n".join(["age,born,died", *days]))
-    (said,) = look_at(project, "rows").stops
-    assert re.search(r"'born' holds words, .* public rows: dates\. .* write it as a number, such as an age", said)
 
 
 def test_what_columns_are_taken_for_is_told(project):
