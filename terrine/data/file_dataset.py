@@ -96,6 +96,12 @@ class FileDataset(OrderedLabels, Own, ImageSource):
         return files
 
     @property
+    def limits(self) -> tuple[float, float] | None:
+        """The values that become black and white, as numbers."""
+        limits: tuple[float, float] | None = getattr(self, "window", None)
+        return limits
+
+    @property
     def passes_over(self) -> bool:
         """Whether files that cannot be decoded are left out."""
         return False

@@ -86,17 +86,14 @@ class Survey:
 def survey_of(dataset: Dataset) -> Survey:
     """Return the counts of a dataset that was read."""
 
-    def by_class(labels: np.ndarray) -> np.ndarray:
-        return counts_by_class(labels, dataset.classes)
-
     groups = None
     if dataset.train_groups is not None:
         held_out = 0 if dataset.test_groups is None else count_units(dataset.test_groups)
         groups = (count_units(dataset.train_groups), held_out)
     return Survey(
         dataset.class_names,
-        by_class(dataset.train_labels),
-        by_class(dataset.test_labels),
+        counts_by_class(dataset.train_labels, dataset.classes),
+        counts_by_class(dataset.test_labels, dataset.classes),
         names=count_units(dataset.record_names),
         groups=groups,
         public=0 if dataset.pool_images is None else len(dataset.pool_images),
@@ -184,7 +181,7 @@ class Source(Settings):
     @property
     def has_public_records(self) -> bool:
         """Whether some of its records are public and are asked about: their source is then opened to get at them."""
-        return False
+        return not self.of_images or getattr(self, "pool", None) is not None
 
     def finds_classes(self, at: Path = Path()) -> bool:
         """Tell whether the class names are the labels that occur, because neither settings nor files declare them.
@@ -253,10 +250,6 @@ class ImageSource(Source):
     split. No record is in two of private records, pool and test images, and no test image is in the pool."""
     pool_fraction: float = Field(0.7, gt=0, lt=1)
     """pool=test: the share of the test split, drawn by name, that is public."""
-
-    @property
-    def has_public_records(self) -> bool:
-        return self.pool is not None
 
     def read(self, at: Path = Path(), seed: int = 0, progress: Progress | None = None) -> Dataset:
         """Return the dataset as its files have it; arguments and errors are those of `load`.

@@ -85,7 +85,6 @@ class Dicom(FileDataset):
 
     @property
     def limits(self) -> tuple[float, float] | None:
-        """The values that become black and white, as numbers."""
         return limits_of(self.window) if isinstance(self.window, str) else self.window
 
     @property

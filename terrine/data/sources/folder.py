@@ -57,11 +57,6 @@ class Folder(FileDataset):
     """[low, high]: the values that become black and white in images of more than 8 bits per pixel (PNG, TIFF), which
     are refused without it. Images of 8 bits stay as they are."""
 
-    @property
-    def limits(self) -> tuple[float, float] | None:
-        """The values that become black and white."""
-        return self.window
-
     def found(self, at: Path) -> Listing:
         path = at / self.path
         if path.suffix.lower() == ".csv":

@@ -47,11 +47,6 @@ class Nifti(FileDataset):
     percentiles: Window = (1.0, 99.0)
     """Of the values in a picture, which become black and white where `window` is null."""
 
-    @property
-    def limits(self) -> tuple[float, float] | None:
-        """The values that become black and white."""
-        return self.window
-
     def found(self, at: Path) -> Listing:
         from terrine.data.image_files import each_file
 

@@ -98,10 +98,6 @@ class Table(InOrder, Own, Source):
         return self
 
     @property
-    def has_public_records(self) -> bool:
-        return True
-
-    @property
     def roles(self) -> tuple[str, ...]:
         """The columns that are no features."""
         return tuple(column for column in (self.target, self.id, self.group, self.party) if column is not None)

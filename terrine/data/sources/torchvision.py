@@ -90,44 +90,15 @@ def _split(name: str, root: Path, download: bool, train: bool) -> tuple[np.ndarr
 
 
 def _open(name: str, root: Path, download: bool, train: bool) -> Any:
-    """Return torchvision's dataset object: from the files at hand, else downloaded."""
+    """Return torchvision's dataset object, which downloads only files that are missing."""
     from terrine.vision import torchvision  # seconds; only who asks for one of these sets pays them
 
-    constructor = getattr(torchvision.datasets, CLASSES[name][0])
-    arguments: dict[str, Any] = {"root": str(root)}
-    if name == "svhn":
-        arguments["split"] = "train" if train else "test"
-    else:
-        arguments["train"] = train
+    part = {"split": "train" if train else "test"} if name == "svhn" else {"train": train}
     try:
-        return constructor(**arguments, download=False)
-    except RuntimeError as error:
-        if "not found" not in str(error):
-            raise _damaged(name, root, error) from error
-        missing = error
-    except Exception as error:  # whatever a parser raises on bytes that are not what they should be
-        raise _damaged(name, root, error) from error
-    place = root / CLASSES[name][1]
-    if not download:
+        return getattr(torchvision.datasets, CLASSES[name][0])(root=str(root), download=download, **part)
+    except Exception as error:  # no network, no space, or whatever a parser raises on bytes that it does not expect
         raise InputError(
-            f"The files of {name} are missing from {place} or incomplete, and data.download is off. Copy the official "
-            f"files there, point data.root elsewhere, or set data.download to true."
-        ) from missing
-    try:
-        return constructor(**arguments, download=True)
-    except Exception as error:  # no network, no space, a read-only folder: all have the same remedy
-        raise InputError(
-            f"The files of {name} are missing from {place} or incomplete, and could not be downloaded "
-            f"({_one_line(error)}). Copy the official files there, point data.root elsewhere, or go online."
+            f"The files of {name} in {root / CLASSES[name][1]} are missing or damaged, and could not be downloaded "
+            f"(data.download={str(download).lower()}: {' '.join(str(error).split())}). Copy the official files there, "
+            "point data.root elsewhere, or delete damaged files and set data.download=true."
         ) from error
-
-
-def _damaged(name: str, root: Path, error: Exception) -> InputError:
-    return InputError(
-        f"The files of {name} in {root / CLASSES[name][1]} cannot be read ({_one_line(error)}). They are incomplete or "
-        "damaged: delete them, so that they are downloaded again, or copy intact ones there."
-    )
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())

@@ -78,7 +78,7 @@ def test_other_files_of_these_names_are_not_even_opened(
     (tmp_path / folder).mkdir(exist_ok=True)
     for file in files:
         (tmp_path / folder / file).write_bytes(b"a pickle that nobody may load")
-    with pytest.raises(InputError, match=r"missing from .* or incomplete"):
+    with pytest.raises(InputError, match=r"are missing or damaged"):
         load(name, root=tmp_path, download=False)
 
 
@@ -89,36 +89,21 @@ def test_the_published_files_are_public(shared_folder: Path) -> None:
     assert load_dataset("mnist", root=root, download=False).public
 
 
-def test_files_at_hand_are_not_downloaded(
+def test_files_that_are_missing_or_damaged_say_what_to_do(
     tmp_path: Path, mnist: dict[str, np.ndarray], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(self: object) -> None:
-        raise AssertionError("downloaded")
-
-    monkeypatch.setattr(torchvision.datasets.MNIST, "download", refuse)
-    assert load("mnist", root=tmp_path, download=True).records == 30
-
-
-def test_missing_files_are_an_error_when_download_is_off(tmp_path: Path) -> None:
-    with pytest.raises(
-        InputError, match=r"files of mnist are missing from .*data\.download is off\. Copy the official"
-    ):
-        load("mnist", root=tmp_path, download=False)
-
-
-def test_a_download_that_fails_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def unreachable(self: object) -> None:
+    def unreachable(*args: object, **options: object) -> None:
         raise URLError("no route to host")
 
-    monkeypatch.setattr(torchvision.datasets.FashionMNIST, "download", unreachable)
-    with pytest.raises(InputError, match=r"fashion_mnist .* could not be downloaded \(.*no route to host.*\)\. Copy"):
+    monkeypatch.setattr(torchvision.datasets.mnist, "download_and_extract_archive", unreachable)
+    assert load("mnist", root=tmp_path, download=True).records == 30
+    with pytest.raises(InputError, match=r"mnist .*missing or damaged.*data\.download=false.*Copy the official"):
+        load("mnist", root=tmp_path / "other", download=False)
+    with pytest.raises(InputError, match=r"fashion_mnist .*data\.download=true: .*Copy the official"):
         load("fashion_mnist", root=tmp_path)
-
-
-def test_a_truncated_file_is_damaged(tmp_path: Path, mnist: dict[str, np.ndarray]) -> None:
     file = tmp_path / "MNIST" / "raw" / "train-images-idx3-ubyte"
     file.write_bytes(file.read_bytes()[:5000])
-    with pytest.raises(InputError, match=r"files of mnist in .*raw cannot be read .* delete them"):
+    with pytest.raises(InputError, match=r"files of mnist in .*raw are missing or damaged.* delete damaged"):
         load("mnist", root=tmp_path)
 
 
