@@ -12,7 +12,7 @@ weights of the architecture with as many classes as the data have, which is chec
 """
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -140,10 +140,20 @@ def load_model(
     architecture = settings.architecture
     model, taken = _build(architecture, channels, size, classes)
     _try(model, architecture, taken, size, classes)
-    state = read_state(path, "transcription.teacher.file")
-    _check(path, architecture, model, state, classes)
-    own = model.state_dict()
-    model.load_state_dict({name: state[name] for name in own if name in state}, strict=False)
+    try:
+        keys = model.load_state_dict(read_state(path, "transcription.teacher.file"), strict=False)
+    except RuntimeError as error:  # names the weights whose shapes differ
+        raise InputError(
+            f"{path} does not fit {architecture} for {classes} classes: {' '.join(str(error).split())} Give a teacher "
+            "of the same classes, and set data.channels and data.size as it was trained."
+        ) from error
+    missing = [name for name in keys.missing_keys if not name.endswith("num_batches_tracked")]
+    if missing or keys.unexpected_keys:
+        which = f"it lacks '{missing[0]}'" if missing else f"it has '{keys.unexpected_keys[0]}'"
+        raise InputError(
+            f"{path} holds no {architecture}: {which} ({len(missing)} missing, {len(keys.unexpected_keys)} foreign). "
+            "Set transcription.teacher.architecture to what it was trained as."
+        )
     for name, value in (("mean", settings.mean), ("deviation", settings.deviation)):
         if isinstance(value, tuple) and len(value) not in (1, taken):
             raise SettingError(
@@ -191,29 +201,4 @@ def _try(model: nn.Module, architecture: str, channels: int, size: int, classes:
         raise SettingError(
             f"transcription.teacher.architecture={architecture} makes no {classes} scores of an image. Take a model "
             "that classifies images."
-        )
-
-
-def _check(path: Path, architecture: str, model: nn.Module, state: Mapping[str, Tensor], classes: int) -> None:
-    own = model.state_dict()
-    missing = [name for name in own if name not in state and not name.endswith("num_batches_tracked")]
-    foreign = [name for name in state if name not in own]
-    if missing or foreign:
-        which = f"it lacks '{missing[0]}'" if missing else f"it has '{foreign[0]}'"
-        raise InputError(
-            f"{path} holds no {architecture}: {which} ({len(missing)} missing, {len(foreign)} foreign). Set "
-            "transcription.teacher.architecture to what it was trained as."
-        )
-    for name, value in own.items():
-        given = state.get(name, value)
-        if given.shape == value.shape:
-            continue
-        if value.dim() and value.shape[0] == classes and given.shape[1:] == value.shape[1:]:
-            raise InputError(
-                f"{path} is a teacher of {given.shape[0]} classes, and the data have {classes}. Give a teacher of the "
-                "same classes, or the dataset it was trained for."
-            )
-        raise InputError(
-            f"{path}: '{name}' is {list(given.shape)} where {architecture} has {list(value.shape)}. Set data.channels "
-            "and data.size as it was trained."
         )
