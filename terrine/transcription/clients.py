@@ -140,20 +140,22 @@ def load_model(
     architecture = settings.architecture
     model, taken = _build(architecture, channels, size, classes)
     _try(model, architecture, taken, size, classes)
+    state, own = read_state(path, "transcription.teacher.file"), model.state_dict()
+    missing = [name for name in own if name not in state and not name.endswith("num_batches_tracked")]
+    foreign = [name for name in state if name not in own]
+    if missing or foreign:
+        which = f"it lacks '{missing[0]}'" if missing else f"it has '{foreign[0]}'"
+        raise InputError(
+            f"{path} holds no {architecture}: {which} ({len(missing)} missing, {len(foreign)} foreign). Set "
+            "transcription.teacher.architecture to what it was trained as."
+        )
     try:
-        keys = model.load_state_dict(read_state(path, "transcription.teacher.file"), strict=False)
+        model.load_state_dict(state, strict=False)
     except RuntimeError as error:  # names the weights whose shapes differ
         raise InputError(
             f"{path} does not fit {architecture} for {classes} classes: {' '.join(str(error).split())} Give a teacher "
             "of the same classes, and set data.channels and data.size as it was trained."
         ) from error
-    missing = [name for name in keys.missing_keys if not name.endswith("num_batches_tracked")]
-    if missing or keys.unexpected_keys:
-        which = f"it lacks '{missing[0]}'" if missing else f"it has '{keys.unexpected_keys[0]}'"
-        raise InputError(
-            f"{path} holds no {architecture}: {which} ({len(missing)} missing, {len(keys.unexpected_keys)} foreign). "
-            "Set transcription.teacher.architecture to what it was trained as."
-        )
     for name, value in (("mean", settings.mean), ("deviation", settings.deviation)):
         if isinstance(value, tuple) and len(value) not in (1, taken):
             raise SettingError(
