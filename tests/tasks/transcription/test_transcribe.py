@@ -471,7 +471,7 @@ def test_errors_come_before_any_work(tmp_path):
     backbone = build_backbone("cryptonet", channels=1, size=8, seed=0)
     torch.save(Classifier(backbone.network, backbone.feature_dim, 7, 0).state_dict(), tmp_path / "seven.pt")
     run = new_run(tmp_path, {"transcription": {"federated": False, "teacher": {"file": "seven.pt", "public": True}}})
-    with pytest.raises(InputError, match="does not fit .* for 10 classes"):
+    with pytest.raises(InputError, match=r"does not fit .* for 10 classes"):
         run_through(run, "partition", "partition")
     assert not run.folders.partition.exists()
 

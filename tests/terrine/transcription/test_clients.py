@@ -106,7 +106,7 @@ def test_a_torchvision_file_takes_grey_images_in_colour(tmp_path):
 
 def test_a_file_of_another_class_count_is_refused(tmp_path):
     torch.save(classifier(3).state_dict(), tmp_path / "teacher.pt")
-    with pytest.raises(InputError, match="does not fit small_cnn for 10 classes: .*same classes"):
+    with pytest.raises(InputError, match=r"does not fit small_cnn for 10 classes: .*same classes"):
         load_model(tmp_path / "teacher.pt", PLAIN, channels=1, size=8, classes=10)
 
 
