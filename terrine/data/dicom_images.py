@@ -173,9 +173,9 @@ def _checked(path: Path, values: dict[str, Any], syntax: Any, seen: list[int], t
         raise InputError("has no SOPInstanceUID, by which an image is named")
     silent = text["Modality"] in _SAYS_NOTHING_OF_TEXT or text["SOPClassUID"].startswith(_SECONDARY_CAPTURE)
     burned = {"YES": True, "NO": False}.get(text["BurnedInAnnotation"].upper(), None if silent else False)
-    uid, series, study = (text[name] for name in ("SOPInstanceUID", "SeriesInstanceUID", "StudyInstanceUID"))
+    sop, series, study = (text[name] for name in ("SOPInstanceUID", "SeriesInstanceUID", "StudyInstanceUID"))
     return Header(
-        path, text["PatientID"], uid, series, study, rows, columns, frames, photometric in GREY, compressed, burned
+        path, text["PatientID"], sop, series, study, rows, columns, frames, photometric in GREY, compressed, burned
     )
 
 

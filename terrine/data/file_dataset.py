@@ -208,8 +208,8 @@ class FileDataset(OrderedLabels, Own, ImageSource):
             else:
                 labels = grades_of(texts, self.scale, lambda row: records[row].path)
         elif class_names := self.findings:
-            held = [record.label.split(AND) for record in records]
-            labels = np.array([[name in own for name in class_names] for own in held], np.int64)
+            has = [record.label.split(AND) for record in records]
+            labels = np.array([[name in own for name in class_names] for own in has], np.int64)
         else:
             class_names = self._class_names(found)
             labels = _numbered(records, class_names)

@@ -100,16 +100,8 @@ def read_images(
         return open_picture(record.path.read_bytes(), window, _OF_STUDENT)
 
     records = [Record(path, "", "") for path in paths]
-    return read_pictures(
-        records,
-        picture,
-        size=size,
-        channels=channels,
-        fit=fit,
-        progress=progress,
-        failed=failed,
-        skip=failed is not None,
-    )[0]
+    shape: dict[str, Any] = {"size": size, "channels": channels, "fit": fit}
+    return read_pictures(records, picture, progress=progress, skip=failed is not None, failed=failed, **shape)[0]
 
 
 def read_pictures(

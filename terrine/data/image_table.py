@@ -6,7 +6,7 @@ If an image may have several findings, each finding has a column, or the label n
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple
 
 from terrine.data.csv_file import Rows, open_csv, read_rows
 from terrine.data.findings import findings_in_cell, findings_in_columns
@@ -50,7 +50,7 @@ def read_image_table(table: Path, findings: Sequence[str] = ()) -> tuple[list[Re
             line = other.rpartition(", ")[2]
             raise InputError(f"{place}: {values['path']} is listed in {line} already. List it once.")
         name = Path(os.path.normpath(values.pop("path"))).as_posix()
-        records.append(Record(path, name, **cast(dict[str, Any], values)))
+        records.append(Record(path, name, **values))  # type: ignore[arg-type]
     if "group" in rows.header:
         return records, ()
     unread = [name or "(no name)" for name in rows.header if name not in ("path", "label", *OPTIONAL, *findings)]

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import date
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, cast
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, field_validator, model_validator
@@ -263,14 +263,15 @@ class ImageSource(Source):
             return to_channels(resize(images, self.size, self.fit), self.channels)
 
         dataset = self.read(at, seed, progress)
-        pool = None if dataset.pool_images is None else fitted(dataset.pool_images)
+        given = dataset.pool_images
+        pool = None if given is None else fitted(given)
         train, test = fitted(dataset.train_images), fitted(dataset.test_images)
         if not self.public_benchmark:
             dataset = replace(
                 dataset,
                 train_contents=_contents(dataset.train_contents, dataset.train_images, train),
                 test_contents=_contents(dataset.test_contents, dataset.test_images, test),
-                pool_contents=None if pool is None else _contents(None, cast(np.ndarray, dataset.pool_images), pool),
+                pool_contents=None if given is None or pool is None else _contents(None, given, pool),
             )
         dataset = replace(dataset, train_images=train, test_images=test, pool_images=pool)
         if self.pool is not None:

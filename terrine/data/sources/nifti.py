@@ -14,9 +14,8 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import reduce
-from io import IOBase
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated, Any, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Field
@@ -181,7 +180,7 @@ def _volume(path: Path) -> Iterator[tuple[Any, list[int], list[bool]]]:
         )
 
 
-def _header(file: IO[bytes]) -> Any:
+def _header(file: Any) -> Any:
     from nibabel import Nifti1Image, Nifti2Image
     from nibabel.fileholders import FileHolder
 
@@ -192,5 +191,5 @@ def _header(file: IO[bytes]) -> Any:
     if kind is None or b"n+" not in file.read(348):
         return None
     file.seek(0)
-    holder = FileHolder(fileobj=cast(IOBase, _Bounded(file)))
+    holder = FileHolder(fileobj=_Bounded(file))  # type: ignore[arg-type]
     return kind.from_file_map({"image": holder, "header": holder})

@@ -16,6 +16,7 @@ are then in the order of these texts. Without ids it is its place in the array, 
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -216,7 +217,7 @@ def _numbers(labels: Mapping[str, np.ndarray], kind: OrderedLabels, where: str) 
     for array, values in labels.items():
         if values.ndim > 2 or values.size != len(values):
             raise InputError(f"{where}: {array} has shape {list(values.shape)}; data.bins wants one number per image.")
-        found[array] = numbers_of(values.ravel().tolist(), kind, lambda row, array=array: f"{where}: {array}[{row}]")
+        found[array] = numbers_of(values.ravel().tolist(), kind, partial("{}: {}[{}]".format, where, array))
     return found
 
 
