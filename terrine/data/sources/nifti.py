@@ -157,7 +157,7 @@ def _volume(path: Path) -> Iterator[tuple[Any, list[int], list[bool]]]:
     packed = path.name.lower().endswith(".gz")
     with (gzip.open if packed else open)(path, "rb") as file:
         try:
-            volume = _header(cast(IO[bytes], file))
+            volume = _header(file)
             orientation = None if volume is None else io_orientation(volume.affine)
         except Exception as error:
             raise InputError("is damaged: its header cannot be read") from error
