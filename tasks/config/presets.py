@@ -65,17 +65,17 @@ class Preset:
 
     @property
     def group(self) -> str:
-        """What it is for, in a few words."""
+        """Its purpose."""
         return next((group for start, group in GROUPS.items() if self.name.startswith(start)), YOURS)
 
 
 def presets(root: Path) -> list[Preset]:
-    """Return every preset of the project, by name; runs with overrides of their own are none."""
+    """Return the presets of the project, without runs, by name."""
     return [preset for preset in _all(root) if preset.made_from is None]
 
 
 def presets_by_group(root: Path) -> list[tuple[str, list[Preset]]]:
-    """Return all presets by what they are for, the user's own first."""
+    """Return the presets by purpose, the user's own first."""
     known = presets(root)
     titles = dict.fromkeys([YOURS, *GROUPS.values()])
     return [(title, [preset for preset in known if preset.group == title]) for title in titles]
@@ -88,7 +88,7 @@ def runs(root: Path) -> list[str]:
 
 
 def not_begun(root: Path, name: str) -> str:
-    """Return the sentence for a run that somebody asks for and that was not begun: which there are, and how to."""
+    """Return the error message about a run that does not exist: known runs, and the command that makes it."""
     known = [run for run in runs(root) if run != name]
     begun = f" Runs here: {', '.join(known)}." if known else " There are no runs here yet."
     if parameter_file(root, name).is_file() and Path(name).name == name:
@@ -229,7 +229,7 @@ def complete(root: Path, name: str) -> str:
 
 
 def values_of(root: Path, name: str, *overrides: dict[str, Any]) -> dict[str, Any]:
-    """Return what a run's preset, with more overrides laid over it in turn, says beside the defaults."""
+    """Return the settings of a run that differ from the defaults, with more overrides merged in turn."""
     values = of_the_project(root)
     for each in (read_preset(root, name).overrides, *overrides):
         values = lay_over(values, each)
@@ -249,10 +249,10 @@ def resolve(root: Path, name: str) -> Params:
 
 
 def derive(root: Path, preset: str, assignments: list[str], *, keeps: bool = True) -> str:
-    """Return the name of the run that is `preset` with `--set` assignments, and keep what it stands for, if wanted:
-    else this process alone can resolve it.
+    """Return the name of the run that is `preset` with `--set` assignments; without assignments, the preset itself.
 
-    Without assignments that is the preset itself. The parameters are checked before anything is written.
+    The parameters are checked first. If `keeps`, the overrides are written to a file; otherwise only this process can
+    resolve the run.
     """
     if not assignments:
         resolve(root, preset)
@@ -260,7 +260,12 @@ def derive(root: Path, preset: str, assignments: list[str], *, keeps: bool = Tru
     chosen = read_preset(root, preset)
     overrides, params = with_assignments(root, chosen, assignments)
     start = chosen.made_from or preset
-    name = f"{start}-{_digest_of_overrides(root, params, overrides)}"
+    if published(overrides) == overrides:
+        own = digest(overrides, 8)
+    else:  # keyed: at this site only
+        key = load_or_create_key(root / params.ledger.key)
+        own = keyed_digest(key, "terrine run name", digest(overrides, 64).encode())[:8]
+    name = f"{start}-{own}"
     if keeps:
         keep(root, name, start, overrides)
     else:
@@ -269,13 +274,13 @@ def derive(root: Path, preset: str, assignments: list[str], *, keeps: bool = Tru
 
 
 def with_assignments(root: Path, preset: Preset, assignments: list[str]) -> tuple[dict[str, Any], Params]:
-    """Return the overrides of a preset or run with `--set` assignments laid over them, and the parameters they make."""
+    """Return the overrides of a preset or run merged with `--set` assignments, and the resulting parameters."""
     overrides = lay_over(preset.overrides, parse_assignments(assignments))
     return overrides, validate(take_out(lay_over(of_the_project(root), overrides))[0])
 
 
 def keep(root: Path, name: str, preset: str, overrides: dict[str, Any]) -> None:
-    """Write what a run stands for beside the presets, where it is not written yet."""
+    """Write the overrides of a run to its file next to the presets."""
     shown = ", ".join(map(shown_assignment, changes(root, preset, overrides)))
     values = {"description": f"{preset} with {shown}" if shown else preset, **overrides}
     if not DERIVED_NAME.match(name):
@@ -293,16 +298,8 @@ def changes(root: Path, preset: str, overrides: dict[str, Any]) -> list[str]:
     return [f"{key}={as_yaml(value)}" for key, value in own.items() if key not in base or base[key] != value]
 
 
-def _digest_of_overrides(root: Path, params: Params, overrides: dict[str, Any]) -> str:
-    """Return eight hexadecimal digits: the same on every machine, or, of what stays at home, at this site alone."""
-    if published(overrides) == overrides:
-        return digest(overrides, 8)
-    key = load_or_create_key(root / params.ledger.key)
-    return keyed_digest(key, "terrine run name", digest(overrides, 64).encode())[:8]
-
-
 def shown_assignment(text: str) -> str:
-    """Return a `--set` assignment as anybody may read it: only its key, where its value stays at home."""
+    """Return a `--set` assignment for publication: without its value if that names the site's files, hosts or data."""
     try:
         values = parse_assignment(text)
     except SettingError:

@@ -1,7 +1,6 @@
 """`terrine images` from the outside."""
 
 import typer
-from PIL import Image
 from typer.testing import CliRunner
 
 from flows.cli.images import images
@@ -12,13 +11,6 @@ def command(*arguments: str):
     app = typer.Typer()
     app.command()(images)
     return CliRunner().invoke(app, list(arguments))
-
-
-def test_a_contact_sheet_is_drawn(tmp_path):
-    sheet = tmp_path / "sheet.png"
-    result = command("--kind", "dead_leaves", "--count", "4", "--size", "12", "--out", str(sheet), "--device", "cpu")
-    assert result.exit_code == 0, result.output
-    assert Image.open(sheet).size == (2 * 84 + 2, 2 * 84 + 2)
 
 
 def test_a_set_is_written_and_a_damaged_shard_is_reported(tmp_path):
