@@ -49,7 +49,7 @@ class Architecture(Settings):
     """The feature extractor that teachers and student share."""
 
     of_images: ClassVar[bool] = True
-    """Whether it is for images; otherwise for a table's rows."""
+    """True for images, False for a table's rows."""
 
     kind: str
 

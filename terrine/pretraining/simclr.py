@@ -13,7 +13,6 @@ import hashlib
 import logging
 import math
 import time
-from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
@@ -29,7 +28,7 @@ from terrine.determinism.randomness import derive_seed, numpy_generator
 from terrine.device import mixed_precision, reproducible
 from terrine.errors import InputError, SettingError
 from terrine.geometry import size_of
-from terrine.models.backbone import Backbone
+from terrine.models.backbone import Backbone, Progress
 from terrine.npy import Rows
 from terrine.pretraining.augment import ViewSettings, apply_views, draw_views
 from terrine.pretraining.checkpoint import optimizer_tensors, part, read_checkpoint, restore_optimizer, write_checkpoint
@@ -41,9 +40,6 @@ _RESIDENT_FRACTION = 0.5
 _RESIDENT_SLICE = 10_000  # images read from their files at a time
 
 _logger = logging.getLogger(__name__)
-
-Progress = Callable[[float, str], None]
-"""Called about once a second with (fraction done, a line about it)."""
 
 
 VIEWS = ViewSettings()
