@@ -146,7 +146,7 @@ def run_through(run: Run, first: str, last: str) -> None:
 
 def run_stage(root: Path, name: str, stage: str) -> None:
     """Run one stage of a run, in a Prefect flow or outside."""
-    CURRENT.begin(Folders(root, name), stage)
+    CURRENT.begin(stage)
     if stage == PARAMETERS.name:
         run = write_parameters(root, name)
         write_code(run, pipeline_of(run.params))
@@ -189,7 +189,7 @@ def run_stages(
             select(root, run, pipeline)
         refresh(root, run, pipeline)
         for stage in pipeline.names:
-            CURRENT.begin(Folders(root, run), stage)
+            CURRENT.begin(stage)
             if lines is not None:
                 lines.begin(pipeline.names, stage)
             changed = is_changed(root, run, stage, pipeline)

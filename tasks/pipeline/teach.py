@@ -107,7 +107,7 @@ def _device(run: Run) -> torch.device:
 def train_group(run: Run, teachers: range) -> None:
     """Train a group of teachers, without those that are on disk; a group that needs too much memory in halves."""
     kind = teacher_kind(run)
-    path = group_path(run, teachers)
+    path = _finished_folder(run) / group_name(teachers)
     missing = list(teachers)
     if kind.stacked and path.is_file():
         return
@@ -138,11 +138,6 @@ def train_group(run: Run, teachers: range) -> None:
         return
     for teacher in untrained:
         write_tensors(teacher_path(run, teacher), {UNTRAINED: np.array([teacher], np.int64)})
-
-
-def group_path(run: Run, teachers: range) -> Path:
-    """Return where a group of stacked teachers is kept until all groups are finished."""
-    return _finished_folder(run) / group_name(teachers)
 
 
 def teacher_path(run: Run, teacher: int) -> Path:
@@ -178,7 +173,7 @@ def collect_teachers(run: Run) -> None:
         manifest["trained_percent_of_backbone"] = kind.share
     with atomic_folder(run.folders.teachers) as folder:
         if kind.stacked:
-            parts = [read_tensors(group_path(run, group)) for group in groups(run)]
+            parts = [read_tensors(_finished_folder(run) / group_name(group)) for group in groups(run)]
             untrained = np.concatenate([part.pop(UNTRAINED) for part in parts])
             write_tensors(folder / HEADS, _joined(parts, np.setdiff1d(np.arange(teachers), untrained), teachers))
         else:

@@ -38,7 +38,7 @@ def blocks(run: Run) -> list[range]:
 @step("vote", retries=2)
 def cast_block(run: Run, block: range) -> None:
     """Write the votes of a block of teachers, unless they are there."""
-    path = _block_file(run, block)
+    path = work_folder(run) / f"votes-{block.start:06d}.npy"
     if not path.is_file():
         queries, device = teachers_queries(run, run.params.teachers.inputs), resolve_device(run.params.device)
         write_array(path, block_votes(run, teacher_kind(run), block, queries, device))
@@ -53,14 +53,10 @@ def collect_votes(run: Run) -> None:
     cast = []
     for block in blocks(run):
         cast_block.fn(run, block)
-        cast.append(read_array(_block_file(run, block)))
+        cast.append(read_array(work_folder(run) / f"votes-{block.start:06d}.npy"))
     _write_votes(run, np.concatenate(cast or [np.empty((0, run.params.partition.teachers), np.uint8)], axis=1))
     if cast:
         shutil.rmtree(work_folder(run), ignore_errors=True)
-
-
-def _block_file(run: Run, block: range) -> Path:
-    return work_folder(run) / f"votes-{block.start:06d}.npy"
 
 
 def block_votes(run: Run, kind: TeacherKind, block: range, queries: Queries, device: torch.device) -> np.ndarray:

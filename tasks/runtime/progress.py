@@ -16,7 +16,7 @@ import psutil
 
 from tasks.runtime.run import Run
 from tasks.runtime.step import prefect_is_here
-from tasks.runtime.store import Folders, read_json, write_json
+from tasks.runtime.store import read_json, write_json
 
 SECONDS_BETWEEN_LINES = 30.0
 """How often the log says how far a long work is."""
@@ -30,17 +30,12 @@ class StageProgress:
     """
 
     def __init__(self) -> None:
-        self.folders: Folders | None = None
-        self.stage = ""
         self.has_lines = True
-        self._clear()
+        self.begin("")
 
-    def begin(self, folders: Folders, stage: str) -> None:
+    def begin(self, stage: str) -> None:
         """Go to a stage of a run, of which nothing is done yet."""
-        self.folders, self.stage = folders, stage
-        self._clear()
-
-    def _clear(self) -> None:
+        self.stage = stage
         self._own: float | None = None
         self._parts, self._finished = 0, 0
         self._told: dict[str, float] = {}
@@ -72,13 +67,14 @@ class StageProgress:
     def fan_out(self, parts: int) -> Iterator[Callable[[], None]]:
         """Spread the stage over `parts` until the block ends; what is yielded is called whenever one is finished."""
         self._parts, self._finished, self._told = parts, 0, {}
+
+        def one_finished() -> None:
+            self._finished += 1
+
         try:
-            yield self._one_finished
+            yield one_finished
         finally:
             self._parts = 0
-
-    def _one_finished(self) -> None:
-        self._finished += 1
 
 
 CURRENT = StageProgress()

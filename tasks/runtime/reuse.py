@@ -28,8 +28,10 @@ def reuse_outputs(run: Run, stage: Stage) -> bool:
     """Link a stage's artefacts into a run if this or another run made them from the same inputs; return whether so."""
     if not stage.shared or not (kept := _kept(run, stage)).is_dir():
         return False
-    if read_json(kept / WHOLE) != _digests(kept, stage):  # damaged since, or changed through a link in a run's folder
-        shutil.rmtree(kept, ignore_errors=True)
+    if read_json(kept / WHOLE) != [
+        _digest_of(kept / name) for name in _names(stage)
+    ]:  # damaged since, or changed through a link in a run's folder
+        shutil.rmtree(kept, ignore_errors=True)  # damaged since, or changed through a link in a run's folder
         return False
     for name in _names(stage):
         link(kept / name, run.folders.private / name)
@@ -42,11 +44,7 @@ def share_outputs(run: Run, stage: Stage) -> None:
         with locked(of_project(run.root, "shared")), atomic_folder(_kept(run, stage)) as folder:
             for name in _names(stage):
                 link(run.folders.private / name, folder / name)
-            write_json(folder / WHOLE, _digests(folder, stage))
-
-
-def _digests(kept: Path, stage: Stage) -> list[str]:
-    return [_digest_of(kept / name) for name in _names(stage)]
+            write_json(folder / WHOLE, [_digest_of(folder / name) for name in _names(stage)])
 
 
 def _names(stage: Stage) -> list[str]:

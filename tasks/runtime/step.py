@@ -44,7 +44,9 @@ class Step:
             persist_result=False,
             retries=self.retries,
             retry_delay_seconds=1,
-            retry_condition_fn=_may_pass,
+            retry_condition_fn=lambda _task, _run, state: (
+                not isinstance(state.result(raise_on_failure=False), TerrineError)
+            ),
         )
 
 
@@ -56,7 +58,3 @@ def step(name: str, *, retries: int = 0) -> Callable[[Callable[..., Any]], Step]
 def prefect_is_here() -> bool:
     """Tell whether Prefect was imported in this process; where it was not, no flow and no task of its is running."""
     return "prefect.context" in sys.modules
-
-
-def _may_pass(_task: Any, _run: Any, state: Any) -> bool:
-    return not isinstance(state.result(raise_on_failure=False), TerrineError)

@@ -23,7 +23,7 @@ time.sleep(600)
 '''
 folders = Folders(Path(sys.argv[1]), "small")
 with stoppable():
-    CURRENT.begin(folders, "teach")
+    CURRENT.begin("teach")
     child = subprocess.Popen([sys.executable, "-c", STUBBORN], stdout=subprocess.PIPE)
     child.stdout.readline()
     (folders.work / "teach-1").mkdir(parents=True)

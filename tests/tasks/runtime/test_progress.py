@@ -2,7 +2,6 @@
 
 from flows.cli.audit import with_bar
 from tasks.runtime.progress import CURRENT, StageProgress, progress_reporter
-from tasks.runtime.store import Folders
 
 
 def test_a_stage_that_says_how_far_it_is_is_believed_whatever_its_parts_do(tmp_path):
@@ -13,7 +12,7 @@ def test_a_stage_that_says_how_far_it_is_is_believed_whatever_its_parts_do(tmp_p
         one_finished()
         progress.report("part", 0.9)
         assert progress.fraction == 0.25
-    progress.begin(Folders(tmp_path, "small"), "teach")
+    progress.begin("teach")
     assert progress.fraction is None
 
 
@@ -31,7 +30,7 @@ def test_parts_count_when_they_are_finished_or_say_how_far_they_are():
 
 
 def test_a_reporter_outside_a_flow_moves_the_bar_and_writes_a_line(tmp_path, capsys):
-    CURRENT.begin(Folders(tmp_path, "small"), "pretrain")
+    CURRENT.begin("pretrain")
     progress_reporter("pretraining")(0.5, "epoch 1 of 2")
     assert CURRENT.fraction == 0.5
     assert capsys.readouterr().out == "pretraining:  50.0 %  epoch 1 of 2\n"
