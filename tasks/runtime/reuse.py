@@ -28,9 +28,7 @@ def reuse_outputs(run: Run, stage: Stage) -> bool:
     """Link a stage's artefacts into a run if this or another run made them from the same inputs; return whether so."""
     if not stage.shared or not (kept := _kept(run, stage)).is_dir():
         return False
-    if read_json(kept / WHOLE) != [
-        _digest_of(kept / name) for name in _names(stage)
-    ]:  # damaged since, or changed through a link in a run's folder
+    if read_json(kept / WHOLE) != [_digest_of(kept / name) for name in _names(stage)]:
         shutil.rmtree(kept, ignore_errors=True)  # damaged since, or changed through a link in a run's folder
         return False
     for name in _names(stage):
