@@ -12,7 +12,7 @@ from flows.stages import carry_out, run_through
 from tasks.artefacts.released import sums_over_records
 from tasks.config.params import public_parameters, validate
 from tasks.config.values import as_yaml, merge
-from tasks.pipeline import tracking
+from tasks.pipeline import mlflow_runs, tracking
 from tasks.pipeline.graph import MAIN
 from tasks.pipeline.sums import records_of
 from tasks.runtime import identity
@@ -173,8 +173,8 @@ def published(run: Run, monkeypatch) -> tuple:
     monkeypatch.setitem(sys.modules, "mlflow", tracker)
     # The one hands over what the statement says of public inputs, the other draws what MLflow holds by then.
     monkeypatch.setattr(tracking, "_log_queries", lambda said: tracker.given.append(repr(said["public_inputs"])))
-    monkeypatch.setattr(tracking, "show_experiment", lambda *_: "")
-    monkeypatch.setattr(tracking, "lay_out_database", lambda run: None)
+    monkeypatch.setattr(tracking, "open_experiment", lambda run: (tracker, "1"))
+    monkeypatch.setattr(mlflow_runs, "lay_out_database", lambda run: None)
     write_text(run.folders.public_parameters, as_yaml(public_parameters(run.params)))
     for stage in MAIN.between("dataset", "evaluate"):
         with measured(run, stage.name):
