@@ -108,7 +108,7 @@ def read_proposal(folder: Path, expected: str | None = None) -> Proposal:
     """
     if not (folder / TERMS).is_file():
         raise InputError(f"{folder} holds no proposal: {TERMS} is missing.")
-    terms = checked(read_yaml(folder / TERMS))
+    terms: Terms = checked(read_yaml(folder / TERMS))
     if expected is not None:
         wanted = expected.replace("-", "").replace(" ", "").lower()
         if len(wanted) < 16 or not terms.digest.startswith(wanted):

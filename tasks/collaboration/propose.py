@@ -126,7 +126,7 @@ def propose(folder: Path, preset: str, assignments: Sequence[str], wish: Wish) -
         )
         about |= {"deadline": wish.deadline, "name": wish.name}
         about |= {"learning": {"seed": params.seed, "student": content["student"]}}
-        terms = checked(about | parties)
+        terms: Terms = checked(about | parties)
         if wish.edition is None:
             made_of = [terms.identity(), terms.backbone, terms.class_names, content["teachers"], terms.learning]
             terms = terms.model_copy(update={"edition": digest(made_of)})
@@ -154,7 +154,7 @@ def propose_again(folder: Path, before: Path, edition: str) -> Proposal:
     earlier = read_proposal(before)
     if folder.exists() or edition == earlier.terms.edition:
         raise SettingError(f"{folder} exists, or {edition!r} is the edition of {before}. Choose another name.")
-    terms = checked(earlier.terms.public() | {"edition": edition})
+    terms: Terms = checked(earlier.terms.public() | {"edition": edition})
     with atomic_folder(folder) as temporary:
         write_proposal(temporary, terms, before / "images", before / "backbone")
     return read_proposal(folder)
@@ -168,7 +168,7 @@ def teacher_params(terms: Terms) -> dict[str, Any]:
 def _outlook(values: Mapping[str, Any], params: Params, terms: Terms) -> Outlook:
     """Return what to expect of a student. `values` are the preset's, before `auto` was resolved."""
     mu = mu_of(terms.epsilon, terms.delta) / terms.overlap
-    if terms.records is not None:
+    if terms.records is not None and terms.length is not None:
         one = signal_of_sums(1, mu, classes=terms.classes, features=terms.length)
         enough, plenty = math.ceil(ENOUGH_OF_SUMS / one), math.ceil(AMPLE_OF_SUMS / one)
         hope = (

@@ -250,7 +250,7 @@ def _standing(ledger: Ledger | None, name: str, release: str, config: PartyConfi
         state = "charged" if ledger.committed(release) else "reserved" if ledger.reserved([release]) else state
         together = ledger.together(name)
         beside = len(ledger.datasets()) - len(together)
-    account, *linked = together or [None]
+    account, linked = (together[0], together[1:]) if together else (None, [])
     budget = config.ledger.epsilon if config.ledger is not None else None
     return {
         "budget": budget if account is None else account.budget.epsilon,

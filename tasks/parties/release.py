@@ -263,7 +263,7 @@ def released_arrays(terms: Terms, passed: np.ndarray, result: np.ndarray) -> dic
     answered = np.zeros(terms.queries, dtype=np.bool_)
     turn = np.full(terms.queries, NEVER, dtype=np.int64)
     answered[: terms.asked], turn[: terms.asked] = passed, 0
-    arrays = {"answered": answered, "labels": labels, "round": turn}
+    arrays: dict[str, np.ndarray] = {"answered": answered, "labels": labels, "round": turn}
     if result.ndim == 2:
         histograms = np.full((terms.queries, terms.classes), np.nan)
         histograms[: terms.asked][passed] = result[passed]

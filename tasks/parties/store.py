@@ -135,7 +135,7 @@ class Store:
             "SELECT party, sha256, transcript, opened, receipt FROM reports WHERE collaboration = ? AND round = ?",
             *(collaboration, number),
         )
-        return [StoredReport(*row[:4], json.loads(row[4])) for row in rows]
+        return [StoredReport(*rest, json.loads(receipt)) for *rest, receipt in rows]
 
     def bodies(self, collaboration: str, number: int, parties: Iterable[str]) -> Iterator[tuple[str, bytes]]:
         """Yield the bodies of these parties' reports, one at a time."""

@@ -30,7 +30,8 @@ from terrine.files import atomic_file, private_folder
 from terrine.ports import HOST, free_ports
 
 LOG = "log.txt"
-GUARDIAN, STUDENT = "guardian", "student"
+GUARDIAN: Literal["guardian"] = "guardian"
+STUDENT: Literal["student"] = "student"
 
 
 class TrialError(TerrineError):

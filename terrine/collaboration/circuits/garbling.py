@@ -102,7 +102,7 @@ class Engine:
         self._tables = np.empty((circuit.and_gates, 2, queries, 2), "<u8")
         # The cipher asks for a buffer 15 bytes longer than what it writes.
         self._plain, self._secret = (np.empty(4 * gates * queries * 16 + 16, np.uint8) for _ in range(2))
-        self._from, self._into = memoryview(self._plain), memoryview(self._secret)
+        self._from, self._into = self._plain.data, self._secret.data
 
     def garble(self, block: int, delta: Labels, inputs: Labels) -> tuple[Labels, Labels]:
         """Garble one block.

@@ -103,7 +103,8 @@ def prove(
     counts, whole = add(*shares), add(*digits)
     u, v, claim = _terms(coins, held, counts, whole, add(*masks), constant=True)
     hashes, halvings = [own], []
-    for number in range(halvings_of(*counts.shape, held)):
+    queries, classes = counts.shape
+    for number in range(halvings_of(queries, classes, held)):
         (u0, u1), (v0, v1) = _halves(u), _halves(v)
         at_0 = product(u0, v0)
         at_2 = product(subtract(add(u1, u1), u0), subtract(add(v1, v1), v0))
@@ -228,7 +229,7 @@ def _at(t: int, claim: int, at_0: int, at_2: int) -> int:
 def _shares_hash(salt: bytes, shares: Numbers, digits: Numbers, masks: Numbers) -> bytes:
     digest = hashlib.sha256(b"shares" + salt)
     for part in (shares, digits, masks):
-        digest.update(np.ascontiguousarray(part, "<u8").reshape(-1))
+        digest.update(np.ascontiguousarray(part, "<u8").reshape(-1).data)
     return digest.digest()
 
 

@@ -13,7 +13,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import Any
+from typing import Any, Literal
 
 from terrine.errors import BudgetError, LedgerError
 from terrine.privacy.accounting.events import (
@@ -45,7 +45,7 @@ class Budget:
     dataset: str
     epsilon: float | None
     delta: float
-    mode: str
+    mode: Literal["release", "replay"]
 
     def __str__(self) -> str:
         limit = "no limit" if self.epsilon is None else f"ε={self.epsilon:g}"
