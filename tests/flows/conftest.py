@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 import urllib.request
 from collections.abc import Callable
 from importlib.metadata import version
@@ -238,6 +239,8 @@ def forked(work: Callable[[], None]) -> int:
     if number == 0:
         try:
             work()
+        except BaseException:
+            traceback.print_exc()
         finally:
             os._exit(1)
     return number

@@ -74,7 +74,7 @@ def prepared(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TERRINE_ROOT", str(project))
         settle(project, **PRESET, teachers={"per_task": TEACHERS})
-        for stage in ("dataset", "partition", "synthesize", "pretrain"):
+        for stage in ("dataset", "partition", "synthesize", "pretrain", "average"):
             run_stage(project, "small", stage)
         yield project, votes_after(project, run_stage)
 

@@ -117,7 +117,8 @@ def test_runs_live_side_by_side_and_a_run_made_before_is_up_to_date(finished, pr
 def test_a_budget_that_does_not_cover_the_run_is_refused_and_nothing_is_released(project, prefect_server):
     from terrine.errors import BudgetError
 
-    set_small(project, data={"public_benchmark": False}, ledger={"epsilon": 1, "account": "trial"})
+    private = {"public_benchmark": False}
+    set_small(project, data=private, tracking={"private_metrics": False}, ledger={"epsilon": 1, "account": "trial"})
     with pytest.raises(BudgetError, match="budget"):
         run_flow()
     assert not Folders(project, "small").answers.exists()
