@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 
-_PARTIES = ("grpc", "cryptography", "nacl")
+_PARTIES = ("uvicorn", "urllib3", "nacl")
 STOPPED = 130
 """The exit status of a process that Ctrl-C ended."""
 

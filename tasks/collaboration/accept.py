@@ -15,7 +15,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from tasks.collaboration.local_training import own_params
 from tasks.collaboration.proposal import Proposal
@@ -217,7 +217,8 @@ def _ledger(party: Candidate) -> dict[str, Any]:
         name = account_in_ledger(found[0], settings)
         if (known := found[1].account(name)) is not None:
             epsilon = epsilon or known.budget.epsilon
-            found[1].register(name, epsilon, terms.delta, known.budget.mode, unit=terms.unit)
+            mode: Literal["release", "replay"] = "replay" if known.budget.mode == "replay" else "release"
+            found[1].register(name, epsilon, terms.delta, mode, unit=terms.unit)
     place = Path(os.path.relpath(place, party.folder.resolve()))
     about = {"url": f"{SQLITE}{place / 'ledger.db'}", "key": str(place / "key"), "store": str(place / "releases")}
     return {"ledger": about | {"account": settings.account, "epsilon": epsilon or terms.epsilon}}

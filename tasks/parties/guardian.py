@@ -80,10 +80,6 @@ class GuardianService(PartyService):
         """See `PartyService`."""
         return len(collaboration.counted())
 
-    def is_closed(self, collaboration: Collaboration, number: int) -> bool:
-        """See `PartyService`."""
-        return number in collaboration.counted()
-
     @property
     def routes(self) -> list[Route]:
         """See `PartyService`."""
@@ -171,7 +167,7 @@ class GuardianService(PartyService):
         with collaboration.lock:
             record = collaboration.whole.value("record")
             if record is None:
-                if not self.is_closed(collaboration, terms.last):
+                if terms.last not in collaboration.counted():
                     raise CollaborationError("The last round is not closed: nothing can be charged yet.")
                 current = self._round(collaboration, terms.last)
                 passed = current.passed

@@ -23,7 +23,6 @@ import sqlite3
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from functools import cached_property
 from threading import RLock
 from typing import Any, NamedTuple
@@ -271,7 +270,7 @@ class PartyService(ABC):
         current = self.round_of(collaboration)
         if number > current or number > collaboration.terms.last:
             raise HTTPException(409, f"Round {number} is not open yet; round {current} is.")
-        if number < current or self.is_closed(collaboration, number):
+        if number < current or number in collaboration.counted():
             raise HTTPException(
                 409,
                 f"Round {number} is closed: the report of {party} came too late and is not counted. Noise and "
@@ -280,16 +279,12 @@ class PartyService(ABC):
         if party not in self.store.accepted(collaboration.digest):
             raise HTTPException(409, f"{party} has not accepted the terms at this service.")
 
-    @abstractmethod
-    def is_closed(self, collaboration: Collaboration, number: int) -> bool:
-        """Return whether a round takes no more reports."""
-
     def status(self, collaboration: Collaboration, caller: str) -> dict[str, Any]:
         """Return the state of a collaboration as its parties may see it."""
         number = min(self.round_of(collaboration), collaboration.terms.last)
         record = collaboration.whole.value("record")
         state = "complete" if record else "stopped" if collaboration.problem else "open"
-        if state == "open" and self.is_closed(collaboration, number):
+        if state == "open" and number in collaboration.counted():
             state = "computing"
         about = {
             "party": self.name,
@@ -433,11 +428,6 @@ def main() -> None:
         serve(read_party(Path(path)).model_copy(update=changes))
     except TerrineError as error:
         sys.exit(f"Error: {error}")
-
-
-def closes_at(since: float, deadline: float) -> str:
-    """Return the time at which a round closes, ISO 8601."""
-    return datetime.fromtimestamp(since + deadline, UTC).isoformat(timespec="seconds")
 
 
 def opened_numbers(opened: bytes) -> np.ndarray:

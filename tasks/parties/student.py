@@ -28,7 +28,6 @@ from tasks.parties.service import (
     Collaboration,
     PartyService,
     Route,
-    closes_at,
     log,
     opened_numbers,
 )
@@ -75,15 +74,14 @@ class StudentService(PartyService):
         """See `PartyService`."""
         return len(collaboration.whole.named("opened/"))
 
-    def is_closed(self, collaboration: Collaboration, number: int) -> bool:
-        """See `PartyService`."""
-        return number in collaboration.counted()
-
     def status(self, collaboration: Collaboration, caller: str) -> dict[str, Any]:
         """See `PartyService`."""
         about = super().status(collaboration, caller)
         since = collaboration.facts(about["round"]).value("since")
-        return about | {"closes": None if since is None else closes_at(since, collaboration.terms.deadline)}
+        if since is None:
+            return about
+        closes = datetime.fromtimestamp(since + collaboration.terms.deadline, UTC)
+        return about | {"closes": closes.isoformat(timespec="seconds")}
 
     def _weights(self, call: Call) -> bytes:
         """Return what a round's reports depend on: float64, from what earlier rounds revealed."""

@@ -6,7 +6,7 @@ that the counts are votes (`proof`). Each body alone is independent of the votes
 
 import os
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -91,12 +91,10 @@ def shared_report(
     digits = split_digits(values, held)
     in_field = (sharing.in_field(shares[0], second=False), sharing.in_field(shares[1], second=True))
     proofs = prove(_context(agreement, party, name), held, in_field, digits)
-    first, second = (body_of(name, share, *rest) for share, *rest in _zip(shares, digits, proofs))
+    first, second = (
+        body_of(name, share, own, *proof) for share, own, proof in zip(shares, digits, proofs, strict=True)
+    )
     return first, second
-
-
-def _zip(shares: Any, digits: Any, proofs: Any) -> list[tuple[Any, ...]]:
-    return [(share, own, *proof) for share, own, proof in zip(shares, digits, proofs, strict=True)]
 
 
 def check_report(agreement: Agreement, party: str, body: bytes, *, second: bool) -> Verification:
