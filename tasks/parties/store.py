@@ -135,7 +135,10 @@ class Store:
             "SELECT party, sha256, transcript, opened, receipt FROM reports WHERE collaboration = ? AND round = ?",
             *(collaboration, number),
         )
-        return [StoredReport(*rest, json.loads(receipt)) for *rest, receipt in rows]
+        return [
+            StoredReport(party, sha256, transcript, opened, json.loads(receipt))
+            for party, sha256, transcript, opened, receipt in rows
+        ]
 
     def bodies(self, collaboration: str, number: int, parties: Iterable[str]) -> Iterator[tuple[str, bytes]]:
         """Yield the bodies of these parties' reports, one at a time."""
