@@ -185,13 +185,14 @@ def service(
     """Return the web application of a loaded student; see `build_app`. about: the content of GET /model."""
     title = (about.get("privacy") or {}).get("run") or "A student of Terrine"
     names = ", ".join(student.class_names[:20]) + (", …" if len(student.class_names) > 20 else "")
+    refused = {"application/json": {"schema": Refusal.model_json_schema()}}  # whatever else a route returns
     app = FastAPI(
         title=title,
         version=importlib.metadata.version("terrine"),
         description=f"Classes: {names}. A body may have {most_bytes / 1e6:,.0f} MB.",
         docs_url=None,  # FastAPI's page loads its scripts from elsewhere
         redoc_url=None,
-        responses={"4XX": {"model": Refusal, "description": "The request cannot be answered; the message says why."}},
+        responses={"4XX": {"description": "The request cannot be answered; the message says why.", "content": refused}},
     )
     app.add_middleware(RequestGuard, most_bytes=most_bytes, key=key)
     metrics = Instrumentator(should_group_status_codes=False, registry=CollectorRegistry())
