@@ -4,8 +4,8 @@ The default run is made in dvc.yaml and recorded in dvc.lock. Every other run ha
 and dvc.lock; that folder is git-ignored, for it says where data are and digests private artefacts. DVC is used through
 its public class `Repo`, as its command line uses it, so `dvc repro` and the flow leave the same entries.
 
-DVC writes a dvc.lock in place, so a kill can leave half of one. It is set aside: its stages then run again, and stored
-releases are returned.
+DVC writes a dvc.lock in place, so a kill can leave half of one. The entries before that commit then take its place: the
+stage of that commit runs again, and stored releases are returned.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import hashlib
 import json
 import logging
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -116,16 +117,18 @@ def _changed(root: Path, run: str, pipeline: Pipeline, stage: str | None = None)
         except DvcException:
             if not lock.is_file():
                 raise
-            aside = lock.with_suffix(".damaged")
+            aside, before = lock.with_suffix(".damaged"), _entries_before(root, run)
             lock.replace(aside)
+            if before.is_file():
+                shutil.copyfile(before, lock)
             try:
                 found = repository.status(targets=[target])
             except DvcException:
                 aside.replace(lock)
                 raise
             logging.getLogger(__name__).warning(
-                "%s was cut short: DVC was stopped while it wrote the file. Its stages run again; stored releases are "
-                "returned.",
+                "%s was cut short: DVC was stopped while it wrote the file. Stages that it lacks run again; stored "
+                "releases are returned.",
                 lock,
             )
     return {name.rpartition(":")[2] for name in found}
@@ -148,7 +151,14 @@ def commit(root: Path, run: str, stage: str, pipeline: Pipeline) -> None:
     """Record in the run's dvc.lock and in DVC's cache what a stage read and made."""
     file = pipeline_file(root, run, pipeline)
     with _repository(root, file) as repository:
+        if (lock := file.with_suffix(".lock")).is_file():
+            write_text(_entries_before(root, run), lock.read_text(encoding="utf-8"))
         repository.commit(f"{file}:{stage}", force=True)
+
+
+def _entries_before(root: Path, run: str) -> Path:
+    """Return where the entries of a run are kept while DVC writes new ones."""
+    return root / FOLDER / f"{run}.lock-before"
 
 
 def lock_digest(root: Path, run: str) -> str:

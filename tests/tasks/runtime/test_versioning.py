@@ -90,6 +90,12 @@ def test_a_lock_that_dvc_was_killed_over_is_set_aside_with_a_sentence(begun, run
     lock_of(begun, run).write_bytes(left)
     with caplog.at_level(logging.WARNING):
         assert changed_stages(begun, run, MAIN) == MAIN.names
+        commit(begun, run, "parameters", MAIN)
+        commit(begun, run, "parameters", MAIN)
+        assert changed_stages(begun, run, MAIN) == MAIN.names[1:]
+        lock_of(begun, run).write_bytes(left)
+        caplog.clear()
+        assert changed_stages(begun, run, MAIN) == MAIN.names[1:], "the entries before the last commit are there"
     assert [record.getMessage().partition(" ")[2][:13] for record in caplog.records] == ["was cut short"]
     commit(begun, run, "parameters", MAIN)
     assert yaml.safe_load(lock_of(begun, run).read_text()) == whole
