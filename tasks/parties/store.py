@@ -127,13 +127,14 @@ class Store:
 
     def report(self, collaboration: str, number: int, party: str) -> StoredReport | None:
         """Return a party's report in a round."""
-        return {report.party: report for report in self.reports(collaboration, number)}.get(party)
+        return next(iter(self.reports(collaboration, number, party)), None)
 
-    def reports(self, collaboration: str, number: int) -> list[StoredReport]:
-        """Return the reports of a round."""
+    def reports(self, collaboration: str, number: int, party: str | None = None) -> list[StoredReport]:
+        """Return the reports of a round, or only that of one party."""
         rows = self._read(
-            "SELECT party, sha256, transcript, opened, receipt FROM reports WHERE collaboration = ? AND round = ?",
-            *(collaboration, number),
+            "SELECT party, sha256, transcript, opened, receipt FROM reports WHERE collaboration = ? AND round = ?"
+            " AND party = coalesce(?, party)",
+            *(collaboration, number, party),
         )
         return [
             StoredReport(party, sha256, transcript, opened, json.loads(receipt))
