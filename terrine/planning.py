@@ -146,6 +146,11 @@ def noise_of_count(epsilon: float, delta: float) -> float:
     return 1 / (mu_of(epsilon, delta) * math.sqrt(SHARE_OF_COUNT))
 
 
+def knowing(teachers: int, records: int) -> float:
+    """Return how many of so many teachers have a record of a class, on average, that has so many."""
+    return teachers * -math.expm1(records * math.log1p(-1 / teachers)) if teachers > 1 else float(records > 0)
+
+
 def signal_of_sums(units: int, mu: float, *, classes: float, features: int) -> float:
     """Return how far sums over so many units rise above the noise of a budget μ. features: coordinates of a vector."""
     return units * mu / (classes * math.sqrt(features))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from tasks.config.params import Params
@@ -28,11 +29,14 @@ class Remarks:
     notes: list[str] = field(default_factory=list)
 
 
-def remarks_on(survey: Survey, params: Params) -> Remarks:
-    """Return what there is to say of a survey of the data that the parameters name."""
+def remarks_on(survey: Survey, params: Params, said: Collection[str] = ()) -> Remarks:
+    """Return what there is to say of a survey of the data that the parameters name.
+
+    said: names of classes of which it was said already that they are rare.
+    """
     remarks = Remarks(refusals=list(survey.refusals), doubts=list(survey.doubts))
     _on_units(remarks, survey, params)
-    _on_classes(remarks, survey, params)
+    _on_classes(remarks, survey, params, said)
     _on_files(remarks, survey, params)
     return remarks
 
@@ -61,7 +65,7 @@ def _on_units(remarks: Remarks, survey: Survey, params: Params) -> None:
         )
 
 
-def _on_classes(remarks: Remarks, survey: Survey, params: Params) -> None:
+def _on_classes(remarks: Remarks, survey: Survey, params: Params, said: Collection[str]) -> None:
     """Name classes that hardly any teacher will see."""
     counts = dict(zip(survey.class_names, survey.train.tolist(), strict=True))
     if len(counts) < 2 and not survey.several:
@@ -93,7 +97,7 @@ def _on_classes(remarks: Remarks, survey: Survey, params: Params) -> None:
         )
     if numbers and not missing and not single:
         remarks.notes.append(numbers.strip())
-    rare = [name for name, count in counts.items() if 1 < count < RARE * survey.train.mean()]
+    rare = [name for name, count in counts.items() if 1 < count < RARE * survey.train.mean() and name not in said]
     if rare:
         remarks.notes.append(
             f"Few records are of {listed(rare)} beside those of other classes: a student may answer so too seldom, "

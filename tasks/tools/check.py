@@ -13,7 +13,7 @@ from pathlib import Path
 from tasks.artefacts.records import load_dataset
 from tasks.config.automatic import take_out
 from tasks.config.presets import resolve, values_of
-from tasks.pipeline.data_remarks import Remarks, remarks_on
+from tasks.pipeline.data_remarks import RARE, Remarks, listed, remarks_on
 from tasks.pipeline.dataset import files_changed
 from tasks.pipeline.figures.released_accuracy import check_use
 from tasks.runtime.accounts import changed_settings, check_people, ledger_account, ledger_before, people_in
@@ -45,8 +45,13 @@ from terrine.data.images import on_disk
 from terrine.data.source import Survey
 from terrine.errors import LedgerError, SettingError, TerrineError
 from terrine.planning import (
+    ENOUGH,
+    ENOUGH_OF_SUMS,
     Plan,
     ample,
+    epsilon_for_signal,
+    knowing,
+    shown,
     signal,
     signal_of_sums,
 )
@@ -58,6 +63,9 @@ from terrine.privacy.ledger.people import People
 from terrine.privacy.noise import NoiseKind
 from terrine.privacy.statement import Unit
 from terrine.transcription.accounting import claimed, event_of
+
+MOST_CLASSES = 8
+"""Of which it is said one by one that they vanish."""
 
 
 @dataclass(kw_only=True)
@@ -128,7 +136,11 @@ def look_at(root: Path, name: str) -> Finding:
             f"The files behind the data are not those that run {name} read: {how}. Its releases are about the data "
             "as they were. `terrine run` compares the records; to release about other ones, set a new data.edition."
         )
-    remarks = remarks_on(survey, run.params)
+    vanishing = vanishing_classes(found)
+    found.notes += list(vanishing.values())[:MOST_CLASSES]
+    if more := list(vanishing)[MOST_CLASSES:]:
+        found.notes.append(f"So it is with {len(more)} other class{'es' * (len(more) > 1)}: {listed(more)}.")
+    remarks = remarks_on(survey, run.params, vanishing)
     found.refusals += remarks.refusals
     found.doubts += remarks.doubts
     found.notes += remarks.notes
@@ -187,6 +199,44 @@ def _look_at_sums(found: Finding) -> None:
     found.strength = signal_of_sums(units, mu_of(params.aggregation.epsilon, params.aggregation.delta), **about)
     if sentence := hopeless_sums(found.run, units, records=found.survey.records[0], **about):
         found.doubts.append(sentence)
+
+
+def vanishing_classes(found: Finding) -> dict[str, str]:
+    """Say by name of each class that so few teachers, or sums, know of that noise drowns it, and what would do.
+
+    The signal of a class is that of the teachers who have a record of it, or of sums over its records alone, by
+    `terrine.planning`: no class can say more, however good teachers are. Nothing is said where nothing is learnt at
+    all. For the operator alone: it hangs on counts.
+    """
+    params, survey, said = found.run.params, found.survey, {}
+    delta = params.aggregation.delta
+    mu = mu_of(params.aggregation.epsilon, delta)
+    for name, count in zip(survey.class_names, survey.train.tolist(), strict=True):
+        if found.plan is not None and found.plan.useful:
+            enough, knowing_it = ENOUGH, knowing(found.plan.teachers, count)
+            strength = found.plan.signal * knowing_it / found.plan.teachers
+            why = (
+                f"its votes drown: about {knowing_it:,.0f} of {found.plan.teachers:,} teachers will have one, under "
+                f"noise of {found.plan.sigma:,.0f} votes on every count"
+            )
+        elif found.strength is not None and found.strength >= ENOUGH_OF_SUMS:
+            share = count / survey.train.sum()
+            enough, strength = ENOUGH_OF_SUMS, found.strength * len(survey.class_names) * share
+            why = "its sums drown"
+        else:
+            continue
+        if not 0 < strength < enough:
+            continue
+        # What is rare beside the others is rarely answered without any noise, too.
+        fair = RARE * float(survey.train.mean())
+        records, larger = max(count * enough / strength, fair), epsilon_for_signal(enough, strength, mu, delta)
+        said[name] = (
+            f"Class '{name}' ({count:,} records): at ε = {params.aggregation.epsilon:g} {why}, a signal of "
+            f"{shown(strength)} where {enough:g} is needed, and the student will hardly ever answer so. What would do: "
+            f"{f'ε = {larger:g}; or ' if count >= fair else ''}about {math.ceil(records):,} records of it; or to merge "
+            f"it with {'the one beside it' if params.data.scale is not None else 'another class'}."
+        )
+    return said
 
 
 def _look_at_account(found: Finding, automatic: list[tuple[str, str]]) -> None:

@@ -19,7 +19,7 @@ from terrine.data.dataset import Dataset, taken
 from terrine.data.findings import counts_by_class, on_combinations
 from terrine.data.image_table import AND, Record, read_image_table
 from terrine.data.labels import UnknownLabelError, declared_names, encode_groups, on_alike, on_alike_groups
-from terrine.data.ordered import OrderedLabels, grades_of, numbers_of
+from terrine.data.ordered import OrderedLabels, grades_of, numbers_of, on_clipped
 from terrine.data.partition import encode_parties
 from terrine.data.source import ImageSource, Own, Progress, Survey
 from terrine.data.units import count_units, name_codes, split_units
@@ -203,8 +203,8 @@ class FileDataset(OrderedLabels, Own, ImageSource):
         if self.scale is not None:
             class_names, texts = self.scale.names, [record.label for record in records]
             if self.bins:
-                numbers = numbers_of(texts, self, lambda row: records[row].path)
-                labels = self.scale.places(numbers)
+                numbers, clipped = numbers_of(texts, self, lambda row: records[row].path)
+                labels, remarks = self.scale.places(numbers), on_clipped(clipped, len(records))
             else:
                 labels = grades_of(texts, self.scale, lambda row: records[row].path)
         elif class_names := self.findings:

@@ -39,10 +39,25 @@ def label_distances(histograms: np.ndarray) -> np.ndarray:
     return distances
 
 
+def distance_by_chance(histograms: np.ndarray) -> float:
+    """Return the mean distance that parts of these sizes would have, were their records dealt at random.
+
+    A small part differs from the whole by chance alone: E|share − p| = √(2 v / π) in the normal approximation, where
+    v = p (1 − p) / n · (N − n) / (N − 1) is the variance for n of N records. Teachers without records are left out.
+    """
+    sizes = histograms.sum(axis=1)
+    sizes = sizes[sizes > 0]
+    whole = histograms.sum(axis=0) / max(int(histograms.sum()), 1)
+    per_root = 0.5 * np.sqrt(2 * whole * (1 - whole) / np.pi).sum()
+    total = int(sizes.sum())
+    spread = np.sqrt((total - sizes) / (sizes * max(total - 1, 1)))
+    return float((per_root * spread).mean()) if len(sizes) else 0.0
+
+
 def summarise(histograms: np.ndarray, sizes: np.ndarray | None = None) -> dict[str, Any]:
     """Return a JSON-able summary: records and classes per teacher, teachers without some class, distances.
 
-    The mean distance is that of teachers who have records. sizes: int64 [teachers], records
+    The mean distance, like the one by chance, is that of teachers who have records. sizes: int64 [teachers], records
     of each, where a record may have several findings or none.
     """
     sizes, seen = histograms.sum(axis=1) if sizes is None else sizes, (histograms > 0).sum(axis=1)
@@ -54,6 +69,7 @@ def summarise(histograms: np.ndarray, sizes: np.ndarray | None = None) -> dict[s
         "label_distance": {
             "mean": float(distances.mean()),
             "largest": float(distances.max()),
+            "mean_by_chance": distance_by_chance(histograms),
         },
     }
 

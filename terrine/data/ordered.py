@@ -22,7 +22,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 from pydantic import Field, field_validator, model_validator
@@ -103,6 +103,8 @@ class InOrder(Settings):
     bins: tuple[float, ...] = Field(())
     """Rising edges of bins, where labels are numbers such as ages ([0, 20, 40, 60, 80, 100]): the student then says a
     number. They are public: choose them by what you measure, never by your data. Empty: labels are names."""
+    outside: Literal["refuse", "clip"] = "refuse"
+    """What is done with numbers beyond the outer edges: nothing is read, or they count as the edge and you are told."""
 
     @field_validator("grades", mode="before")
     @classmethod
@@ -139,6 +141,8 @@ class InOrder(Settings):
                 f"{given[0]} and {given[1]} do not go together: labels are "
                 f"{', or '.join(kinds[name] for name in known)}. Leave out one"
             )
+        if self.outside == "clip" and not self.bins:
+            raise ValueError("outside=clip is for numbers in bins. Set bins, or leave it out")
         return self
 
     @property
@@ -187,10 +191,10 @@ def grades_of(texts: Sequence[str], scale: Scale, place: Place) -> np.ndarray:
     return np.array([known[text] for text in texts], np.int64)
 
 
-def numbers_of(labels: Sequence[Any], source: InOrder, place: Place) -> np.ndarray:
-    """Return labels as numbers within the outer edges of `source.bins`, float64 [N].
+def numbers_of(labels: Sequence[Any], source: InOrder, place: Place) -> tuple[np.ndarray, int]:
+    """Return labels as numbers within the outer edges of `source.bins`, float64 [N], and how many were beyond.
 
-    Raises InputError for what is no number, and for one beyond the edges.
+    Raises InputError for what is no number, and for one beyond unless `source.outside` clips it.
     """
     numbers = np.empty(len(labels))
     for row, label in enumerate(labels):
@@ -204,9 +208,17 @@ def numbers_of(labels: Sequence[Any], source: InOrder, place: Place) -> np.ndarr
             )
     low, high = source.bins[0], source.bins[-1]
     beyond = np.flatnonzero((numbers < low) | (numbers > high))
-    if len(beyond):
+    if len(beyond) and source.outside == "refuse":
         raise InputError(
             f"{place(int(beyond[0]))}: the label is {numbers[beyond[0]]:g}, beyond data.bins, from {low:g} to {high:g} "
-            f"({len(beyond):,} such labels). Correct them, or set edges that hold whatever may occur, not what occurs."
+            f"({len(beyond):,} such labels). Correct them, or set data.outside=clip, and they count as the outer edge. "
+            "Better: edges that hold whatever may occur, not what occurs."
         )
-    return numbers
+    return np.clip(numbers, low, high), len(beyond)
+
+
+def on_clipped(clipped: int, records: int) -> tuple[str, ...]:
+    """Return what the data's keeper is told of labels beyond the edges, private: nothing where there are none."""
+    if not clipped:
+        return ()
+    return (f"{clipped:,} of {records:,} labels lie beyond data.bins and count as its outer edge (data.outside=clip).",)

@@ -29,7 +29,7 @@ from terrine.data.file_dataset import FileDataset, Listing
 from terrine.data.image_table import Record, inside, read_image_table
 from terrine.data.images import MEDICAL, SUFFIXES, scanners_end
 from terrine.data.source import Window
-from terrine.errors import InputError
+from terrine.errors import InputError, some
 
 if TYPE_CHECKING:
     import numpy as np
@@ -71,7 +71,7 @@ class Folder(FileDataset):
         if self.findings:
             raise InputError(f"{path} is no table: an image in a class folder has one class. List findings in a CSV.")
         records, skipped, classes = _walk(path)
-        return Listing(records, skipped, classes=classes)
+        return Listing(records, skipped, remarks=_on_folders_below(records), classes=classes)
 
     def finds_classes(self, at: Path = Path()) -> bool:
         return super().finds_classes(at) and (at / self.path).suffix.lower() == ".csv"
@@ -132,6 +132,23 @@ def _walk(folder: Path) -> tuple[list[Record], Counter[str], frozenset[str]]:
     if not listing:
         raise InputError(f"The class folders of {folder} hold no image. Add images ({', '.join(SUFFIXES)}).")
     return listing, skipped, frozenset(class_folder.name for class_folder, _ in class_folders)
+
+
+def _on_folders_below(records: list[Record]) -> tuple[str, ...]:
+    """Say of which class all images lie in several folders below its own, whose names are not read."""
+    below: dict[str, set[str]] = {}
+    for record in records:
+        below.setdefault(record.label, set()).add(record.name.rpartition("/")[0].partition("/")[0])
+    deeper = {label: sorted(folders) for label, folders in below.items() if len(folders) > 1 and "" not in folders}
+    if not deeper:
+        return ()
+    label, folders = next(iter(deeper.items()))
+    more = f", and so it is with {len(deeper) - 1} other classes" if len(deeper) > 1 else ""
+    return (
+        f"All images of the class '{label}' lie in folders below it, {some(folders, 3)}, whose names are not "
+        f"read{more}. If these are the classes, point data.path at the folder that holds them; if they say whose the "
+        "images are, list the images in a CSV file with groups.",
+    )
 
 
 def _class_folders(folder: Path) -> list[tuple[Path, str]]:

@@ -16,7 +16,6 @@ are then in the order of these texts. Without ids it is its place in the array, 
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -26,7 +25,7 @@ from terrine.data.dataset import Dataset, from_one_set
 from terrine.data.findings import encode_findings
 from terrine.data.images import to_uint8_nchw
 from terrine.data.labels import class_places, encode_groups, encode_labels, encode_names, on_unread
-from terrine.data.ordered import OrderedLabels, numbers_of
+from terrine.data.ordered import OrderedLabels, numbers_of, on_clipped
 from terrine.data.partition import encode_parties
 from terrine.data.source import Own, Progress, ThreeSplits
 from terrine.data.units import place_codes
@@ -120,11 +119,12 @@ def from_arrays(
     images = {prefix: to_uint8_nchw(arrays[f"{prefix}images"], f"{where}: {prefix}images") for prefix in prefixes}
     given_labels = {f"{prefix}labels": arrays[f"{prefix}labels"] for prefix in prefixes}
     numbers: dict[str, np.ndarray] = {}
+    remarks: tuple[str, ...] = ()
     if kind.findings:
         labels, names = encode_findings(given_labels, class_names, kind.findings, where), kind.findings
     elif kind.bins:
         assert kind.scale is not None
-        numbers = _numbers(given_labels, kind, where)
+        numbers, remarks = _numbers(given_labels, kind, where)
         labels, names = {array: kind.scale.places(own) for array, own in numbers.items()}, kind.scale.names
     elif classes:
         if kind.grades and class_names is None and all(name.isdecimal() for name in kind.grades):
@@ -183,6 +183,7 @@ def from_arrays(
             party_names=party_names,
             scale=kind.scale,
             numbers=ordered(numbers, "labels") if numbers else None,
+            remarks=remarks,
             named=bool(ids),
             declared=declared,
         )
@@ -207,18 +208,26 @@ def from_arrays(
         train_names=names_of_records,
         scale=kind.scale,
         test_numbers=numbers.get("test_labels"),
+        remarks=remarks,
         declared=declared,
     )
 
 
-def _numbers(labels: Mapping[str, np.ndarray], kind: OrderedLabels, where: str) -> dict[str, np.ndarray]:
-    """Return labels as numbers within the outer edges, float64 [N] by array."""
-    found = {}
+def _numbers(
+    labels: Mapping[str, np.ndarray], kind: OrderedLabels, where: str
+) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
+    """Return labels as numbers within the outer edges, float64 [N] by array, and what there is to say of others."""
+    found, beyond = {}, 0
     for array, values in labels.items():
         if values.ndim > 2 or values.size != len(values):
             raise InputError(f"{where}: {array} has shape {list(values.shape)}; data.bins wants one number per image.")
-        found[array] = numbers_of(values.ravel().tolist(), kind, partial("{}: {}[{}]".format, where, array))
-    return found
+
+        def place(row: int, array: str = array) -> str:
+            return f"{where}: {array}[{row}]"
+
+        found[array], clipped = numbers_of(values.ravel().tolist(), kind, place)
+        beyond += clipped
+    return found, on_clipped(beyond, sum(map(len, found.values())))
 
 
 def _places(prefixes: list[str], images: Mapping[str, np.ndarray]) -> np.ndarray:

@@ -16,6 +16,7 @@ How columns become numbers is learned from the public rows only (`terrine.data.e
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -36,10 +37,10 @@ from terrine.data.labels import (
     encode_labels,
     encode_names,
     is_number,
-    on_alike,
     on_alike_groups,
+    plain,
 )
-from terrine.data.ordered import InOrder, numbers_of
+from terrine.data.ordered import InOrder, numbers_of, on_clipped
 from terrine.data.partition import encode_parties
 from terrine.data.source import Own, Progress, Source, Survey, survey_of
 from terrine.data.units import place_codes, shares
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
 
     from terrine.data.encoding import Column, Encoding
 
+_DATE = re.compile(r"\d{1,4}([-./])\d{1,2}\1\d{1,4}")  # 2026-03-01, 1.3.2026, 03/01/26
 _CLASSES = 50
 """As many classes may be called by numbers, however few rows there are."""
 
@@ -172,13 +174,13 @@ class Table(InOrder, Own, Source):
         numbers: np.ndarray | None = None
         remarks: tuple[str, ...] = ()
         if self.scale is not None and self.bins:
-            numbers = numbers_of(
+            numbers, clipped = numbers_of(
                 target.tolist(), self, lambda row: f"{path}, line {target.index[row]}, '{target.name}'"
             )
             labels, class_names = self.scale.places(numbers), self.scale.names
+            remarks = on_clipped(clipped, len(numbers))
         else:
             labels, class_names = _labels(target, self, path)
-            remarks = on_alike(class_names)
         groups = None
         if self.group is not None:
             groups = _groups(frame, self.group, path)
@@ -210,12 +212,16 @@ class Table(InOrder, Own, Source):
 
 
 def _on_words(column: Column, rows: int) -> str:
-    """Return a doubt about a column of words that tell public rows apart, and what to do about it."""
+    """Say of a column of words that tell public rows apart what to do about it."""
+    words = column.values or ()
+    what = "an identifier, free text, or numbers with decimal commas?"
+    remedy = "Remove the column; or name it in data.id or data.group, which are not read; or write numbers with points."
+    if sum(_DATE.match(word) is not None for word in words) > len(words) / 2:
+        what, remedy = "dates.", "Remove the column from the file, or write it as a number, such as an age or days."
     return (
-        f"Column '{column.name}' holds words, {len(column.values or ()):,} different ones in {rows:,} public rows: an "
-        "identifier, free text, dates, or numbers with decimal commas? Hardly anything can be learnt from them, and "
-        "they are published with the student. Remove the column; or name it in data.id or data.group, which are not "
-        "read; or write numbers with points. To go on all the same: --anyway."
+        f"Column '{column.name}' holds words, {len(words):,} different ones in {rows:,} public rows: {what} Hardly "
+        f"anything can be learnt from them, and they are published with the student. {remedy} To go on all the same: "
+        "--anyway."
     )
 
 
@@ -298,7 +304,7 @@ def _labels(column: pd.Series, source: Table, path: Path) -> tuple[np.ndarray, t
 def _class_names(column: pd.Series, source: Table, path: Path) -> dict[str, str]:
     """Return the class that each label of the target stands for: itself, or that of `classes` or `grades` it is like.
 
-    Raises InputError for one that is like none declared.
+    Raises InputError for labels that look like one class written in two ways, and for one that is like none declared.
     """
     firsts = column.drop_duplicates()
     numbers = not source.classes and not source.grades and len(firsts) > max(_CLASSES, len(column) / 10)
@@ -320,6 +326,17 @@ def _class_names(column: pd.Series, source: Table, path: Path) -> dict[str, str]
                 "add it there.",
             )
         return names
+    seen: dict[str, str] = {}
+    for label in sorted(lines, key=lines.__getitem__):
+        other = seen.setdefault(plain(label), label)
+        if other != label:
+            kept = sorted({plain(name): name for name in sorted(lines, key=lines.__getitem__, reverse=True)}.values())
+            raise InputError(
+                f"{path}: '{column.name}' is '{other}' in line {lines[other]} and '{label}' in line {lines[label]}, "
+                "which look like one class written in two ways. Correct the file, or name the classes: with "
+                f"data.classes={_listed(kept)} other ways to write these count as these, and with "
+                f"data.classes={_listed(sorted(lines))} all stay apart."
+            )
     return {label: label for label in lines}
 
 

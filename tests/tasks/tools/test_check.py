@@ -15,7 +15,7 @@ from tasks.runtime.accounts import people_in, release_at_price
 from tasks.runtime.parameters import settled, surveyed_task
 from tasks.runtime.releases import noise_of, releases_of
 from tasks.runtime.run import Run
-from tasks.tools.check import look_at
+from tasks.tools.check import look_at, vanishing_classes
 from tasks.tools.duration import BORDER, LARGEST_DENSE, PROJECTION, image_seconds
 from tasks.transcription.clients import section
 from tasks.transcription.release import open_account as open_transcribed
@@ -23,7 +23,7 @@ from tasks.transcription.release import release_terms
 from terrine.errors import InputError, SettingError
 from terrine.models import spectra, wavelets
 from terrine.models.scattering import PROJECTION_BATCHES
-from terrine.planning import advise
+from terrine.planning import advise, knowing
 from terrine.privacy.accounting.pricing import price
 from terrine.transcription.accounting import claimed, event_of
 
@@ -399,6 +399,60 @@ def test_of_many_numbers_that_are_classes_it_is_said_how_they_are_a_quantity(pro
     assert any(re.search(hint, sentence) for sentence in sentences), sentences
     binned = look_at(project, derive(project, "own", [*said, "data.bins=[0, 200, 500]"]))
     assert not any("If it is a quantity" in sentence for sentence in (*binned.notes, *binned.stops))
+
+
+def _looked_at(project, *settings):
+    return look_at(project, derive(project, "own", [*settings, "data.test_fraction=0.05", "ledger.epsilon=99"]))
+
+
+def _vanishing(project, *settings):
+    found = _looked_at(project, *settings)
+    assert not found.stops
+    return [note for note in found.notes if note.startswith("Class '")]
+
+
+def test_a_class_whose_votes_or_sums_drown_is_named_with_what_would_do(project):
+    _images(project / "images" / "sandal", 20)
+    (note,) = _vanishing(project, "aggregation.epsilon=8")
+    # A class that is rare beside the others is answered too seldom at any ε.
+    assert re.search(r"What would do: about \d\d records of it; or to merge it", note)
+    (summed,) = _vanishing(project, *SUMMED, "aggregation.epsilon=1")
+    assert re.search(
+        r"its sums drown, a signal of 0\..*What would do: about \d\d records of it; or to merge it", summed
+    )
+    _images(project / "images" / "sandal", 40)
+    (note,) = _vanishing(project, "aggregation.epsilon=8")
+    found = re.fullmatch(
+        r"Class 'sandal' \((\d+) records\): at ε = 8 its votes drown: about (\d+) of (\d+) teachers will have one, "
+        r"under noise of \d+ votes on every count, a signal of ([\d.]+) where 32 is needed, .* ε = ([\d.]+); .*",
+        note,
+    )
+    records, known, teachers, strength, epsilon = map(float, found.groups())
+    assert known <= records <= 40
+    every = _looked_at(project, "aggregation.epsilon=8").plan.signal
+    assert known / teachers * every == pytest.approx(strength, rel=0.05)
+    as_many = f"partition.teachers={teachers:g}"
+    assert _vanishing(project, as_many, f"aggregation.epsilon={epsilon}") == []
+    assert len(_vanishing(project, as_many, f"aggregation.epsilon={epsilon / 1.6}")) == 1
+    _images(project / "images" / "sandal", 190)
+    assert _vanishing(project, "aggregation.epsilon=8") == []
+
+
+def test_of_many_classes_that_drown_the_others_are_named(project):
+    for number in range(11):
+        _images(project / "images" / f"rare{number:02}", 12)
+    found = _looked_at(project, "aggregation.epsilon=30")
+    vanishing = list(vanishing_classes(found))
+    assert len(vanishing) == 11
+    assert len([note for note in found.notes if note.startswith("Class '")]) == 8
+    assert "So it is with 3 other classes: 'rare08', 'rare09', 'rare10'." in found.notes
+
+
+def test_the_teachers_that_know_a_class_are_as_many_as_dealing_its_records_finds():
+    generator = np.random.default_rng(0)
+    for teachers, records in ((200, 37), (50, 400), (1, 3), (20, 0)):
+        dealt = [len(np.unique(generator.integers(teachers, size=records))) for _ in range(400)]
+        assert knowing(teachers, records) == pytest.approx(np.mean(dealt), abs=0.5)
 
 
 @pytest.mark.parametrize(

@@ -63,6 +63,14 @@ def test_what_macos_packs_beside_images_is_no_class(class_folders: Path) -> None
     assert survey.skipped == {"__MACOSX": 1}
 
 
+def test_folders_below_a_class_are_told_to_say_nothing(tmp_path: Path, class_folders: Path) -> None:
+    assert Folder(path=class_folders).survey().remarks == ()  # one folder below 'malign', none below 'benign'
+    shutil.copytree(class_folders, tmp_path / "all" / "Dataset")
+    write_image(tmp_path / "all" / "Examples" / "one.png", 3)
+    said, _ = Folder(path=tmp_path / "all").survey().remarks
+    assert "of the class 'Dataset' lie in folders below it, benign, malign, whose names are not read. If" in said
+
+
 def test_labels_that_combine_findings_are_pointed_to_their_setting(class_folders: Path) -> None:
     """As in NIH's ChestX-ray14."""
     labels = ["Cardiomegaly", "Cardiomegaly|Effusion", "No Finding", "Effusion|Mass"]

@@ -80,7 +80,7 @@ def test_what_stays_in_the_test_split_beside_a_public_pool_keeps_its_numbers() -
     assert pooled.test_numbers.tolist() == pooled.test_images[:, 0, 0, 0].tolist()
 
 
-def test_what_is_no_number_or_beyond_the_edges_is_refused_by_its_place(tmp_path: Path) -> None:
+def test_what_is_no_number_or_beyond_the_edges_is_refused_by_its_place_or_clipped_and_told(tmp_path: Path) -> None:
     for label, said in (("7,5", "'7"), ("nan", "'nan'"), ("old", "'old'")):
         with pytest.raises(InputError, match=rf"3\.png: the label is {said}.*wants numbers"):
             read(table(tmp_path, [*LABELS[:3], f'"{label}"', *LABELS[4:]]), bins=EDGES)
@@ -89,6 +89,11 @@ def test_what_is_no_number_or_beyond_the_edges_is_refused_by_its_place(tmp_path:
         read(beyond, bins=EDGES)
     with pytest.raises(InputError, match=r"test_labels\[1\]: the label is 61"):
         read(arrays(tmp_path / "own.npz", np.array([1.0, 2, 3, 61])), bins=EDGES)
+    clipped = read(beyond, bins=EDGES, outside="clip")
+    assert clipped.train_labels.tolist() == BINS[:6]
+    assert clipped.test_numbers.tolist() == [7, 60]
+    survey = Folder(path=beyond, size=8, bins=EDGES, outside="clip").survey()
+    assert survey.remarks[0].startswith("2 of 8 labels lie beyond data.bins")
 
 
 def test_which_bins_and_grades_there_are_is_said_beforehand_and_empty_ones_are_no_fault(tmp_path: Path) -> None:
@@ -129,6 +134,7 @@ def test_which_bins_and_grades_there_are_is_said_beforehand_and_empty_ones_are_n
         {"grades": ("a", "a")},
         {"grades": ("a", "b"), "bins": EDGES},
         {"findings": ("a", "b"), "bins": EDGES},
+        {"outside": "clip"},
     ],
 )
 def test_settings_without_meaning_are_refused(tmp_path: Path, settings: dict[str, Any]) -> None:

@@ -72,10 +72,13 @@ def test_a_target_that_is_a_number_becomes_bins_and_is_kept_for_the_test(tmp_pat
     assert data.dataset.scale.edges == (0, 25, 50, 100)
 
 
-def test_targets_beyond_the_edges_are_refused_by_their_line(tmp_path: Path) -> None:
+def test_targets_beyond_the_edges_are_refused_by_their_line_or_clipped_and_counted(tmp_path: Path) -> None:
     path = days(tmp_path / "stay.csv")
     with pytest.raises(InputError, match=r"stay\.csv, line 363, 'days': the label is 90\.25, beyond data\.bins"):
         load(path, target="days", bins=(0, 25, 50, 90))
+    data = load(path, target="days", bins=(0, 25, 50, 90), outside="clip")
+    assert data.remarks[0].startswith("39 of 400 labels lie beyond data.bins")
+    assert max(data.test_numbers) <= 90
     with pytest.raises(InputError, match=r"line 2, 'colour': the label is 'red', and data\.bins wants numbers"):
         load(path, target="colour", bins=(0, 25, 50))
 
@@ -230,9 +233,14 @@ def test_one_odd_cell_makes_no_column_of_numbers_one_of_words(adult: Path, cell:
 LABELS = ["<=50K", ">50K", "<=50K.", " >50k", "<=50K"]
 
 
-def test_labels_that_look_like_one_class_are_told_and_declared(tmp_path: Path) -> None:
+def test_labels_that_look_like_one_class_are_named_and_declared(tmp_path: Path) -> None:
     path = write(tmp_path / "t.csv", [[str(i), LABELS[i % 5]] for i in range(100)], "x,y")
-    assert "'<=50K' and '<=50K.' look like one that is written in two ways" in load(path, target="y").remarks[0]
+    with pytest.raises(
+        InputError, match=r"'<=50K' in line 2 and '<=50K\.' in line 4, which look like one class"
+    ) as error:
+        load(path, target="y")
+    assert 'data.classes=["<=50K", ">50K"]' in str(error.value)
+    assert 'data.classes=["<=50K", "<=50K.", ">50K", ">50k"]' in str(error.value)
     two = load(path, target="y", classes=(">50K", "<=50K"))
     assert two.class_names == (">50K", "<=50K")
     assert set(two.train_labels.tolist()) == {0, 1}
