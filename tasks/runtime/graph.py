@@ -142,11 +142,11 @@ def sections_of(stage: Stage) -> set[str]:
 
 def has_vault(root: Path) -> bool:
     """Return whether DVC's configuration of a project names a remote for private artefacts."""
-    from dvc.repo import Repo
+    import dvc.repo
 
     if not (root / ".dvc").is_dir():
         return False
-    with Repo(str(root), config={"core": {"no_scm": True}}) as repository:
+    with dvc.repo.Repo(str(root), config={"core": {"no_scm": True}}) as repository:
         return VAULT in repository.config["remote"]
 
 
