@@ -1,8 +1,11 @@
 """The fuzz suite shows doors what it should, and notices a door that breaks."""
 
+import contextlib
+import itertools
+
 import numpy as np
 
-from benchmarks.fuzz import attend, file_doors, mutated, party_doors
+from benchmarks.fuzz import Refused, attend, file_doors, mutated, party_doors
 from terrine.errors import InputError
 
 
@@ -25,7 +28,10 @@ def test_a_refusal_is_none_and_everything_else_is_counted():
 
 
 def test_a_few_inputs_for_each_door_of_frames_and_files_are_taken_or_refused(tmp_path):
-    for name, door, seeds in (*party_doors(), *file_doors(tmp_path)):
+    for name, door, seeds in itertools.chain(party_doors(), file_doors(tmp_path)):
         for seed in seeds:
-            door(seed)
+            with contextlib.suppress(
+                *[Refused] * name.startswith("requests to")
+            ):  # their paths follow from the content
+                door(seed)
         assert attend(name, door, seeds, 15, 1)[1] == {}, name

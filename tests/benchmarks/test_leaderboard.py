@@ -81,7 +81,7 @@ def test_a_leaderboard_that_was_killed_measures_only_what_is_missing(tmp_path, f
         return figures(entry, method, epsilon, seed)
 
     monkeypatch.setattr(Entry, "figures", once)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(SystemExit):
         leaderboard(tmp_path / "sets", tmp_path / "work", **options)
     assert len(json.loads((tmp_path / "work" / "leaderboard.json").read_text())["rows"]) == 2
     before = list(measured)
