@@ -122,7 +122,7 @@ def run(wheel, folder, absent, code):
 @pytest.mark.slow
 def test_the_first_example_of_the_docs_runs_with_what_the_wheel_alone_brings(wheel, tmp_path):
     absent = absent_without(wheel)
-    assert {"torchvision", "timm", "pandas", "PIL", "prefect", "mlflow", "dvc", "yaml", "grpc", "typer"} <= absent
+    assert {"torchvision", "timm", "pandas", "PIL", "prefect", "mlflow", "dvc", "yaml", "typer"} <= absent
     assert not {"torch", "numpy", "sklearn", "pydantic", "sqlalchemy"} & absent
     page = str(REPOSITORY / "docs" / "library.md")
     said = run(wheel, tmp_path, absent | {"tasks", "flows"}, EXAMPLE.format(wheel=str(wheel), page=page))
@@ -159,7 +159,7 @@ def test_who_receives_a_release_checks_it_with_what_its_extra_brings(wheel, tmp_
     (tmp_path / "site.pem").write_bytes(public_pem(key.public_key()))
     verify = COMMAND.format(arguments=["verify", "release", "--key", "site.pem"])
     absent = absent_without(wheel, ("statement",))
-    assert {"mlflow", "dvc", "prefect", "PIL", "pandas", "grpc"} <= absent
+    assert {"mlflow", "dvc", "prefect", "PIL", "pandas"} <= absent
     said = run(wheel, tmp_path, absent, verify)
     assert said.returncode == 0, said.stdout + said.stderr
     assert "Nothing is wrong." in said.stdout
