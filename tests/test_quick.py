@@ -9,7 +9,7 @@ from tests.quick import REPOSITORY, changed_files, near
     ("changed", "first"),
     [
         ("terrine/privacy/accounting/gaussian.py", "tests/terrine/privacy/accounting/test_gaussian.py"),
-        ("terrine/data/partition.py", "tests/terrine/library/test_names.py"),
+        ("terrine/data/partition.py", "tests/terrine/data/test_partition.py"),
         ("tasks/config/presets.py", "tests/tasks/config/test_presets.py"),
         ("constraints.txt", "tests/test_habits.py"),
         ("tests/test_habits.py", "tests/test_habits.py"),
