@@ -45,8 +45,8 @@ from terrine.measures import balanced_accuracy, macro_auc
 from terrine.measures.classes import calibration_error
 from terrine.planning import Plan, knowing, plan, signal_of_sums
 from terrine.privacy.accounting.gaussian import mu_of, mu_squared
-from terrine.privacy.clipped_sum import ClippedMean
 from terrine.privacy.noise import ReplayNoise
+from terrine.privacy.noised_sum import ClippedMean
 from terrine.students.answers import histogram_answers
 from terrine.students.linear import fit
 

@@ -1,7 +1,7 @@
 """DP-FedAvg of linear heads on frozen features: what the same parties could train together instead of voting.
 
 Every round each party starts from the common head, takes some gradient steps on its own records and hands in the
-difference. The clipped sum of the differences is released with noise (`terrine.privacy.clipped_sum`; McMahan et al.
+difference. The clipped sum of the differences is released with noise (`terrine.privacy.noised_sum`; McMahan et al.
 2018, with every party in every round). The next round starts from the released sum, so rounds compose adaptively.
 
 Accounting, exact. The unit is the one of PATE: one record, which lies with one party. Exchanging, adding or removing
@@ -20,8 +20,8 @@ from torch import Tensor
 from terrine.determinism.parallel import side_by_side
 from terrine.heads import LinearHead
 from terrine.privacy.accounting.events import Event, RepeatedEvent
-from terrine.privacy.clipped_sum import ClippedSum, noise_multiplier_for
 from terrine.privacy.noise import NoiseSource
+from terrine.privacy.noised_sum import ClippedSum, noise_multiplier_for
 
 _BLOCK_BYTES = 2**25  # features of the parties that are trained in one part
 

@@ -34,8 +34,8 @@ from terrine.heads import predict
 from terrine.models.backbone import as_float
 from terrine.models.released_statistics import bound_for, statistics_from, unit_vectors
 from terrine.planning import QUERIES, advise, plan
-from terrine.privacy.clipped_sum import ClippedMean
 from terrine.privacy.noise import ReplayNoise
+from terrine.privacy.noised_sum import ClippedMean
 from terrine.students.answers import histogram_answers
 from terrine.students.linear import fit
 from terrine.teachers.linear import train_heads, vote

@@ -47,8 +47,8 @@ from terrine.privacy.accounting.calibrate import calibrate
 from terrine.privacy.accounting.events import Event, compose, laplace_answers
 from terrine.privacy.accounting.gaussian import epsilon_of, mu_of, mu_squared
 from terrine.privacy.accounting.pricing import claimed_by_moments, price
-from terrine.privacy.clipped_sum import ClippedSum, noise_multiplier_for
 from terrine.privacy.noise import ReplayNoise
+from terrine.privacy.noised_sum import ClippedSum, noise_multiplier_for
 from terrine.queries import Queries
 from terrine.students.answers import histogram_answers, label_answers
 from terrine.students.linear import fit

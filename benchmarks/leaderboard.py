@@ -41,8 +41,8 @@ from terrine.planning import Plan, plan
 from terrine.privacy.accounting.events import RepeatedEvent, compose, vote_answer
 from terrine.privacy.accounting.gaussian import mu_of, mu_squared, round_up
 from terrine.privacy.accounting.pricing import price
-from terrine.privacy.clipped_sum import ClippedMean
 from terrine.privacy.noise import ReplayNoise
+from terrine.privacy.noised_sum import ClippedMean
 
 DELTA = 1e-5
 FEATURES, MOMENTS = 100, 0.05

@@ -19,7 +19,7 @@ from terrine.data.partition import dirichlet, iid
 from terrine.heads import predict
 from terrine.measures import balanced_accuracy, macro_auc
 from terrine.planning import plan
-from terrine.privacy.clipped_sum import ClippedMean
+from terrine.privacy.noised_sum import ClippedMean
 
 MOST_FEATURES = 200
 ENSEMBLES = {

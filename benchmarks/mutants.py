@@ -56,7 +56,7 @@ PRIVACY_TESTS = (
     "tests/tasks/parties/test_accuracy.py",
     "tests/tasks/pipeline/test_new_dataset.py",
     "tests/tasks/runtime/test_account_histories.py",
-    "tests/tasks/runtime/test_identity.py",
+    "tests/tasks/runtime/test_release_identity.py",
     "tests/tasks/runtime/test_accounts.py",
     "tests/tasks/runtime/test_parameters.py",
     "tests/tasks/runtime/test_releases.py",

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.cells import common_options, datasets
-from tasks.pipeline.accounting import Question, account
+from tasks.pipeline.vote_costs import Question, account
 from tasks.tools.vote_files import read_histograms
 from terrine.aggregation.gnmax import ConfidentGNMax
 from terrine.privacy.accounting.data_dependent import gnmax_rdp, log_p_answered, log_q_gnmax, summed

@@ -42,9 +42,9 @@ from tasks.config.presets import derive, project_root, resolve, shown_assignment
 from tasks.config.values import read_yaml
 from tasks.reports.accuracy import known_accuracy
 from tasks.reports.statement_page import read_statement
-from tasks.runtime.graph import Pipeline
 from tasks.runtime.progress import timings
 from tasks.runtime.run import Run, open_run
+from tasks.runtime.stage_graph import Pipeline
 from tasks.runtime.store import Folders, read_json
 from tasks.transcription.graph import pipeline_of
 from terrine.errors import SettingError, TerrineError, did_you_mean

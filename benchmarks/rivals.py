@@ -42,8 +42,8 @@ from terrine.data.partition import dirichlet, iid
 from terrine.heads import LinearHead, predict
 from terrine.planning import plan
 from terrine.privacy.accounting.gaussian import mu_of, mu_squared
-from terrine.privacy.clipped_sum import ClippedMean
 from terrine.privacy.noise import ReplayNoise
+from terrine.privacy.noised_sum import ClippedMean
 from terrine.teachers.linear import LinearHeads, train_heads, vote
 
 DATA = {

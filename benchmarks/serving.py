@@ -35,8 +35,8 @@ from terrine.models.backbone import Backbone, features_in_batches
 from terrine.models.released_statistics import bound_for, set_statistics, statistics_from, unit_vectors
 from terrine.planning import plan
 from terrine.ports import free_ports
-from terrine.privacy.clipped_sum import ClippedMean
 from terrine.privacy.noise import ReplayNoise
+from terrine.privacy.noised_sum import ClippedMean
 from terrine.students.answers import histogram_answers
 from terrine.students.linear import fit
 

@@ -27,8 +27,8 @@ from terrine.aggregation.records import Records
 from terrine.aggregation.sums import Sums, mu_left
 from terrine.privacy.accounting.events import compose
 from terrine.privacy.accounting.gaussian import mu_squared
-from terrine.privacy.clipped_sum import ClippedMean
 from terrine.privacy.noise import ReplayNoise
+from terrine.privacy.noised_sum import ClippedMean
 
 DELTA = 1e-5
 EPSILONS = (1, 2, 6)

@@ -35,7 +35,7 @@ from tasks.runtime.run import Run
 from tasks.runtime.store import link, read_json
 from tasks.transcription.clients import read_manifest
 from terrine.models.architecture import build_backbone
-from terrine.privacy.clipped_sum import noise_multiplier_for
+from terrine.privacy.noised_sum import noise_multiplier_for
 from terrine.teachers.linear import LinearHeads
 from terrine.teachers.network_training import Classifier
 from terrine.transcription.annotation import DataAnnotation

@@ -29,8 +29,8 @@ from flows.site_policy import check_overrides
 from flows.stages import run_stage, run_stages
 from tasks.config.presets import derive, project_root, resolve, selected_run, shown_assignment
 from tasks.reports.summary import for_anybody
-from tasks.runtime.graph import PARAMETERS
 from tasks.runtime.run import open_run
+from tasks.runtime.stage_graph import PARAMETERS
 from tasks.transcription.graph import pipeline_of
 from terrine.errors import SettingError, TerrineError
 

@@ -17,13 +17,13 @@ from tasks.pipeline.graph import MAIN
 from tasks.pipeline.mlflow_runs import tracked
 from tasks.runtime.accounts import budget_explained
 from tasks.runtime.code import write_code
-from tasks.runtime.graph import PARAMETERS, Pipeline, Stage, load
 from tasks.runtime.locks import making, when_alone
 from tasks.runtime.origin import check_records
 from tasks.runtime.parameters import write_parameters
 from tasks.runtime.progress import CURRENT, measured, progress_reporter
 from tasks.runtime.reuse import reuse_outputs, share_outputs
 from tasks.runtime.run import Run, open_run
+from tasks.runtime.stage_graph import PARAMETERS, Pipeline, Stage, load
 from tasks.runtime.store import Folders, leftovers_of_project, leftovers_of_run, remove_leftovers
 from tasks.runtime.versioning import changed_stages, commit, is_changed, refresh, select
 from tasks.transcription.graph import TRANSCRIPTION, pipeline_of

@@ -27,8 +27,8 @@ from terrine.aggregation.release import (
 from terrine.aggregation.votes import histograms_of
 from terrine.errors import ArtefactError, SettingError
 from terrine.privacy.facts import Examples, Facts
-from terrine.privacy.ledger.identity import account_of, keyed_digest, load_or_create_key, release_identity
 from terrine.privacy.ledger.ledger import Ledger as SiteLedger
+from terrine.privacy.ledger.site_key import account_of, keyed_digest, load_or_create_key, release_identity
 from terrine.privacy.ledger.task import Task
 from terrine.privacy.noise import SecureNoise
 from terrine.privacy.statement import PrivacyStatement

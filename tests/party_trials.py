@@ -266,8 +266,8 @@ def plain_answers(terms, votes, seed=SEED, gone=None):
 
     gone: by name, from which round on a party was away.
     """
-    from terrine.privacy.clipped_sum import add_noise
     from terrine.privacy.noise import ReplayNoise
+    from terrine.privacy.noised_sum import add_noise
 
     if (sums := terms.fixed_point) is not None:
         noise, descent, opened = ReplayNoise(seed), sums.course.descent(sums.length), []

@@ -64,8 +64,8 @@ def account(
 
     Nothing is released and nothing is charged. Without a file, the command finds the noise for --epsilon and --answers.
     """
-    from tasks.pipeline.accounting import Question
-    from tasks.pipeline.accounting import account as account_votes
+    from tasks.pipeline.vote_costs import Question
+    from tasks.pipeline.vote_costs import account as account_votes
     from tasks.tools.vote_files import read_answered, read_histograms
     from terrine.privacy.accounting.calibrate import calibrate
     from terrine.privacy.accounting.gaussian import round_up

@@ -59,9 +59,9 @@ def run(
     from tasks.config.presets import derive, project_root, selected_run
     from tasks.pipeline.dataset import tell_changed_records
     from tasks.reports.summary import costs
-    from tasks.runtime.graph import load
     from tasks.runtime.naming import name_run
     from tasks.runtime.run import open_run
+    from tasks.runtime.stage_graph import load
     from tasks.runtime.versioning import changed_stages, select
 
     root, console = project_root(), printer(soft_wrap=True)
@@ -97,8 +97,8 @@ def run(
 
 def log_again(run: Run) -> None:
     """Log a complete run to MLflow if that failed when it was made."""
-    from tasks.runtime.graph import load
     from tasks.runtime.locks import making
+    from tasks.runtime.stage_graph import load
     from tasks.transcription.graph import pipeline_of
 
     if not (run.folders.private / "tracking.json").is_file():

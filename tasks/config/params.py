@@ -9,8 +9,8 @@ from typing import Any, Literal, get_args, get_origin
 from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from tasks.config.listing import list_settings
+from tasks.config.other_sections import Collaboration, Evaluation, Pretraining, Queries, Runner, Tracking
 from tasks.config.privacy import WITH_MOMENTS, LedgerSettings, Privacy
-from tasks.config.sections import Collaboration, Evaluation, Pretraining, Queries, Runner, Tracking
 from tasks.config.values import flat, merge, read_yaml
 from terrine.aggregation.gnmax import GaussianHistogram
 from terrine.aggregation.mechanism import MECHANISMS

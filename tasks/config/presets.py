@@ -26,7 +26,7 @@ from tasks.config.params import AUTO, FAMILIES, Params, lay_over, published, val
 from tasks.config.values import as_document, as_yaml, digest, flat, parse_assignment, parse_assignments, read_yaml
 from terrine.errors import SettingError, did_you_mean
 from terrine.files import write_text
-from terrine.privacy.ledger.identity import keyed_digest, load_or_create_key
+from terrine.privacy.ledger.site_key import keyed_digest, load_or_create_key
 
 PRESETS = "experiments"
 NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,59}")

@@ -36,7 +36,7 @@ from pydantic import Field
 
 from terrine.errors import InputError, SettingError, TerrineError
 from terrine.files import atomic_file, private_folder
-from terrine.privacy.ledger.identity import canonical_json
+from terrine.privacy.ledger.site_key import canonical_json
 
 KEY, TLS_KEY, CERTIFICATE = "key.pem", "tls-key.pem", "certificate.pem"
 WINDOW = 900

@@ -19,10 +19,10 @@ from terrine.privacy.accounting.events import to_json
 from terrine.privacy.accounting.gaussian import round_up
 from terrine.privacy.accounting.pricing import price
 from terrine.privacy.ledger.account import check_together
-from terrine.privacy.ledger.identity import account_of, canonical_json, keyed_digest, load_or_create_key
 from terrine.privacy.ledger.ledger import Ledger, StoredRelease
 from terrine.privacy.ledger.people import People
 from terrine.privacy.ledger.release_protocol import Reservation
+from terrine.privacy.ledger.site_key import account_of, canonical_json, keyed_digest, load_or_create_key
 from terrine.privacy.ledger.task import Task
 from terrine.privacy.noise import NoiseSource, ReplayNoise, SecureNoise, check_slack
 

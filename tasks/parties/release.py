@@ -22,7 +22,7 @@ from tasks.parties.submit import Given
 from tasks.parties.terms import Teaching, Terms, certain, checked
 from tasks.parties.trial import GUARDIAN, STUDENT, lay_out, run_trial, teachers_of_parties, with_keys
 from tasks.runtime.accounts import PEOPLE, open_account, stored_people
-from tasks.runtime.identity import Inputs
+from tasks.runtime.release_identity import Inputs
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_json, write_json
 from tasks.runtime.task import task_of

@@ -33,8 +33,8 @@ from tasks.pipeline.public_inputs import about_records
 from tasks.pipeline.sums import release_sums
 from tasks.reports.statement_page import write_statement
 from tasks.runtime.accounts import ledger_account, noise_source, open_account, site_key, stored_people
-from tasks.runtime.identity import Inputs, about_release, check_queries, record_data_change, remembered
 from tasks.runtime.origin import check_made
+from tasks.runtime.release_identity import Inputs, about_release, check_queries, record_data_change, remembered
 from tasks.runtime.releases import (
     about_counting,
     about_order,

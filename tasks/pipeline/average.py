@@ -20,7 +20,7 @@ from tasks.artefacts.records import in_groups
 from tasks.artefacts.teachers import group_name, inputs_of_teachers, records_of, teacher_context
 from tasks.config.values import digest
 from tasks.runtime.accounts import ledger_account, release_at_price
-from tasks.runtime.identity import Inputs, record_data_change, remembered
+from tasks.runtime.release_identity import Inputs, record_data_change, remembered
 from tasks.runtime.releases import CENTRE, averaging_of, check_releases, identity_in_ledger, noise_of
 from tasks.runtime.run import Run
 from tasks.runtime.step import step

@@ -8,8 +8,8 @@ from typing import Any
 from tasks.artefacts.records import load_dataset, write_dataset
 from tasks.config.values import digest
 from tasks.runtime.accounts import check_people, people_in, site_key
-from tasks.runtime.identity import record_file_change
 from tasks.runtime.origin import laid_down_by
+from tasks.runtime.release_identity import record_file_change
 from tasks.runtime.run import Run
 from tasks.runtime.step import step
 from tasks.runtime.store import write_json

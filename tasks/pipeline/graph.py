@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tasks.config.params import Params
-from tasks.runtime.graph import PARAMETERS, Pipeline, Stage
+from tasks.runtime.stage_graph import PARAMETERS, Pipeline, Stage
 
 HEAD = """\
 # The pipeline of the default run, which params.yaml names. Generated from tasks/pipeline/graph.py:
@@ -134,7 +134,7 @@ MAIN = Pipeline(
         ),
         Stage(
             "report",
-            tasks="tasks.pipeline.report:write_report tasks.pipeline.tracking:log_run",
+            tasks="tasks.pipeline.report:write_report tasks.pipeline.mlflow_logging:log_run",
             code="tasks/reports",
             settings="tracking",
             needs="release/accuracy.json release/privacy.json release/answers release/student private/evaluation.json"

@@ -2,7 +2,7 @@
 
 The duration and the failure of a run depend on private records. So only a run with `tracking.private_metrics` (of a
 public benchmark) has an MLflow run from its start, and keeps it as FAILED or KILLED if a stage fails. Any other gets
-its MLflow run when it is finished (`tasks.pipeline.tracking`).
+its MLflow run when it is finished (`tasks.pipeline.mlflow_logging`).
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 from tasks.config.presets import reproduce_command, resolve
 from tasks.runtime.code import code_version
-from tasks.runtime.graph import PARAMETERS
 from tasks.runtime.locks import of_project
 from tasks.runtime.run import Run
+from tasks.runtime.stage_graph import PARAMETERS
 from tasks.runtime.store import read_json, write_json
 from terrine.files import sync_file, sync_folder
 from terrine.locks import locked

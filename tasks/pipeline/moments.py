@@ -1,6 +1,6 @@
 """The moments of a run's private images: released once, with noise, so that an answer need not depend on its company.
 
-`aggregate` releases them before the answers (`terrine.models.released_statistics`, `terrine.privacy.clipped_sum`), for
+`aggregate` releases them before the answers (`terrine.models.released_statistics`, `terrine.privacy.noised_sum`), for
 the share `privacy.moments` of the run's budget, under an identity of their own: runs that differ in what comes after
 the backbone share them. What follows from them lies beside the answers, and the student carries it.
 """
@@ -16,7 +16,7 @@ import numpy as np
 from tasks.artefacts.images import read_backbone
 from tasks.artefacts.records import protected_units, read_dataset
 from tasks.runtime.accounts import release_at_price, site_key
-from tasks.runtime.identity import record_data_change, remembered
+from tasks.runtime.release_identity import record_data_change, remembered
 from tasks.runtime.releases import identity_in_ledger, moments_of, noise_of
 from tasks.runtime.run import Run
 from tasks.runtime.store import write_tensors
@@ -25,8 +25,8 @@ from terrine.deployment.model import MOMENTS
 from terrine.models.backbone import Backbone
 from terrine.models.released_statistics import bound_for, statistics_from, unit_vectors
 from terrine.models.wavelets import ScatteringNetwork
-from terrine.privacy.clipped_sum import ClippedMean
 from terrine.privacy.ledger.ledger import StoredRelease
+from terrine.privacy.noised_sum import ClippedMean
 
 
 def release_moments(run: Run) -> StoredRelease | None:

@@ -23,7 +23,7 @@ from tasks.reports.pages import bar_rows, percent, plain, render
 from tasks.reports.partition_figures import partition_figures
 from tasks.reports.statement_page import read_statement, statement_texts
 from tasks.runtime.code import code_version
-from tasks.runtime.identity import data_changes
+from tasks.runtime.release_identity import data_changes
 from tasks.runtime.run import Run
 from tasks.runtime.step import step
 from tasks.runtime.store import read_array, read_json, read_table, write_text

@@ -33,9 +33,9 @@ from tasks.pipeline.moments import (
 from tasks.pipeline.public_inputs import about_records
 from tasks.reports.statement_page import write_statement
 from tasks.runtime.accounts import ledger_account, noise_source, release_at_price
-from tasks.runtime.identity import Inputs, about_release, check_queries, record_data_change, remembered
 from tasks.runtime.parameters import refuse_hopeless_sums
 from tasks.runtime.progress import progress_reporter
+from tasks.runtime.release_identity import Inputs, about_release, check_queries, record_data_change, remembered
 from tasks.runtime.releases import about_counting, about_order, assurance, check_releases, spent_on_inputs
 from tasks.runtime.run import Run
 from tasks.runtime.store import (

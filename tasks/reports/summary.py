@@ -16,8 +16,8 @@ from tasks.reports.accuracy import (
     shown_measure,
 )
 from tasks.reports.statement_page import read_statement
-from tasks.runtime.identity import data_changes
 from tasks.runtime.progress import timings
+from tasks.runtime.release_identity import data_changes
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_json
 from terrine.privacy.facts import told

@@ -20,9 +20,9 @@ from terrine.determinism.randomness import derive_seed
 from terrine.errors import BudgetError, typed
 from terrine.privacy.accounting.events import Event
 from terrine.privacy.accounting.gaussian import round_up
-from terrine.privacy.ledger.identity import account_of, keyed_digest, load_or_create_key
 from terrine.privacy.ledger.ledger import Ledger, StoredRelease
 from terrine.privacy.ledger.people import PUBLIC, People
+from terrine.privacy.ledger.site_key import account_of, keyed_digest, load_or_create_key
 from terrine.privacy.ledger.site_registry import SiteRegistry
 from terrine.privacy.ledger.task import Task
 from terrine.privacy.noise import NoiseSource, ReplayNoise, SecureNoise

@@ -15,8 +15,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from tasks.config.params import FAMILIES
-from tasks.runtime.graph import PARAMETERS, Pipeline, Stage, sections_of
 from tasks.runtime.run import Run
+from tasks.runtime.stage_graph import PARAMETERS, Pipeline, Stage, sections_of
 from tasks.runtime.store import write_text
 
 OURS = ("terrine", "tasks")

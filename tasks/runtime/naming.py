@@ -27,8 +27,8 @@ from tasks.config.presets import (
     with_assignments,
 )
 from tasks.config.values import flat
-from tasks.runtime.identity import release_digest
 from tasks.runtime.locks import locked, of_project
+from tasks.runtime.release_identity import release_digest
 from tasks.runtime.store import Folders, write_text
 from terrine.errors import SettingError, typed
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from tasks.config.params import Params
 from tasks.config.values import digest
-from tasks.runtime.identity import PLACES
+from tasks.runtime.release_identity import PLACES
 from tasks.runtime.run import Run
 from terrine.errors import ArtefactError
 

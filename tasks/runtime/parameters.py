@@ -20,10 +20,10 @@ from tasks.config.params import Params, public_parameters, validate
 from tasks.config.presets import values_of
 from tasks.config.values import as_document, as_yaml, digest
 from tasks.runtime.accounts import ledger_account, ledger_before, people_in, release_at_price
-from tasks.runtime.graph import AUTOMATIC, CHOSEN
-from tasks.runtime.identity import PLACES
+from tasks.runtime.release_identity import PLACES
 from tasks.runtime.releases import check_releases, identity_in_ledger, noise_of, noise_on_count
 from tasks.runtime.run import SPLIT_SEED, Run
+from tasks.runtime.stage_graph import AUTOMATIC, CHOSEN
 from tasks.runtime.store import Folders, read_json, write_json, write_text
 from tasks.runtime.task import source_of, task_from
 from terrine.data.partition import refuse_no_groups

@@ -14,20 +14,20 @@ from typing import Any
 
 from tasks.config.params import Params
 from tasks.runtime.accounts import budget_explained, ledger_account, noise_source, open_account
-from tasks.runtime.identity import OF_TASK, Kind, identity_of
+from tasks.runtime.release_identity import OF_TASK, Kind, identity_of
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_json, write_json
 from tasks.runtime.task import task_of
 from terrine.errors import ArtefactError
 from terrine.planning import noise_of_count
 from terrine.privacy.accounting.events import Event, NonPrivateEvent, compose, count_of_units
-from terrine.privacy.clipped_sum import ClippedMean
 from terrine.privacy.facts import Record
 from terrine.privacy.ledger.account import Account, check_together
 from terrine.privacy.ledger.ledger import Ledger
 from terrine.privacy.ledger.task import Task
 from terrine.privacy.noise import NoiseKind, NoiseSource
 from terrine.privacy.noised_accuracy import NoisedAccuracy
+from terrine.privacy.noised_sum import ClippedMean
 from terrine.teachers.averaging.private import PrivateAveraging, calibrated
 
 CENTRE = -1

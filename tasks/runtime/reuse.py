@@ -13,9 +13,9 @@ from pathlib import Path
 
 from tasks.config.values import digest
 from tasks.runtime.code import code_digest
-from tasks.runtime.graph import Stage
 from tasks.runtime.locks import locked, of_project
 from tasks.runtime.run import Run
+from tasks.runtime.stage_graph import Stage
 from tasks.runtime.store import atomic_folder, link, read_json, write_json
 from terrine.errors import ArtefactError
 from terrine.files import file_digest

@@ -24,9 +24,9 @@ from tasks.config import presets
 from tasks.config.presets import complete, is_default
 from tasks.config.values import read_yaml
 from tasks.runtime.code import write_code
-from tasks.runtime.graph import RUNS, Pipeline, has_vault
 from tasks.runtime.locks import FOLDER, locked, making, of_project
 from tasks.runtime.run import Run
+from tasks.runtime.stage_graph import RUNS, Pipeline, has_vault
 from tasks.runtime.store import Folders, write_text
 from terrine.errors import ArtefactError, SettingError
 from terrine.files import private_folder

@@ -37,7 +37,7 @@ from terrine.privacy.accounting.events import (
     from_json,
     of_several,
 )
-from terrine.privacy.clipped_sum import ClippedMean, ClippedSum
+from terrine.privacy.noised_sum import ClippedMean, ClippedSum
 from terrine.teachers.averaging.private import CENTRE_CLIP
 
 if TYPE_CHECKING:

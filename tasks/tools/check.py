@@ -17,7 +17,6 @@ from tasks.pipeline.data_remarks import RARE, Remarks, listed, remarks_on
 from tasks.pipeline.dataset import files_changed
 from tasks.pipeline.figures.released_accuracy import check_use
 from tasks.runtime.accounts import changed_settings, check_people, ledger_account, ledger_before, people_in
-from tasks.runtime.identity import Kind
 from tasks.runtime.parameters import (
     as_planned,
     hopeless,
@@ -27,6 +26,7 @@ from tasks.runtime.parameters import (
     surveyed,
     surveyed_task,
 )
+from tasks.runtime.release_identity import Kind
 from tasks.runtime.releases import (
     Release,
     accuracy_of,

@@ -18,8 +18,8 @@ from terrine.errors import LedgerError, SettingError, did_you_mean
 from terrine.privacy.accounting.events import from_json
 from terrine.privacy.accounting.gaussian import round_up
 from terrine.privacy.accounting.pricing import price
-from terrine.privacy.ledger.identity import account_of
 from terrine.privacy.ledger.ledger import Ledger, load_or_create_key
+from terrine.privacy.ledger.site_key import account_of
 from terrine.privacy.ledger.snapshot import LedgerSnapshot
 
 

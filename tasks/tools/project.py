@@ -19,7 +19,7 @@ from packaging.requirements import Requirement
 
 from tasks.config.presets import PRESETS, project_root, selected_run
 from tasks.pipeline.graph import HEAD, MAIN
-from tasks.runtime.graph import has_vault
+from tasks.runtime.stage_graph import has_vault
 from terrine.errors import SettingError, TerrineError
 from terrine.files import write_text
 

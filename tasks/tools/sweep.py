@@ -20,12 +20,12 @@ import yaml
 from tasks.config.params import Params
 from tasks.config.presets import derive, resolve, shown_assignment
 from tasks.config.values import digest
+from tasks.pipeline.mlflow_logging import log_run
 from tasks.pipeline.mlflow_runs import attempt, open_experiment
-from tasks.pipeline.tracking import log_run
 from tasks.reports.accuracy import released_accuracy, shown_accuracy
 from tasks.runtime.accounts import noise_source, open_account
-from tasks.runtime.identity import release_digest
 from tasks.runtime.parameters import foreseen, settled, settled_before, surveyed, surveyed_task
+from tasks.runtime.release_identity import release_digest
 from tasks.runtime.releases import Release, releases_of, said_of, unpaid
 from tasks.runtime.run import Run, open_run, refuse_transcription
 from tasks.runtime.store import Folders, read_json

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tasks.config.params import Params
 from tasks.pipeline.graph import MAIN
-from tasks.runtime.graph import PARAMETERS, Pipeline, Stage
+from tasks.runtime.stage_graph import PARAMETERS, Pipeline, Stage
 
 
 def _clients_are_spread(params: Params) -> bool:

@@ -13,7 +13,7 @@ import numpy as np
 
 from tasks.artefacts.records import read_dataset
 from tasks.runtime.accounts import ledger_account, open_registered, site_key, stored_people
-from tasks.runtime.identity import Kind, about_release, identity_of
+from tasks.runtime.release_identity import Kind, about_release, identity_of
 from tasks.runtime.releases import record_facts
 from tasks.runtime.run import Run
 from tasks.runtime.task import task_of
@@ -23,8 +23,8 @@ from terrine.errors import LedgerError, SettingError
 from terrine.files import file_digest
 from terrine.privacy.accounting.events import Event, NonPrivateEvent
 from terrine.privacy.facts import Facts
-from terrine.privacy.ledger.identity import keyed_digest
 from terrine.privacy.ledger.ledger import Ledger, StoredRelease
+from terrine.privacy.ledger.site_key import keyed_digest
 from terrine.privacy.ledger.task import Task
 from terrine.privacy.noise import NoiseKind, NoiseSource, ReplayNoise, SecureNoise, delta_slack
 from terrine.privacy.randomised_response import ReplayResponse, ResponseSource, SecureResponse

@@ -10,13 +10,13 @@ from rich.text import Text
 
 from tasks.config.presets import read_preset
 from tasks.config.values import flat
+from tasks.pipeline.mlflow_logging import log_finished
 from tasks.pipeline.report import evaluation, shown_parameters
-from tasks.pipeline.tracking import log_finished
 from tasks.reports.charts import png_data_uri
 from tasks.reports.pages import render
 from tasks.reports.statement_page import read_statement, statement_texts
 from tasks.reports.summary import result_lines
-from tasks.runtime.identity import data_changes
+from tasks.runtime.release_identity import data_changes
 from tasks.runtime.run import Run
 from tasks.runtime.step import step
 from tasks.runtime.store import read_json, write_text

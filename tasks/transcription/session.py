@@ -26,8 +26,8 @@ from torch import Tensor
 from tasks.config.values import digest
 from tasks.pipeline.student import told_of_reading
 from tasks.reports.statement_page import write_statement
-from tasks.runtime.identity import Inputs, record_data_change, remembered
 from tasks.runtime.progress import progress_reporter
+from tasks.runtime.release_identity import Inputs, record_data_change, remembered
 from tasks.runtime.run import Run
 from tasks.runtime.step import step
 from tasks.runtime.store import (

@@ -15,8 +15,8 @@ from tasks.artefacts.records import dealt_by, read_assignment, read_dataset
 from tasks.config.values import digest
 from tasks.pipeline.partition import deal_records
 from tasks.runtime.accounts import site_key
-from tasks.runtime.identity import record_data_change, remembered
 from tasks.runtime.origin import check_made
+from tasks.runtime.release_identity import record_data_change, remembered
 from tasks.runtime.run import Run
 from tasks.runtime.step import step
 from tasks.runtime.store import (

@@ -23,8 +23,8 @@ from terrine.aggregation.gradient_rounds import RoundSchedule
 from terrine.aggregation.records import STEP, Floats, Steps
 from terrine.errors import InputError
 from terrine.privacy.accounting.events import Event
-from terrine.privacy.clipped_sum import common_step, noise_in_steps
 from terrine.privacy.noise import NoiseSource
+from terrine.privacy.noised_sum import common_step, noise_in_steps
 
 _LARGEST = 2**63 - 2**55
 

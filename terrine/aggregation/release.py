@@ -19,8 +19,8 @@ from terrine.aggregation.mechanism import NOTHING, Mechanism
 from terrine.aggregation.votes import HistogramArray, IntegerArray
 from terrine.privacy.accounting.events import Event, NonPrivateEvent, compose
 from terrine.privacy.facts import Facts
-from terrine.privacy.ledger.identity import keyed_digest
 from terrine.privacy.ledger.people import People
+from terrine.privacy.ledger.site_key import keyed_digest
 from terrine.privacy.ledger.task import Task
 from terrine.privacy.noise import NoiseSource, check_slack, delta_slack
 from terrine.privacy.statement import PrivacyStatement, PublicInput, released_per_class
@@ -132,7 +132,7 @@ def release_histograms(
         ledger: Where `account` is registered.
         histograms: int64 [queries, classes], rows summing to the number of teachers.
         account: Whose budget it draws on.
-        release_id: A function of public things alone (`terrine.privacy.ledger.identity.release_identity`).
+        release_id: A function of public things alone (`terrine.privacy.ledger.site_key.release_identity`).
         epsilon: The release's own budget, for what was spent `before`, too.
         inputs: Digests of what is drawn from; sealed with the release.
         rounds: See `answer_in_rounds`, as for `adviser`.

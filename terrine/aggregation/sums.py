@@ -27,8 +27,8 @@ from terrine.aggregation.mechanism import NOTHING, Aggregation, budget_after
 from terrine.aggregation.records import STEP, Floats, Records
 from terrine.errors import SettingError
 from terrine.privacy.accounting.events import Event
-from terrine.privacy.clipped_sum import add_noise
 from terrine.privacy.noise import NoiseSource
+from terrine.privacy.noised_sum import add_noise
 from terrine.settings import Field
 
 ROOM = 1 - 1e-9

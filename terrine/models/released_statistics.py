@@ -3,7 +3,7 @@
 The log coefficients of private images have other means and deviations than those of the public images that the backbone
 was fitted to. Under `current` statistics every batch brings its own, and an answer depends on its company. This module
 makes of the images of each unit one bounded vector, whose mean over all units, with noise
-(`terrine.privacy.clipped_sum`), gives statistics that hold for every image by itself.
+(`terrine.privacy.noised_sum`), gives statistics that hold for every image by itself.
 
 Let z be the log coefficients [D] of an image, standardised by the backbone's own statistics, which are public. The
 image's vector is

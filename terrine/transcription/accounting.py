@@ -22,8 +22,8 @@ from terrine.privacy.accounting.events import (
 )
 from terrine.privacy.accounting.gaussian import round_up
 from terrine.privacy.accounting.pricing import price
-from terrine.privacy.clipped_sum import noise_multiplier_for
 from terrine.privacy.noise import check_slack
+from terrine.privacy.noised_sum import noise_multiplier_for
 from terrine.transcription.settings import Transcription
 
 _SEARCH = 60

@@ -61,8 +61,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from terrine.errors import InputError, SettingError
-from terrine.privacy.clipped_sum import ClippedSum
 from terrine.privacy.noise import NoiseSource
+from terrine.privacy.noised_sum import ClippedSum
 from terrine.privacy.randomised_response import ResponseSource
 from terrine.transcription.settings import Annotation, Distillation, GradientOf
 

@@ -10,7 +10,7 @@ import yaml
 from flows.cli import app
 from tasks.config.presets import derive
 from tasks.pipeline.graph import MAIN
-from tasks.runtime.graph import VAULT
+from tasks.runtime.stage_graph import VAULT
 from tasks.runtime.store import Folders, read_json
 from terrine.errors import SettingError
 from tests.command_line import terrine

@@ -7,8 +7,8 @@ from typer.testing import CliRunner
 from flows.cli import app
 from flows.stages import run_stage
 from tasks.config.presets import derive
-from tasks.runtime.identity import data_changes
 from tasks.runtime.locks import making
+from tasks.runtime.release_identity import data_changes
 from tasks.runtime.store import Folders
 from tests.flows.conftest import set_small
 
@@ -19,7 +19,7 @@ def nothing_is_left(monkeypatch):
     monkeypatch.setattr("flows.cli.run.log_again", lambda made: None)
     monkeypatch.setattr("tasks.runtime.versioning.changed_stages", lambda *of: [])
     monkeypatch.setattr(
-        "tasks.runtime.graph.load", lambda name: lambda made: "\n".join(["what it says", *data_changes(made)])
+        "tasks.runtime.stage_graph.load", lambda name: lambda made: "\n".join(["what it says", *data_changes(made)])
     )
     monkeypatch.setattr("tasks.reports.summary.costs", lambda *of: "what it cost")
 

@@ -8,7 +8,7 @@ import pytest
 from flows.stages import run_through
 from tasks.config.params import validate
 from tasks.config.values import as_yaml
-from tasks.pipeline.tracking import log_run
+from tasks.pipeline.mlflow_logging import log_run
 from tasks.reports.comparison import compared
 from tasks.runtime.run import Run
 from tasks.runtime.store import write_text

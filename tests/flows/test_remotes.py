@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from tasks.pipeline.graph import HEAD, MAIN
-from tasks.runtime.graph import VAULT
+from tasks.runtime.stage_graph import VAULT
 from tests.conftest import REPOSITORY
 from tests.flows.conftest import command, dvc
 

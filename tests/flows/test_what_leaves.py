@@ -11,7 +11,7 @@ from flows.stages import run_stage
 from tasks.config.presets import derive, resolve
 from tasks.config.values import read_yaml
 from tasks.pipeline.graph import MAIN
-from tasks.pipeline.tracking import stage_costs
+from tasks.pipeline.mlflow_logging import stage_costs
 from tasks.reports.summary import for_anybody
 from tasks.runtime.run import Run, open_run
 from tasks.runtime.store import Folders, read_json

@@ -8,7 +8,7 @@ import yaml
 
 from tasks.config.params import Params
 from tasks.pipeline.graph import HEAD, MAIN
-from tasks.runtime.graph import load
+from tasks.runtime.stage_graph import load
 from tasks.runtime.step import Step
 from tasks.transcription.graph import TRANSCRIPTION
 

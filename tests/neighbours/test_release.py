@@ -12,13 +12,14 @@ from flows.stages import carry_out, run_through
 from tasks.artefacts.released import sums_over_records
 from tasks.config.params import public_parameters, validate
 from tasks.config.values import as_yaml, merge
-from tasks.pipeline import mlflow_runs, tracking
+from tasks.pipeline import mlflow_logging as tracking
+from tasks.pipeline import mlflow_runs
 from tasks.pipeline.graph import MAIN
 from tasks.pipeline.sums import records_of
-from tasks.runtime import identity
+from tasks.runtime import release_identity as identity
 from tasks.runtime.accounts import open_account
-from tasks.runtime.identity import data_changes
 from tasks.runtime.progress import measured
+from tasks.runtime.release_identity import data_changes
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_json, write_text
 from terrine.aggregation import release

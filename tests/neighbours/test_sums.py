@@ -11,7 +11,7 @@ from tasks.artefacts import features
 from tasks.auditing.neighbours import audit_neighbours
 from tasks.pipeline.sums import records_of
 from tasks.runtime.accounts import open_account
-from tasks.runtime.identity import data_changes
+from tasks.runtime.release_identity import data_changes
 from terrine.aggregation.gradient_rounds import JOINT, NoisyGradientDescent, RoundSchedule, numbers_of
 from terrine.aggregation.records import STEP, Records
 from terrine.privacy.noise import ReplayNoise

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.pipeline.accounting import Question, account
+from tasks.pipeline.vote_costs import Question, account
 from terrine.aggregation.adaptive_queries import NEVER
 from terrine.aggregation.mechanism import Mechanism
 from terrine.privacy.ledger.ledger import StoredRelease

@@ -31,7 +31,7 @@ from tasks.config.params import Params
 from tasks.pipeline.figures.subgroups import subgroups_of
 from tasks.reports.accuracy import shown_accuracy
 from tasks.runtime.accounts import release_at_price, site_key
-from tasks.runtime.identity import record_data_change
+from tasks.runtime.release_identity import record_data_change
 from tasks.runtime.releases import accuracy_of, identity_in_ledger, noise_of
 from tasks.runtime.run import Run
 from tasks.runtime.store import write_json

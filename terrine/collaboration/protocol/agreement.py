@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from terrine.errors import SettingError, TerrineError
-from terrine.privacy.ledger.identity import canonical_json
+from terrine.privacy.ledger.site_key import canonical_json
 
 Reveal = Literal["argmax", "histogram", "sums"]
 Spec = tuple[DTypeLike, tuple[int, ...]]

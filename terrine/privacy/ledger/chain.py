@@ -16,7 +16,7 @@ from typing import Any, Self
 from terrine.errors import LedgerError
 from terrine.files import atomic_file
 from terrine.locks import locked
-from terrine.privacy.ledger.identity import canonical_json, keyed_digest
+from terrine.privacy.ledger.site_key import canonical_json, keyed_digest
 
 _GENESIS = "0" * 64
 

@@ -37,7 +37,6 @@ from terrine.privacy.accounting.pricing import price
 from terrine.privacy.ledger.account import Account, Budget
 from terrine.privacy.ledger.chain import Row, Tip, ledger_lock
 from terrine.privacy.ledger.database import Database
-from terrine.privacy.ledger.identity import account_of, load_or_create_key, release_identity
 from terrine.privacy.ledger.people import PUBLIC, Mention, People, PeopleStore, among, distinct_values, mentioned
 from terrine.privacy.ledger.release_protocol import (
     Arrays,
@@ -48,6 +47,7 @@ from terrine.privacy.ledger.release_protocol import (
     costs_of,
 )
 from terrine.privacy.ledger.release_store import ReleaseStore
+from terrine.privacy.ledger.site_key import account_of, load_or_create_key, release_identity
 from terrine.privacy.ledger.site_registry import SiteRegistry
 from terrine.privacy.ledger.task import Task, recorded
 from terrine.privacy.ledger.transaction import LedgerTransaction, Transactions, verify, witness

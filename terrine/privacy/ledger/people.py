@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 
 from terrine.errors import LedgerError
 from terrine.files import atomic_file, private_folder
-from terrine.privacy.ledger.identity import canonical_json, keyed_digest
+from terrine.privacy.ledger.site_key import canonical_json, keyed_digest
 
 Digests = NDArray[np.uint64]
 OnColumns = Callable[[tuple[str, ...]], Digests | None]

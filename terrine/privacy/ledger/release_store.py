@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from terrine.errors import LedgerError
 from terrine.files import atomic_file, clear_after_the_dead
 from terrine.privacy.accounting.events import Event, UnsupportedEventError, from_json, to_json
-from terrine.privacy.ledger.identity import canonical_json, keyed_digest
+from terrine.privacy.ledger.site_key import canonical_json, keyed_digest
 
 Arrays = dict[str, NDArray[np.generic]]
 

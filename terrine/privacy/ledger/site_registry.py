@@ -16,8 +16,8 @@ from pathlib import Path
 
 from terrine.errors import LedgerError
 from terrine.files import private_folder
-from terrine.privacy.ledger.identity import keyed_digest, load_or_create_key
 from terrine.privacy.ledger.people import People, is_shared
+from terrine.privacy.ledger.site_key import keyed_digest, load_or_create_key
 
 _TABLES = (
     "CREATE TABLE IF NOT EXISTS claims (ledger TEXT, address TEXT, data TEXT, record TEXT, "

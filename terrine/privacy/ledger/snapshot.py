@@ -17,8 +17,8 @@ from terrine.privacy import accounting
 from terrine.privacy.accounting.events import from_json
 from terrine.privacy.ledger.account import Account, Budget
 from terrine.privacy.ledger.chain import Row
-from terrine.privacy.ledger.identity import canonical_json
 from terrine.privacy.ledger.people import Mention
+from terrine.privacy.ledger.site_key import canonical_json
 from terrine.privacy.ledger.task import Task
 
 

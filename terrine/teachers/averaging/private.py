@@ -3,7 +3,7 @@
 Algorithm 1 of Dodwadmath and Stich (2022) makes every teacher a function of every record, and the paper says that its ε
 is an assumption. Here what teachers learn from one another passes through a mechanism: in every round each teacher's
 update is clipped to norm S, and the sum is released with Gaussian noise of standard deviation zS
-(`terrine.privacy.clipped_sum`). Given everything that was released before, a record enters its own teacher alone:
+(`terrine.privacy.noised_sum`). Given everything that was released before, a record enters its own teacher alone:
 
 - it moves one update, so a released vector is (2/z)-GDP, adaptively composed over rounds;
 - after the last release it moves one vote per query, so the votes cost what they always do.
@@ -28,8 +28,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from terrine.privacy.accounting.events import Event, RepeatedEvent, compose
-from terrine.privacy.clipped_sum import ClippedSum, noise_multiplier_for
 from terrine.privacy.noise import NoiseSource
+from terrine.privacy.noised_sum import ClippedSum, noise_multiplier_for
 from terrine.teachers.averaging.ttac import Average, derived_control
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 """Averages among parties that see nothing of one another: rounds of clipped sums in secret shares, then votes.
 
 Each party clips the updates of its own teachers, adds them up in whole steps of the lattice that the noise is drawn on
-(`terrine.privacy.clipped_sum`), and splits the sum into two shares modulo 2^64. The guardian adds the noise to its
+(`terrine.privacy.noised_sum`), and splits the sum into two shares modulo 2^64. The guardian adds the noise to its
 share, the student party opens the noisy total and tells all parties what follows from it: at the end of round r the
 average of round r + 1, at the end of the last the one that teachers start from before they vote.
 
@@ -36,8 +36,8 @@ import numpy as np
 from terrine.aggregation.fixed_point import RoundIterator, SummedRounds
 from terrine.errors import InputError, SettingError
 from terrine.privacy.accounting.events import Event
-from terrine.privacy.clipped_sum import ClippedSum
 from terrine.privacy.noise import lattice_step
+from terrine.privacy.noised_sum import ClippedSum
 from terrine.teachers.averaging.private import PrivateAveraging
 from terrine.teachers.averaging.ttac import Average, server_step
 

@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 from flows.cli import app
 from terrine.errors import LedgerError, SettingError
 from terrine.privacy.accounting.events import GaussianEvent
-from terrine.privacy.ledger.identity import account_of
 from terrine.privacy.ledger.ledger import Ledger, load_or_create_key
+from terrine.privacy.ledger.site_key import account_of
 
 ANSWER = GaussianEvent(1.0, 10.0)
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tasks.config.params import Params, lay_over, validate
-from tasks.runtime.identity import release_digest
+from tasks.runtime.release_identity import release_digest
 from tasks.runtime.releases import worst_cases
 from terrine.data.findings import MEANT_FOR_CLASSES
 from terrine.errors import SettingError

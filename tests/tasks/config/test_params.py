@@ -7,9 +7,9 @@ from typing import get_args
 import pytest
 import yaml
 
+from tasks.config.other_sections import Queries
 from tasks.config.params import Params, lay_over, public_parameters, validate
 from tasks.config.privacy import LedgerSettings
-from tasks.config.sections import Queries
 from tasks.config.values import digest, flat, merge, parse_assignment, read_yaml
 from terrine.errors import SettingError
 from terrine.settings import AtHome, sections_of

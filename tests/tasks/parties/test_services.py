@@ -351,9 +351,13 @@ def test_a_party_whose_votes_were_counted_does_not_report_them_once_more(laid_ou
     """Services that both begin again would draw other noise, and the party's account is charged once."""
     site, terms, votes = laid_out()
     change(tmp_path / "party-1" / CONFIG, ledger={"account": "own", "epsilon": None})
+    remembered = tmp_path / "party-1" / "state" / CLOSED
+    remembered.parent.mkdir(exist_ok=True)
+    remembered.write_text('{"an earlier release": 3}')
     site.run()
     for name in terms.teachers:
         site.submit(name)
+    assert json.loads(remembered.read_text()).items() > {"an earlier release": 3}.items()
     for name in ("guardian", "student"):
         site.end(name)
         for lost in ("state", "ledger", "answers"):

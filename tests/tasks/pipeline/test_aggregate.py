@@ -11,7 +11,7 @@ from tasks.artefacts.teachers import teachers_made_from, votes_made_from
 from tasks.config.params import lay_over, validate
 from tasks.config.values import merge
 from tasks.pipeline import aggregate, student
-from tasks.runtime.identity import data_changes
+from tasks.runtime.release_identity import data_changes
 from tasks.runtime.releases import record_audit
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_array, read_json, read_table, write_array, write_json

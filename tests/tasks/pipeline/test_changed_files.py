@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from tasks.pipeline.dataset import SOURCE, files_changed, prepare_dataset, tell_changed_records
-from tasks.runtime.identity import data_changes
+from tasks.runtime.release_identity import data_changes
 from tests.neighbours import worlds
 from tests.neighbours.formats import FORMATS
 from tests.neighbours.runs import settle

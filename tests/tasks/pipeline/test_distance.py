@@ -7,7 +7,8 @@ from flows.stages import run_through
 from tasks.artefacts.records import read_dataset
 from tasks.config.params import validate
 from tasks.config.values import merge
-from tasks.pipeline import distance, synthesize, tracking
+from tasks.pipeline import distance, synthesize
+from tasks.pipeline import mlflow_logging as tracking
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_json, write_json
 from terrine.files import file_digest

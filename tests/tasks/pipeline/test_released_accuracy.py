@@ -9,7 +9,7 @@ from tasks.config.values import merge
 from tasks.pipeline.figures.released_accuracy import check_use_of_accuracy, held_out_units, release_accuracy
 from tasks.reports import accuracy as shown
 from tasks.runtime.accounts import open_account
-from tasks.runtime.identity import data_changes
+from tasks.runtime.release_identity import data_changes
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_json, write_json
 from terrine.data.dataset import Dataset

@@ -15,7 +15,7 @@ from tasks.reports import comparison
 from tasks.reports.comparison import compared
 from tasks.reports.summary import for_anybody, result
 from tasks.runtime.accounts import open_account
-from tasks.runtime.identity import release_digest
+from tasks.runtime.release_identity import release_digest
 from tasks.runtime.releases import record_audit
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_json, read_tensors, write_text

@@ -9,8 +9,8 @@ import torch
 from terrine.errors import SettingError
 from terrine.models.architecture import build_backbone
 from terrine.models.released_statistics import bound_for, image_vectors, set_statistics, statistics_from, unit_vectors
-from terrine.privacy.clipped_sum import ClippedMean
 from terrine.privacy.noise import lattice_step
+from terrine.privacy.noised_sum import ClippedMean
 from tests.student_folders import SIZE, images
 
 

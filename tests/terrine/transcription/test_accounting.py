@@ -8,7 +8,7 @@ from terrine.errors import BudgetError, SettingError
 from terrine.privacy.accounting.events import GaussianEvent, RandomisedResponseEvent, RepeatedEvent
 from terrine.privacy.accounting.gaussian import epsilon_of
 from terrine.privacy.accounting.pricing import price
-from terrine.privacy.clipped_sum import noise_multiplier_for
+from terrine.privacy.noised_sum import noise_multiplier_for
 from terrine.transcription.accounting import answer_for, check_budget, claimed, event_of
 from terrine.transcription.settings import Transcription
 

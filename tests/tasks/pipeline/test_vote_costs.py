@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tasks.pipeline.accounting import Question, account
+from tasks.pipeline.vote_costs import Question, account
 from tasks.tools.vote_files import read_answered, read_histograms
 from terrine.errors import InputError, SettingError
 from terrine.privacy.accounting.events import LaplaceEvent, RepeatedEvent

@@ -25,7 +25,7 @@ from tasks.runtime.run import Run
 from tasks.runtime.store import read_json, write_text
 from terrine.aggregation.release import changed_inputs, committed, partition_commitment
 from terrine.errors import ArtefactError
-from terrine.privacy.ledger.identity import release_identity
+from terrine.privacy.ledger.site_key import release_identity
 from terrine.privacy.ledger.task import Task
 
 if TYPE_CHECKING:

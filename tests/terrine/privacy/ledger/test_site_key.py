@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from terrine.errors import LedgerError
-from terrine.privacy.ledger.identity import canonical_json, keyed_digest, load_or_create_key, release_identity
+from terrine.privacy.ledger.site_key import canonical_json, keyed_digest, load_or_create_key, release_identity
 from tests.processes import CONTEXT, process
 
 KEY = bytes(range(32))

@@ -10,8 +10,8 @@ from terrine.errors import InputError, SettingError
 from terrine.privacy.accounting.events import GaussianEvent, RepeatedEvent, compose, vote_answer
 from terrine.privacy.accounting.gaussian import epsilon_of, mu_of, mu_squared
 from terrine.privacy.auditing.audit import audit_scores
-from terrine.privacy.clipped_sum import ClippedMean, ClippedSum, add_noise, noise_multiplier_for
 from terrine.privacy.noise import ReplayNoise, SecureNoise, lattice_step
+from terrine.privacy.noised_sum import ClippedMean, ClippedSum, add_noise, noise_multiplier_for
 from tests.noises import Silence
 
 

@@ -8,7 +8,8 @@ from mlflow import MlflowClient
 
 from flows.cli.run import log_again
 from tasks.config.params import validate
-from tasks.pipeline import mlflow_runs, tracking
+from tasks.pipeline import mlflow_logging as tracking
+from tasks.pipeline import mlflow_runs
 from tasks.pipeline.graph import MAIN
 from tasks.reports.accuracy import known_accuracy
 from tasks.runtime.origin import laid_down_by

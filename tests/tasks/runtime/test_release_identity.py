@@ -9,7 +9,7 @@ import pytest
 from tasks.config.params import FAMILIES, Params, validate
 from tasks.config.values import merge
 from tasks.pipeline.graph import MAIN
-from tasks.runtime.identity import _ELSEWHERE, _TASK, _UPSTREAM, OF_TASK, identity_of, release_digest, upstream
+from tasks.runtime.release_identity import _ELSEWHERE, _TASK, _UPSTREAM, OF_TASK, identity_of, release_digest, upstream
 from tasks.runtime.run import Run
 from terrine.privacy.ledger.task import Task
 from terrine.settings import sections_of
