@@ -21,7 +21,7 @@ from tasks.runtime.locks import making, when_alone
 from tasks.runtime.origin import check_records
 from tasks.runtime.parameters import write_parameters
 from tasks.runtime.progress import CURRENT, measured, progress_reporter
-from tasks.runtime.reuse import reuse_outputs, share_outputs
+from tasks.runtime.reuse import kept_folder, reuse_outputs, share_outputs
 from tasks.runtime.run import Run, open_run
 from tasks.runtime.stage_graph import PARAMETERS, Pipeline, Stage, load
 from tasks.runtime.store import Folders, leftovers_of_project, leftovers_of_run, remove_leftovers
@@ -157,9 +157,10 @@ def run_stage(root: Path, name: str, stage: str) -> None:
     with measured(run, stage), executor(settings, device, fans_out=fans_out) as execute:
         if "private/" in known.needs:
             check_records(run)
-        if not reuse_outputs(run, known):
+        kept = kept_folder(run, known)
+        if not reuse_outputs(run, known, kept):
             carry_out(known, run, execute)
-            share_outputs(run, known)
+            share_outputs(run, known, kept)
 
 
 def run_stages(

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from flows.cli.options import JsonOption
+from flows.cli.options import JsonOption, SetOption
 from flows.printing import printer
 from flows.stopping import stoppable
 from terrine.spans import seconds
@@ -29,7 +29,6 @@ party = typer.Typer(
 )
 
 ConfigOption = Annotated[Path, typer.Option("--config", help="The party's party.yaml.")]
-SetOption = Annotated[list[str] | None, typer.Option("--set", help="section.key=value.")]
 
 
 @party.command()

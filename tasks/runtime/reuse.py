@@ -24,9 +24,12 @@ WHOLE = "digests.json"
 """Digests of the artefacts that are kept beside it."""
 
 
-def reuse_outputs(run: Run, stage: Stage) -> bool:
-    """Link a stage's artefacts into a run if this or another run made them from the same inputs; return whether so."""
-    if not stage.shared or not (kept := _kept(run, stage)).is_dir():
+def reuse_outputs(run: Run, stage: Stage, kept: Path | None) -> bool:
+    """Link a stage's artefacts into a run if this or another run made them from the same inputs; return whether so.
+
+    kept: The stage's `kept_folder`.
+    """
+    if kept is None or not kept.is_dir():
         return False
     if read_json(kept / WHOLE) != [_digest_of(kept / name) for name in _names(stage)]:
         shutil.rmtree(kept, ignore_errors=True)  # damaged since, or changed through a link in a run's folder
@@ -36,10 +39,13 @@ def reuse_outputs(run: Run, stage: Stage) -> bool:
     return True
 
 
-def share_outputs(run: Run, stage: Stage) -> None:
-    """Keep what a stage made for runs with the same inputs."""
-    if stage.shared:
-        with locked(of_project(run.root, "shared")), atomic_folder(_kept(run, stage)) as folder:
+def share_outputs(run: Run, stage: Stage, kept: Path | None) -> None:
+    """Keep what a stage made for runs with the same inputs.
+
+    kept: The stage's `kept_folder`, from before it ran.
+    """
+    if kept is not None:
+        with locked(of_project(run.root, "shared")), atomic_folder(kept) as folder:
             for name in _names(stage):
                 link(run.folders.private / name, folder / name)
             write_json(folder / WHOLE, [_digest_of(folder / name) for name in _names(stage)])
@@ -49,8 +55,13 @@ def _names(stage: Stage) -> list[str]:
     return [artefact.removeprefix("private/") for artefact in stage.makes.split()]
 
 
-def _kept(run: Run, stage: Stage) -> Path:
-    """Return where the artefacts are kept that a stage makes from the inputs that a run has now."""
+def kept_folder(run: Run, stage: Stage) -> Path | None:
+    """Return the folder for the artefacts that a stage makes from a run's current inputs, or None if it shares none.
+
+    All inputs are read, so call it once, before the stage runs.
+    """
+    if not stage.shared:
+        return None
     params, needs = run.params, [artefact.partition("/") for artefact in stage.needs.split()]
     inputs = [
         *(str(each) for each in (stage.name, params.data, params.privacy.unit, params.ledger)),

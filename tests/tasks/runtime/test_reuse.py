@@ -9,12 +9,20 @@ from tasks.config.presets import derive
 from tasks.pipeline.graph import MAIN
 from tasks.runtime import reuse
 from tasks.runtime.parameters import write_parameters
-from tasks.runtime.reuse import reuse_outputs, share_outputs
+from tasks.runtime.reuse import kept_folder, reuse_outputs, share_outputs
 from tasks.runtime.store import read_array, write_array
 
 PRESET = "terrine-digits"
 BEFORE = ("dataset", "partition", "average", "backbone")
 TEACH = MAIN["teach"]
+
+
+def share(run, stage):
+    share_outputs(run, stage, kept_folder(run, stage))
+
+
+def reused(run, stage):
+    return reuse_outputs(run, stage, kept_folder(run, stage))
 
 
 @pytest.fixture
@@ -24,7 +32,7 @@ def project(tmp_path, pytestconfig):
     (tmp_path / "experiments").mkdir()
     first = begun(tmp_path)
     write_array(first.folders.teachers / "heads.npy", np.array([7]))
-    share_outputs(first, TEACH)
+    share(first, TEACH)
     return tmp_path
 
 
@@ -38,7 +46,7 @@ def begun(root, *overrides):
 
 def test_teachers_that_another_run_made_of_the_same_are_the_same_files(project):
     other = begun(project, "aggregation.sigma=31")
-    assert reuse_outputs(other, TEACH)
+    assert reused(other, TEACH)
     assert read_array(other.folders.teachers / "heads.npy") == [7]
     assert (other.folders.teachers / "heads.npy").stat().st_nlink == 3
 
@@ -47,33 +55,33 @@ def test_a_release_is_taken_from_no_run(project):
     for stage in MAIN.stages:
         assert not stage.shared or all(name.startswith("private/") for name in stage.makes.split())
     assert not MAIN["aggregate"].shared
-    share_outputs(begun(project), MAIN["aggregate"])
-    assert not reuse_outputs(begun(project), MAIN["aggregate"])
+    share(begun(project), MAIN["aggregate"])
+    assert not reused(begun(project), MAIN["aggregate"])
 
 
 @pytest.mark.parametrize("overrides", [["teachers.ridge=3"], ["seed=1"], ["data.edition=2"], ["ledger.account=other"]])
 def test_other_settings_data_or_accounts_share_nothing(project, overrides):
-    assert not reuse_outputs(begun(project, *overrides), TEACH)
+    assert not reused(begun(project, *overrides), TEACH)
 
 
 @pytest.mark.parametrize("name", BEFORE)
 def test_other_contents_share_nothing(project, name):
     other = begun(project, "aggregation.sigma=31")
     write_array(getattr(other.folders, name) / "array.npy", np.array([99]))
-    assert not reuse_outputs(other, TEACH)
+    assert not reused(other, TEACH)
 
 
 def test_other_code_shares_nothing(project, monkeypatch):
     monkeypatch.setattr(reuse, "code_digest", lambda *_: "other")
-    assert not reuse_outputs(begun(project, "aggregation.sigma=31"), TEACH)
+    assert not reused(begun(project, "aggregation.sigma=31"), TEACH)
 
 
 def test_what_was_changed_through_a_link_since_is_given_to_no_run_and_made_again(project):
     first, other = begun(project), begun(project, "aggregation.sigma=31")
     with open(first.folders.teachers / "heads.npy", "ab") as file:
         file.write(b"damaged")
-    assert not reuse_outputs(other, TEACH)
+    assert not reused(other, TEACH)
     write_array(other.folders.teachers / "heads.npy", np.array([7]))
-    share_outputs(other, TEACH)
-    assert reuse_outputs(first, TEACH)
+    share(other, TEACH)
+    assert reused(first, TEACH)
     assert read_array(first.folders.teachers / "heads.npy") == [7]
