@@ -78,7 +78,7 @@ def list_settings(
                 yield from list_settings(inner, families, f"{prefix}{name}.", which)
             elif family is not None and family.key == name:
                 known = " | ".join(["auto"] * (prefix == "aggregation.") + list(family.names()))
-                yield Setting(f"{prefix}{name}", (), family.default, False, known, "", "Which one it is.")
+                yield Setting(f"{prefix}{name}", (), family.default, False, known, "", f"Type of {family.family}.")
             else:
                 yield _setting(own[0], name, field, prefix, which)
 

@@ -23,7 +23,7 @@ class Images(Settings):
     count: Annotated[int, Unit("images")] = Field(ge=1)
     """Number of images."""
     sources: Weights = Field(min_length=1)
-    """Image programs and their weights, for example {dead_leaves: 1, stylegan: 1}; `terrine images` draws them."""
+    """Image programs and their weights, such as {dead_leaves: 1, stylegan: 1}. `terrine images` shows examples."""
 
     def shares(self) -> dict[str, int]:
         """Return how many images each source draws: whole numbers that add up (largest remainders)."""
@@ -34,41 +34,42 @@ class Queries(Images):
     """The images teachers vote on, in fixed batches of one source each."""
 
     count: Annotated[int, Unit("images"), Automatic(1000)] = Field(1000, ge=1)
-    """Number of query images; the budget may end earlier."""
+    """Number of query images. Fewer are answered if the budget is spent."""
     sources: Weights = Field(default={"dead_leaves": 1.0, "stylegan": 1.0}, min_length=1)
-    """Image programs and their weights; `pool` is the real images that data.pool declares public."""
+    """Image programs and their weights. `pool` is the public images of data.pool."""
     batch: Annotated[int, Unit("images")] = Field(500, ge=1)
-    """Images of one source that share their batch statistics."""
+    """Number of images per batch. Each batch has one source and its own batch statistics."""
     select: Literal["order", "balanced", "uncertain", "diverse"] = "order"
-    """Order of the queries: as drawn, or selected by a student of the answers released so far."""
+    """Order of the queries: as drawn, or selected by a student trained on the labels released so far."""
     rounds: Annotated[int, Unit("rounds")] = Field(1, ge=1, le=100)
-    """Number of rounds of `select`."""
+    """Number of selection rounds."""
 
 
 class Pretraining(SimCLRSettings):
     """SimCLR on synthetic images (ignored by a backbone without weights)."""
 
     images: Images | None = None
-    """Number and sources of the pretraining images. Required if the backbone is pretrained here."""
+    """Number and sources of the pretraining images. Required if the backbone is pretrained in the run."""
 
 
 class Evaluation(Settings):
     """Evaluation of the student on the private test split, and release of its accuracy."""
 
     epsilon: float | None = Field(None, gt=0, le=8)
-    """ε of releasing the accuracy with noise, at aggregation.delta: charged to the account; the accuracy may then be
-    published and compared. null: accuracy stays private."""
+    """ε of releasing the accuracy with noise, at aggregation.delta, charged to the account. Only a released accuracy
+    may be published. null: accuracy stays private."""
 
     specificity: float = Field(0.9, gt=0, lt=1)
-    """Specificity at which sensitivities are computed: the share of records of other classes that raise no alarm."""
+    """Specificity at which sensitivities are computed: the share of records without a class that are not assigned to
+    it."""
 
     subgroups: Annotated[Path | None, AtHome()] = None
-    """CSV file with test records (path, id or group as in the data) in the first column, and a subgroup (scanner, site,
-    sex, age band) in each other column. The report shows the accuracy of each, privately."""
+    """CSV file with test records (path, id or group as in the data) in the first column and a subgroup (scanner, site,
+    sex, age band) in each other column. The report shows the private accuracy of each subgroup."""
 
     released_subgroups: dict[str, tuple[str, ...]] = Field({})
-    """Columns of `subgroups` and their public values whose accuracy is released as well, such as {sex: [f, m]}. The
-    price stays `epsilon`; each column adds noise to all released accuracies."""
+    """Columns of `subgroups` with the public values whose accuracy is also released, such as {sex: [f, m]}. The cost
+    remains `epsilon`; each column increases the noise on all released accuracies."""
 
     def check(self, run: Any) -> None:
         """Raise ValueError for subgroups without price or table, and for transcriptions, which release no accuracy."""
@@ -88,11 +89,11 @@ class Collaboration(Settings):
     """A trial of `aggregation.where: parties`: both services on this machine (docs/collaboration.md)."""
 
     parties: Annotated[int, Unit("parties")] = Field(5, ge=1)
-    """Number of teacher parties, to which the teachers are assigned in order."""
+    """Number of teacher parties. Teachers are assigned to them in order."""
     minimum: Annotated[int | None, Unit("teachers")] = Field(None, ge=1)
-    """Minimum number of teachers that must vote; null: all."""
+    """Minimum number of teachers that must vote. null: all."""
     deadline: Annotated[float, Unit("seconds")] = Field(300.0, gt=0)
-    """Time after which a round closes without missing parties, or the trial stops."""
+    """Time limit of a round and of the trial. A round then closes without missing parties."""
 
     def check(self, run: Any) -> None:
         """Raise ValueError if the run needs something that parties cannot do."""
@@ -116,14 +117,14 @@ class Runner(Settings):
     """Prefect task runner."""
 
     kind: Literal["threads", "processes", "dask", "ray"] = "threads"
-    """Threads or processes of this machine, or a Dask or Ray cluster."""
+    """Task runner: threads or processes of this machine, or a Dask or Ray cluster."""
     workers: Annotated[int | None, Unit("workers")] = Field(None, ge=1)
-    """Number of workers; null: one per CUDA device, or one per core without CUDA."""
+    """Number of workers. null: one per CUDA device, or one per core without CUDA."""
     address: Annotated[str | None, AtHome()] = Field(None, min_length=1)
-    """Address of an existing cluster: Dask's scheduler (tcp://host:8786) or Ray's head (ray://host:10001)."""
+    """Address of an existing cluster: Dask scheduler (tcp://host:8786) or Ray head (ray://host:10001)."""
 
     elsewhere: Annotated[dict[str, str], AtHome()] = Field(default_factory=dict)
-    """Stages that run in a deployment of your Prefect server, on other machines: {teach: stage/gpu}."""
+    """Stages that run in deployments of your Prefect server, on other machines: {teach: stage/gpu}."""
 
     @model_validator(mode="after")
     def _address_of_a_cluster(self) -> Runner:
@@ -145,11 +146,11 @@ class Tracking(Settings):
     """MLflow."""
 
     uri: Annotated[str, AtHome()] = "sqlite:///mlflow.db"
-    """MLflow's database or server."""
+    """MLflow database or server."""
     experiment: str = "terrine"
     """MLflow experiment of the runs."""
     private_metrics: bool | None = None
-    """Log figures that depend on private records: votes, and the duration of private stages. null: only for public
-    benchmarks; true is an error for other data."""
+    """Log figures that depend on private records, such as votes and durations of private stages. null: only for public
+    benchmarks. true is an error for other data."""
     register_student: bool = True
-    """Log the student as an MLflow model and register it under the run's name."""
+    """Log the student as an MLflow model and register it under the name of the run."""

@@ -32,9 +32,9 @@ class Params(Settings):
     """All parameters of one run."""
 
     seed: int = Field(0, ge=0)
-    """Of everything that is drawn, but noise: that comes from the operating system and has none."""
+    """Seed of every random draw except `secure` noise, which comes from the operating system."""
     device: str = "auto"
-    """auto takes CUDA, then MPS, then the CPU; or cpu, cuda, cuda:N, mps."""
+    """Torch device: auto (CUDA, then MPS, then the CPU), cpu, cuda, cuda:N or mps."""
     data: SOURCES.union() = Digits()  # type: ignore[valid-type]
     privacy: Privacy = Privacy()
     partition: PARTITIONS.union() = IIDPartition()  # type: ignore[valid-type]

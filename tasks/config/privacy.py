@@ -15,18 +15,18 @@ class Privacy(Settings):
     """Whose privacy is protected."""
 
     unit: Literal["record", "group"] = "record"
-    """`record`: one image. `group`: all images with the same group value (a patient); needs groups in the data."""
+    """Unit of protection: `record`, one image or row; `group`, all records with the same group value (such as a
+    patient)."""
     units: Annotated[int | None, Unit("records or groups")] = Field(None, ge=1)
-    """About how many there are to learn from, where anybody may know it: what `auto` goes by. null: where `auto` needs
-    it, they are counted with noise, which takes 1/64 of the run's budget (`terrine.planning`)."""
+    """Approximate number of training units, if it is public; `auto` settings depend on it. null: if `auto` needs it, it
+    is counted with noise, for 1/64 of the run's budget (`terrine.planning`)."""
     counted: Annotated[float, Unit("records or groups")] = Field(0, ge=0)
-    """Standard deviation of the noise on `units`, where the run counted them itself and was charged; not for you to
-    set."""
+    """Standard deviation of the noise on `units` if the run counted them. Set by the run."""
     moments: float = Field(0, ge=0, lt=0.5)
-    """Share of the run's budget, in μ², for moments of the images' features, with noise: the student then normalises
-    every image with them, and an answer does not depend on what else is asked. 0: none are released."""
+    """Share of the run's budget, in μ², for noisy moments of the image features. The student normalises each image with
+    them, so predictions do not depend on the batch. 0: none."""
     anyway: bool = False
-    """Whether a run goes on whose votes would drown in their noise."""
+    """Continue even if the noise is too large for the votes."""
 
     def check(self, run: Any) -> None:
         """Raise ValueError where a run releases no moments that it is told to release."""
@@ -49,13 +49,13 @@ class LedgerSettings(Settings):
     """Who remembers what was released, and how much may be released in all."""
 
     url: Annotated[str, AtHome()] = "sqlite:///data/private/ledger/ledger.db"
-    """The database, as SQLAlchemy names it: SQLite in a file, or PostgreSQL for several machines."""
+    """Ledger database as an SQLAlchemy URL: an SQLite file, or PostgreSQL for several machines."""
     key: Annotated[Path, AtHome()] = Path("data/private/ledger/key")
-    """File of the key that seals the rows; made when it is missing."""
+    """File with the key that seals the ledger. Created if missing."""
     store: Annotated[Path, AtHome()] = Path("data/private/ledger/releases")
-    """Folder of the releases themselves, so that the same one can be returned again."""
+    """Folder with the stored releases, from which repeated requests are answered."""
     account: Annotated[str | None, AtHome()] = Field(None, min_length=1)
-    """Name under which all versions of a dataset share one budget. null: the account of the public benchmark that
-    data.name names (public benchmarks only)."""
+    """Name under which all versions of a dataset share one budget. null: the account of the benchmark data.name (public
+    benchmarks only)."""
     epsilon: Annotated[float | None, Unit("ε")] = Field(None, gt=0)
-    """Budget of the account over all runs. null: record and compose, never refuse (public benchmarks only)."""
+    """Budget of the account over all runs. null: unlimited, but recorded (public benchmarks only)."""

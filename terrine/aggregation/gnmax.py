@@ -52,7 +52,7 @@ class GaussianHistogram(Mechanism):
 
     mechanism: Literal["histogram"] = "histogram"
     sigma: Annotated[float, Unit("votes"), Automatic(100.0)] = Field(gt=0)
-    """Standard deviation of the noise on every count."""
+    """Standard deviation of the noise on each count."""
 
     @classmethod
     def calibrated(cls, epsilon: float, delta: float, answers: int) -> Self:
@@ -104,7 +104,7 @@ class GNMax(GaussianHistogram):
     mechanism: Literal["gnmax"] = "gnmax"  # type: ignore[assignment]
     # Not automatic: `terrine.planning` knows what noisy counts say, not what one class says.
     sigma: Annotated[float, Unit("votes")] = Field(gt=0)
-    """Standard deviation of the noise on every count."""
+    """Standard deviation of the noise on each count."""
 
     def analysed(self) -> dict[str, Any]:
         return self.describe()
@@ -129,11 +129,11 @@ class ConfidentGNMax(Mechanism):
 
     mechanism: Literal["confident"] = "confident"
     threshold: Annotated[float, Unit("votes")]
-    """T: how many votes the winner must have, noise included."""
+    """T: minimum number of votes for the winner, including noise."""
     sigma1: Annotated[float, Unit("votes")] = Field(gt=0)
-    """Standard deviation of the noise on the test."""
+    """Standard deviation of the noise in the threshold test."""
     sigma2: Annotated[float, Unit("votes")] = Field(gt=0)
-    """Standard deviation of the noise on every count of an answer."""
+    """Standard deviation of the noise on each count of an answer."""
 
     @classmethod
     def calibrated(
@@ -248,9 +248,9 @@ class InteractiveGNMax(ConfidentGNMax):
 
     mechanism: Literal["interactive"] = "interactive"  # type: ignore[assignment]
     surprise: Annotated[float, Unit("votes")]
-    """T of later rounds: by how many votes the teachers must differ from the student, noise included."""
+    """T of later rounds: minimum number of votes by which the teachers differ from the student, including noise."""
     confidence: float = Field(ge=0, le=1)
-    """γ: what the student's largest probability must exceed for its own label to be confirmed, at no cost."""
+    """γ: probability above which the student's own label is confirmed at no cost."""
     _scores: NDArray[np.float64] | None = PrivateAttr(None)
 
     def informed_by(self, probabilities: ArrayLike) -> "InteractiveGNMax":

@@ -34,7 +34,7 @@ class LNMax(Mechanism):
 
     mechanism: Literal["lnmax"] = "lnmax"
     scale: Annotated[float, Unit("votes")] = Field(gt=0)
-    """Scale of the Laplace noise on every count."""
+    """Scale of the Laplace noise on each count."""
 
     @classmethod
     def calibrated(cls, epsilon: float, delta: float, answers: int) -> Self:

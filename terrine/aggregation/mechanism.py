@@ -62,18 +62,19 @@ class Aggregation(Settings, ABC):
 
     mechanism: str
     epsilon: Annotated[float, Field(gt=0, repr=False)] = 8.0
-    """Budget of the run: answers stop before their exact ε would pass it."""
+    """ε of the run. Queries are answered as long as the exact ε stays below it."""
     delta: Annotated[float, Field(gt=0, lt=1, repr=False)] = 1e-5
-    """δ of the run's guarantee."""
+    """δ of the run."""
     noise: Annotated[Literal["secure", "replay"], Field(repr=False)] = "secure"
-    """`secure`: from the operating system. `replay`: from the seed, for ablations; NOT PRIVATE."""
+    """Source of the noise: `secure`, the operating system; `replay`, the seed, for ablations, NOT PRIVATE."""
     where: Annotated[Literal["local", "parties"], Field(repr=False)] = "local"
-    """`local`: one process counts the votes. `parties`: each party keeps its own (see `collaboration`)."""
+    """Place of the aggregation: `local`, one process counts the votes; `parties`, parties keep their votes (see
+    `collaboration`)."""
     findings: Annotated[int, Field(ge=1, repr=False)] = 1
-    """How many findings each query or record has, where it has several: those of data.findings; not for you to set."""
+    """Number of findings per record with data.findings. Set by the run."""
     findings_bound: Annotated[int | None, Unit("findings"), Field(ge=1, repr=False)] = None
-    """With data.findings, the most findings that a teacher may say a query has, those that it is surest of: then one
-    unit moves fewer answers, and each has less noise (docs/targets.md). null: all of them."""
+    """With data.findings: maximum number of findings that a teacher may report per query, those it is most confident
+    of. A lower bound reduces the noise on each answer (docs/targets.md). null: no bound."""
 
     @classmethod
     def __pydantic_init_subclass__(cls, **_: Any) -> None:

@@ -144,13 +144,13 @@ class Gradients(Sums):
 
     mechanism: Literal["gradients"] = "gradients"
     rounds: int = Field(20, ge=1)
-    """Gradients that are released, one after the other."""
+    """Number of gradients released."""
     clip: float = Field(0.5, gt=0, le=1)
-    """Largest length of a record's gradient."""
+    """Maximum norm of a record's gradient."""
     learning_rate: float = Field(1.0, gt=0)
-    """Step, in units of the one that least squares would take at once."""
+    """Step size, relative to the exact least-squares step."""
     share: float = Field(0.2, gt=0, lt=1)
-    """Of the budget, in μ², what goes to the moments that gradients start from."""
+    """Share of the budget, in μ², for the moments that initialise the gradients."""
 
     def course(self, mu: float) -> RoundSchedule:
         return RoundSchedule(

@@ -46,8 +46,8 @@ class SeveralFindings(Settings):
     """Settings of sources whose records may have several findings at once."""
 
     findings: tuple[str, ...] = Field(())
-    """Names of two findings or more that a record may have at once: then teachers vote on each, and the student says of
-    each how likely it is (docs/targets.md). Empty: every record is of one class."""
+    """Names of two or more findings that a record may have at once. Teachers vote on each, and the student predicts the
+    probability of each (docs/targets.md). Empty: every record has one class."""
 
     @field_validator("findings")
     @classmethod

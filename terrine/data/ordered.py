@@ -98,13 +98,13 @@ class InOrder(Settings):
     """Settings of sources whose labels may have an order."""
 
     grades: tuple[str, ...] = Field(())
-    """Names of all classes from the least to the greatest, where they are grades of one thing ([none, mild, severe]):
-    the student then knows how far a wrong one is off (docs/targets.md). Empty: classes have no order."""
+    """Names of all classes in ascending order if they are grades ([none, mild, severe]). The student then takes the
+    distance between classes into account (docs/targets.md). Empty: classes have no order."""
     bins: tuple[float, ...] = Field(())
-    """Rising edges of bins, where labels are numbers such as ages ([0, 20, 40, 60, 80, 100]): the student then says a
-    number. They are public: choose them by what you measure, never by your data. Empty: labels are names."""
+    """Ascending bin edges for numeric labels such as ages ([0, 20, 40, 60, 80, 100]). The student then predicts a
+    number. Edges are public: choose them from the quantity, never from your data. Empty: labels are names."""
     outside: Literal["refuse", "clip"] = "refuse"
-    """What is done with numbers beyond the outer edges: nothing is read, or they count as the edge and you are told."""
+    """Labels outside the bins: refuse stops reading; clip moves them to the nearest edge, with a warning."""
 
     @field_validator("grades", mode="before")
     @classmethod

@@ -226,7 +226,7 @@ class Partition(Settings):
 
     kind: str
     teachers: Annotated[int, Unit("teachers"), Automatic(100)] = Field(100, ge=2)
-    """How many teachers the records are dealt to."""
+    """Number of teachers among which the records are divided."""
 
     def deal(self, dataset: Dataset, groups: np.ndarray | None, seed: int) -> np.ndarray:
         """Return the teacher of every record, int64 [records].
@@ -265,7 +265,7 @@ class DirichletPartition(Partition):
 
     kind: Literal["dirichlet"] = "dirichlet"
     alpha: float = Field(gt=0)
-    """Concentration; the smaller, the fewer classes a teacher has."""
+    """Concentration of class proportions: with smaller values, teachers have fewer classes."""
 
     def deal(self, dataset: Dataset, groups: np.ndarray | None, seed: int) -> np.ndarray:
         return dirichlet(dataset.train_labels, self.teachers, self.alpha, groups=groups, seed=seed)
@@ -278,7 +278,7 @@ class SimilarityPartition(Partition):
 
     kind: Literal["similarity"] = "similarity"
     similarity: Annotated[float, Unit("per cent")] = Field(ge=0, le=100)
-    """Percentage of the records dealt at random; the rest is sorted by label and cut."""
+    """Percentage of records assigned at random. The rest is sorted by label and split."""
 
     def deal(self, dataset: Dataset, groups: np.ndarray | None, seed: int) -> np.ndarray:
         return by_similarity(dataset.train_labels, self.teachers, self.similarity, groups=groups, seed=seed)

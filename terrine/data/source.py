@@ -142,12 +142,12 @@ class Source(Settings):
 
     name: str
     public_benchmark: bool = Field(None, validate_default=True)
-    """Whether anyone may already read the data, which allows an unlimited budget and private figures in MLflow. null:
-    whether `name` is a known public benchmark's (`terrine.data.public`), whose files must have the published digests.
-    false treats a benchmark, or a copy of one, as private; true makes nothing public that is not on that list."""
+    """The data are public: budgets may be unlimited and private figures may go to MLflow. null: true if `name` is a
+    known benchmark (`terrine.data.public`) whose files have the published digests. false: treat it as private. true is
+    an error for other data."""
     edition: str = Field("1", min_length=1)
-    """A name that you give this version of your data: a release is identified by account, edition and settings. A new
-    edition is released, and charged, anew."""
+    """Your name for this version of the data. Account, edition and settings identify a release. Releases of a new
+    edition are charged again."""
 
     @field_validator("edition", mode="before")
     @classmethod
@@ -240,16 +240,16 @@ class ImageSource(Source):
     """Images, brought to one geometry."""
 
     size: Annotated[Size, BeforeValidator(known_size), Unit("pixels")] = 28
-    """Side that every image of the run is brought to, 8 to 320; or `[height, width]`, where they are not square."""
+    """Side to which all images are resized, from 8 to 320; or `[height, width]`."""
     channels: Literal[1, 3] = 1
-    """Grey or colour, to which every image of the run is brought."""
+    """Channels of all images: 1 (grey) or 3 (colour). Images are converted."""
     fit: Fit = "stretch"
-    """How an image of another shape gets this one: stretched, padded with black, or cropped to its middle."""
+    """Resizing of images with another aspect ratio: stretch, pad with black, or crop to the centre."""
     pool: Literal["validation", "test"] | None = None
-    """Real images that you declare public, as the source `pool` of queries: the validation split, or a part of the test
-    split. No record is in two of private records, pool and test images, and no test image is in the pool."""
+    """Real images declared public, for the query source `pool`: the validation split or part of the test split.
+    Private, pool and test images are disjoint."""
     pool_fraction: float = Field(0.7, gt=0, lt=1)
-    """pool=test: the share of the test split, drawn by name, that is public."""
+    """pool=test: share of the test split that is public, selected by name."""
 
     def read(self, at: Path = Path(), seed: int = 0, progress: Progress | None = None) -> Dataset:
         """Return the dataset as its files have it; arguments and errors are those of `load`.
@@ -290,8 +290,8 @@ class ThreeSplits(ImageSource):
     """Images that come with a validation split beside training and test."""
 
     validation: Literal["keep", "drop"] = "keep"
-    """The validation split joins the training records, or is left out, as papers do that count the training split
-    alone. `pool=validation` makes it public instead."""
+    """Use of the validation split: keep adds it to the training records; drop ignores it, as in papers that count only
+    the training split. `pool=validation` makes it public instead."""
 
     @property
     def validation_split(self) -> Literal["keep", "pool", "drop"]:
@@ -309,27 +309,27 @@ class Downloaded(Settings):
     """Settings of benchmarks whose official files lie in a folder, or are downloaded to it."""
 
     root: Annotated[Path, AtHome()] = Path("data/private/source")
-    """Where torchvision's and MedMNIST's own files lie, or are downloaded to."""
+    """Folder of the files of torchvision and MedMNIST."""
     download: bool = True
-    """Whether files that are missing there are downloaded."""
+    """Download missing files to `root`."""
 
 
 class Split(Settings):
     """Settings of sources that may have no test split of their own."""
 
     test_fraction: float = Field(0.2, gt=0, lt=1)
-    """The share held out for evaluation where the source has no test split of its own."""
+    """Share of records held out for evaluation if the source has no test split."""
 
 
 class Own(Split):
     """Settings of sources that read somebody's own records."""
 
     path: Annotated[Path, AtHome()]
-    """The user's own .npz file, image folder, CSV file or DICOMDIR (as `name` says)."""
+    """Your .npz file, image folder, CSV file or DICOMDIR, depending on `name`."""
     classes: tuple[str, ...] | None = Field(None, min_length=2)
-    """Names of all classes, in the order of their labels. In CSV files a label that differs from one only in case,
-    spaces or a full stop at the end counts as it; so it is with a table's `grades`. null: the names of class folders,
-    the `class_names` of an .npz file, or the labels that occurred in the first run of the account and edition."""
+    """Names of all classes in label order. In CSV files, labels are matched without regard to case, spaces and a final
+    full stop, also for the `grades` of a table. null: the class folders, `class_names` of the .npz file, or the labels
+    in the first run of the account and edition."""
 
     @field_validator("classes")
     @classmethod

@@ -154,8 +154,8 @@ class Trained(Architecture):
     """An architecture with weights."""
 
     weights: Annotated[Path | None, AtHome(unless=(None, "timm", "initial"))] = None
-    """Weights from elsewhere instead of pretraining: a file (safetensors, or a state dict of torch), or `timm` for the
-    ones that timm publishes. `initial`: nothing is pretrained, as in classic PATE. The statement says so."""
+    """Pretrained weights: a file (safetensors or a torch state dict), `timm` for those published by timm, or `initial`
+    for random weights, as in classic PATE. The statement names the source. null: pretrain in this run."""
 
     @property
     def has_weights(self) -> bool:
@@ -170,22 +170,22 @@ class Projected(Settings):
     """Settings of fixed transforms with many coefficients."""
 
     projection: Annotated[int, Unit("features")] = Field(1000, ge=1)
-    """Number of features that the coefficients are projected to."""
+    """Number of features after projection."""
 
 
 class Stemmed(Settings):
     """Settings of ResNets and DenseNets."""
 
     stem: Literal["standard", "small"] = "standard"
-    """The stock 7x7 stem, or a 3x3 stem that keeps the resolution of small images. DenseNet121 takes the small one
-    wherever the stock one fails."""
+    """First layers: the standard 7x7 stem, or a 3x3 stem that keeps the resolution of small images. DenseNet121 uses
+    the small stem if images are too small for the standard one."""
 
 
 class Enlarged(Settings):
     """Settings of timm's architectures."""
 
     enlarge: Annotated[int | None, Unit("pixels")] = Field(None, ge=8, le=1024)
-    """Side to which images are resized first; null is as little as the architecture needs."""
+    """Side to which images are resized before the network. null: the smallest that the architecture allows."""
 
     def side(self, size: Size) -> Size | None:
         """Return the side at which images enter the network."""

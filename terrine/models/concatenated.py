@@ -29,7 +29,7 @@ class Concatenated(Projected, Stemmed, Enlarged, Architecture):
 
     kind: Literal["concatenated"] = "concatenated"
     parts: tuple[str, ...] | None = Field(None, min_length=2)
-    """The kinds side by side, or names of timm; null is scattering and resnet18."""
+    """Backbone types or timm names to concatenate. null: scattering and resnet18."""
 
     @model_validator(mode="after")
     def _every_part_is_known(self) -> Concatenated:

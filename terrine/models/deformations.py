@@ -18,13 +18,13 @@ class Deformations(Settings):
     """The largest amount of each small deformation; all are uniform between minus and plus this amount."""
 
     rotation: Annotated[float, Unit("degrees")] = Field(15.0, ge=0, le=180)
-    """180 for cells and tissue, which have no upright."""
+    """Largest rotation. Use 180 for cells and tissue, which have no orientation."""
     scale: float = Field(0.12, ge=0, lt=1)
-    """As a share of the image's own."""
+    """Largest change of scale, as a share of the image size."""
     shear: float = Field(0.2, ge=0)
-    """By how much of its height an image slants."""
+    """Largest shear, as a share of the image height."""
     shift: float = Field(1 / 7, ge=0)
-    """As a share of half the image's side."""
+    """Largest shift, as a share of half the image side."""
 
 
 def deform(images: Tensor, deformations: Deformations, generator: torch.Generator) -> Tensor:

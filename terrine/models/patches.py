@@ -41,9 +41,9 @@ class Patches(Projected, Architecture):
 
     kind: Literal["patches"] = "patches"
     words: Annotated[int, Unit("patches")] = Field(400, ge=2, multiple_of=2)
-    """Number of words in the dictionary."""
+    """Number of words in the patch dictionary."""
     mirrored: bool = True
-    """An image and its mirror image mean the same. Not so for letters and digits."""
+    """Treat an image and its mirror image as the same. Use false for letters and digits."""
     deformations: Deformations = Deformations(rotation=10, scale=0.15, shift=0.15)
     """What is done to an image that leaves it the same."""
 

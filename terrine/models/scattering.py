@@ -28,12 +28,12 @@ class Scattering(Projected, Architecture):
 
     kind: Literal["scattering"] = "scattering"
     invariance: bool = False
-    """Learn the projection on deformed query images, in closed form, instead of drawing it at random."""
+    """Fit the projection in closed form to deformed query images instead of drawing it at random."""
     deformations: Deformations | None = None
     """With invariance: what is done to an image that leaves it the same; null is what leaves a digit one."""
     fitted_to: Literal["queries", "pretraining"] = "queries"
-    """The images that the projection and the original statistics are fitted to. `pretraining` where the queries are
-    real ones that it is not to know."""
+    """Images to which the projection and the original statistics are fitted. Use `pretraining` if the queries are real
+    images that the backbone must not depend on."""
 
     @model_validator(mode="after")
     def _deformations_are_for_invariance(self) -> Scattering:

@@ -24,14 +24,14 @@ class Timm(Enlarged, Trained):
 
     kind: Literal["timm"] = "timm"
     architecture: str = Field(min_length=1)
-    """Its name there, for example efficientnet_b0."""
+    """timm's name of the architecture, such as efficientnet_b0."""
     from_tensorflow: bool = False
-    """For weights that were trained in TensorFlow: convolutions are padded as there, and pixels run from -1 to 1."""
+    """Pad convolutions and scale pixels to [-1, 1] as TensorFlow does, for weights trained there."""
     levels: bool = False
-    """Features are the maps of every level of the network, each averaged over its places, and not those of the last
-    alone. Enlarged images are small in what they show, and earlier levels say more of them."""
+    """Use the average feature maps of all levels of the network instead of only the last. Recommended for enlarged
+    images, which contain little detail."""
     mirrored: bool = False
-    """An image and its mirror image mean the same: features are averaged over both. Not so for letters and digits."""
+    """Average features over an image and its mirror image. Use false for letters and digits."""
 
     @model_validator(mode="after")
     def _timm_knows_it(self) -> Timm:

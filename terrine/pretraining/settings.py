@@ -9,16 +9,16 @@ class SimCLRSettings(Settings):
     """How a backbone is trained (`terrine.pretraining.simclr`)."""
 
     epochs: int = Field(50, ge=1)
-    """Passes over the images; the last, incomplete batch of each is dropped."""
+    """Passes over the images. The last, incomplete batch of each pass is dropped."""
     batch: Annotated[int, Unit("images")] = Field(256, ge=2)
-    """Images in a step, of all processes together; all others of the step are what each is told apart from."""
+    """Images per step over all processes. Each image is contrasted with all others of its step."""
     learning_rate: float = Field(3e-4, gt=0)
-    """Of Adam."""
+    """Adam learning rate."""
     weight_decay: float = Field(1e-4, ge=0)
-    """Of Adam."""
+    """Adam weight decay."""
     temperature: float = Field(0.07, gt=0)
-    """τ of the contrastive loss NT-Xent."""
+    """Temperature τ of the contrastive loss (NT-Xent)."""
     projection: Annotated[int, Unit("features")] = Field(128, ge=1)
-    """Width of the head that is thrown away after training."""
+    """Width of the projection head, which is discarded after training."""
     checkpoint_minutes: Annotated[float, Unit("minutes")] = Field(1.0, gt=0)
-    """How often the state is saved, from which an interrupted training goes on."""
+    """Interval between checkpoints, from which interrupted training resumes."""

@@ -31,7 +31,7 @@ class FixMatchStudent(SemiSupervisedStudent):
 
     kind: Literal["fixmatch"] = "fixmatch"
     threshold: float = Field(0.95, ge=0, le=1)
-    """τ: minimum confidence of an answer that becomes a label."""
+    """τ: minimum confidence of a pseudo-label."""
 
     def unlabelled_loss(self, inputs: Inputs, rows: np.ndarray, seed: int, state: dict[str, Tensor]) -> Tensor:
         import torch

@@ -38,7 +38,7 @@ class ForestStudent(Student):
     trees: int = Field(100, ge=1, le=1000)
     """Number of trees."""
     least: Annotated[int | None, Unit("answers")] = Field(None, ge=1)
-    """Minimum answers in a leaf; null chooses it on released answers."""
+    """Minimum number of answers in a leaf. null: chosen by validation on released labels."""
 
     def train(
         self,

@@ -37,9 +37,9 @@ class FreeMatchStudent(SemiSupervisedStudent):
 
     kind: Literal["freematch"] = "freematch"
     decay: float = Field(0.99, ge=0, lt=1)
-    """d: decay of the thresholds."""
+    """Decay of the moving averages of the thresholds."""
     fairness: float = Field(0.01, ge=0)
-    """λ_f: weight of the fairness of classes."""
+    """λ_f: weight of the class fairness loss."""
 
     def initial_state(self, classes: int) -> dict[str, Tensor]:
         return vars(Thresholds.initial(classes)).copy()

@@ -30,31 +30,31 @@ class GradientStudent(Student):
     """Views of unlabelled images that the kind's loss needs: `weak`, `strong`."""
 
     hidden: Annotated[int | None, Unit("units")] = Field(None, ge=1)
-    """Width of the head's hidden layer; null is a linear head."""
+    """Width of the head's hidden layer. null: a linear head."""
     start: Literal["fitted", "shared"] = "fitted"
-    """Initial head: the linear student's, or the random one that all teachers start from, as published."""
+    """Initial head: that of the linear student, or the shared random one of the teachers, as published."""
     steps: Annotated[int, Unit("steps")] = Field(2000, ge=1)
     """Maximum number of Adam steps."""
     epochs: Annotated[int | None, Unit("passes")] = Field(None, ge=1)
-    """Passes over the answers, instead of `steps`."""
+    """Passes over the answers; replaces `steps`."""
     schedule: Literal["cosine", "constant"] = "cosine"
     """Learning rate schedule."""
     train_batch: Annotated[int, Unit("answers")] = Field(128, ge=2)
-    """Answers in a step."""
+    """Answers per step."""
     learning_rate: float | None = Field(None, gt=0)
-    """null: 0.001 if only the head is trained, otherwise 0.0001."""
+    """Adam learning rate. null: 0.001 if only the head is trained, otherwise 0.0001."""
     weight_decay: float = Field(0.0, ge=0)
-    """Decoupled weight decay of Adam, on all trained weights."""
+    """Decoupled weight decay on all trained weights."""
     augment: bool = False
-    """Learn from weak views of answered images instead of the images as they are."""
+    """Train on weakly augmented images instead of the originals."""
     flip: bool = False
-    """A mirrored image has the class of the image: true for tissue, false for digits."""
+    """Augment by mirroring: true for tissue, false for digits."""
     views: Annotated[int, Unit("views")] = Field(4, ge=0)
-    """Frozen backbone: weak and strong views of each image whose features are computed."""
+    """Number of weak and strong views per image whose features are computed for a frozen backbone."""
     ema: float = Field(0.99, ge=0, lt=1)
-    """Decay of the moving average of the weights, which is the result; 0 keeps the weights themselves."""
+    """Decay of the moving average of the weights, which becomes the result. 0: no average."""
     patience: Annotated[int | None, Unit("evaluations")] = Field(5, ge=1)
-    """Evaluations on held-out answers without improvement after which training ends; null holds no answers out."""
+    """Evaluations on held-out answers without improvement before training stops. null: no early stopping."""
 
     @model_validator(mode="after")
     def _shared_start(self) -> GradientStudent:
@@ -96,7 +96,7 @@ class FinetuneStudent(GradientStudent):
 
     kind: Literal["finetune"] = "finetune"
     trainable: Annotated[float, Unit("per cent")] = Field(10.0, ge=0, le=100)
-    """Share of the backbone's weights that is trained, from its end; 0: only the head."""
+    """Share of the backbone's weights that is trained, from the output side. 0: only the head."""
 
     @property
     def share(self) -> float:
@@ -122,13 +122,13 @@ class SemiSupervisedStudent(GradientStudent):
     uses_unlabelled: ClassVar[bool] = True
 
     trainable: Annotated[float | None, Unit("per cent")] = Field(None, ge=0, le=100)
-    """Share of the backbone's weights that is trained, from its end; 0: only the head; null: all, if it has any."""
+    """Share of the backbone's weights that is trained, from the output side. 0: only the head. null: all."""
     pool: Annotated[int | None, Unit("images")] = Field(None, ge=0)
-    """Maximum number of pretraining images that are used in addition to the queries; null is all."""
+    """Maximum number of pretraining images used in addition to the queries. null: all."""
     unlabelled_weight: float = Field(1.0, ge=0)
     """λ: weight of the unlabelled loss."""
     unlabelled_ratio: int = Field(4, ge=1)
-    """μ: unlabelled images in a step, in batches of answers."""
+    """μ: unlabelled images per step, as a multiple of `train_batch`."""
 
     @property
     def share(self) -> float | None:

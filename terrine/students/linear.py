@@ -67,7 +67,7 @@ class SumsStudent(Student):
 
     kind: Literal["sums"] = "sums"
     statistics: Literal["current", "original"] = "original"
-    """The backbone's own: sums are of features that depend on one image only."""
+    """Batch normalisation statistics: the original ones, since features in sums may depend on only one image."""
 
     def train(self, data: StudentData, **how: Any) -> TrainedStudent:
         """Raise SettingError: nothing is trained. Its head is that of `Sums.head`."""

@@ -160,16 +160,17 @@ class Student(Settings, ABC):
 
     kind: str
     statistics: Literal["current", "original"] = "current"
-    """Batch statistics that the student is trained and used with: those of the batch, or the backbone's own."""
+    """Batch normalisation statistics in training and use: those of the current batch, or the original ones of the
+    backbone."""
     batch: Annotated[int, Unit("images")] = Field(500, ge=2)
-    """How many share batch statistics when the student is evaluated."""
+    """Images per batch in evaluation with current statistics."""
     l2: float | None = Field(None, ge=0)
-    """Precision of the prior on a class's score; null chooses it on released answers."""
+    """Precision of the prior on class scores. null: chosen by validation on released labels."""
     label_smoothing: float = Field(0.0, ge=0, lt=1)
-    """Released labels: share of each that is spread evenly over the classes."""
+    """Share of each released label that is spread evenly over the classes."""
     forward_correction: bool = False
-    """Released labels: let the student allow for the mechanism's noise, known from its sigma, the teachers and the
-    classes."""
+    """Correct the loss for label noise, computed from sigma and the numbers of teachers and classes. For released
+    labels only."""
 
     @abstractmethod
     def train(

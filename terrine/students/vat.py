@@ -35,9 +35,9 @@ class VATStudent(SemiSupervisedStudent):
 
     kind: Literal["vat"] = "vat"
     perturbation: float = Field(0.3, gt=0)
-    """ε: length of the perturbation, in units of the inputs' distance from their mean."""
+    """ε: norm of the perturbation, in units of the inputs' distance from their mean."""
     power_iterations: int = Field(1, ge=1)
-    """Steps of the search for the worst direction."""
+    """Power iterations in the search for the worst perturbation."""
 
     def unlabelled_loss(self, inputs: Inputs, rows: np.ndarray, seed: int, state: dict[str, Tensor]) -> Tensor:
         import torch

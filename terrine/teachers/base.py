@@ -109,11 +109,11 @@ class Teachers(Settings):
 
     kind: str
     statistics: Literal["current", "original"] = "current"
-    """Batch normalisation by the batch at hand, or by statistics that were stored before."""
+    """Batch normalisation statistics: those of the current batch, or the original ones of the backbone."""
     initialisation: Literal["shared", "own"] = "shared"
-    """Whether all teachers start from the same public random weights, or each from its own."""
+    """Initial weights: the same public random weights for all teachers, or different ones for each."""
     per_task: Annotated[int, Unit("teachers")] = Field(25, ge=1)
-    """Teachers trained together in one task."""
+    """Number of teachers trained together in one task."""
 
     def build(self, context: TeacherContext) -> TeacherKind:
         """Return what trains and votes. Raises SettingError where these settings do not suit what is found around."""
@@ -244,7 +244,7 @@ class FeatureTeachers(Teachers):
     """Teachers that learn from features of the frozen backbone."""
 
     feature_batch: Annotated[int, Unit("records")] = Field(500, ge=2)
-    """Most records of one teacher that share batch statistics."""
+    """Maximum number of records of one teacher that share batch statistics."""
 
     def shown(self, images: Rows, assignment: np.ndarray, *, seed: int) -> Rows | AugmentedCopies:
         """Return what features are made of: the images, and behind them what else teachers see of them."""
@@ -259,11 +259,11 @@ class GradientTeachers(Teachers):
     """Teachers that learn by gradient steps."""
 
     learning_rate: float = Field(1e-3, gt=0)
-    """Of Adam, or of a local step of averaged teachers."""
+    """Adam learning rate, or the local step size of averaged teachers."""
     weight_decay: float = Field(0.0, ge=0)
-    """λ of λ/2 ‖w‖², added to the mean cross-entropy for every weight matrix and kernel w."""
+    """λ of the penalty λ/2 ‖w‖², added to the mean cross-entropy for every weight matrix and kernel w."""
     batch: Annotated[int | None, Unit("records")] = Field(256, ge=1)
-    """Records of a teacher in a step; null takes all of them in every step."""
+    """Records per teacher and step. null: all records in every step."""
 
 
 TEACHERS = Kinds(

@@ -37,10 +37,10 @@ class Estimator(Settings):
     """A classifier of scikit-learn."""
 
     name: str = Field("RandomForestClassifier", min_length=1)
-    """The classifier's class in scikit-learn."""
+    """Name of the scikit-learn classifier class."""
     options: dict[str, Any] = Field(default_factory=dict)
-    """Where it has a `random_state` that is not among them, it comes from the run's seed: the same for all teachers
-    with `shared` initialisation, else each its own."""
+    """Arguments of the classifier. `random_state` defaults to a value derived from `seed`: the same for all teachers
+    with initialisation=shared, otherwise different for each."""
 
 
 class EstimatorTeachers(FeatureTeachers):

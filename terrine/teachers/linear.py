@@ -64,20 +64,21 @@ class LinearTeachers(FeatureTeachers, GradientTeachers):
 
     kind: Literal["linear"] = "linear"
     statistics: Literal["current", "original", "halfway"] = "current"  # type: ignore[assignment]
-    """Batch normalisation by the batch at hand, by statistics that were stored before, or by the batch's mean and the
-    geometric mean of both deviations."""
+    """Batch normalisation statistics: those of the current batch, the original ones of the backbone, or halfway: the
+    batch's mean and the geometric mean of both deviations."""
     optimiser: Literal["adam", "ridge"] = "ridge"
-    """`ridge`: least squares on one-hot labels, solved exactly. `adam`: cross-entropy (Kingma and Ba 2015)."""
+    """Training method: `ridge`, exact least squares on one-hot labels; `adam`, cross-entropy (Kingma and Ba 2015)."""
     ridge: float = Field(0.1, ge=1e-6)
-    """Penalty in units of a record's mean squared distance from its teacher's mean; as much for each deformed copy."""
+    """Ridge penalty, in units of the mean squared distance of records from their teacher's mean. It applies per
+    deformed copy."""
     prior: float = Field(0.5, gt=0, le=1)
-    """`ridge`: how much of the classes' frequencies among its own records a teacher's scores keep. Teachers of few
-    records call what they are unsure of by the larger class, and a majority of them does so more often than each: less
-    than 1 takes some of that back. A teacher that has records of one class alone then votes for a class by lot."""
+    """optimiser=ridge: weight of a teacher's own class frequencies in its scores. With few records, teachers prefer
+    their frequent classes when unsure, and a majority vote amplifies this; values below 1 reduce it. A teacher with
+    only one class then votes for a random class."""
     epochs: int = Field(50, ge=1)
-    """`adam`: passes over a teacher's records."""
+    """optimiser=adam: passes over a teacher's records."""
     copies: int = Field(0, ge=0, le=100)
-    """Deformed copies of each of its images that a teacher learns from beside it. They cost time, and no privacy."""
+    """Number of deformed copies of each image that a teacher also learns from. They cost time but no privacy."""
     deformations: CopyDeformations = CopyDeformations()
     """What is done to a copy: what leaves an image the same."""
 

@@ -52,7 +52,7 @@ class NetworkTeachers(GradientTeachers):
     epochs: int = Field(50, ge=1)
     """Passes over a teacher's records."""
     batch: Annotated[int | None, Unit("records")] = Field(256, ge=2)
-    """As of `GradientTeachers`; two at least, for a batch of one has no statistics."""
+    """Records per teacher and step, at least 2 because batch statistics need them. null: all records in every step."""
 
     @property
     def inputs(self) -> Literal["features", "images"]:
@@ -67,7 +67,7 @@ class ScratchTeachers(NetworkTeachers):
 
     kind: Literal["scratch"] = "scratch"
     architecture: Architecture = "small_cnn"
-    """The network."""
+    """Network architecture."""
 
     def build(self, context: TeacherContext) -> ScratchKind:
         return ScratchKind(self, context.channels, context.size, context.classes)
@@ -81,7 +81,7 @@ class FinetuneTeachers(NetworkTeachers):
 
     kind: Literal["finetune"] = "finetune"
     trainable: Trainable = 25.0
-    """Share of the backbone's weights that are trained at least, from its end."""
+    """Minimum share of the backbone's weights that is trained, from the output side."""
 
     def check(self, run: Any) -> None:
         """Raise ValueError for a backbone without weights."""

@@ -55,25 +55,25 @@ class Prompt(Settings):
     """How a prompt is shaped and trained; the defaults are those of Li et al. 2023."""
 
     inner: Annotated[int | None, Unit("pixels")] = Field(None, ge=1)
-    """Side of the shrunken image on the source's canvas; null is 192/224 of the canvas, the best of Table 11."""
+    """Side of the shrunken image on the source's canvas. null: 192/224 of the canvas, the best in Table 11."""
     mask: bool = True
-    """Whether the trained pattern is the frame alone; false lays it over the image, too (Table 9)."""
+    """Train only the frame around the image. false: the pattern also covers the image (Table 9)."""
     mapping: Literal["random", "fc1", "fc2"] = "fc1"
-    """ω2, from the source's outputs to classes: drawn beforehand at random and not trained, or one or two layers."""
+    """ω2, the mapping from source outputs to classes: random and fixed, or one (fc1) or two (fc2) trained layers."""
     hidden: Annotated[int, Unit("units")] = Field(64, ge=1)
-    """`fc2`: width of the first layer."""
+    """mapping=fc2: width of the first layer."""
     epochs: int = Field(10, ge=1)
     """Passes over a teacher's records."""
     learning_rate: float = Field(0.05, gt=0)
-    """Of Adam."""
+    """Adam learning rate."""
     decay: float = Field(0.7, gt=0, le=1)
-    """Factor of the learning rate after every epoch (the paper does not say after what)."""
+    """Factor of the learning rate after each epoch. The paper does not state the interval."""
     batch: Annotated[int, Unit("records")] = Field(16, ge=2)
-    """Of a teacher in a step: its places in a pass."""
+    """Records per teacher and step."""
     together: Annotated[int, Unit("places")] = Field(256, ge=2)
-    """Places of all teachers in one pass through the source: with the number of passes side by side (one a core; one on
-    a GPU) it bounds the memory of training, and of voting with original statistics. With current ones a vote takes a
-    query batch at once, which is its own statistics."""
+    """Maximum number of records of all teachers in one pass through the source. It limits memory during training and
+    during votes with original statistics, per parallel pass (one per core, or one on a GPU). Votes with current
+    statistics take a whole query batch."""
 
     @model_validator(mode="after")
     def _a_step_fits_into_a_pass(self) -> Prompt:

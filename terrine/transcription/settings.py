@@ -23,25 +23,26 @@ class Annotation(Settings):
     """What is told of the teachers about one synthetic sample (eq. 2 to 5)."""
 
     sigma: float | None = Field(None, ge=0)
-    """σ: standard deviation of the noise in units of beta (protect=data); 0 only with noise=none."""
+    """protect=data: σ, standard deviation of the noise in units of beta. 0 requires noise=none."""
     epsilon: float | None = Field(None, gt=0, le=40)
-    """ε of one answer (protect=answers), or of a private label (protect=labels)."""
+    """ε of one answer (protect=answers) or of one private label (protect=labels)."""
     beta: float = Field(1e-3, gt=0)
-    """β: largest norm of what a client says about a sample."""
+    """β: maximum norm of a client's annotation of one sample."""
     top_k: int = Field(3, ge=2)
-    """k: classes kept, those that the student finds most probable."""
+    """k: number of classes annotated, those with the highest student probability."""
     limit: Literal["normalise", "clip"] = "normalise"
-    """How a norm is kept below beta: the paper divides by the norm and `stability`, `clip` cuts only what is longer."""
+    """Bounding of annotation norms: `normalise` divides by norm + stability, as in the paper; `clip` shortens only
+    longer ones."""
     stability: float = Field(1e-4, gt=0)
-    """h, of `normalise`."""
+    """h: constant of `normalise`."""
     step: float = Field(0.1, gt=0)
-    """γ_s of eq. 3: how far the annotation is from the student's output."""
+    """γ_s of eq. 3: distance of the annotation from the student's output."""
     distillation: Distillation = "decoupled"
-    """The loss between student and teacher whose gradient is told: decoupled or classic knowledge distillation."""
+    """Distillation loss whose gradient is released: decoupled or classic."""
     balance: float = Field(8.0, gt=0)
-    """λ, of `decoupled`."""
+    """λ: weight in decoupled distillation."""
     gradient_of: GradientOf = "probabilities"
-    """The student's output that gradients are taken of."""
+    """Student output with respect to which gradients are computed."""
 
 
 class TranscriptionTeacher(Settings):
@@ -50,29 +51,29 @@ class TranscriptionTeacher(Settings):
     file: Annotated[Path | None, AtHome()] = None
     """Weights of `architecture`: safetensors, or a state dict that torch.load reads with weights_only."""
     architecture: str = Field("small_cnn", min_length=1)
-    """`linear`: a head on the student's public backbone. Else a network of `terrine.models`, timm:NAME or
+    """`linear`: a head on the student's public backbone. Otherwise a network of `terrine.models`, timm:NAME or
     torchvision:NAME."""
     public: bool = False
-    """Of a file: whether anyone may read what it was trained on. If not, its people have an account of their own."""
+    """The training data of `file` are public. Otherwise they need a separate account."""
     mean: float | tuple[float, ...] = 0.0
-    """Of a file: images are (pixels in [0, 1] − mean) / deviation, as the model was trained on; one number, or one for
-    each channel."""
+    """With `file`: mean of the input normalisation (pixels in [0, 1] − mean) / deviation. One number, or one per
+    channel."""
     deviation: PositiveFloat | tuple[PositiveFloat, ...] = 1.0
-    """Of a file: see `mean`."""
+    """With `file`: deviation of the input normalisation. One number, or one per channel."""
     statistics: Literal["current", "original"] = "current"
-    """Batch normalisation of the posed batch, or the teacher's own."""
+    """Batch normalisation statistics: those of the generated batch, or the teacher's original ones."""
     temperature: float = Field(1.0, gt=0)
-    """Probabilities are softmax(scores / temperature)."""
+    """Temperature of the softmax over the teacher's scores."""
     epochs: int = Field(10, ge=1)
-    """Passes over the records when it is trained here."""
+    """Passes over the records if the teacher is trained in this run."""
     learning_rate: float = Field(1e-3, gt=0)
-    """Of Adam."""
+    """Adam learning rate."""
     weight_decay: float = Field(0.0, ge=0)
-    """Of Adam."""
+    """Adam weight decay."""
     batch: Annotated[int, Unit("records")] = Field(256, ge=2)
-    """Records in a step."""
+    """Records per step."""
     ridge: float = Field(0.3, ge=1e-6)
-    """`linear`: the penalty."""
+    """architecture=linear: ridge penalty."""
 
     @property
     def anyone_may_know(self) -> bool:
@@ -104,25 +105,25 @@ class TranscriptionStudent(Settings):
     """The model that leaves the building."""
 
     architecture: str = Field("small_cnn", min_length=1)
-    """`scattering`: fixed public features and a trained head. Else a network of `terrine.models` or timm's name."""
+    """`scattering`: a trained head on fixed public features. Otherwise a network of `terrine.models` or timm."""
     projection: Annotated[int, Unit("features")] = Field(200, ge=1)
-    """`scattering`: features."""
+    """architecture=scattering: number of features."""
     invariance: bool = True
-    """`scattering`: learn the projection on images of the untrained generator, which are public."""
+    """architecture=scattering: fit the projection to images of the untrained generator, which are public."""
     optimiser: Literal["adam", "sgd"] = "adam"
-    """What follows the annotations."""
+    """Optimiser."""
     learning_rate: float = Field(0.1, gt=0)
-    """γ_s."""
+    """γ_s: learning rate."""
     decay: float = Field(0.0, ge=0)
     """Weight decay."""
     loss: FitLoss = "cross_entropy"
-    """`cross_entropy`: as published (eq. 7). `squared`: the likelihood of an annotation with Gaussian noise."""
+    """Loss: `cross_entropy`, as published (eq. 7); `squared`, the likelihood of an annotation with Gaussian noise."""
     steps: int = Field(1, ge=1)
-    """Per iteration; those after the first are on batches that were annotated before."""
+    """Training steps per iteration. Steps after the first use batches annotated earlier."""
     final_steps: Annotated[int, Unit("steps")] = Field(0, ge=0)
-    """After the last iteration, on annotated batches that were kept."""
+    """Training steps on stored annotated batches after the last iteration."""
     memory: Annotated[int, Unit("batches")] = Field(1000, ge=1)
-    """Annotated batches that are kept for them."""
+    """Number of annotated batches that are stored."""
 
     @property
     def learns_projection(self) -> bool:
@@ -134,48 +135,49 @@ class TranscriptionGenerator(Settings):
     """The player that poses the questions."""
 
     latent: int = Field(100, ge=1)
-    """Numbers in the vector that an image is made from."""
+    """Dimension of the latent vectors."""
     width: Annotated[int, Unit("channels")] = Field(128, ge=2)
-    """Of its first layers."""
+    """Channels of the first layers."""
     learning_rate: float = Field(0.01, gt=0)
-    """γ_g."""
+    """γ_g: learning rate."""
     steps: int = Field(1, ge=0)
-    """Per iteration, against the student; 0 leaves it as it was drawn."""
+    """Training steps per iteration, against the student. 0: the generator stays random."""
     inputs: Literal["trained", "fresh"] = "trained"
-    """`trained`: one batch of vectors, trained with it (algorithm 1); `fresh`: new ones in every iteration."""
+    """Latent vectors: `trained`, one batch trained with the generator (algorithm 1); `fresh`, new ones in each
+    iteration."""
     one_hot: float = Field(1.0, ge=0)
-    """Weight of the loss of confident answers."""
+    """Weight of the loss that favours confident answers."""
     entropy: float = Field(1.0, ge=0)
-    """Weight of the loss of answers spread over all classes."""
+    """Weight of the loss that favours answers spread over all classes."""
     activation: float = Field(1.0, ge=0)
-    """Weight of the loss of strong features; 0 is off (Table VI, like the two above)."""
+    """Weight of the loss that favours strong features. 0: off (Table VI, as for the two weights above)."""
     form: Form = "printed"
-    """The losses as eq. 8 prints them, or as its text says."""
+    """Form of the losses: as printed in eq. 8, or as described in its text."""
     discriminator: Literal["student", "teacher"] = "student"
-    """`teacher`: the paper's DPSD-T, NOT PRIVATE: neither the generator nor, through its images, the student."""
+    """Discriminator: the student, or the teacher (the paper's DPSD-T), NOT PRIVATE for generator and student."""
 
 
 class Transcription(Settings):
     """How a model is transcribed, what is protected, and the budget of the run."""
 
     protect: Literal["data", "answers", "labels"] = "data"
-    """`data`: gradients with Gaussian noise. `answers`: the teacher's class by randomised response, as published for
-    labels. `labels`: the private labels are randomised once, before a teacher learns from them; images are not
-    protected."""
+    """Protected quantity: `data`, by Gaussian noise on gradients; `answers`, the teacher's classes by randomised
+    response, as published for labels; `labels`, by randomising private labels once before training (images are not
+    protected)."""
     epsilon: Annotated[float, Unit("ε")] = Field(10.0, gt=0)
-    """Budget of the run, in sound figures."""
+    """ε of the run, from sound accounting."""
     delta: float = Field(1e-5, gt=0, lt=1)
     """δ of the run."""
     noise: Literal["secure", "replay", "none"] = "secure"
-    """`replay` and `none` are NOT PRIVATE."""
+    """Source of the noise. `replay` and `none` are NOT PRIVATE."""
     iterations: Annotated[int, Unit("iterations")] = Field(200, ge=1)
-    """T."""
+    """T: number of iterations."""
     batch: Annotated[int, Unit("images")] = Field(256, ge=2)
-    """b."""
+    """b: generated images per iteration."""
     federated: bool = False
-    """FedDPSD: partition.teachers clients, dealt as partition says. false: one teacher on all records."""
+    """FedDPSD: partition.teachers clients, as divided by `partition`. false: one teacher with all records."""
     per_task: Annotated[int | None, Unit("clients")] = Field(None, ge=1)
-    """Clients that answer in one Prefect task; null: all of them, in the flow's own process."""
+    """Clients per Prefect task. null: all, in the flow's process."""
     annotation: Annotation = Annotation()
     teacher: TranscriptionTeacher = TranscriptionTeacher()
     student: TranscriptionStudent = TranscriptionStudent()

@@ -73,15 +73,15 @@ class Dicom(FileDataset):
 
     name: Literal["dicom"] = "dicom"
     labels: Annotated[Path, AtHome()]
-    """A CSV file with the columns `sop`, `series` or `study` (UIDs) and `label`, and optionally split and party."""
+    """CSV file with the columns `sop`, `series` or `study` (UIDs) and `label`, and optionally split and party."""
     window: Annotated[str | tuple[float, float] | None, AfterValidator(_window)] = None
-    """The values that become black and white: a window of CT by its name (lung, mediastinum, soft-tissue, abdomen,
-    liver, bone, brain, subdural, stroke), or [low, high] after rescaling (Hounsfield units in CT). null: as each file
-    says, or else from its least to its greatest value. Colours stay as they are."""
+    """Values shown as black and white: a CT window by name (lung, mediastinum, soft-tissue, abdomen, liver, bone,
+    brain, subdural, stroke), or [low, high] after rescaling (Hounsfield units for CT). null: the window in each file,
+    or else its minimum and maximum. Colour images are unchanged."""
     frames: Literal["first", "middle", "all"] = "middle"
-    """Of files with several frames: one, or all as records that share a name and a patient."""
+    """Frames of multi-frame files: first, middle, or all as records with the same name and patient."""
     unreadable: Literal["refuse", "skip"] = "refuse"
-    """What is done where files cannot be used: nothing is read, or they are passed over."""
+    """Files that cannot be used: refuse stops reading, skip ignores them."""
 
     @property
     def limits(self) -> tuple[float, float] | None:

@@ -54,8 +54,8 @@ class Folder(FileDataset):
 
     name: Literal["folder"] = "folder"
     window: Window | None = None
-    """[low, high]: the values that become black and white in images of more than 8 bits per pixel (PNG, TIFF), which
-    are refused without it. Images of 8 bits stay as they are."""
+    """[low, high]: values shown as black and white, required for images of more than 8 bits per pixel (PNG, TIFF). Images
+    of 8 bits are unchanged."""
 
     def found(self, at: Path) -> Listing:
         path = at / self.path

@@ -37,14 +37,14 @@ class Nifti(FileDataset):
 
     name: Literal["nifti"] = "nifti"
     plane: Literal["sagittal", "coronal", "axial"] = "axial"
-    """Which slices are looked at, or across which a projection is made: as the volume says that the patient lies."""
+    """Orientation of slices, or the plane of a projection, in patient coordinates."""
     view: Literal["middle", "max", "mean"] | Annotated[int, Field(ge=0)] = "middle"
-    """The slice in the middle, the maximum or mean of all slices, or the slice of this number, counted from the
-    patient's left, back or feet."""
+    """Image made from a volume: its middle slice, the maximum or mean over all slices, or a slice number, counted from
+    the patient's left, back or feet."""
     window: Window | None = None
-    """[low, high]: the values that become black and white. null: the picture's own `percentiles`."""
+    """[low, high]: values shown as black and white. null: the `percentiles` of the image."""
     percentiles: Window = (1.0, 99.0)
-    """Of the values in a picture, which become black and white where `window` is null."""
+    """Percentiles of the image shown as black and white if `window` is null."""
 
     def found(self, at: Path) -> Listing:
         from terrine.data.image_files import each_file

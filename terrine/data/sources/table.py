@@ -66,19 +66,18 @@ class Table(InOrder, Own, Source):
 
     name: Literal["table"] = "table"
     target: str = Field(min_length=1)
-    """The column to be predicted."""
+    """Column to predict."""
     id: str | None = Field(None, min_length=1)
-    """The column that names a row, in which no value occurs twice; without it the row's number is its name."""
+    """Column with a unique name for each row. null: row numbers are the names."""
     group: str | None = Field(None, min_length=1)
-    """The column that says whose record a row is."""
+    """Column with the group of each row, such as its patient."""
     party: str | None = Field(None, min_length=1)
-    """The column that says who holds a row."""
+    """Column with the party that holds each row."""
     public_fraction: float = Field(gt=0, lt=1)
-    """Share of rows, drawn by name, that you declare public: they are the queries. They are published, and nothing
-    protects them. There is no default."""
+    """Share of rows declared public, selected by name. They are the queries, are published, and have no protection."""
     categorical: tuple[str, ...] = ()
-    """Columns that hold words even where these look like numbers: postal codes, numbers of wards. Any other column that
-    holds numbers holds nothing else."""
+    """Columns treated as text even if all values are numbers, such as postal codes. Other numeric columns may contain
+    only numbers."""
 
     @model_validator(mode="before")
     @classmethod

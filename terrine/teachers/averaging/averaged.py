@@ -59,39 +59,40 @@ class AveragedTeachers(FeatureTeachers, GradientTeachers):
 
     kind: Literal["averaged"] = "averaged"
     initialisation: Literal["shared"] = "shared"
-    """All start from the average, and the average from public weights."""
+    """Initial weights: all teachers start from the average, which starts from public weights."""
     mode: Literal["private", "paper"] = "private"
-    """averaging=global. `private`: averages are clipped and released with noise from a share of the budget. `paper`: as
-    published, without noise; the release is then marked NOT PRIVATE."""
+    """averaging=global: `private` clips averages and releases them with noise, from a share of the budget. `paper` uses
+    no noise, as published; the release is then NOT PRIVATE."""
     learner: Literal["linear", "finetune", "network"] = "linear"
-    """What learns: a head, the backbone's last layers and a head, or the network `architecture`."""
+    """Trained model: a linear head, the last layers of the backbone with a head, or the network `architecture`."""
     trainable: Trainable = 25.0
-    """Of learner=finetune."""
+    """learner=finetune: minimum share of the backbone's weights that is trained, from the output side."""
     architecture: Architecture = "small_cnn"
-    """Of learner=network."""
+    """learner=network: the network."""
     averaging: Literal["none", "global", "blocks"] = "global"
-    """Over whom is averaged. `none`: nobody, conventional training (Algorithm 2). `blocks`: groups that vote as one."""
+    """Teachers averaged together: `global`, all; `none`, none, as in conventional training (Algorithm 2); `blocks`,
+    groups that cast one vote each."""
     correction: Literal["none", "control_variates"] = "control_variates"
-    """Whether local steps are corrected for how a party's data differ; `none` is federated averaging."""
+    """Correction of local steps for differences between parties: control variates, or none (federated averaging)."""
     rounds: int = Field(10, ge=1)
-    """[R] Rounds of local training; there is one average fewer."""
+    """R: rounds of local training. The number of averages is R - 1."""
     steps: int = Field(10, ge=1)
-    """[T] Local steps in a round."""
+    """T: local steps per round."""
     step_decay: float = Field(1.0, gt=0, le=1)
-    """[γ] Factor of the local step from one round to the next."""
+    """γ: factor of the local step size per round."""
     server_rate: float = Field(1.0, gt=0)
-    """[η_θ] Step of the average."""
+    """η_θ: step size of the average."""
     block: Annotated[int | None, Unit("parties")] = Field(None, ge=2)
-    """[g] averaging=blocks: parties in a group."""
+    """g: parties per group with averaging=blocks."""
     centre: Literal["none", "shared"] = "none"
-    """learner=linear: whether features are centred by a mean over all parties that average with one another, which
-    mode=private releases with noise, and queries by that of their batch. For parties that lack classes."""
+    """learner=linear: subtract from features the mean over all parties averaged together (with noise if mode=private),
+    and from queries that of their batch. Recommended if parties lack classes."""
     clip: float | None = Field(None, gt=0)
-    """[S] mode=private: norm to which a teacher's update is clipped."""
+    """S: maximum norm of a teacher's update with mode=private."""
     budget_share: float | None = Field(None, gt=0, lt=1)
-    """mode=private: share of the run's budget, in units of μ², that pays for the averages."""
+    """mode=private: share of the run's budget for the averages, in units of μ²."""
     control_release: Literal["derived", "released"] = "derived"
-    """mode=private: whether the control variate is computed from the released average, or released by itself."""
+    """mode=private: derive the control variate from the released average, or release it separately."""
 
     @model_validator(mode="after")
     def _settings_go_together(self) -> AveragedTeachers:
