@@ -54,8 +54,8 @@ class Folder(FileDataset):
 
     name: Literal["folder"] = "folder"
     window: Window | None = None
-    """[low, high]: values shown as black and white, required for images of more than 8 bits per pixel (PNG, TIFF). Images
-    of 8 bits are unchanged."""
+    """[low, high]: values shown as black and white. Required for images of more than 8 bits per pixel (PNG, TIFF);
+    ignored for images of 8 bits."""
 
     def found(self, at: Path) -> Listing:
         path = at / self.path
