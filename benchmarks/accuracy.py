@@ -20,7 +20,7 @@ from cells import KEPT, Cells, common_options, datasets, heading, row, spread
 from terrine.aggregation.adaptive_queries import NEVER, Advice, Rounds, answer_in_rounds
 from terrine.aggregation.gnmax import ConfidentGNMax, GaussianHistogram, GNMax, InteractiveGNMax
 from terrine.aggregation.mechanism import Mechanism
-from terrine.aggregation.votes import histograms_of
+from terrine.aggregation.votes import count_votes
 from terrine.data.partition import iid
 from terrine.data.source import load_dataset
 from terrine.determinism.parallel import side_by_side
@@ -124,7 +124,7 @@ class Study:
     def histograms(self, seed: int, teachers: int, ridge: float) -> np.ndarray:
         """Votes by class on the queries, int64 [queries, classes]."""
         features, heads = self.public(seed)[1], self.heads(seed, teachers, ridge)
-        return histograms_of(np.concatenate([vote(group, features) for group in heads], axis=1), CLASSES)
+        return count_votes(np.concatenate([vote(group, features) for group in heads], axis=1), CLASSES)
 
     def accuracy(self, seed: int, mechanism: Mechanism, released: Rounds, teachers: int) -> float:
         """Test accuracy in per cent of the linear student of what was released."""

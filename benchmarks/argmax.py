@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 from cells import common_options, heading, row, times
 
-from terrine.aggregation.votes import histograms_of
+from terrine.aggregation.votes import count_votes
 from terrine.collaboration.protocol.agreement import Agreement
 from terrine.collaboration.protocol.guardian_round import GuardianRound
 from terrine.collaboration.protocol.report import make_report, sum_reports
@@ -198,7 +198,7 @@ def measure(work: Work, seed: int) -> dict[str, float]:
                 process.kill()
         guardian, student = (json.loads((folder / f"{role}.json").read_text()) for role in ("guardian", "student"))
         result, noise = np.load(folder / "result.npy"), dict(np.load(folder / "noise.npz"))
-    counts = histograms_of(votes, work.classes)
+    counts = count_votes(votes, work.classes)
     start = time.perf_counter()
     expected = plaintext(work, counts, noise)
     plain = time.perf_counter() - start

@@ -23,9 +23,9 @@ from tasks.auditing.canaries import audit_canaries
 from tasks.config.params import validate
 from tasks.runtime.run import Run
 from terrine.aggregation.exchange import Exchange
-from terrine.aggregation.mechanism import mechanism_of
+from terrine.aggregation.mechanism import parse_mechanism
 from terrine.aggregation.records import Whitening
-from terrine.aggregation.votes import histograms_of
+from terrine.aggregation.votes import count_votes
 from terrine.privacy.auditing.audit import mu_of_guesses
 from terrine.privacy.auditing.canaries import Directions, Plan, guess_from_histograms
 from terrine.privacy.noise import SecureNoise
@@ -73,12 +73,12 @@ def one_release(case: str) -> tuple[float, Callable[[int, np.ndarray], np.ndarra
         def of_votes(number: int, coins: np.ndarray) -> np.ndarray:
             generator = np.random.default_rng(number)
             one, other = generator.integers(classes, size=(2, queries, len(coins)))
-            rest = histograms_of(generator.integers(classes, size=(queries, 7)), classes)
-            released = rest + histograms_of(np.where(coins, one, other), classes) + noise.gaussian(rest.shape, sigma)
+            rest = count_votes(generator.integers(classes, size=(queries, 7)), classes)
+            released = rest + count_votes(np.where(coins, one, other), classes) + noise.gaussian(rest.shape, sigma)
             return guess_from_histograms(Directions(one, other, rest), released, sigma).evidence
 
         return math.sqrt(2 * queries) / sigma, of_votes
-    mechanism: Any = mechanism_of({"mechanism": case, **SMALL[case]})
+    mechanism: Any = parse_mechanism({"mechanism": case, **SMALL[case]})
     mu, whitening, generator = 2.0, Whitening(np.zeros(24), np.eye(24), 0.5), np.random.default_rng(0)
     course = mechanism.course(mu)
     exchange = Exchange.of_canaries(course, whitening, 60, 4, generator)

@@ -21,7 +21,7 @@ import torch
 from cells import KEPT, Cells, common_options, datasets, heading, row, spread
 
 import terrine as tr
-from terrine.aggregation.votes import histograms_of
+from terrine.aggregation.votes import count_votes
 from terrine.heads import predict
 from terrine.models.backbone import features_in_batches
 from terrine.planning import QUERIES, UNITS_EACH, plan, signal
@@ -91,7 +91,7 @@ class Study:
         data = self.data
         parts = tr.partition(data, teachers=teachers, unit="record" if data.train_groups is None else "group")
         votes = tr.LinearTeachers(ridge=0.1).fit(data, parts, self.backbone).vote(self.queries).values
-        counts = histograms_of(votes, data.classes)
+        counts = count_votes(votes, data.classes)
         found: dict[str, list[float]] = {}
         for epsilon in epsilons:
             sigma = tr.calibrate(epsilon, DELTA, QUERIES).sigma

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from terrine.aggregation.mechanism import Mechanism
-from terrine.aggregation.votes import histograms_of, validate_votes
+from terrine.aggregation.votes import count_votes, validate_votes
 from terrine.errors import InputError, SettingError
 from terrine.privacy.accounting.events import Event, compose
 from terrine.privacy.accounting.gaussian import epsilon_of, mu_of, mu_squared
@@ -68,7 +68,7 @@ def greedy_teacher(
     if not 0 <= teacher < checked.shape[1] or checked.shape[1] < 2:
         raise InputError(f"Teacher {teacher} of {checked.shape[1]} cannot ask others.")
     others = np.delete(checked[numbers], teacher, axis=1)
-    answers = mechanism.answer(histograms_of(others, classes), epsilon=epsilon, delta=delta, noise=noise)
+    answers = mechanism.answer(count_votes(others, classes), epsilon=epsilon, delta=delta, noise=noise)
     answered = np.flatnonzero(answers.answered)
     return Labelled(teacher, numbers[answered], answers.labels[answered], answers.asked, answers.event)
 

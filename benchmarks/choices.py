@@ -165,7 +165,7 @@ def unequal(options: argparse.Namespace) -> None:
             for epsilon in (1, 6):
                 mu, shown = mu_left(epsilon, DELTA), []
                 for power in POWERS.values():
-                    with patch.object(course, "LEVELLED", power):
+                    with patch.object(course, "BALANCE_POWER", power):
                         scores = [by_sums(kept, SUMS["moments"], mu, seed) for seed in range(options.repeats)]
                     labels = kept["test_labels"]
                     balanced = spread(balanced_accuracy(labels, each.argmax(axis=1)).value for each in scores)

@@ -35,7 +35,7 @@ from tasks.pipeline import aggregate
 from tasks.pipeline.sums import held_by_parties
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_json, read_table, read_tensors
-from terrine.aggregation.votes import histograms_of
+from terrine.aggregation.votes import count_votes
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 
@@ -135,7 +135,7 @@ def plain_reference(run: Run) -> tuple[float, Any, dict[str, Any]]:
     settings, passed = run.params.aggregation, None
     if settings.mechanism in SUMMED:
         return release(run)
-    counts = histograms_of(read_votes(run.folders), 10)
+    counts = count_votes(read_votes(run.folders), 10)
     if settings.mechanism == "confident":
         eta = aggregate.noise_source(run).gaussian(len(counts), settings.sigma1)
         passed = counts.max(axis=1) + eta >= settings.threshold

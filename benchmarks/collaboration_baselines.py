@@ -43,7 +43,7 @@ from tasks.pipeline import aggregate, student
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_tensors
 from terrine.aggregation.gnmax import GNMax
-from terrine.aggregation.votes import histograms_of
+from terrine.aggregation.votes import count_votes
 from terrine.determinism.randomness import derive_seed, numpy_generator
 from terrine.heads import LinearHead, predict
 from terrine.models.backbone import features_in_batches
@@ -201,7 +201,7 @@ def _heads(run: Run) -> LinearHeads:
 def unprotected(setting: Setting, heads: LinearHeads) -> dict[str, tuple[float, float, int]]:
     """A party by itself, and all of them without noise."""
     alone = [setting.accuracy(setting.votes[:, teacher]) for teacher in range(heads.teachers)]
-    plurality = histograms_of(setting.votes, setting.classes).argmax(1)
+    plurality = count_votes(setting.votes, setting.classes).argmax(1)
     return {
         "a party by itself, not private": (float(np.mean(alone)), float("inf"), 0),
         "vote of all, not private": (setting.accuracy(plurality), float("inf"), 0),

@@ -19,7 +19,7 @@ import numpy as np
 from cells import KEPT, Cells, common_options, datasets, heading, row, spread
 
 import terrine as tr
-from terrine.aggregation.votes import histograms_of
+from terrine.aggregation.votes import count_votes
 from terrine.heads import predict
 from terrine.models.backbone import features_in_batches
 from terrine.planning import plan
@@ -68,7 +68,7 @@ class Study:
         parts = tr.partition(self.data, teachers=planned.teachers, seed=0)
         settings = teachers | (self.moved if "copies" in teachers else {})
         votes = tr.LinearTeachers(**settings).fit(self.data, parts, self.backbone).vote(self.queries)
-        counts, found = histograms_of(votes.values, self.data.classes), []
+        counts, found = count_votes(votes.values, self.data.classes), []
         for seed in range(repeats):
             noisy = counts + ReplayNoise(seed).gaussian(counts.shape, planned.sigma)
             head = fit(self.seen, histogram_answers(noisy, planned.teachers, planned.sigma), seed=0)

@@ -24,7 +24,7 @@ import numpy as np
 from cells import KEPT, Cells, common_options, datasets, spread
 from transfer import SETTINGS, SIZE, near_equal, query_images, teach
 
-from terrine.aggregation.votes import histograms_of
+from terrine.aggregation.votes import count_votes
 from terrine.data.dataset import Dataset
 from terrine.determinism.randomness import numpy_generator
 from terrine.models.architecture import build_backbone
@@ -73,7 +73,7 @@ def figures(
         return found
     images = query_images(queries, arguments.queries, 1, seed=seed)
     batches = near_equal(np.arange(len(images)))
-    histograms = histograms_of(vote(taught.heads, features_in_batches(backbone, images, batches, "current")), 10)
+    histograms = count_votes(vote(taught.heads, features_in_batches(backbone, images, batches, "current")), 10)
     sigma = 0.1 * arguments.teachers
     noisy = histograms + numpy_generator(seed, "replayed noise").normal(0, sigma, histograms.shape)
     answers = histogram_answers(noisy, arguments.teachers, sigma)

@@ -9,7 +9,7 @@ import numpy as np
 from tasks.artefacts.features import rows_in_parts
 from tasks.runtime.store import atomic_file
 from terrine.aggregation.records import Records, Whitening
-from terrine.aggregation.votes import histograms_of
+from terrine.aggregation.votes import count_votes
 from terrine.data.dataset import Dataset
 from terrine.heads import LinearHead
 from terrine.models.architecture import Architecture
@@ -88,7 +88,7 @@ def counted_votes(
     train, queries = (kept[part][:, :most] for part in ("train", "queries"))
     present, own = np.unique(teacher, return_inverse=True)
     heads = train_heads(train, kept["labels"], own, list(range(len(present))), classes, teachers, seed=0)
-    return histograms_of(vote(heads, queries), classes)
+    return count_votes(vote(heads, queries), classes)
 
 
 def student_of_votes(

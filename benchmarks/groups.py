@@ -28,7 +28,7 @@ from features import vectors_of
 
 import terrine as tr
 from terrine.aggregation.sums import Sums, mu_left
-from terrine.aggregation.votes import histograms_of
+from terrine.aggregation.votes import count_votes
 from terrine.data.partition import iid
 from terrine.heads import predict
 from terrine.models.backbone import as_float
@@ -164,7 +164,7 @@ class Study:
                 own = self.in_batches(rows, record_batches(teacher, 500, least=2))
                 learnt = np.flatnonzero(np.bincount(teacher, minlength=planned.teachers) > 1).tolist()
                 heads = train_heads(own, labels, teacher, learnt, classes, tr.LinearTeachers(), seed=0)
-                counted[planned.teachers] = histograms_of(vote(heads, self.asked), classes), len(learnt)
+                counted[planned.teachers] = count_votes(vote(heads, self.asked), classes), len(learnt)
             counts, voting = counted[planned.teachers]
             mu = mu_left(epsilon, DELTA, moments.event)
             for seed in range(repeats):

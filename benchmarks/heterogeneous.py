@@ -38,7 +38,7 @@ from pate_figures import canvas, save
 
 from terrine.aggregation.gnmax import GaussianHistogram, GNMax
 from terrine.aggregation.lnmax import LNMax
-from terrine.aggregation.votes import histograms_of
+from terrine.aggregation.votes import count_votes
 from terrine.data.partition import by_similarity, dirichlet
 from terrine.determinism.randomness import derive_seed
 from terrine.heads import predict
@@ -56,11 +56,11 @@ from terrine.teachers.averaging.averaged import (
     AveragedKind,
     AveragedTeachers,
     RoundState,
-    blocks_of,
-    centred_records,
+    assign_blocks,
+    centre_records,
     party_means,
 )
-from terrine.teachers.averaging.learners import Learner, LinearLearner, ModuleLearner, centred_queries
+from terrine.teachers.averaging.learners import Learner, LinearLearner, ModuleLearner, centre_queries
 from terrine.teachers.averaging.private import calibrated
 from terrine.teachers.averaging.ttac import average_teachers, unit_rows
 from terrine.teachers.network_training import Classifier
@@ -187,7 +187,7 @@ def trained(
 ) -> tuple[AveragedKind, list[dict[str, np.ndarray]]]:
     """Teachers, or groups of them, after their last round."""
     kind = AveragedKind(settings, form, parties, (lambda: start) if start is not None else None)
-    voters = parties if settings.block is None else len(blocks_of(parties, settings.block, seed))
+    voters = parties if settings.block is None else len(assign_blocks(parties, settings.block, seed))
     return kind, [state for _, state in kind.train(records, range(voters), seed=seed)]
 
 
@@ -236,7 +236,7 @@ def _paper_votes(images: Images, method: str, similarity: float, seed: int, lear
         rounds = settings.rounds - 1
         average, own = average_teachers(form, records, range(parties), settings, rounds=rounds, seed=seed)
         kind, states = trained(form, settings, records, parties, seed, RoundState(average, own))
-    return histograms_of(kind.vote(states, Queries(asked, [np.arange(len(asked))])), CLASSES)
+    return count_votes(kind.vote(states, Queries(asked, [np.arange(len(asked))])), CLASSES)
 
 
 Found = dict[tuple[float, str], dict[tuple[int, float], list[dict[str, float]]]]
@@ -362,7 +362,7 @@ def votes_of(material: Material, settings: AveragedTeachers, records: Records, p
     """Histograms of teachers, or groups, that learn from nobody else."""
     form = LinearLearner(records.inputs.shape[1], CLASSES, centred=material.centred)
     kind, states = trained(form, settings, records, parties, seed)
-    return histograms_of(kind.vote(states, material.queries), CLASSES)
+    return count_votes(kind.vote(states, material.queries), CLASSES)
 
 
 def averaged(material: Material, records: Records, parties: int, epsilon: float, seed: int) -> dict[str, float]:
@@ -374,7 +374,7 @@ def averaged(material: Material, records: Records, parties: int, epsilon: float,
     centre, learned = None, records
     if material.centred:
         centre = averaging.release_centre([party_means(records, range(parties))], noise)
-        learned = centred_records(records, range(parties), centre)
+        learned = centre_records(records, range(parties), centre)
     average, own = average_teachers(
         form,
         learned,
@@ -385,7 +385,7 @@ def averaged(material: Material, records: Records, parties: int, epsilon: float,
         combine=averaging.combine(noise),
     )
     kind, states = trained(form, settings, records, parties, seed, RoundState(average, own, centre))
-    histograms = histograms_of(kind.vote(states, material.queries), CLASSES)
+    histograms = count_votes(kind.vote(states, material.queries), CLASSES)
     return judged(material, histograms, epsilon, seed, spent=averaging.whole_event())
 
 
@@ -427,7 +427,7 @@ def federated(material: Material, records: Records, parties: int, epsilon: float
     if material.centred:
         mechanism = ClippedSum(1.0, noise_multiplier_for(epsilon, DELTA, 1.0, rounds + 1))
         centre = mechanism.release([party_means(records, range(parties))], noise) / parties
-        features, test = centred_records(records, range(parties), centre).inputs, centred_queries(tested).inputs
+        features, test = centre_records(records, range(parties), centre).inputs, centre_queries(tested).inputs
         before = mechanism.event
     else:
         features, test = unit_rows(records.inputs), unit_rows(tested.inputs)

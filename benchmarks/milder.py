@@ -15,7 +15,7 @@ import torch
 from cells import KEPT, common_options, datasets, heading, row, spread
 
 import terrine as tr
-from terrine.aggregation.votes import histograms_of
+from terrine.aggregation.votes import count_votes
 from terrine.data.partition import iid
 from terrine.heads import predict
 from terrine.models.backbone import as_float, features_in_batches, features_one_by_one
@@ -103,7 +103,7 @@ def accuracies(kept: dict[str, np.ndarray], name: str, amount: str, penalty: flo
         tr.LinearTeachers(ridge=penalty),
         seed=0,
     )
-    counts, sigma = histograms_of(vote(heads, queries), classes), (2 * len(queries)) ** 0.5 * teachers / AMPLE / classes
+    counts, sigma = count_votes(vote(heads, queries), classes), (2 * len(queries)) ** 0.5 * teachers / AMPLE / classes
     found = []
     for seed in range(repeats):
         noisy = counts + ReplayNoise(seed).gaussian(counts.shape, sigma)

@@ -171,7 +171,7 @@ def in_forms(
 
     learnt, asked, tested: features of private records, queries and test images. truth: the records' numbers.
     """
-    from terrine.aggregation.votes import Findings, histograms_of, histograms_of_findings
+    from terrine.aggregation.votes import Findings, count_finding_votes, count_votes
     from terrine.heads import predict
     from terrine.privacy.accounting.gaussian import mu_of
     from terrine.students.answers import ReleasedAnswers, histogram_answers, ordered_answers, share_loss
@@ -182,7 +182,7 @@ def in_forms(
     assignment, everyone = generator.integers(0, teachers, len(learnt)), list(range(teachers))
     sigma, settings = float(np.sqrt(2 * len(asked)) / mu_of(epsilon, 1e-5)), LinearTeachers(ridge=0.3)
     votes = vote(train_heads(learnt, places, assignment, everyone, number, settings, seed=0), asked)
-    noisy = histograms_of(votes, number) + generator.normal(0, sigma, (len(asked), number))
+    noisy = count_votes(votes, number) + generator.normal(0, sigma, (len(asked), number))
     said = {
         "bins, softmax": predict(fit(asked, histogram_answers(noisy, teachers, sigma), 0.3, seed=0), tested),
         "bins, boundaries": predict(fit(asked, ordered_answers(noisy, teachers, sigma), 0.3, seed=0), tested),
@@ -191,7 +191,7 @@ def in_forms(
     heads = train_heads(learnt, above, assignment, everyone, number - 1, settings, seed=0)
     usual = np.stack([above[assignment == teacher].mean(axis=0) for teacher in everyone])
     heads = LinearHeads(heads.weight, (heads.bias + usual - 0.5).astype(np.float32))
-    answers = histograms_of_findings(vote(heads, asked, findings=Findings(number - 1)), number - 1, None)
+    answers = count_finding_votes(vote(heads, asked, findings=Findings(number - 1)), number - 1, None)
     louder = sigma * np.sqrt(number - 1)
     told = answers + generator.normal(0, louder, answers.shape)
     shares = ((told[:, 1] - told[:, 0]) / teachers + 1) / 2

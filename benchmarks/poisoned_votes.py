@@ -19,14 +19,14 @@ import numpy as np
 from cells import common_options, datasets, heading, row, spread
 
 import terrine as tr
-from terrine.aggregation.votes import histograms_of
+from terrine.aggregation.votes import count_votes
 
 SHARES = (0.0, 0.05, 0.1, 0.2)
 Poison = Callable[[np.ndarray, int, np.random.Generator], np.ndarray]
 
 
 def _runner_up(votes: np.ndarray, count: int, generator: np.random.Generator) -> np.ndarray:
-    counts = histograms_of(votes[:, count:], 10)
+    counts = count_votes(votes[:, count:], 10)
     return np.repeat(np.argsort(-counts, axis=1, kind="stable")[:, 1:2], count, axis=1)
 
 

@@ -28,7 +28,7 @@ from cells import KEPT, Cells, common_options, datasets, heading, row, spread
 from transfer import BATCH, DELTA, SIZE, SOURCES, near_equal, pretrained, query_images
 
 from terrine.aggregation.gnmax import ConfidentGNMax, GaussianHistogram
-from terrine.aggregation.votes import histograms_of
+from terrine.aggregation.votes import count_votes
 from terrine.data.dataset import Dataset
 from terrine.data.partition import iid
 from terrine.data.pool import check_disjoint
@@ -48,7 +48,7 @@ from terrine.students.fixmatch import FixMatchStudent
 from terrine.students.linear import fit
 from terrine.students.student import StudentData
 from terrine.teachers.base import TeacherContext, Teachers
-from terrine.teachers.ensemble import votes_without_records
+from terrine.teachers.ensemble import fallback_votes
 from terrine.teachers.linear import LinearTeachers
 from terrine.teachers.networks import FinetuneTeachers, ScratchTeachers
 from terrine.teachers.prompt import PromptTeachers
@@ -155,7 +155,7 @@ def votes_of(
         inputs = private_features(backbone, data.train_images, assignment, settings.statistics, most=whole)
         queries = features_in_batches(backbone, pool, batches, settings.statistics)
     records = Records(inputs, data.train_labels, assignment, data.classes)
-    votes = votes_without_records(range(teachers), np.arange(len(pool)), data.classes, seed=seed)
+    votes = fallback_votes(range(teachers), np.arange(len(pool)), data.classes, seed=seed)
     trained = kind.train(records, range(teachers), seed=seed, device=device)
     while part := dict(itertools.islice(trained, kind.block)):
         votes[:, list(part)] = kind.vote(part.values(), Queries(queries, batches), device=device)
@@ -177,7 +177,7 @@ def release(votes: np.ndarray, data: Dataset, epsilon: float, seed: int, mechani
     """Release the votes at an exact ε."""
     teachers, truth = votes.shape[1], data.pool_labels
     assert truth is not None
-    histograms = histograms_of(votes, data.classes)
+    histograms = count_votes(votes, data.classes)
     noise = ReplayNoise(derive_seed(seed, "replayed noise"))
     if mechanism == "histogram":
         sigma = calibrate(epsilon, DELTA, len(votes)).sigma

@@ -26,7 +26,7 @@ from tasks.parties.release import reported
 from tasks.parties.store import Store
 from tasks.parties.terms import Terms
 from tasks.parties.trial import lay_out, run_trial, teachers_of_parties, with_keys
-from terrine.aggregation.votes import histograms_of
+from terrine.aggregation.votes import count_votes
 from terrine.collaboration.protocol.report import make_report
 from terrine.privacy.noise import ReplayNoise
 
@@ -59,7 +59,7 @@ def terms_of(folder: Path, parties: int, held: int, queries: int, mechanism: str
 
 def plain_answers(terms: Terms, votes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """What the plaintext mechanism answers on all votes with the guardian's noise, in whole votes."""
-    counts, noise = histograms_of(votes, CLASSES), ReplayNoise(SEED)
+    counts, noise = count_votes(votes, CLASSES), ReplayNoise(SEED)
     if terms.mechanism == "histogram":
         drawn = noise.gaussian(counts.shape, terms.sigma)
         return np.ones(len(counts), bool), counts + np.floor(drawn + 0.5).astype(np.int64)

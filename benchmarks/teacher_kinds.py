@@ -29,7 +29,7 @@ import numpy as np
 from cells import common_options, datasets
 from transfer import SIZE, consensus, near_equal
 
-from terrine.aggregation.votes import histograms_of
+from terrine.aggregation.votes import count_votes
 from terrine.data.partition import iid
 from terrine.data.source import load_dataset
 from terrine.determinism.randomness import derive_seed, numpy_generator
@@ -115,7 +115,7 @@ def figures(
         found = {}
         for source, images in world.queries.items():
             votes = voter.vote(states, Queries(images, near_equal(np.arange(len(images)))), device="cpu")
-            histograms = histograms_of(votes, CLASSES)
+            histograms = count_votes(votes, CLASSES)
             found[source] = (*consensus(histograms).values(), accuracy, student(world, images, histograms))
         yield found
 

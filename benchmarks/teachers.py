@@ -30,7 +30,7 @@ import torch
 from cells import common_options, datasets
 from transfer import BATCH, near_equal
 
-from terrine.aggregation.votes import histograms_of
+from terrine.aggregation.votes import count_votes
 from terrine.data.dataset import Dataset
 from terrine.data.partition import iid
 from terrine.data.source import load_dataset
@@ -126,7 +126,7 @@ def deal_figures(
         lambda: train_heads(features, labels, assignment, range(teachers), CLASSES, RIDGE, seed=0), time.process_time
     )
     votes = vote(heads, tests)
-    counts = histograms_of(votes, CLASSES)
+    counts = count_votes(votes, CLASSES)
     sizes = np.bincount(assignment, minlength=teachers)
     return (
         passed,

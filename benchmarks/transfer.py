@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from terrine.aggregation.gnmax import GaussianHistogram
-from terrine.aggregation.votes import histograms_of
+from terrine.aggregation.votes import count_votes
 from terrine.data.dataset import Dataset
 from terrine.data.partition import iid
 from terrine.data.source import load_dataset
@@ -133,7 +133,7 @@ def transfer(taught: Taught, backbone: Backbone, images: Rows, sources: int, *, 
     parts = np.array_split(np.arange(len(images)), sources)
     batches = [batch for part in parts for batch in near_equal(part)]
     features = features_in_batches(backbone, images, batches, "current")
-    histograms = histograms_of(vote(taught.heads, features), taught.classes)
+    histograms = count_votes(vote(taught.heads, features), taught.classes)
     teachers = taught.heads.teachers
     sigma = calibrate(EPSILON, DELTA, len(images)).sigma
     noise = ReplayNoise(derive_seed(seed, "replayed noise"))

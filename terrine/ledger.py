@@ -18,13 +18,13 @@ from terrine.aggregation.mechanism import BUDGET, Mechanism
 from terrine.aggregation.release import (
     Release,
     Votes,
-    about_answers,
+    answer_facts,
     changed_inputs,
     committed,
     partition_commitment,
     release_histograms,
 )
-from terrine.aggregation.votes import histograms_of
+from terrine.aggregation.votes import count_votes
 from terrine.errors import ArtefactError, SettingError
 from terrine.privacy.facts import Examples, Facts
 from terrine.privacy.ledger.ledger import Ledger as SiteLedger
@@ -128,7 +128,7 @@ class Ledger:
             raise SettingError("Without a budget a release needs its own: release(..., epsilon=8).")
         noise = SecureNoise()
         teachers = votes.values.shape[1]
-        histograms = histograms_of(votes.values, votes.classes)
+        histograms = count_votes(votes.values, votes.classes)
         inputs = {
             "votes": keyed_digest(self._key, "terrine votes", str(votes.values.shape).encode(), votes.values.tobytes()),
             "queries": votes.queries,
@@ -190,7 +190,7 @@ class Ledger:
             public_inputs=votes.public_inputs,
             facts=votes.facts or Facts("image", (Examples("provided", len(histograms)),)),
             code_version=f"terrine {version('terrine')}",
-            **about_answers(
+            **answer_facts(
                 stored, mechanism, teachers=teachers, classes=votes.classes, epsilon=epsilon, delta=self.delta
             ),
         )

@@ -18,7 +18,7 @@ from tasks.parties.submit import submit
 from tasks.parties.terms import Terms
 from tasks.parties.trial import lay_out, teachers_of_parties, with_keys
 from terrine.aggregation.records import STEP, Records, on_grid, row_type
-from terrine.aggregation.votes import histograms_of
+from terrine.aggregation.votes import count_votes
 from terrine.privacy.accounting.events import from_json
 from terrine.privacy.accounting.gaussian import mu_squared
 from terrine.privacy.ledger.ledger import Ledger, load_or_create_key
@@ -286,7 +286,7 @@ def plain_answers(terms, votes, seed=SEED, gone=None):
     noise = ReplayNoise(seed)
     if terms.averages is not None:
         votes = _plain_averages(terms, votes, noise, gone or {})
-    counts = histograms_of(np.concatenate(list(votes.values()), axis=1)[: terms.asked], terms.classes)
+    counts = count_votes(np.concatenate(list(votes.values()), axis=1)[: terms.asked], terms.classes)
     if terms.mechanism == "confident":
         passed = counts.max(axis=1) + noise.gaussian(len(counts), terms.sigma1) >= terms.threshold
         noisy = counts + np.floor(noise.gaussian(counts.shape, terms.sigma2) + 0.5)

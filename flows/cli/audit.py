@@ -89,12 +89,12 @@ def audit(
         conclude(audit_run(run, runs=runs, queries=queries, confidence=confidence), as_json, _show_mechanism)
     else:
         from tasks.auditing.mechanisms import audit as audit_mechanism
-        from terrine.aggregation.mechanism import mechanism_of
+        from terrine.aggregation.mechanism import parse_mechanism
         from terrine.privacy.noise import ReplayNoise, SecureNoise
 
         given = {"sigma": sigma, "scale": scale, "threshold": threshold, "sigma1": sigma1, "sigma2": sigma}
         result = audit_mechanism(
-            mechanism_of({"mechanism": mechanism, **given}),
+            parse_mechanism({"mechanism": mechanism, **given}),
             noise=SecureNoise() if noise == "secure" else ReplayNoise(seed),
             teachers=teachers,
             runs=runs,

@@ -36,7 +36,7 @@ from tasks.runtime.store import read_table, read_tensors, write_json
 from terrine.aggregation.exchange import Exchange
 from terrine.aggregation.records import Records, Whitening
 from terrine.aggregation.sums import mu_left
-from terrine.aggregation.votes import histograms_of
+from terrine.aggregation.votes import count_votes
 from terrine.data.dataset import Dataset
 from terrine.data.partition import iid
 from terrine.determinism.randomness import numpy_generator
@@ -181,7 +181,7 @@ class _VoteCanaries:
         """Return the evidence in the release of a shadow run, and in the same release without noise."""
         queries, classes = self._directions.rest.shape
         votes = read_votes(shadow.folders)
-        silent = self._mechanism.answer(histograms_of(votes, classes), noise=NoNoise(0), **self._budget)
+        silent = self._mechanism.answer(count_votes(votes, classes), noise=NoNoise(0), **self._budget)
         self._leaked_votes = max(self._leaked_votes, self._slots.leaked_votes(self._directions, votes, coins))
         table = read_table(shadow.folders.answers / "answers.parquet")[:queries]
         columns = [f"count_{number}" for number in range(classes)]
@@ -299,7 +299,7 @@ def _free_slots(run: Run, count: int) -> tuple[Dataset, np.ndarray, np.ndarray]:
 
 def _rest(votes: np.ndarray, teachers: np.ndarray, classes: int) -> np.ndarray:
     """Return the histograms of the votes of all teachers but these; zeros if there are no others."""
-    return histograms_of(votes, classes) - histograms_of(votes[:, teachers], classes)
+    return count_votes(votes, classes) - count_votes(votes[:, teachers], classes)
 
 
 class _SumCanaries:

@@ -22,7 +22,7 @@ from tasks.parties.config import OwnTeachers, PartyConfig
 from tasks.parties.submit import Given
 from tasks.parties.terms import Terms
 from tasks.pipeline import dataset, partition, teach, vote
-from tasks.pipeline.average import learner_of
+from tasks.pipeline.average import make_learner
 from tasks.pipeline.sums import records_of as summed_records_of
 from tasks.runtime.run import Run
 from tasks.runtime.store import link
@@ -34,8 +34,8 @@ from terrine.errors import InputError, SettingError
 from terrine.files import atomic_file, private_folder
 from terrine.geometry import as_size, in_json, is_size
 from terrine.models.architecture import ARCHITECTURES
-from terrine.models.backbone_files import described_in
-from terrine.teachers.averaging.averaged import centred_records, party_means
+from terrine.models.backbone_files import read_description
+from terrine.teachers.averaging.averaged import centre_records, party_means
 from terrine.teachers.averaging.ttac import Average, local_round
 
 _RUN = "own"
@@ -123,7 +123,7 @@ class OwnAverages:
         self._terms, self._held, self._shared = config.terms, held, config.terms.averages
         self._run = prepared(config.own, config.terms, held)
         teach.extract_features.fn(self._run)
-        self._learner = learner_of(self._run)
+        self._learner = make_learner(self._run)
         self._records = records_of(self._run, self._learner.inputs)
         self._folder = config.own.work / "averages" / config.terms.digest[:32]
         private_folder(self._folder)
@@ -143,7 +143,7 @@ class OwnAverages:
             arrays = {"value": average.value, "control": average.control}
             write_averages(self._run, arrays if start.centre is None else arrays | {"centre": start.centre}, before)
             return check_votes(votes_of(self._run), self._run.folders.votes, self._terms, self._held)
-        records = self._records if start.centre is None else centred_records(self._records, teachers, start.centre)
+        records = self._records if start.centre is None else centre_records(self._records, teachers, start.centre)
         local = local_round(
             learner,
             average,
@@ -226,7 +226,7 @@ def own_params(own: OwnTeachers, terms: Terms, held: int) -> Params:
     fixed |= _agreed_teachers(own, terms) | backbone_at_hand(own.backbone, own.params.get("backbone"))
     # Parameters know of two teachers at least; a party may hold one.
     params = validate(merge(merge(_ELSEWHERE, own.params), fixed))
-    if (reason := params.teachers.not_at_parties) is not None:
+    if (reason := params.teachers.party_restriction) is not None:
         raise SettingError(f"own.params: {reason}.")
     if params.teachers.averages and terms.averages is None:
         raise SettingError(
@@ -267,7 +267,7 @@ def backbone_at_hand(folder: Path, said: dict[str, Any] | None = None) -> dict[s
     path = folder / "backbone.safetensors"
     if not path.is_file():
         return {}
-    kind = described_in(path)["kind"]
+    kind = read_description(path)["kind"]
     if (named := (said or {}).get("kind", kind)) != kind:
         raise SettingError(
             f"own.params.backbone.kind={named}, and {path} holds one of kind {kind}. Leave own.params.backbone out."

@@ -271,7 +271,7 @@ def _validated(values: dict[str, Any]) -> Params:
         SettingError: Parties cannot do this together.
     """
     params = validate(lay_over(values, {"aggregation": {"where": "local"}}))
-    if (reason := params.teachers.not_at_parties) is not None:
+    if (reason := params.teachers.party_restriction) is not None:
         raise SettingError(f"{reason}.")
     if not params.teachers.averages:
         return validate(values)
@@ -305,7 +305,7 @@ def _averages(run: Run, teaching: Teaching, wish: Wish, classes: int) -> SharedA
         return None
     data, backbone = run.params.data, read_backbone(run.folders)
     context = TeacherContext(classes, data.channels, data.size, lambda: backbone, seed=teaching.seed, parties=total)
-    learner = settings.learner_of(context)
+    learner = settings.make_learner(context)
     epsilon = of_one(budget.epsilon, budget.delta, wish.overlap)
     averaging = calibrated(settings, epsilon=epsilon, delta=budget.delta)
     return SharedAverages(averaging, total, learner.length, backbone.feature_dim if averaging.centred else 0)

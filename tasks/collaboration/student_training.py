@@ -28,7 +28,7 @@ from tasks.runtime.run import Run
 from tasks.runtime.store import Folders, link
 from terrine.aggregation.mechanism import Mechanism
 from terrine.aggregation.records import Whitening
-from terrine.aggregation.release import about_answers
+from terrine.aggregation.release import answer_facts
 from terrine.errors import ArtefactError, InputError, SettingError
 from terrine.geometry import in_json, size_of
 from terrine.privacy.accounting.events import of_several
@@ -133,7 +133,7 @@ def _statement(run: Run, terms: Terms, about: dict[str, Any], release: StoredRel
     if terms.fixed_point is None:
         mechanism: Any = run.params.aggregation
         assert isinstance(mechanism, Mechanism)
-        answers = about_answers(
+        answers = answer_facts(
             release,
             mechanism,
             teachers=terms.total,

@@ -19,7 +19,7 @@ from tasks.config.values import digest
 from tasks.parties.keys import Fingerprint, PublicKey, check_name, check_url
 from terrine.aggregation.fixed_point import FixedPoint, SummedRounds
 from terrine.aggregation.gradient_rounds import RoundSchedule
-from terrine.aggregation.mechanism import MECHANISMS, mechanism_of
+from terrine.aggregation.mechanism import MECHANISMS, parse_mechanism
 from terrine.collaboration.protocol.agreement import Agreement, Reveal
 from terrine.data.images import Fit
 from terrine.data.source import Window
@@ -63,7 +63,7 @@ class Teaching(Settings):
             raise ValueError(sentence_of(error).rstrip(".")) from error
         except SettingError as error:
             raise ValueError(str(error).rstrip(".")) from error
-        if (reason := settings.not_at_parties) is not None:
+        if (reason := settings.party_restriction) is not None:
             raise ValueError(reason)
         return settings.model_dump(mode="json", exclude={"per_task"})
 
@@ -264,7 +264,7 @@ class Terms(Settings):
     @property
     def described(self) -> Any:
         """The mechanism, with those of its parameters that stand here."""
-        return mechanism_of(self.public())
+        return parse_mechanism(self.public())
 
     @property
     def fixed_point(self) -> FixedPoint | None:

@@ -46,8 +46,8 @@ from tasks.runtime.run import Run
 from tasks.runtime.step import step
 from tasks.runtime.store import atomic_folder, read_json, write_array, write_json, write_table
 from tasks.runtime.task import check_task, task_of
-from terrine.aggregation.release import about_answers, asked, release_histograms
-from terrine.aggregation.votes import answer_names, histograms_of, histograms_of_findings
+from terrine.aggregation.release import answer_facts, asked, release_histograms
+from terrine.aggregation.votes import answer_names, count_finding_votes, count_votes
 from terrine.data.content_digest import digest_of_arrays
 from terrine.files import file_digest
 from terrine.privacy.ledger.ledger import StoredRelease
@@ -75,9 +75,9 @@ def release_answers(run: Run) -> None:
     votes = read_votes(run.folders)
     findings = findings_of(run)
     histograms = (
-        histograms_of(votes, votes_manifest["classes"])
+        count_votes(votes, votes_manifest["classes"])
         if findings is None
-        else histograms_of_findings(votes, findings.number, findings.bound)
+        else count_finding_votes(votes, findings.number, findings.bound)
     )
     mechanism = run.params.aggregation
     inputs = inputs_of_answers(run, votes)
@@ -149,7 +149,7 @@ def _averaging(run: Run) -> dict[str, Any]:
 
 
 def _before(run: Run) -> dict[str, Any]:
-    """Return what `release_histograms` and `about_answers` want to know of what came before the answers."""
+    """Return what `release_histograms` and `answer_facts` want to know of what came before the answers."""
     return {
         "before": spent_before(run),
         "drawn_before": coordinates_released(run) + numbers_of_moments(run) + (run.params.privacy.counted > 0),
@@ -221,7 +221,7 @@ def privacy_statement(run: Run, votes_manifest: dict[str, Any], release: StoredR
             **about_moments(run),
         },
         **about_records(run),
-        **about_answers(
+        **answer_facts(
             release,
             settings,
             teachers=votes_manifest["teachers"],

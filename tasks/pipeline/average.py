@@ -30,9 +30,9 @@ from terrine.device import resolve_device
 from terrine.privacy.accounting.events import Event, NonPrivateEvent, to_json
 from terrine.privacy.ledger.ledger import StoredRelease
 from terrine.privacy.noise import NoiseSource, check_slack
-from terrine.teachers.averaging.averaged import centred_records, party_means
+from terrine.teachers.averaging.averaged import centre_records, party_means
 from terrine.teachers.averaging.learners import Learner
-from terrine.teachers.averaging.ttac import Average, local_round, mean_of, server_step
+from terrine.teachers.averaging.ttac import Average, local_round, mean_over_groups, server_step
 
 CENTRE_FILE = "centre.npy"
 
@@ -53,9 +53,9 @@ def _round_folder(run: Run, number: int) -> Path:
     return work_folder(run) / f"round-{number:04d}"
 
 
-def learner_of(run: Run) -> Learner:
-    """Return what learns and votes: see `AveragedTeachers.learner_of`."""
-    return run.params.teachers.learner_of(teacher_context(run))
+def make_learner(run: Run) -> Learner:
+    """Return what learns and votes: see `AveragedTeachers.make_learner`."""
+    return run.params.teachers.make_learner(teacher_context(run))
 
 
 @step("check the budget of averages")
@@ -68,7 +68,7 @@ def check_budget(run: Run) -> None:
     if averaging is None:
         return
     aggregation = run.params.aggregation
-    learner = learner_of(run)
+    learner = make_learner(run)
     for mechanism in averaging.mechanisms(0):
         mechanism.clipped(np.zeros((1, learner.length)))
     check_slack(_coordinates(run), aggregation.epsilon, aggregation.delta, "aggregation.epsilon")
@@ -79,7 +79,7 @@ def check_budget(run: Run) -> None:
 def release_centre(run: Run) -> None:
     """Make the centre of all parties' features, with noise through the ledger, unless it is on disk or not wanted."""
     path = work_folder(run) / CENTRE_FILE
-    learner = learner_of(run)
+    learner = make_learner(run)
     if not learner.centred or path.is_file():
         return
     means = party_means(records_of(run, learner.inputs), range(run.params.partition.teachers))
@@ -111,10 +111,10 @@ def local_steps(run: Run, number: int, teachers: range) -> None:
     path = folder / group_name(teachers)
     if path.is_file() or (folder / AVERAGE).is_file():
         return
-    learner = learner_of(run)
+    learner = make_learner(run)
     records = records_of(run, learner.inputs)
     if learner.centred:
-        records = centred_records(records, teachers, read_array(work_folder(run) / CENTRE_FILE))
+        records = centre_records(records, teachers, read_array(work_folder(run) / CENTRE_FILE))
     local = local_round(
         learner,
         _start_of(run, number, learner),
@@ -135,7 +135,7 @@ def combine(run: Run, number: int, groups: list[range]) -> None:
     folder = _round_folder(run, number)
     if (folder / AVERAGE).is_file():
         return
-    learner = learner_of(run)
+    learner = make_learner(run)
     start, before = _start_of(run, number, learner), _own_before(run, number, learner)
     parts = [read_tensors(folder / group_name(group)) for group in groups]
     updates, own = [part["update"] for part in parts], np.concatenate([part["own"] for part in parts])
@@ -143,7 +143,7 @@ def combine(run: Run, number: int, groups: list[range]) -> None:
     averaging = averaging_of(run.params)
     history: dict[str, Any] = _figures(updates, None if averaging is None else averaging.clip)
     if averaging is None:
-        update, change = mean_of(updates), mean_of(changes)
+        update, change = mean_over_groups(updates), mean_over_groups(changes)
     else:
         noise, event = noise_of(run, "averages", number), averaging.event(1)
         release = _release(run, number, event, noise, lambda: averaging.release(updates, changes, number, noise))
@@ -189,7 +189,7 @@ def collect_averages(run: Run) -> None:
 
 def _coordinates(run: Run) -> int:
     """Return how many numbers with noise the averages are."""
-    averaging, learner = averaging_of(run.params), learner_of(run)
+    averaging, learner = averaging_of(run.params), make_learner(run)
     if averaging is None:
         return 0
     released = rounds(run) * averaging.vectors * learner.length

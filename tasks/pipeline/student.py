@@ -27,7 +27,7 @@ from tasks.runtime.store import (
     write_json,
     write_tensors,
 )
-from terrine.aggregation.mechanism import Mechanism, mechanism_of
+from terrine.aggregation.mechanism import Mechanism, parse_mechanism
 from terrine.aggregation.votes import ANSWERS
 from terrine.deployment.manifest import MANIFEST, seal
 from terrine.deployment.model import MOMENTS, OF_VOLUMES
@@ -123,7 +123,7 @@ def read_answers(run: Run) -> tuple[np.ndarray, ReleasedAnswers, dict[str, Any]]
     table = read_table(run.folders.answers / "answers.parquet")
     released = read_json(run.folders.answers / "manifest.json")
     classes = len(released["class_names"])
-    mechanism = mechanism_of(released)
+    mechanism = parse_mechanism(released)
     assert isinstance(mechanism, Mechanism)
     counts = None
     if mechanism.reveals == "histogram":

@@ -49,7 +49,7 @@ from terrine.device import resolve_device
 from terrine.files import file_digest
 from terrine.teachers.memory import train_within_memory
 from terrine.teachers.networks import FinetuneKind
-from terrine.teachers.records import Arrays, private_features, teachers_missing_a_class
+from terrine.teachers.records import Arrays, count_teachers_missing_class, private_features
 
 UNTRAINED = "untrained"
 """The only array in the file of a teacher that was not trained, and in a group's file where nobody was."""
@@ -66,7 +66,7 @@ def groups(run: Run) -> list[range]:
 def nothing_taught(run: Run) -> None:
     """Write the artefact of a run whose records are summed, so that nobody learns from them."""
     about: dict[str, Any] = {"untrained": [], "files": {}}
-    manifest = {"kind": None, "teachers": 0, "statistics": None, "stacked": False, "teachers_missing_a_class": 0}
+    manifest = {"kind": None, "teachers": 0, "statistics": None, "stacked": False, "count_teachers_missing_class": 0}
     with atomic_folder(run.folders.teachers) as folder:
         write_json(folder / "manifest.json", {**manifest, **about, "digest": digest(about, 64)})
 
@@ -166,7 +166,7 @@ def collect_teachers(run: Run) -> None:
         "teachers": teachers,
         "statistics": run.params.teachers.statistics,
         "stacked": kind.stacked,
-        "teachers_missing_a_class": _missing_a_class(run),
+        "count_teachers_missing_class": _missing_a_class(run),
         "made_from": teachers_made_from(run),
     }
     if isinstance(kind, FinetuneKind):
@@ -204,7 +204,7 @@ def _joined(parts: list[Arrays], trained: np.ndarray, teachers: int) -> Arrays:
 def _missing_a_class(run: Run) -> int:
     dataset = read_dataset(run.folders)
     records, classes = labelled(dataset.train_labels)
-    count = teachers_missing_a_class(
+    count = count_teachers_missing_class(
         classes, read_assignment(run.folders)[records], run.params.partition.teachers, dataset.classes
     )
     if count and run.params.tracking.private_metrics:  # else a private figure, which no log may show

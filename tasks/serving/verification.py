@@ -19,7 +19,7 @@ from tasks.reports.board_page import Mark
 from tasks.reports.statement_page import read_statement
 from tasks.serving.pages import FIGURES, SIGNATURE, class_names, drawn, pages_in, unpacked
 from terrine.aggregation.gradient_rounds import RoundSchedule
-from terrine.aggregation.mechanism import MECHANISMS, Mechanism, mechanism_of
+from terrine.aggregation.mechanism import MECHANISMS, Mechanism, parse_mechanism
 from terrine.aggregation.sums import Sums, mu_left
 from terrine.deployment.manifest import MANIFEST
 from terrine.deployment.signature import Signature, fingerprint, read_signature
@@ -178,7 +178,7 @@ def _expected(statement: Mapping[str, Any]) -> Event | None:
             **{key.name: described[key.name] for key in fields(RoundSchedule) if key.name in described}
         )
         return of_several(compose(besides, course.event), overlap)
-    mechanism = mechanism_of(described)
+    mechanism = parse_mechanism(described)
     if isinstance(mechanism, Sums):
         mu = mu_left(statement["epsilon_budget"], statement["delta"], besides)
         return compose(besides, of_several(mechanism.event(mu / overlap), overlap))

@@ -43,7 +43,7 @@ from tasks.transcription.clients import (
     section,
 )
 from tasks.transcription.release import check_run, open_account, release_terms, responses_of, stored_labels
-from terrine.aggregation.votes import histograms_of
+from terrine.aggregation.votes import count_votes
 from terrine.data import partition as partitions
 from terrine.data.content_digest import digest_of_arrays
 from terrine.data.dataset import Dataset
@@ -304,7 +304,7 @@ def _accuracy(run: Run, dataset: Dataset) -> dict[str, float]:
         for part in np.array_split(number, max(1, round(len(order) / TEST_BATCH))):
             images = torch.from_numpy(np.ascontiguousarray(dataset.test_images[order[part]])).to(device)
             said = clients.probabilities(images).argmax(-1).cpu().numpy()
-            votes[part] += histograms_of(said.T, dataset.classes)
+            votes[part] += count_votes(said.T, dataset.classes)
     labels = dataset.test_labels[order]
     return {
         "accuracy": int(votes[number, labels].sum()) / (len(order) * number_of_clients(run)),

@@ -18,7 +18,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from terrine.aggregation.gradient_rounds import RoundSchedule, moments_from, numbers_of
+from terrine.aggregation.gradient_rounds import RoundSchedule, flatten_moments, unflatten_moments
 from terrine.aggregation.records import STEP, Floats, Records, Whitening
 from terrine.privacy.accounting.gaussian import mu_squared
 from terrine.privacy.auditing.canaries import Guess, Products, guess_from_sums
@@ -92,7 +92,7 @@ class Exchange:
             descent.take(numbers)
             return numbers - middle
 
-        second, labels = moments_from(residual(numbers_of(released["second"], released["labels"])), length)
+        second, labels = unflatten_moments(residual(flatten_moments(released["second"], released["labels"])), length)
         left, targets = _pair(one.vectors, other.vectors), _pair(one.labels_as_vectors(), other.labels_as_vectors())
         parts = [Products(left, _in_rounds([left]), second[None], sigmas[0])]
         parts.append(Products(left, _in_rounds([targets]), labels[None], sigmas[0]))

@@ -21,7 +21,7 @@ JOINT = 4.5
 """The largest squared distance of (S, M) where a unit is exchanged: `RoundSchedule`."""
 ALONE = 2.0
 """The same where one is added or removed."""
-LEVELLED = 0.25
+BALANCE_POWER = 0.25
 """Which power of a class's share its targets are divided by (`class_balanced_targets`)."""
 _PENALTY = 0.5
 _START = 5.0
@@ -130,14 +130,14 @@ class RoundSchedule:
     def ends(self, released: Mapping[str, NDArray[Any]]) -> Floats:
         """Return the head that the course ends at, [length, classes]: of the arrays that were released, by name."""
         descent = self.descent(len(released["labels"]))
-        descent.take(numbers_of(released["second"], released["labels"]))
+        descent.take(flatten_moments(released["second"], released["labels"]))
         for gradient in released.get("gradients", ()):
             descent.take(gradient)
         return descent.end
 
     def arrays(self, released: Sequence[Floats], length: int) -> dict[str, NDArray[np.float64]]:
         """Return by name what the rounds released: `second`, `labels`, and `gradients` [rounds, length, classes]."""
-        second, labels = moments_from(released[0], length)
+        second, labels = unflatten_moments(released[0], length)
         arrays = {"second": second, "labels": labels}
         if self.rounds:
             arrays["gradients"] = np.stack([numbers.reshape(labels.shape) for numbers in released[1:]])
@@ -182,7 +182,7 @@ class NoisyGradientDescent:
     def take(self, numbers: Floats) -> None:
         """Go on with what the next round released, in the order of `RoundSchedule.noise`."""
         if not self._heads:
-            second, labels = moments_from(numbers, self._length)
+            second, labels = unflatten_moments(numbers, self._length)
             values, vectors = np.linalg.eigh(second)
             values = without_noise(values, self._sigma)
             # The noise's own largest eigenvalue is about √2 σ √d.
@@ -208,22 +208,22 @@ class NoisyGradientDescent:
         self._heads.append(self._heads[-1] - self._step * self._velocity)
 
 
-def sigma_of_moments(mu: float) -> float:
+def moments_sigma(mu: float) -> float:
     """Return the noise on S and M at which both together cost μ; see `RoundSchedule`."""
     return math.sqrt(JOINT) / mu
 
 
 def moments_in_steps(records: Records) -> Steps:
     """Return S and M in whole steps as one row of numbers, in the order of `RoundSchedule.noise`."""
-    return numbers_of(records.second_moments(), records.label_moments())
+    return flatten_moments(records.second_moments(), records.label_moments())
 
 
-def numbers_of(second: NDArray[Any], labels: NDArray[Any]) -> NDArray[Any]:
-    """Return S and M as one row of numbers; `moments_from` reads them off it."""
+def flatten_moments(second: NDArray[Any], labels: NDArray[Any]) -> NDArray[Any]:
+    """Return S and M as one row of numbers; `unflatten_moments` reads them off it."""
     return np.concatenate([_triangle(second), labels.ravel()])
 
 
-def moments_from(numbers: Floats, length: int) -> tuple[Floats, Floats]:
+def unflatten_moments(numbers: Floats, length: int) -> tuple[Floats, Floats]:
     """Return S and M, whose numbers are given in the order of `RoundSchedule.noise`."""
     upper, labels = np.split(numbers, [length * (length + 1) // 2])
     return _symmetric(upper, length), labels.reshape(length, -1)
@@ -257,7 +257,7 @@ def class_balanced_targets(labels: Floats, share: Floats) -> Floats:
     classes (docs/sums.md). Not so of two classes: there one score is what the other leaves, and none
     hides the other. Nor do gradients need it: scores of a softmax are logarithms of shares as they are.
     """
-    return labels / (len(share) * share) ** LEVELLED
+    return labels / (len(share) * share) ** BALANCE_POWER
 
 
 def shares(second: Floats, labels: Floats, sigma: float) -> Floats:

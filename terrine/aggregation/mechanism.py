@@ -8,7 +8,7 @@ The decision to stop uses public parameters and released outputs alone, so it is
 Thakurta 2022) for mechanisms whose cost depends on what was released, a fixed number of answers for the others.
 `worst_case` is what the ledger reserves before any noise is drawn; `Answers.event` is what was spent, never more.
 
->>> mechanism_of({"mechanism": "confident", "threshold": 150, "sigma1": 120, "sigma2": 40})
+>>> parse_mechanism({"mechanism": "confident", "threshold": 150, "sigma1": 120, "sigma2": 40})
 ConfidentGNMax(mechanism='confident', threshold=150.0, sigma1=120.0, sigma2=40.0)
 """
 
@@ -298,7 +298,7 @@ MECHANISMS: Kinds[Aggregation] = Kinds(
 )
 
 
-def mechanism_of(description: Mapping[str, Any]) -> Aggregation:
+def parse_mechanism(description: Mapping[str, Any]) -> Aggregation:
     """Return the mechanism that `Mechanism.describe` described; what else the mapping holds says nothing about it.
 
     Raises:

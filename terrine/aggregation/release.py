@@ -187,7 +187,7 @@ def release_histograms(
     )
 
 
-def about_answers(
+def answer_facts(
     release: StoredRelease,
     mechanism: Mechanism,
     *,

@@ -22,7 +22,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from terrine.aggregation.gradient_rounds import RoundSchedule, sigma_of_moments
+from terrine.aggregation.gradient_rounds import RoundSchedule, moments_sigma
 from terrine.aggregation.mechanism import NOTHING, Aggregation, budget_after
 from terrine.aggregation.records import STEP, Floats, Records
 from terrine.errors import SettingError
@@ -129,7 +129,7 @@ class Moments(Sums):
 
     def course(self, mu: float) -> RoundSchedule:
         """See `Sums.course`: one round."""
-        return RoundSchedule(sigma_of_moments(mu), findings=self.findings > 1)
+        return RoundSchedule(moments_sigma(mu), findings=self.findings > 1)
 
 
 class Gradients(Sums):
@@ -154,7 +154,7 @@ class Gradients(Sums):
 
     def course(self, mu: float) -> RoundSchedule:
         return RoundSchedule(
-            sigma_of_moments(mu * math.sqrt(self.share)),
+            moments_sigma(mu * math.sqrt(self.share)),
             self.rounds,
             self.clip,
             self.learning_rate,

@@ -83,7 +83,7 @@ def validate_votes(votes: ArrayLike, classes: int) -> IntegerArray:
     return array
 
 
-def histograms_of(votes: ArrayLike, classes: int) -> HistogramArray:
+def count_votes(votes: ArrayLike, classes: int) -> HistogramArray:
     """How many teachers chose each class, per query.
 
     Args:
@@ -123,7 +123,7 @@ def validate_histograms(histograms: ArrayLike, teachers: int | None = None) -> H
     if array.ndim != 2 or array.shape[1] < 2:
         raise InputError(
             f"Histograms have the shape [queries, classes] with at least 2 classes, got {list(array.shape)}. Labels, "
-            "one per query, are not histograms: pass the votes through histograms_of."
+            "one per query, are not histograms: pass the votes through count_votes."
         )
     if not np.issubdtype(array.dtype, np.integer):
         raise InputError(f"Histograms are counts of votes, whole numbers, got {array.dtype}: pass them without noise.")
@@ -139,7 +139,7 @@ def validate_histograms(histograms: ArrayLike, teachers: int | None = None) -> H
         raise InputError(
             f"The histogram of query {query} sums to {int(sums[query])}, but every teacher votes once on every query, "
             f"which makes {max(expected, 1)}. Labels or votes [queries, teachers] are not histograms: pass votes "
-            "through histograms_of."
+            "through count_votes."
         )
     return counts
 
@@ -188,7 +188,7 @@ def bounded(scores: NDArray[np.floating], bound: int | None) -> NDArray[np.uint8
     return yes.astype(np.uint8)
 
 
-def histograms_of_findings(votes: ArrayLike, findings: int, bound: int | None) -> HistogramArray:
+def count_finding_votes(votes: ArrayLike, findings: int, bound: int | None) -> HistogramArray:
     """How many teachers say no and how many yes to each question.
 
     Args:
@@ -214,4 +214,4 @@ def histograms_of_findings(votes: ArrayLike, findings: int, bound: int | None) -
                 f"Teacher {teacher} says yes to {yes[query, teacher]} findings of query {query}, and what is charged "
                 f"holds for at most {bound} (aggregation.findings_bound): vote again."
             )
-    return histograms_of(array, len(ANSWERS))
+    return count_votes(array, len(ANSWERS))

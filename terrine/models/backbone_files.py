@@ -27,7 +27,7 @@ def save_backbone(backbone: Backbone, path: Path) -> None:
         file.write(data)
 
 
-def described_in(path: Path) -> dict[str, Any]:
+def read_description(path: Path) -> dict[str, Any]:
     """Return what a file of `save_backbone` says of its backbone (`Backbone.describe`); its weights are not read.
 
     Raises ArtefactError for a file that is missing, damaged or holds no backbone.

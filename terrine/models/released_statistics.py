@@ -42,7 +42,7 @@ _LEAST = 0.05
 """A variance is at least this share of the public images', whatever the noise says."""
 
 
-def scattering_of(backbone: Backbone) -> ScatteringNetwork:
+def scattering_network(backbone: Backbone) -> ScatteringNetwork:
     """Return the network of a backbone with moments to release. Raises SettingError for any other."""
     if not isinstance(backbone.network, ScatteringNetwork):
         raise SettingError(
@@ -54,7 +54,7 @@ def scattering_of(backbone: Backbone) -> ScatteringNetwork:
 
 def bound_for(backbone: Backbone, units: int | None, noise_multiplier: float) -> float:
     """Return the bound, in √D, for about so many units, as far as anybody may know, and the noise of a clipped mean."""
-    length = math.sqrt(scattering_of(backbone).standardise.num_features)
+    length = math.sqrt(scattering_network(backbone).standardise.num_features)
     least, largest = BOUNDS
     return least if units is None else min(largest, max(least, _NOISE * units / (noise_multiplier * length)))
 
@@ -75,7 +75,7 @@ def unit_vectors(backbone: Backbone, images: Rows, units: np.ndarray, bound: flo
 
     images: uint8 [N, C, H, W]; units: int64 [N], equal for images of one unit.
     """
-    network = scattering_of(backbone).cpu().eval()
+    network = scattering_network(backbone).cpu().eval()
     order = np.argsort(units, kind="stable")
 
     last_of_unit = iter(np.append(np.diff(units[order]) != 0, True))
@@ -101,7 +101,7 @@ def statistics_from(backbone: Backbone, mean: np.ndarray, noise: float, bound: f
     mean: float64 [D + maps], the mean vector of all units with noise. noise: about the noise's standard deviation on
     each of its coordinates, by whose square the means' squares are too large.
     """
-    network = scattering_of(backbone)
+    network = scattering_network(backbone)
     layer = network.standardise
     assert layer.running_mean is not None
     assert layer.running_var is not None
@@ -128,7 +128,7 @@ def statistics_from(backbone: Backbone, mean: np.ndarray, noise: float, bound: f
 
 def set_statistics(backbone: Backbone, statistics: dict[str, np.ndarray]) -> None:
     """Let the backbone normalise with these statistics, in place."""
-    layer = scattering_of(backbone).standardise
+    layer = scattering_network(backbone).standardise
     layer.running_mean, layer.running_var = (
         torch.from_numpy(statistics[name].copy()).to(layer.running_mean) for name in ("mean", "variance")
     )

@@ -13,7 +13,7 @@ Formal guarantees of every kind:
 - On the CPU it is the same to the last bit however teachers are grouped into tasks and however many threads there are;
   a `prompt` teacher agrees with itself in another group within floating point.
 - A teacher with fewer than `least` records, or fewer than its features need, is not trained and is no error
-  (`terrine.teachers.ensemble.votes_without_records`): how many a teacher has decides about that teacher alone.
+  (`terrine.teachers.ensemble.fallback_votes`): how many a teacher has decides about that teacher alone.
 - Its state is arrays of numbers by name, so it travels as safetensors; nothing is pickled.
 - Votes are cast on fixed batches of queries, which all teachers share, and touch no state.
 """
@@ -223,7 +223,7 @@ class Teachers(Settings):
         return False
 
     @property
-    def not_at_parties(self) -> str | None:
+    def party_restriction(self) -> str | None:
         """Why institutions that show one another nothing cannot have such teachers; None where they can."""
         return None
 

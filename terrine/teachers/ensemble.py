@@ -167,7 +167,7 @@ def cast_votes(
     a teacher that was not trained.
     """
     trained = [teacher for teacher in block if teacher not in untrained]
-    votes = votes_without_records(block, len(queries), classes, seed=seed, findings=findings)
+    votes = fallback_votes(block, len(queries), classes, seed=seed, findings=findings)
     if trained:
         # Stacked states share a product: those that were not trained keep their places in it, so that its shapes say
         # nothing about who they are.
@@ -178,7 +178,7 @@ def cast_votes(
     return votes
 
 
-def votes_without_records(
+def fallback_votes(
     teachers: Sequence[int], queries: int, classes: int, *, seed: int, findings: Findings | None = None
 ) -> np.ndarray:
     """Return the votes of teachers that were not trained: unsigned integers [queries, teachers].

@@ -27,7 +27,7 @@ from terrine.queries import Queries
 from terrine.settings import Field, Settings
 from terrine.teachers.base import FeatureTeachers, TeacherContext, start_seed
 from terrine.teachers.memory import is_out_of_memory
-from terrine.teachers.records import Arrays, Records, rows_of, vote_type
+from terrine.teachers.records import Arrays, Records, teacher_rows, vote_type
 
 if TYPE_CHECKING:
     import torch
@@ -77,7 +77,7 @@ class EstimatorKind:
         """Yield (number, state) of each teacher that can be trained, on the CPU, each by one thread."""
         values = records.of("features", by_teacher=self.by_teacher)
         teachers = records.enough(teachers, self.least)
-        rows = rows_of(records.assignment, teachers)
+        rows = teacher_rows(records.assignment, teachers)
 
         def fit(position: int) -> tuple[int, Arrays | None]:
             inputs = np.asarray(values[rows[position]])

@@ -37,7 +37,7 @@ from terrine.npy import Rows
 from terrine.queries import Queries
 from terrine.settings import Field, Unit
 from terrine.teachers.base import FeatureTeachers, GradientTeachers, TeacherContext
-from terrine.teachers.records import Arrays, AugmentedCopies, PrivateFeatures, Records, rows_of, vote_type
+from terrine.teachers.records import Arrays, AugmentedCopies, PrivateFeatures, Records, teacher_rows, vote_type
 
 if TYPE_CHECKING:
     import torch
@@ -200,7 +200,7 @@ def train_heads(
     settings = settings or LinearTeachers()
     device = torch.device(device)
     features = Records(features, labels, assignment, classes).of("features")
-    rows = rows_of(assignment, teachers)
+    rows = teacher_rows(assignment, teachers)
     weight = np.empty((len(teachers), classes, features.shape[1]), np.float32)
     bias = np.empty((len(teachers), classes), np.float32)
 

@@ -27,7 +27,7 @@ from terrine.geometry import Size
 from terrine.queries import Queries
 from terrine.settings import Field, Unit
 from terrine.teachers.base import GradientTeachers, TeacherContext, start_seed
-from terrine.teachers.records import Arrays, Records, rows_of
+from terrine.teachers.records import Arrays, Records, teacher_rows
 
 if TYPE_CHECKING:
     import torch
@@ -147,7 +147,7 @@ class NetworkKind:
 
         device, settings, values = torch.device(device), self.settings, records.of("images")
         teachers, kept = records.enough(teachers, self.least), self.kept
-        rows = dict(zip(teachers, rows_of(records.assignment, teachers), strict=True))
+        rows = dict(zip(teachers, teacher_rows(records.assignment, teachers), strict=True))
 
         def prepared(teacher: int) -> tuple[int, Classifier]:
             # In the calling thread: initial weights come from a generator that threads share.

@@ -39,7 +39,7 @@ from terrine.geometry import in_words
 from terrine.queries import Queries
 from terrine.settings import Field, Settings, Unit
 from terrine.teachers.base import TeacherContext, Teachers, start_seed
-from terrine.teachers.records import Arrays, Records, rows_of, vote_type
+from terrine.teachers.records import Arrays, Records, teacher_rows, vote_type
 
 if TYPE_CHECKING:
     import torch
@@ -244,7 +244,7 @@ class PromptKind:
         device = torch.device(device)
         records.of("images")
         enough = records.enough(teachers, self.least)
-        rows = dict(zip(enough, rows_of(records.assignment, enough), strict=True))
+        rows = dict(zip(enough, teacher_rows(records.assignment, enough), strict=True))
         self.backbone.to(device)
         size = max(1, self.prompt.together // self.places)
         parts = [list(teachers[first : first + size]) for first in range(0, len(teachers), size)]

@@ -66,7 +66,7 @@ class PrivateFeatures:
 
     def check(self, assignment: np.ndarray) -> None:
         """Raise InputError unless these features may be used by teachers of `assignment`, int64 [records]."""
-        if self.partition is not None and self.partition != digest_of(assignment):
+        if self.partition is not None and self.partition != assignment_digest(assignment):
             raise InputError(
                 "These features were computed for another partition of the records: their batches mix records that "
                 "are different teachers' by now, and one record would touch several teachers. Compute them with "
@@ -78,7 +78,7 @@ class PrivateFeatures:
         return {"partition": self.partition, "least": self.least}
 
 
-def digest_of(assignment: np.ndarray) -> str:
+def assignment_digest(assignment: np.ndarray) -> str:
     """Return a digest of an assignment's content, whatever its integer type. Private, as the assignment is."""
     values = np.ascontiguousarray(assignment, dtype="<i8")
     return hashlib.sha256(str(values.shape).encode() + values.tobytes()).hexdigest()
@@ -117,7 +117,7 @@ def private_features(
     batches = record_batches(assignment, most, least=least, shuffle=shuffle)
     with fixed_kernels(device):
         features_in_batches(backbone, cast(Rows, images), batches, statistics, device, out=rows, progress=progress)
-    return PrivateFeatures(rows, digest_of(assignment), least)
+    return PrivateFeatures(rows, assignment_digest(assignment), least)
 
 
 def record_batches(
@@ -216,7 +216,7 @@ class Records:
         return values
 
 
-def rows_of(assignment: np.ndarray, teachers: Sequence[int]) -> list[np.ndarray]:
+def teacher_rows(assignment: np.ndarray, teachers: Sequence[int]) -> list[np.ndarray]:
     """Return each teacher's record numbers, ascending. Raises InputError for a teacher without any record."""
     order = np.argsort(assignment, kind="stable")
     arranged = assignment[order]
@@ -233,7 +233,7 @@ def vote_type(classes: int) -> np.dtype:
     return np.min_scalar_type(max(classes - 1, 0))
 
 
-def teachers_missing_a_class(labels: np.ndarray, assignment: np.ndarray, teachers: int, classes: int) -> int:
+def count_teachers_missing_class(labels: np.ndarray, assignment: np.ndarray, teachers: int, classes: int) -> int:
     """Return how many teachers never saw a record of some class: allowed, and a private figure.
 
     labels int64 [records] in 0 .. classes - 1, assignment int64 [records] in 0 .. teachers - 1.

@@ -14,7 +14,7 @@ from tasks.pipeline.sums import records_of
 from tasks.runtime.run import Run
 from terrine.aggregation.gradient_rounds import JOINT
 from terrine.aggregation.records import STEP
-from terrine.aggregation.votes import histograms_of_findings
+from terrine.aggregation.votes import count_finding_votes
 from terrine.privacy.accounting.gaussian import mu_squared
 from tests.drawn_findings import VALUES, draw, write
 
@@ -60,7 +60,7 @@ def test_a_record_moves_one_teacher_and_no_more_answers_than_are_charged(
         changed = votes != others
         assert set(np.flatnonzero(changed.any(axis=0))) <= {read_assignment(before.folders)[79]}
         assert changed.reshape(40, 3, 8).sum(axis=1).max() <= mechanism.moved
-        moved = histograms_of_findings(votes, 3, bound) - histograms_of_findings(others, 3, bound)
+        moved = count_finding_votes(votes, 3, bound) - count_finding_votes(others, 3, bound)
         most = max(most, float(np.square(moved).sum()) / mechanism.sigma**2)
     assert 0 < most <= price
 

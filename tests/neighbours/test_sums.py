@@ -12,7 +12,7 @@ from tasks.auditing.neighbours import audit_neighbours
 from tasks.pipeline.sums import records_of
 from tasks.runtime.accounts import open_account
 from tasks.runtime.release_identity import data_changes
-from terrine.aggregation.gradient_rounds import JOINT, NoisyGradientDescent, RoundSchedule, numbers_of
+from terrine.aggregation.gradient_rounds import JOINT, NoisyGradientDescent, RoundSchedule, flatten_moments
 from terrine.aggregation.records import STEP, Records
 from terrine.privacy.noise import ReplayNoise
 from tests.neighbours import worlds
@@ -70,7 +70,7 @@ def check_what_is_released(before, other, mechanism, monkeypatch):
     released.append(mechanism.release(before, 0.5, ReplayNoise(3)))
     released.append(mechanism.release(other, 0.5, ReplayNoise(3)))
     descent = NoisyGradientDescent(before.length, course.sigma, course.learning_rate)
-    rounds = [numbers_of(arrays["second"], arrays["labels"]) for arrays in released]
+    rounds = [flatten_moments(arrays["second"], arrays["labels"]) for arrays in released]
     pairs = [rounds, *zip(*(arrays["gradients"] for arrays in released), strict=True)]
     for number, (first, second) in enumerate(pairs):
         sums = [sums(descent.question) for sums in summing]

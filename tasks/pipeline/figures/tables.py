@@ -21,7 +21,7 @@ from tasks.runtime.run import Run
 from tasks.runtime.step import step
 from tasks.runtime.store import atomic_folder, read_json, read_table, write_json, write_text
 from terrine.aggregation.adaptive_queries import NEVER
-from terrine.aggregation.mechanism import Mechanism, mechanism_of
+from terrine.aggregation.mechanism import Mechanism, parse_mechanism
 from terrine.aggregation.votes import answer_names
 from terrine.deployment.manifest import MANIFEST
 from terrine.privacy.accounting.events import compose
@@ -65,7 +65,7 @@ def spending(run: Run, manifest: dict[str, Any]) -> list[tuple[int, float]]:
     """Return (answered queries, ε spent by then) in the order they were asked in; none where nothing is guaranteed."""
     if sums_over_records(run) or run.params.teachers.unprotected:
         return []
-    table, mechanism = read_table(run.folders.answers / "answers.parquet"), mechanism_of(manifest)
+    table, mechanism = read_table(run.folders.answers / "answers.parquet"), parse_mechanism(manifest)
     assert isinstance(mechanism, Mechanism)
     table = table[table["round"] != NEVER].sort_values(["round", "query"], kind="stable")
     answered = table["answered"].to_numpy()

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from terrine.aggregation.votes import histograms_of
+from terrine.aggregation.votes import count_votes
 from terrine.collaboration.protocol.agreement import Agreement, ProtocolError, Spec, arrays_of, body_of, body_size
 from terrine.collaboration.protocol.field import PRIME
 from terrine.collaboration.protocol.proof import (
@@ -75,7 +75,7 @@ def make_report(agreement: Agreement, party: str, votes: ArrayLike) -> tuple[byt
             f"The votes of {party!r} have the shape {list(np.shape(votes))}; the terms say {list(expected)}, queries "
             "and teachers (or sums)."
         )
-    values = np.asarray(votes, dtype=np.int64) if sums else histograms_of(votes, agreement.classes)
+    values = np.asarray(votes, dtype=np.int64) if sums else count_votes(votes, agreement.classes)
     return shared_report(agreement, party, values, sharing_of(agreement).split(values))
 
 

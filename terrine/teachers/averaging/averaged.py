@@ -43,7 +43,7 @@ from terrine.settings import Field, Unit
 from terrine.teachers.averaging.ttac import Average, exact_means, local_round, server_step, unit_rows
 from terrine.teachers.base import FeatureTeachers, GradientTeachers, TeacherContext
 from terrine.teachers.networks import Architecture, FinetuneTeachers, ScratchTeachers, Trainable, check_weights
-from terrine.teachers.records import Arrays, PrivateFeatures, Records, digest_of, rows_of
+from terrine.teachers.records import Arrays, PrivateFeatures, Records, assignment_digest, teacher_rows
 
 if TYPE_CHECKING:
     import torch
@@ -145,7 +145,7 @@ class AveragedTeachers(FeatureTeachers, GradientTeachers):
         return self.averages and self.mode == "paper"
 
     @property
-    def not_at_parties(self) -> str | None:
+    def party_restriction(self) -> str | None:
         """See `Teachers`. Of a group's updates a sum without noise may be seen by its members alone, so that groups
         over several institutions would need shares that each group opens by itself; and a group within one institution
         is one teacher on the records of all its parts, trained the long way."""
@@ -179,7 +179,7 @@ class AveragedTeachers(FeatureTeachers, GradientTeachers):
             )
         if self.averaging != "none" and run.aggregation.where == "parties":
             raise ValueError(
-                self.not_at_parties
+                self.party_restriction
                 or f"teachers.averaging={self.averaging} does not go with aggregation.where=parties, a trial whose "
                 "parties are dealt the votes of teachers that have learned: these learn in the session itself. Use "
                 "`terrine party propose`, with data of its own at every party"
@@ -193,9 +193,9 @@ class AveragedTeachers(FeatureTeachers, GradientTeachers):
             check_weights(run, "learner")
 
     def build(self, context: TeacherContext) -> AveragedKind:
-        return AveragedKind(self, self.learner_of(context), context.parties, context.start)
+        return AveragedKind(self, self.make_learner(context), context.parties, context.start)
 
-    def learner_of(self, context: TeacherContext) -> Learner:
+    def make_learner(self, context: TeacherContext) -> Learner:
         """Return the learner: a head on the backbone's features, its last layers too, or a network."""
         from terrine.teachers.averaging.learners import LinearLearner, ModuleLearner
 
@@ -227,7 +227,7 @@ class RoundState:
     centre: np.ndarray | None = None
 
 
-def blocks_of(parties: int, size: int, seed: int) -> list[np.ndarray]:
+def assign_blocks(parties: int, size: int, seed: int) -> list[np.ndarray]:
     """Return the parties of each group: `size` of them drawn at random, in the last group what is left over.
 
     The draw looks at numbers alone. A last group smaller than half of `size` joins the one before. Raises SettingError
@@ -285,7 +285,7 @@ class AveragedKind:
         if self.learner.centred:
             if start.centre is None:
                 raise InputError("The averages were made without a centre. Run the stage 'average' again.")
-            records = centred_records(records, teachers, start.centre)
+            records = centre_records(records, teachers, start.centre)
         own = np.asarray(start.own[list(teachers)])
         number = settings.rounds - 1
         local = local_round(
@@ -300,14 +300,14 @@ class AveragedKind:
             groups = [np.array([teacher]) for teacher in teachers]
             settings = settings.model_copy(update={"server_rate": 1.0})
         else:
-            blocks = blocks_of(self.parties, settings.block, seed)
+            blocks = assign_blocks(self.parties, settings.block, seed)
             groups = [blocks[teacher] for teacher in teachers]
         members = np.concatenate(groups)
         group = np.repeat(np.arange(len(groups)), [len(parties) for parties in groups])
         if self.learner.centred:
             means = party_means(records, members)
             centres = np.stack([means[group == place].mean(axis=0) for place in range(len(groups))])
-            records = centred_records(records, members, centres[group])
+            records = centre_records(records, members, centres[group])
         first = Average.start(learner)
         own = np.zeros((len(members), learner.length), learner.initial().numpy().dtype)
         averages = [first] * len(groups)
@@ -336,13 +336,13 @@ def party_means(records: Records, teachers: Sequence[int] | np.ndarray) -> np.nd
     means = np.zeros((len(teachers), values.shape[1]))
     enough = set(records.enough(teachers, 1))
     present = [position for position, teacher in enumerate(teachers) if teacher in enough]
-    parts = rows_of(records.assignment, [teachers[position] for position in present])
+    parts = teacher_rows(records.assignment, [teachers[position] for position in present])
     for position, own in zip(present, parts, strict=True):
         means[position] = unit_rows(values[own]).mean(axis=0, dtype=np.float64)
     return means
 
 
-def centred_records(records: Records, teachers: Sequence[int] | np.ndarray, centres: np.ndarray) -> Records:
+def centre_records(records: Records, teachers: Sequence[int] | np.ndarray, centres: np.ndarray) -> Records:
     """Return the records of these teachers alone, their features centred, in the order they had.
 
     centres: one for all, [features], or each teacher's, [teachers, features].
@@ -356,6 +356,6 @@ def centred_records(records: Records, teachers: Sequence[int] | np.ndarray, cent
         inputs[own] = unit_rows(unit_rows(records.values[kept[own]]) - centre)
     features: np.ndarray | PrivateFeatures = inputs
     if isinstance(records.inputs, PrivateFeatures):
-        partition = None if records.inputs.partition is None else digest_of(assignment)
+        partition = None if records.inputs.partition is None else assignment_digest(assignment)
         features = PrivateFeatures(inputs, partition, records.inputs.least)
     return Records(features, records.labels[kept], assignment, records.classes)

@@ -114,7 +114,7 @@ class LinearLearner:
 
     def vote(self, states: Iterable[Arrays], queries: Queries, *, device: torch.device | str = "cpu") -> np.ndarray:
         """See `Learner.vote`; each query's features are brought to unit length, as the records' were."""
-        queries = centred_queries(queries) if self.centred else replace(queries, inputs=unit_rows(queries.inputs))
+        queries = centre_queries(queries) if self.centred else replace(queries, inputs=unit_rows(queries.inputs))
         return LinearKind().vote(states, queries, device=device)
 
     def _split(self, values: Tensor) -> tuple[Tensor, Tensor]:
@@ -193,7 +193,7 @@ class ModuleLearner:
         return loss
 
 
-def centred_queries(queries: Queries) -> Queries:
+def centre_queries(queries: Queries) -> Queries:
     """Return the queries with the features of each batch centred by its own mean."""
     inputs = np.empty(queries.inputs.shape, np.float32)
     for batch in queries.batches:

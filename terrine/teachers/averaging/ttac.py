@@ -41,7 +41,7 @@ from terrine.determinism.randomness import numpy_generator
 from terrine.errors import InputError
 from terrine.npy import Rows
 from terrine.teachers.linear import stacked
-from terrine.teachers.records import Records, rows_of
+from terrine.teachers.records import Records, teacher_rows
 
 if TYPE_CHECKING:
     import torch
@@ -67,7 +67,7 @@ class Average:
         return cls(value, np.zeros_like(value))
 
 
-def mean_of(groups: Sequence[np.ndarray]) -> np.ndarray:
+def mean_over_groups(groups: Sequence[np.ndarray]) -> np.ndarray:
     """Return the mean float64 [P] of vectors [teachers, P] in groups; the same to the last bit however grouped."""
     total, count = np.zeros(groups[0].shape[1]), 0
     for group in groups:
@@ -131,7 +131,7 @@ def local_round(
     device = torch.device(device)
     enough = set(records.enough(teachers, learner.least))
     moving = [position for position, teacher in enumerate(teachers) if teacher in enough]
-    rows = dict(zip(moving, rows_of(records.assignment, [teachers[position] for position in moving]), strict=True))
+    rows = dict(zip(moving, teacher_rows(records.assignment, [teachers[position] for position in moving]), strict=True))
     update = np.zeros(own.shape, own.dtype)
     after = own.copy()
     if settings.correction == "control_variates":
@@ -196,7 +196,7 @@ def exact_means(start: Average, locals_: list[Local], before: np.ndarray, number
     """Return mean Δθ and mean Δc as the paper has them, without any noise; lines 11 and 15 of Algorithm 1."""
     ends = np.cumsum([len(part.own) for part in locals_])[:-1]
     changes = [part.own - old for part, old in zip(locals_, np.split(before, ends), strict=True)]
-    return mean_of([part.update for part in locals_]), mean_of(changes)
+    return mean_over_groups([part.update for part in locals_]), mean_over_groups(changes)
 
 
 def average_teachers(

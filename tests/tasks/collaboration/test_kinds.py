@@ -17,7 +17,7 @@ from tasks.parties.config import read_party
 from tasks.parties.terms import checked
 from tasks.runtime.releases import worst_cases
 from tasks.runtime.store import read_json
-from terrine.aggregation.votes import histograms_of
+from terrine.aggregation.votes import count_votes
 from terrine.data.partition import partition
 from terrine.data.source import load_dataset
 from terrine.errors import InputError, SettingError
@@ -27,7 +27,7 @@ from terrine.privacy.accounting.gaussian import round_up
 from terrine.privacy.accounting.pricing import price
 from terrine.privacy.noise import ReplayNoise, delta_slack
 from terrine.queries import Queries
-from terrine.teachers.averaging.averaged import AveragedKind, RoundState, centred_records, party_means
+from terrine.teachers.averaging.averaged import AveragedKind, RoundState, centre_records, party_means
 from terrine.teachers.averaging.learners import LinearLearner
 from terrine.teachers.averaging.private import calibrated
 from terrine.teachers.averaging.ttac import Average, local_round, server_step
@@ -129,7 +129,7 @@ def votes_after_averages(configs):
     averaging = calibrated(settings, epsilon=budget.epsilon, delta=budget.delta)
     teachers = {name: range(held) for name, held in HELD.items()}
     centre = averaging.release_centre([party_means(own, teachers[name]) for name, own in records.items()], noise)
-    records = {name: (own, centred_records(own, teachers[name], centre)) for name, own in records.items()}
+    records = {name: (own, centre_records(own, teachers[name], centre)) for name, own in records.items()}
     learner = LinearLearner(30, 10, by_teacher=True, centred=True)
     average = Average.start(learner)
     controls = {name: np.zeros((held, learner.length), np.float32) for name, held in HELD.items()}
@@ -159,7 +159,7 @@ def test_teachers_of_every_kind_go_from_the_proposal_to_a_student(kind, agreed, 
     # The answers are those of one place with the same noise.
     votes, noise = (votes_after_averages if kind == "averaged" else votes_of_the_library)(configs)
     student = read_party(tmp_path / "uni" / "party.yaml")
-    counts = histograms_of(votes[: terms.asked], 10)
+    counts = count_votes(votes[: terms.asked], 10)
     noisy = counts + np.floor(noise.gaussian(counts.shape, terms.sigma) + 0.5)
     np.testing.assert_array_equal(read_arrays(student)["result"], noisy.astype(np.int64))
     assert len(np.unique(votes)) > 2

@@ -33,7 +33,7 @@ from tasks.runtime.run import Run
 from tasks.runtime.store import read_array, read_json, read_table, read_tensors
 from tasks.serving.verification import verify_statement
 from terrine.aggregation.gradient_rounds import moments_in_steps
-from terrine.aggregation.votes import histograms_of
+from terrine.aggregation.votes import count_votes
 from terrine.data.source import load_dataset
 from terrine.deployment.model import StudentModel
 from terrine.deployment.signature import public_key
@@ -126,7 +126,7 @@ def test_five_parties_release_what_the_local_pipeline_releases_with_the_same_noi
     local = run_with(voted, aggregation=settings)
     passed, plain = None, aggregate.noise_source(local)
     if settings.get("mechanism") == "confident":
-        counts = histograms_of(read_votes(run.folders), 10)
+        counts = count_votes(read_votes(run.folders), 10)
         noise = aggregate.noise_source(local).gaussian(len(counts), 15.0)
         passed = counts.max(axis=1) + noise >= 9
         assert 0 < passed.sum() < len(passed)

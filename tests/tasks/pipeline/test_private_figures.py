@@ -8,7 +8,7 @@ import pytest
 
 from tasks.pipeline.figures.private_figures import private_figures
 from tasks.runtime.store import write_json
-from terrine.aggregation.mechanism import mechanism_of
+from terrine.aggregation.mechanism import parse_mechanism
 from terrine.privacy.accounting import data_dependent, renyi
 
 HISTOGRAMS = np.array([[50, 0, 0], [30, 15, 5], [20, 20, 10], [0, 49, 1]])
@@ -22,7 +22,7 @@ def release(labels):
 
 
 def figures_of(mechanism, histograms, of_release):
-    return private_figures(mechanism_of(mechanism), 1e-5, histograms, of_release)
+    return private_figures(parse_mechanism(mechanism), 1e-5, histograms, of_release)
 
 
 def test_consensus_and_agreement_are_those_of_the_votes():

@@ -19,7 +19,7 @@ from tasks.runtime.run import Run
 from tasks.runtime.store import read_tensors
 from terrine.errors import ArtefactError, InputError, SettingError
 from terrine.models.backbone import features_in_batches
-from terrine.teachers.ensemble import votes_without_records
+from terrine.teachers.ensemble import fallback_votes
 from terrine.teachers.networks import ScratchTeachers
 from terrine.teachers.records import PrivateFeatures, private_features
 from tests.folder_digest import folder_digest
@@ -207,7 +207,7 @@ def test_teachers_that_never_saw_a_class_are_counted_in_the_private_manifest_and
     assert expected > 0
     with caplog.at_level(logging.INFO):
         taught(run)
-    assert read_teachers_manifest(run.folders)["teachers_missing_a_class"] == expected
+    assert read_teachers_manifest(run.folders)["count_teachers_missing_class"] == expected
     assert "never saw" not in caplog.text
     public = prepared(tmp_path / "public", many)
     with caplog.at_level(logging.INFO):
@@ -287,7 +287,7 @@ def test_teachers_with_too_few_records_vote_by_a_rule_and_move_nobody(prepared, 
     untrained = [2, 4, 5, 6, 7]
     assert manifest["untrained"] == untrained
     assert read_teachers_manifest(whole.folders)["untrained"] == []
-    np.testing.assert_array_equal(votes[:, untrained], votes_without_records(untrained, 24, 10, seed=run.params.seed))
+    np.testing.assert_array_equal(votes[:, untrained], fallback_votes(untrained, 24, 10, seed=run.params.seed))
     others = [0, 1, 3, 8]
     np.testing.assert_array_equal(votes[:, others], before[:, others])
     for one, other in zip(read_states(whole.folders, others), read_states(run.folders, others), strict=True):
@@ -306,7 +306,7 @@ def test_where_nobody_has_enough_records_all_vote_by_the_rule(prepared, tmp_path
 
     monkeypatch.setattr(teach, "teacher_kind", demanding)
     _, votes = taught(run)
-    np.testing.assert_array_equal(votes, votes_without_records(range(11), 24, 10, seed=run.params.seed))
+    np.testing.assert_array_equal(votes, fallback_votes(range(11), 24, 10, seed=run.params.seed))
 
 
 @pytest.mark.parametrize("kind", ["linear", "scratch"])

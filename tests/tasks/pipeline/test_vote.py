@@ -10,7 +10,7 @@ from tasks.pipeline import vote
 from tasks.runtime.run import Run
 from tasks.runtime.store import write_json
 from terrine.queries import Queries
-from terrine.teachers.ensemble import votes_without_records
+from terrine.teachers.ensemble import fallback_votes
 
 BLOCK, UNTRAINED, CLASSES, QUERIES = range(3, 9), [4, 5, 8], 4, 5
 
@@ -24,7 +24,7 @@ def test_who_was_not_trained_votes_by_the_rule_whatever_the_others_say(tmp_path,
     write_json(run.folders.dataset / "manifest.json", {"class_names": list("abcd")})
     monkeypatch.setattr(vote, "read_states", lambda _, teachers: teachers)
     queries = Queries(np.zeros((QUERIES, 2), np.float32), [])
-    rule = votes_without_records(UNTRAINED, QUERIES, CLASSES, seed=run.params.seed)
+    rule = fallback_votes(UNTRAINED, QUERIES, CLASSES, seed=run.params.seed)
     for said in range(CLASSES):
         # Teacher t of those that are asked says `said`, and t behind the first class, so that columns can be told.
         kind = SimpleNamespace(

@@ -22,7 +22,7 @@ from tasks.runtime.releases import accuracy_of, assurance, identity_in_ledger, r
 from tasks.runtime.run import open_run
 from tasks.runtime.store import Folders, read_json, write_array, write_json
 from tasks.tools.sweep import candidates_of, cells_of, log_sweep, outcome, parse_vary, summary
-from terrine.aggregation.votes import histograms_of
+from terrine.aggregation.votes import count_votes
 from terrine.data.source import Source
 from terrine.errors import BudgetError, InputError, LedgerError, SettingError
 from terrine.privacy.accounting.events import to_json
@@ -84,7 +84,7 @@ class Pipeline:
         for before in releases_of(opened):
             if before.kind == "units":
                 self.release(ledger, dataset, run, before.identity, before.worst_case)
-        release = release_once(opened, histograms_of(votes, CLASSES), {})
+        release = release_once(opened, count_votes(votes, CLASSES), {})
         write_json(
             folders.statement,
             {

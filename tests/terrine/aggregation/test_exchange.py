@@ -5,8 +5,8 @@ import pytest
 
 from terrine.aggregation import records, sums
 from terrine.aggregation.exchange import Exchange
-from terrine.aggregation.gradient_rounds import NoisyGradientDescent, RoundSchedule, numbers_of
-from terrine.aggregation.mechanism import mechanism_of
+from terrine.aggregation.gradient_rounds import NoisyGradientDescent, RoundSchedule, flatten_moments
+from terrine.aggregation.mechanism import parse_mechanism
 from terrine.aggregation.records import STEP, Records, Whitening
 from terrine.aggregation.sums import Sums, mu_left
 from terrine.privacy.auditing.audit import Charge
@@ -20,7 +20,7 @@ FEATURES, CLASSES = 24, 8
 
 
 def mechanism(name: str) -> Sums:
-    found = mechanism_of({"mechanism": name, **KINDS[name]})
+    found = parse_mechanism({"mechanism": name, **KINDS[name]})
     assert isinstance(found, Sums)
     return found
 
@@ -47,7 +47,7 @@ def directions(exchange: Exchange, arrays: dict[str, np.ndarray]) -> tuple[np.nd
     """D [canaries, numbers] and what was released less the middle, both over the noise: canary by canary, by the sums
     themselves."""
     course, (length, _) = exchange.course, arrays["labels"].shape
-    rounds = [numbers_of(arrays["second"], arrays["labels"]), *(g.ravel() for g in arrays.get("gradients", ()))]
+    rounds = [flatten_moments(arrays["second"], arrays["labels"]), *(g.ravel() for g in arrays.get("gradients", ()))]
     descent: NoisyGradientDescent = course.descent(length)
     moves, residuals = [], []
     for number, numbers in enumerate(rounds):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from terrine.aggregation.gnmax import ConfidentGNMax, GaussianHistogram, GNMax
 from terrine.aggregation.lnmax import LNMax
-from terrine.aggregation.votes import bounded, charged, histograms_of_findings, movable
+from terrine.aggregation.votes import bounded, charged, count_finding_votes, movable
 from terrine.errors import InputError
 from terrine.privacy.accounting.events import compose, threshold_test, vote_answer
 from terrine.privacy.accounting.gaussian import mu_squared
@@ -33,9 +33,7 @@ def test_a_query_is_charged_for_as_far_as_any_two_votes_of_a_teacher_lie_apart(
     others[1:, 1:] = 0
     farthest, tests = 0.0, 0
     for one, other in itertools.product(votes_within(findings, bound), repeat=2):
-        before, after = (
-            histograms_of_findings(np.column_stack([others, vote]), findings, bound) for vote in (one, other)
-        )
+        before, after = (count_finding_votes(np.column_stack([others, vote]), findings, bound) for vote in (one, other))
         farthest = max(farthest, float(np.square(before - after).sum()))
         tests = max(tests, int(np.square(before.max(axis=1) - after.max(axis=1)).sum()))
     mechanism = GaussianHistogram(sigma=10.0, findings=findings, findings_bound=bound)
@@ -135,10 +133,10 @@ def test_a_bound_keeps_the_largest_scores_and_votes_over_it_are_refused() -> Non
     assert bounded(scores, 2).tolist() == [[1, 0, 0, 1], [1, 1, 0, 0], [0, 0, 0, 1]]
     votes = bounded(scores, None).reshape(-1, 1)
     with pytest.raises(InputError, match="Teacher 0 says yes to 3 findings of query 0"):
-        histograms_of_findings(votes, 4, 2)
+        count_finding_votes(votes, 4, 2)
     with pytest.raises(InputError, match="no whole number of queries"):
-        histograms_of_findings(votes, 5, None)
-    assert histograms_of_findings(votes, 4, 3)[:4].tolist() == [[0, 1], [1, 0], [0, 1], [0, 1]]
+        count_finding_votes(votes, 5, None)
+    assert count_finding_votes(votes, 4, 3)[:4].tolist() == [[0, 1], [1, 0], [0, 1], [0, 1]]
 
 
 def test_a_mechanism_says_how_many_findings_there_are_and_nothing_where_there_are_none() -> None:

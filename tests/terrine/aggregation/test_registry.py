@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from terrine.aggregation.mechanism import MECHANISMS, Mechanism, mechanism_of
+from terrine.aggregation.mechanism import MECHANISMS, Mechanism, parse_mechanism
 from terrine.errors import SettingError
 from terrine.privacy.accounting.events import RepeatedEvent, compose, threshold_test, vote_answer
 from terrine.privacy.accounting.pricing import claimed_by_moments, price
@@ -26,7 +26,7 @@ PARAMETERS: dict[str, dict[str, Any]] = {
 
 def built(name: str) -> Mechanism:
     """A mechanism as it is in a round with a student that knows nothing."""
-    mechanism = mechanism_of({"mechanism": name, **PARAMETERS[name], "teachers": 5})
+    mechanism = parse_mechanism({"mechanism": name, **PARAMETERS[name], "teachers": 5})
     assert isinstance(mechanism, Mechanism)
     return mechanism.informed_by(np.full((QUERIES, 3), 1 / 3))
 
@@ -40,7 +40,7 @@ def test_a_mechanism_is_built_by_name_and_describes_itself_with_a_budget_and_wit
     mechanism = built(name)
     assert type(mechanism) is MECHANISMS.of(name)
     assert mechanism.describe() == {"mechanism": name, **PARAMETERS[name]}
-    assert mechanism_of(mechanism.describe()) == mechanism_of({"mechanism": name, **PARAMETERS[name]})
+    assert parse_mechanism(mechanism.describe()) == parse_mechanism({"mechanism": name, **PARAMETERS[name]})
     section = type(mechanism)(epsilon=3, **PARAMETERS[name])
     assert (section.epsilon, section.delta) == (3, 1e-5)
     assert section.describe() == mechanism.describe()
@@ -112,7 +112,7 @@ def test_a_claim_is_the_price_as_if_one_vote_moved_or_what_the_paper_computes() 
 
 def test_what_does_not_fit_is_refused_with_what_would() -> None:
     with pytest.raises(SettingError, match=r"Known: .*confident"):
-        mechanism_of({"mechanism": "median"})
+        parse_mechanism({"mechanism": "median"})
 
 
 @pytest.mark.parametrize(("name", "key"), [(name, key) for name, own in PARAMETERS.items() for key in own])
@@ -120,7 +120,7 @@ def test_what_does_not_fit_is_refused_with_what_would() -> None:
 def test_an_impossible_parameter_is_refused_by_its_name(name: str, key: str, value: Any) -> None:
     given = {"mechanism": name, **PARAMETERS[name], key: value}
     with pytest.raises(SettingError, match=f"mechanism={name}: {key}: "):
-        mechanism_of({k: v for k, v in given.items() if v is not None})
+        parse_mechanism({k: v for k, v in given.items() if v is not None})
     for low in (0, -1.0) if key.startswith("s") and key != "surprise" else ():
         with pytest.raises(SettingError, match=f"{key}: .*greater than 0"):
-            mechanism_of({**given, key: low})
+            parse_mechanism({**given, key: low})

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from terrine.aggregation.gradient_rounds import ALONE, JOINT, RoundSchedule, shares, without_noise
-from terrine.aggregation.mechanism import MECHANISMS, Mechanism, mechanism_of
+from terrine.aggregation.mechanism import MECHANISMS, Mechanism, parse_mechanism
 from terrine.aggregation.records import GRID, STEP, Records, on_grid
 from terrine.aggregation.sums import Gradients, Moments, Sums, mu_left
 from terrine.errors import SettingError
@@ -333,7 +333,7 @@ def test_every_kind_that_does_not_count_votes_is_tested_here() -> None:
 @pytest.mark.parametrize("name", KINDS)
 def test_a_kind_is_built_by_name_and_describes_itself_with_a_budget_and_without(name: str) -> None:
     kind = KINDS[name]
-    assert mechanism_of(kind.describe()) == kind
+    assert parse_mechanism(kind.describe()) == kind
     assert set(kind.describe()) <= MECHANISM_FIELDS
     assert kind.text.endswith(".")
     section = type(kind)(epsilon=3)

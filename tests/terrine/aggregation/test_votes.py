@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from terrine.aggregation.votes import histograms_of, validate_histograms, validate_votes
+from terrine.aggregation.votes import count_votes, validate_histograms, validate_votes
 from terrine.errors import InputError
 
 
@@ -15,14 +15,14 @@ def test_histograms_count_each_vote_once(queries: int, teachers: int, classes: i
     for query in range(queries):
         for teacher in range(teachers):
             expected[query, votes[query, teacher]] += 1
-    found = histograms_of(votes, classes)
+    found = count_votes(votes, classes)
     assert found.dtype == np.int64
     np.testing.assert_array_equal(found, expected)
 
 
 def test_a_query_with_more_teachers_than_a_chunk_is_counted() -> None:
     votes = np.random.default_rng(1).integers(0, 4, (2, 70_000))
-    np.testing.assert_array_equal(histograms_of(votes, 4), [np.bincount(row, minlength=4) for row in votes])
+    np.testing.assert_array_equal(count_votes(votes, 4), [np.bincount(row, minlength=4) for row in votes])
 
 
 @pytest.mark.parametrize(

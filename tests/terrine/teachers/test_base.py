@@ -10,9 +10,9 @@ import torch
 from terrine.errors import InputError, SettingError
 from terrine.models.architecture import build_backbone
 from terrine.teachers.base import TEACHERS, TeacherContext
-from terrine.teachers.ensemble import votes_without_records
+from terrine.teachers.ensemble import fallback_votes
 from terrine.teachers.memory import is_out_of_memory, train_within_memory
-from terrine.teachers.records import Records, rows_of, teachers_missing_a_class, vote_type
+from terrine.teachers.records import Records, count_teachers_missing_class, teacher_rows, vote_type
 from tests.devices import DEVICES
 
 IMAGES = TeacherContext(3, 1, 8, lambda: build_backbone("small_cnn", channels=1, size=8, seed=0), parties=5)
@@ -36,10 +36,10 @@ STARTS = [
 
 def test_rows_are_each_teachers_own_in_ascending_order():
     assignment = np.random.default_rng(0).integers(0, 6, 50)
-    for teacher, rows in zip((4, 0, 5), rows_of(assignment, [4, 0, 5]), strict=True):
+    for teacher, rows in zip((4, 0, 5), teacher_rows(assignment, [4, 0, 5]), strict=True):
         assert rows.tolist() == [record for record in range(50) if assignment[record] == teacher]
     with pytest.raises(InputError, match="Teacher 6 has no record"):
-        rows_of(assignment, [6])
+        teacher_rows(assignment, [6])
 
 
 def test_teachers_that_never_saw_a_class_are_counted():
@@ -47,7 +47,7 @@ def test_teachers_that_never_saw_a_class_are_counted():
     labels, assignment = generator.integers(0, 4, 40), generator.integers(0, 7, 40)
     expected = sum(len(set(labels[assignment == teacher])) < 4 for teacher in range(7))
     assert 0 < expected < 7
-    assert teachers_missing_a_class(labels, assignment, 7, 4) == expected
+    assert count_teachers_missing_class(labels, assignment, 7, 4) == expected
 
 
 def test_records_that_do_not_fit_together_are_refused():
@@ -109,18 +109,18 @@ def test_an_unknown_kind_is_named_with_the_known():
 
 
 def test_a_vote_is_a_function_of_seed_teacher_and_query_whoever_else_is_asked():
-    whole = votes_without_records(range(8), 50, 10, seed=3)
+    whole = fallback_votes(range(8), 50, 10, seed=3)
     assert whole.shape == (50, 8)
     assert whole.dtype == np.uint8
-    some = votes_without_records([6, 1], 40, 10, seed=3)
+    some = fallback_votes([6, 1], 40, 10, seed=3)
     assert some.tolist() == [[int(whole[query, teacher]) for teacher in (6, 1)] for query in range(40)]
-    assert not np.array_equal(whole, votes_without_records(range(8), 50, 10, seed=4))
+    assert not np.array_equal(whole, fallback_votes(range(8), 50, 10, seed=4))
     assert len({column.tobytes() for column in whole.T}) == 8
 
 
 @pytest.mark.parametrize("classes", [2, 10, 300])
 def test_votes_are_spread_evenly_over_the_classes(classes):
-    votes = votes_without_records(range(200), 1000, classes, seed=0)
+    votes = fallback_votes(range(200), 1000, classes, seed=0)
     expected = votes.size / classes
     # Seven standard deviations of a count; the seed is fixed.
     assert np.abs(np.bincount(votes.ravel(), minlength=classes) - expected).max() < 7 * np.sqrt(expected)
@@ -128,8 +128,8 @@ def test_votes_are_spread_evenly_over_the_classes(classes):
 
 
 def test_no_query_and_no_teacher_give_no_votes():
-    assert votes_without_records([], 3, 4, seed=0).shape == (3, 0)
-    assert votes_without_records([1], 0, 4, seed=0).shape == (0, 1)
+    assert fallback_votes([], 3, 4, seed=0).shape == (3, 0)
+    assert fallback_votes([1], 0, 4, seed=0).shape == (0, 1)
 
 
 class Machine:

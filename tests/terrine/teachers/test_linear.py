@@ -15,7 +15,7 @@ from terrine.determinism.randomness import torch_generator
 from terrine.errors import InputError
 from terrine.heads import initial_head
 from terrine.queries import Queries
-from terrine.teachers.ensemble import votes_without_records
+from terrine.teachers.ensemble import fallback_votes
 from terrine.teachers.linear import LinearHeads, LinearKind, LinearTeachers, train_heads, vote
 from terrine.teachers.records import Records
 from terrine.teachers.stacked_training import StackedAdam
@@ -340,10 +340,10 @@ def test_votes_are_those_of_the_scores_query_by_query(bound: int | None, records
 @pytest.mark.parametrize("bound", [None, 1])
 def test_a_teacher_without_records_votes_within_the_bound_and_the_same_whenever_it_is_asked(bound: int | None) -> None:
     findings = Findings(4, bound)
-    votes = votes_without_records([3, 8], 200, 4, seed=1, findings=findings).reshape(200, 4, 2)
+    votes = fallback_votes([3, 8], 200, 4, seed=1, findings=findings).reshape(200, 4, 2)
     assert votes.sum(axis=1).max() <= (bound or 4)
     assert 0.1 < votes.mean() < 0.6
-    fewer = votes_without_records([8], 150, 4, seed=1, findings=findings).reshape(150, 4)
+    fewer = fallback_votes([8], 150, 4, seed=1, findings=findings).reshape(150, 4)
     np.testing.assert_array_equal(fewer, votes[:150, :, 1])
 
 

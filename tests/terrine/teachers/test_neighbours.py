@@ -13,7 +13,7 @@ from terrine.teachers.averaging.learners import LinearLearner
 from terrine.teachers.averaging.ttac import Average, local_round
 from terrine.teachers.base import TEACHERS as KINDS_OF_TEACHERS
 from terrine.teachers.base import TeacherContext
-from terrine.teachers.ensemble import votes_without_records
+from terrine.teachers.ensemble import fallback_votes
 from terrine.teachers.linear import LinearTeachers, stacked
 from terrine.teachers.records import PrivateFeatures, Records, private_features
 from tests.devices import DEVICES
@@ -105,7 +105,7 @@ def states_and_votes(settings, records, voters, device):
     inputs = images
     if settings.inputs == "features":
         inputs = np.concatenate([BACKBONE.features(torch.from_numpy(images[b]), "current").numpy() for b in batches])
-    votes = votes_without_records(range(voters), 40, CLASSES, seed=3)
+    votes = fallback_votes(range(voters), 40, CLASSES, seed=3)
     trained = sorted(states)
     votes[:, trained] = kind.vote([states[teacher] for teacher in trained], Queries(inputs, batches), device=device)
     return states, votes

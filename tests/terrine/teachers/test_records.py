@@ -13,7 +13,7 @@ from terrine.errors import InputError, SettingError
 from terrine.models.architecture import build_backbone
 from terrine.models.backbone import features_in_batches
 from terrine.models.deformations import Deformations, deform
-from terrine.teachers.averaging.averaged import centred_records
+from terrine.teachers.averaging.averaged import centre_records
 from terrine.teachers.averaging.learners import LinearLearner
 from terrine.teachers.averaging.ttac import Average, local_round
 from terrine.teachers.base import TEACHERS, TeacherContext
@@ -115,7 +115,7 @@ def test_rounds_of_averaged_teachers_refuse_them_too_also_when_centred(records):
         for inputs, refused in ((mixed, True), (PrivateFeatures.of_rows(mixed), True), (separate, False)):
             data = Records(inputs, records.labels, records.assignment, 3)
             if centre:
-                data = centred_records(data, [1, 2], mixed.mean(axis=0))
+                data = centre_records(data, [1, 2], mixed.mean(axis=0))
             if refused:
                 with pytest.raises(InputError, match="not computed teacher by teacher"):
                     local_round(learner, start, own[:2], data, [1, 2], settings, 0, seed=0)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from terrine.aggregation.votes import histograms_of
+from terrine.aggregation.votes import count_votes
 from terrine.collaboration.protocol import phase
 from terrine.collaboration.protocol.agreement import ProtocolError
 from terrine.collaboration.protocol.guardian_round import GuardianRound
@@ -66,7 +66,7 @@ MODULUS = 2 ** (AGREED.total.bit_length() + 1)  # of shares that just hold a cou
 def test_what_a_test_opens_is_the_mechanism_on_the_counts_that_a_teacher_party_moved(counts):
     # Post-processing of max_j (n_j + c_j) + η, which one vote moves by 1 at most, for every c and every η.
     for honest in neighbours(AGREED.queries):
-        moved = histograms_of(honest, CLASSES) + np.array(counts)
+        moved = count_votes(honest, CLASSES) + np.array(counts)
         expected = [max(row) + eta >= AGREED.threshold for row, eta in zip(moved.tolist(), NOISE.tolist(), strict=True)]
         assert opened(AGREED, honest, counts, thresholds=NOISE).tolist() == expected
 
@@ -77,7 +77,7 @@ def test_what_a_test_opens_is_the_mechanism_on_the_counts_that_a_teacher_party_m
 )
 def test_what_a_test_opens_is_the_mechanism_on_the_counts_that_the_student_party_moved(shift):
     for honest in neighbours(AGREED.queries):
-        counts = histograms_of(np.column_stack([honest, np.zeros(len(honest), int)]), CLASSES) + np.array(shift)
+        counts = count_votes(np.column_stack([honest, np.zeros(len(honest), int)]), CLASSES) + np.array(shift)
         expected = [
             max(row) + eta >= AGREED.threshold for row, eta in zip(counts.tolist(), NOISE.tolist(), strict=True)
         ]

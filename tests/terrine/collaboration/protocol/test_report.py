@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from terrine.aggregation.votes import histograms_of
+from terrine.aggregation.votes import count_votes
 from terrine.collaboration.protocol.agreement import ProtocolError, arrays_of
 from terrine.collaboration.protocol.proof import accepted
 from terrine.collaboration.protocol.report import (
@@ -38,7 +38,7 @@ def test_both_bodies_sum_to_the_partys_own_votes(agreed):
         assert ((sums[0] + sums[1]).view(np.int64)[:, 0] == votes.sum(axis=1)).all()
         return
     total = sums[0].astype(int) + sums[1].astype(int) - 3 * 2 ** sharing_of(agreed).bits
-    np.testing.assert_array_equal(total, histograms_of(votes, agreed.classes))
+    np.testing.assert_array_equal(total, count_votes(votes, agreed.classes))
 
 
 @pytest.mark.parametrize("agreed", AGREED, ids=NAMES)

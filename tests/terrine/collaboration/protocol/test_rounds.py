@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from terrine.aggregation.gnmax import ConfidentGNMax
-from terrine.aggregation.votes import histograms_of
+from terrine.aggregation.votes import count_votes
 from terrine.collaboration.protocol import phase
 from terrine.collaboration.protocol.agreement import ProtocolError
 from terrine.collaboration.protocol.guardian_round import GuardianRound
@@ -119,7 +119,7 @@ def test_a_source_of_noise_that_is_none_settles_nothing(draw):
 def test_the_test_is_that_of_confident_gnmax_with_the_same_secure_lattice():
     agreed = confident(queries=400)
     votes = random_votes(agreed)
-    counts = histograms_of(votes, agreed.classes)
+    counts = count_votes(votes, agreed.classes)
     tests = ReplayNoise(3).gaussian(agreed.queries, agreed.sigma_threshold)
     numbers = np.rint(ReplayNoise(4).gaussian(counts.shape, agreed.sigma))
     passed, result, _ = answered(agreed, votes, lambda kind, shape: tests if kind == "threshold" else numbers)

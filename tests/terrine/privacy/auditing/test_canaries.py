@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from terrine.aggregation.votes import histograms_of
+from terrine.aggregation.votes import count_votes
 from terrine.errors import InputError, SettingError
 from terrine.privacy.auditing.audit import mu_of_guesses
 from terrine.privacy.auditing.canaries import (
@@ -26,13 +26,13 @@ def planted(seed, canaries=60, queries=120, others=7):
     """Directions of canaries that move nearly all votes, each in a pattern of its own, and their coins."""
     rng = np.random.default_rng(seed)
     one, other = rng.integers(CLASSES, size=(2, queries, canaries))
-    rest = histograms_of(rng.integers(CLASSES, size=(queries, others)), CLASSES)
+    rest = count_votes(rng.integers(CLASSES, size=(queries, others)), CLASSES)
     return Directions(one, other, rest), rng.random(canaries) < 0.5
 
 
 def histograms(directions, coins):
     votes = np.where(coins, directions.one, directions.other)
-    return directions.rest + histograms_of(votes, CLASSES)
+    return directions.rest + count_votes(votes, CLASSES)
 
 
 def dense(directions):

@@ -15,7 +15,7 @@ from terrine.teachers.averaging.ttac import (
     derived_control,
     exact_means,
     local_round,
-    mean_of,
+    mean_over_groups,
     server_step,
 )
 from terrine.teachers.networks import ScratchKind, ScratchTeachers
@@ -82,7 +82,7 @@ def test_a_local_round_is_the_same_to_the_last_bit_however_teachers_are_grouped(
         np.testing.assert_array_equal(part.update, whole.update[group])
         np.testing.assert_array_equal(part.own, whole.own[group])
     groups = np.split(whole.update, [1, 3])
-    np.testing.assert_array_equal(mean_of(groups), mean_of([whole.update]))
+    np.testing.assert_array_equal(mean_over_groups(groups), mean_over_groups([whole.update]))
 
 
 def test_a_teachers_part_of_a_round_does_not_see_other_teachers_records(parties):

@@ -6,8 +6,8 @@ import pytest
 from terrine.errors import InputError, SettingError
 from terrine.models.architecture import build_backbone
 from terrine.queries import Queries
-from terrine.teachers.averaging.averaged import AveragedKind, RoundState, blocks_of, centred_records, party_means
-from terrine.teachers.averaging.learners import LinearLearner, ModuleLearner, centred_queries
+from terrine.teachers.averaging.averaged import AveragedKind, RoundState, assign_blocks, centre_records, party_means
+from terrine.teachers.averaging.learners import LinearLearner, ModuleLearner, centre_queries
 from terrine.teachers.averaging.ttac import average_teachers, unit_rows
 from terrine.teachers.network_training import Classifier
 from terrine.teachers.records import Records
@@ -56,7 +56,7 @@ def one_party(records, teacher):
 def test_a_group_votes_with_the_average_of_its_own_parties_after_the_last_round(parties):
     kind = AveragedKind(BLOCKS, linear(), 12)
     states = dict(kind.train(parties, range(4), seed=3))
-    for block, members in enumerate(blocks_of(12, 3, 3)):
+    for block, members in enumerate(assign_blocks(12, 3, 3)):
         own = np.isin(parties.assignment, members)
         renumbered = Records(
             parties.inputs[own], parties.labels[own], np.searchsorted(members, parties.assignment[own]), 4
@@ -91,20 +91,20 @@ def test_a_record_touches_one_voter_and_grouping_touches_none(parties, settings,
     after = dict(kind.train(Records(changed, parties.labels, parties.assignment, 4), range(teachers), seed=3))
     touched = [t for t in range(teachers) if (weights(before[t]) != weights(after[t])).any()]
     party = parties.assignment[40]
-    blocks = blocks_of(12, 3, 3)
+    blocks = assign_blocks(12, 3, 3)
     expected = party if settings is ALONE else next(b for b, members in enumerate(blocks) if party in members)
     assert touched == [expected]
 
 
 def test_groups_are_drawn_once_cover_all_parties_and_none_is_small():
     for parties, size in ((12, 3), (200, 7), (11, 4), (10, 5), (9, 4)):
-        blocks = blocks_of(parties, size, seed=1)
+        blocks = assign_blocks(parties, size, seed=1)
         assert sorted(np.concatenate(blocks).tolist()) == list(range(parties))
         assert min(map(len, blocks)) * 2 >= size
-        assert all((a == b).all() for a, b in zip(blocks, blocks_of(parties, size, seed=1), strict=True))
-    assert len(blocks_of(200, 7, 1)) == round(200 / 7)
+        assert all((a == b).all() for a, b in zip(blocks, assign_blocks(parties, size, seed=1), strict=True))
+    assert len(assign_blocks(200, 7, 1)) == round(200 / 7)
     with pytest.raises(SettingError, match="one group"):
-        blocks_of(5, 5, 0)
+        assign_blocks(5, 5, 0)
 
 
 def test_teachers_that_averaged_agree_where_conventional_ones_do_not(parties):
@@ -153,7 +153,7 @@ def test_the_centre_is_the_mean_of_the_parties_means_of_unit_vectors(parties):
 
 def test_centred_records_and_queries_equal_a_plain_loop(parties):
     centre = party_means(parties, range(12)).mean(axis=0)
-    found = centred_records(parties, [3, 7], centre)
+    found = centre_records(parties, [3, 7], centre)
     kept = np.flatnonzero(np.isin(parties.assignment, [3, 7]))
     for row, record in zip(found.inputs, kept, strict=True):
         unit = parties.inputs[record] / np.linalg.norm(parties.inputs[record]) - centre
@@ -161,7 +161,7 @@ def test_centred_records_and_queries_equal_a_plain_loop(parties):
     np.testing.assert_array_equal(found.labels, parties.labels[kept])
     np.testing.assert_array_equal(found.assignment, parties.assignment[kept])
     batches = [np.arange(0, 20, 2), np.arange(1, 20, 2)]
-    queries = centred_queries(Queries(parties.inputs[:20], batches)).inputs
+    queries = centre_queries(Queries(parties.inputs[:20], batches)).inputs
     for batch in batches:
         unit = unit_rows(parties.inputs[batch])
         expected = unit - unit.mean(axis=0)

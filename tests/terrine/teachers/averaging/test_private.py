@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from terrine.aggregation.gnmax import GaussianHistogram
-from terrine.aggregation.votes import histograms_of
+from terrine.aggregation.votes import count_votes
 from terrine.errors import SettingError
 from terrine.privacy.accounting.events import RepeatedEvent, compose, vote_answer
 from terrine.privacy.accounting.gaussian import epsilon_of, mu_of, mu_squared
@@ -167,7 +167,7 @@ def asked():
 def votes_from(records, average, own):
     kind = AveragedKind(ROUNDS, LEARNER, PARTIES, lambda: RoundState(average, own))
     states = [state for _, state in kind.train(records, range(PARTIES), seed=0)]
-    return histograms_of(kind.vote(states, asked()), 2)
+    return count_votes(kind.vote(states, asked()), 2)
 
 
 def test_the_published_form_is_caught_when_its_claim_is_audited_as_if_it_held():
@@ -196,8 +196,7 @@ def test_conventional_teachers_pass_the_same_audit():
     settings = averaged(averaging="none", correction="none", rounds=3, steps=2, learning_rate=2.0, batch=1)
     kind = AveragedKind(settings, LEARNER, PARTIES)
     one, other = (
-        histograms_of(kind.vote([s for _, s in kind.train(r, range(PARTIES), seed=0)], asked()), 2)
-        for r in neighbours()
+        count_votes(kind.vote([s for _, s in kind.train(r, range(PARTIES), seed=0)], asked()), 2) for r in neighbours()
     )
     assert np.abs(one - other).max() == 1
 
