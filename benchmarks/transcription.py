@@ -179,9 +179,16 @@ def budget(epsilon: float, iterations: int, batch: int) -> dict[str, Any]:
 def published(runs: Runs, seeds: Sequence[int]) -> None:
     """Run the paper's settings."""
     header("MNIST, the published settings")
-    runs.row("DPSD, β=1e-3", "dpsd-mnist-small", {}, seeds)
-    runs.row("DPSD, β=5e-3", "dpsd-mnist-small", {"transcription": {"annotation": {"beta": 0.005}}}, seeds)
-    runs.row("FedDPSD, 5 clients, Dirichlet 0.5", "feddpsd-mnist", {}, seeds)
+    batch = {"transcription": {"annotation": {"norm": "batch"}}}
+    more = {"transcription": {"annotation": {"beta": 0.005}}}
+    runs.row("DPSD, norm of a sample", "dpsd-mnist-small", {}, seeds)
+    runs.row("DPSD, norm of the batch", "dpsd-mnist-small", batch, seeds)
+    runs.row("norm of a sample, without noise", "dpsd-mnist-control", {}, seeds)
+    runs.row("norm of the batch, without noise", "dpsd-mnist-control", batch, seeds)
+    runs.row("norm of a sample, β=5e-3", "dpsd-mnist-small", more, seeds)
+    runs.row("norm of the batch, β=5e-3", "dpsd-mnist-small", merge(batch, more), seeds)
+    runs.row("FedDPSD, 5 clients, Dirichlet 0.5, norm of a sample", "feddpsd-mnist", {}, seeds)
+    runs.row("FedDPSD, 5 clients, Dirichlet 0.5, norm of the batch", "feddpsd-mnist", batch, seeds)
     runs.row("labels, ε=1 per answer", "dpsd-mnist-answers", {}, seeds)
     runs.row("labels at the source, ε=2", "dpsd-label-source", {}, seeds)
 

@@ -158,7 +158,11 @@ def _expected(statement: Mapping[str, Any]) -> Event | None:
         raise ValueError(f"{described['samples']} samples are not {answered} answers")
     match name:
         case "annotation":
-            return RepeatedEvent(GaussianEvent(2.0, described["sigma"]), answered)
+            by_batch = {"batch": True, "sample": False}[described["norm"]]
+            if by_batch and answered % described["iterations"]:
+                raise ValueError("samples are no whole number of batches")
+            count = described["iterations"] if by_batch else answered
+            return RepeatedEvent(GaussianEvent(2.0, described["sigma"]), count)
         case "answers":
             return RepeatedEvent(RandomisedResponseEvent(described["epsilon"], described["top_k"]), answered)
         case "labels":

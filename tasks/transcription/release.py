@@ -135,7 +135,7 @@ def statement_of(
         trust_model="central",
         event=NonPrivateEvent() if settings.unprotected else release.event,
         delta=settings.delta,
-        delta_slack=delta_slack(settings.coordinates, settings.epsilon),
+        delta_slack=delta_slack(settings.coordinates(classes), settings.epsilon),
         epsilon_budget=settings.epsilon,
         noise=noise_kind(settings),
         mechanism=_mechanism(settings),
@@ -153,10 +153,11 @@ def statement_of(
 def _mechanism(settings: Transcription) -> dict[str, Any]:
     annotation = settings.annotation
     common: dict[str, Any] = {"samples": settings.samples, "top_k": annotation.top_k}
+    gradients = {"sigma": annotation.sigma or 0.0, "beta": annotation.beta, "norm": annotation.norm}
     if settings.generator.discriminator == "teacher":
         common["discriminator"] = "teacher"
     if settings.protect == "data":
-        return {"mechanism": "annotation", "sigma": annotation.sigma or 0.0, "beta": annotation.beta, **common}
+        return {"mechanism": "annotation", **gradients, "iterations": settings.iterations, **common}
     if settings.protect == "answers":
         return {"mechanism": "answers", "epsilon": annotation.epsilon, **common}
     return {"mechanism": "labels", "epsilon": annotation.epsilon}

@@ -146,7 +146,9 @@ class Session:
             images, probabilities = posed.images, posed.probabilities
             parts = [part_path(self.folder, number, group) for group in self.groups]
             said = [
-                read_array(part) if self.fans_out else said_by(self.run, group, number, images, probabilities)
+                read_array(part)
+                if self.fans_out
+                else compute_contributions(self.run, group, number, images, probabilities)
                 for part, group in zip(parts, self.groups, strict=True)
             ]
             annotation = annotate(self.run, np.sum(said, axis=0), probabilities, self.clients, number)
@@ -244,7 +246,7 @@ class Session:
         return Loop(student, generator, self.settings, seed=seed, device=self.device, discriminator=discriminator)
 
 
-def said_by(run: Run, group: range, iteration: int, images: Tensor, probabilities: Tensor) -> np.ndarray:
+def compute_contributions(run: Run, group: range, iteration: int, images: Tensor, probabilities: Tensor) -> np.ndarray:
     """Return what a group of clients says, summed up: [b, k] without noise yet, or their answers by class [b, c].
 
     Answers by randomised response are noisy already; gradients get their noise when all clients have been heard.
@@ -294,7 +296,7 @@ def ask(run: Run, folder: Path, number: int, group: range) -> None:
         raise ArtefactError(f"The question in {folder} is not that of iteration {number}: another session runs there.")
     device = resolve_device(run.params.device)
     images, probabilities = (torch.from_numpy(question[name]).to(device) for name in ("images", "probabilities"))
-    write_array(path, said_by(run, group, number, images, probabilities))
+    write_array(path, compute_contributions(run, group, number, images, probabilities))
 
 
 @step("learn")

@@ -65,7 +65,7 @@ MECHANISM_FIELDS = (
     {"mechanism", "sigma", "scale", "threshold", "sigma1", "sigma2", "surprise", "confidence", "select"}
     | {"epsilon", "delta", "rounds", "clip", "noise_multiplier", "samples", "top_k", "beta", "block", "averaging"}
     | {"discriminator", "counted", "moments", "numbers", "learning_rate", "share", "sigma_gradients", "overlap"}
-    | {"findings", "findings_bound", "bins", "grades", "parties", "opened"}
+    | {"findings", "findings_bound", "bins", "grades", "parties", "opened", "norm", "iterations"}
 )
 FOUND = " The class names are the labels that occurred in the data. They are published, and ε does not cover them."
 """Sentence of the summary if the class names were not declared."""

@@ -1,11 +1,11 @@
-"""What a transcription costs, what its paper says that it costs, and what noise a budget asks for.
+"""Cost of a transcription: exact ε, the paper's bound, and the noise that a budget requires.
 
-Sound figures come from events, priced by the privacy core; the paper's from its two theorems. docs/dpsd.md derives the
-difference. All of it looks at settings alone, so a run that cannot meet its budget is refused before it starts.
+The exact ε comes from events, the paper's bound from its two theorems (docs/dpsd.md derives the difference). Both
+depend on settings only, so a run that would exceed its budget is refused before it starts.
 
-    >>> published = Transcription(annotation={"sigma": 100}, iterations=200, batch=256)
+    >>> published = Transcription(annotation={"sigma": 100, "norm": "batch"}, iterations=200, batch=256)
     >>> round_up(price(event_of(published, classes=10), 1e-5), 2), round_up(claimed(published, classes=10), 2)
-    (28.84, 0.05)
+    (1.07, 0.05)
 """
 
 import math
@@ -30,18 +30,18 @@ _SEARCH = 60
 
 
 def event_of(settings: Transcription, classes: int) -> Event:
-    """What a run releases.
+    """Return the event of a run.
 
-    data: bT gradients, each with sensitivity 2β and noise σβ, so μ² = 4bT/σ²; the number of clients does not enter, for
-    a record is with one of them. answers: bT about each client, among k classes. labels: each once, before anybody
-    learns from them.
+    data: gradients with sensitivity 2β and noise σβ, T of them if the norm is a batch's (μ² = 4T/σ²) and bT if it is a
+    sample's (μ² = 4bT/σ²). The number of clients does not matter, because a record belongs to one of them. answers: bT
+    per client, among k classes. labels: each once, before training.
     """
     if settings.unprotected:
         return NonPrivateEvent()
     annotation = settings.annotation
     if settings.protect == "data":
         assert annotation.sigma is not None
-        return RepeatedEvent(GaussianEvent(sensitivity=2.0, sigma=annotation.sigma), settings.samples)
+        return RepeatedEvent(GaussianEvent(sensitivity=2.0, sigma=annotation.sigma), settings.gaussian_releases)
     assert annotation.epsilon is not None
     if settings.protect == "answers":
         return RepeatedEvent(RandomisedResponseEvent(annotation.epsilon, annotation.top_k), settings.samples)
@@ -49,16 +49,16 @@ def event_of(settings: Transcription, classes: int) -> Event:
 
 
 def check_budget(settings: Transcription, classes: int) -> None:
-    """Refuse a run that would cost more than its budget.
+    """Check the exact ε of a run against its budget.
 
     Raises:
-        BudgetError: it would; the message says what would meet the budget.
-        SettingError: the lattice that noise is drawn on alone would use up δ.
+        BudgetError: ε exceeds the budget; the message names a setting that meets it.
+        SettingError: the noise's lattice would use up δ.
     """
     if settings.unprotected:
         return
     epsilon, delta = settings.epsilon, settings.delta
-    check_slack(settings.coordinates, epsilon, delta, "transcription.epsilon")
+    check_slack(settings.coordinates(classes), epsilon, delta, "transcription.epsilon")
     found = price(event_of(settings, classes), delta)
     if not found <= epsilon:
         raise BudgetError(
@@ -69,20 +69,20 @@ def check_budget(settings: Transcription, classes: int) -> None:
 
 
 def _remedy(settings: Transcription) -> str:
-    """The setting of the annotation that would meet the budget."""
-    epsilon, delta, samples = settings.epsilon, settings.delta, settings.samples
+    """Return a setting of the annotation that meets the budget."""
+    epsilon, delta = settings.epsilon, settings.delta
     if settings.protect == "labels":
         return f"epsilon to {epsilon:g} or less, "
     if settings.protect == "data":
-        sigma = round_up(noise_multiplier_for(epsilon, delta, 1, samples), 2)
+        sigma = round_up(noise_multiplier_for(epsilon, delta, 1, settings.gaussian_releases), 2)
         return f"sigma to {sigma:g} or more, annotate fewer samples, "
-    needed = answer_for(epsilon, delta, samples, settings.annotation.top_k)
+    needed = answer_for(epsilon, delta, settings.samples, settings.annotation.top_k)
     digits = max(0, 3 - math.floor(math.log10(needed))) if needed > 0 else 3
     return f"epsilon to {math.floor(needed * 10**digits) / 10**digits:g} or less, annotate fewer samples, "
 
 
 def answer_for(epsilon: float, delta: float, samples: int, categories: int) -> float:
-    """The largest ε of one answer at which `samples` answers cost `epsilon`, found by bisection, from below."""
+    """Compute the largest ε of one answer at which `samples` answers cost at most `epsilon`, by bisection."""
     low, high = 0.0, epsilon
     for _ in range(_SEARCH):
         middle = (low + high) / 2
@@ -92,10 +92,10 @@ def answer_for(epsilon: float, delta: float, samples: int, categories: int) -> f
 
 
 def claimed(settings: Transcription, classes: int) -> float | None:
-    """ε by the paper's theorems, no guarantee; None where they say nothing: without noise, of labels at their source.
+    """Compute ε by the paper's theorems, which is no guarantee; None without noise or for labels at the source.
 
     Theorem 1: the minimum over q > 1 of 2β²c·bT·q/σ² + log((q−1)/q) − log(qδ)/(q−1). It counts β in the sensitivity
-    and leaves it out of the noise, whose deviation is σβ. Theorem 2: the ε of one answer.
+    but not in the noise, whose standard deviation is σβ. Theorem 2: the ε of one answer.
     """
     annotation, delta = settings.annotation, settings.delta
     if settings.protect == "answers":

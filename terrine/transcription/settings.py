@@ -27,12 +27,15 @@ class Annotation(Settings):
     epsilon: float | None = Field(None, gt=0, le=40)
     """ε of one answer (protect=answers) or of one private label (protect=labels)."""
     beta: float = Field(1e-3, gt=0)
-    """β: maximum norm of a client's annotation of one sample."""
+    """β: largest norm of a client's gradient, see `norm`."""
+    norm: Literal["batch", "sample"] = "sample"
+    """Norm in the denominator of eq. 3: of the whole batch's gradient (μ² = 4T/σ²) or of each sample's (4bT/σ²)."""
     top_k: int = Field(3, ge=2)
-    """k: number of classes annotated, those with the highest student probability."""
+    """k: largest entries kept of each sample's gradient (protect=data), or the student's most probable classes, among
+    which an answer is drawn (protect=answers)."""
     limit: Literal["normalise", "clip"] = "normalise"
-    """Bounding of annotation norms: `normalise` divides by norm + stability, as in the paper; `clip` shortens only
-    longer ones."""
+    """Limit on the norm: `normalise` divides by the norm plus `stability`, as published; `clip` shortens only longer
+    gradients."""
     stability: float = Field(1e-4, gt=0)
     """h: constant of `normalise`."""
     step: float = Field(0.1, gt=0)
@@ -233,18 +236,22 @@ class Transcription(Settings):
 
     @property
     def samples(self) -> int:
-        """How many samples are annotated: bT."""
+        """Number of annotated samples: bT."""
         return self.iterations * self.batch
+
+    @property
+    def gaussian_releases(self) -> int:
+        """Number of vectors of sensitivity 2β (protect=data): T if the norm is a batch's, bT if it is a sample's."""
+        return self.iterations if self.annotation.norm == "batch" else self.samples
 
     @property
     def unprotected(self) -> bool:
         """Whether nothing is guaranteed, whatever the noise: NOT PRIVATE."""
         return self.noise == "none" or self.generator.discriminator == "teacher"
 
-    @property
-    def coordinates(self) -> int:
-        """How many numbers get Gaussian noise that is to protect something: bTk."""
-        return 0 if self.protect != "data" or self.unprotected else self.samples * self.annotation.top_k
+    def coordinates(self, classes: int) -> int:
+        """Return the number of values that get protective Gaussian noise: bTc."""
+        return 0 if self.protect != "data" or self.unprotected else self.samples * classes
 
     def check(self, run: Any) -> None:
         """Raise ValueError where the rest of the parameters does not allow this."""

@@ -111,10 +111,15 @@ KINDS = {
     "own images and all other facts": {"mechanism": VOTES, "event": ANSWERS, "facts": POOL, "unit": "group", **ALL},
     "annotation": {
         "facts": INVENTED,
-        "mechanism": {"mechanism": "annotation", "sigma": 100.0, "beta": 1.0, "samples": 286},
+        "mechanism": {"mechanism": "annotation", "sigma": 100.0, "beta": 1.0, "norm": "sample", "samples": 286},
         "event": RepeatedEvent(GaussianEvent(2.0, 100.0), 286),
         "epsilon_claimed": 0.05,
         "teachers": 1,
+    },
+    "annotation of batches": {
+        "facts": INVENTED,
+        "mechanism": {"mechanism": "annotation", "sigma": 100.0, "norm": "batch", "iterations": 26, "samples": 286},
+        "event": RepeatedEvent(GaussianEvent(2.0, 100.0), 26),
     },
     "answers": {
         "facts": INVENTED,

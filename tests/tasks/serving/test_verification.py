@@ -261,6 +261,8 @@ def averages_of(**changes):
         averages_of(averages=9),
         averages_of(averages=9, vectors=0, centred=False) | {"event": KINDS["histogram"]["event"]},
         KINDS["annotation"] | {"mechanism": KINDS["annotation"]["mechanism"] | {"samples": 51_200}},
+        KINDS["annotation"] | {"mechanism": KINDS["annotation"]["mechanism"] | {"norm": "batch", "iterations": 26}},
+        KINDS["annotation of batches"] | {"event": RepeatedEvent(GaussianEvent(2.0, 100.0), 13)},
         KINDS["labels"] | {"unit": "record"},
         KINDS["sums"] | {"event": GaussianEvent(math.sqrt(4.5), 20 * SUMS.sigma), "event_added": None},
         KINDS["gradients"] | {"mechanism": Gradients(rounds=400).describe()},
@@ -278,6 +280,8 @@ def averages_of(**changes):
         "nine averages at the price of three",
         "nine averages at the price of none",
         "fewer samples paid for than there are",
+        "samples at the price of batches",
+        "batches at half the price",
         "randomised labels of protected records",
         "sums with twenty times the noise",
         "four hundred rounds at the price of four",
@@ -304,7 +308,7 @@ def test_every_kind_of_statement_verifies_by_itself(name, tmp_path):
     [
         (name, key)
         for name in ("histogram", "gnmax", "confident", "interactive", "lnmax", "findings, tested", "sums", "gradients",
-                     "gradients of parties", "annotation", "answers", "labels")
+                     "gradients of parties", "annotation", "annotation of batches", "answers", "labels")
         for key in CONTENTS[name]["mechanism"]
         if key not in ("numbers", "samples", "beta", "rounds" if name == "interactive" else "", "findings_bound")
     ],

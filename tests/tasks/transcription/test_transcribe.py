@@ -108,9 +108,9 @@ class Asked:
 
     def __init__(self, monkeypatch, stop_after=None):
         self.iterations = []
-        ask, learn = transcribe.said_by, transcribe.Session.learn
+        ask, learn = transcribe.compute_contributions, transcribe.Session.learn
 
-        def said_by(run, group, iteration, images, probabilities):
+        def compute_contributions(run, group, iteration, images, probabilities):
             self.iterations.append(iteration)
             return ask(run, group, iteration, images, probabilities)
 
@@ -120,7 +120,7 @@ class Asked:
                 raise KeyboardInterrupt
             learn(session)
 
-        monkeypatch.setattr(transcribe, "said_by", said_by)
+        monkeypatch.setattr(transcribe, "compute_contributions", compute_contributions)
         monkeypatch.setattr(transcribe.Session, "learn", stopping)
 
 

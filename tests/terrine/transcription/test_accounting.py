@@ -23,9 +23,11 @@ def settings(budget=10.0, protect="data", noise="secure", iterations=200, batch=
     )  # fmt: skip
 
 
-def test_the_published_setting_costs_28_8_and_not_what_is_claimed():
-    published = settings(sigma=100.0, beta=1e-3)
-    assert price(event_of(published, 10), DELTA) == pytest.approx(28.8387, abs=1e-3)
+@pytest.mark.parametrize(("norm", "epsilon", "releases"), [("batch", 1.0608, 200), ("sample", 28.8387, PUBLISHED)])
+def test_the_published_setting_costs_what_its_reading_of_the_norm_implies(norm, epsilon, releases):
+    published = settings(sigma=100.0, beta=1e-3, norm=norm)
+    assert price(event_of(published, 10), DELTA) == pytest.approx(epsilon, abs=1e-4)
+    assert epsilon_of(math.sqrt(4 * releases / 100.0**2), DELTA) == pytest.approx(epsilon, abs=1e-4)
     assert claimed(published, 10) < 0.05
     # With the sensitivity of the paper's Lemma 1, 2β√c, which is larger than need be.
     lemma = RepeatedEvent(GaussianEvent(2 * math.sqrt(10), 100.0), PUBLISHED)
@@ -60,6 +62,7 @@ def test_the_answer_of_a_budget_meets_it():
 @pytest.mark.parametrize(
     ("over", "within", "message"),
     [
+        ({"sigma": 5.0, "norm": "batch"}, {"sigma": 14.14, "norm": "batch"}, r"annotation\.sigma to 14\.14 or more"),
         ({"sigma": 100.0}, {"sigma": 226.23}, r"ε=28\.83.*budget of ε=10 .*annotation\.sigma to 226\.23 or more"),
         (
             {"protect": "answers", "epsilon": 1.0},
@@ -87,7 +90,7 @@ def test_a_budget_that_the_lattice_alone_would_use_up_is_refused():
 
 
 @pytest.mark.parametrize("beta", [1e-5, 1e-3, 1.0])
-def test_a_sample_is_a_gaussian_with_sensitivity_two_whatever_beta_is(beta):
-    assert event_of(settings(iterations=1, batch=2, sigma=7.0, beta=beta), 10) == RepeatedEvent(
-        GaussianEvent(2.0, 7.0), 2
-    )
+@pytest.mark.parametrize(("norm", "count"), [("batch", 3), ("sample", 6)])
+def test_a_batch_or_a_sample_is_a_gaussian_with_sensitivity_two_for_every_beta(beta, norm, count):
+    event = event_of(settings(iterations=3, batch=2, sigma=7.0, beta=beta, norm=norm), 10)
+    assert event == RepeatedEvent(GaussianEvent(2.0, 7.0), count)

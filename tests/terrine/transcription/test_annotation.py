@@ -1,6 +1,6 @@
-"""Data-sensitive annotation: limits, mask, sums and noise."""
+"""Data-sensitive annotation: norms, sums, sensitivity and noise."""
 
-import inspect
+import itertools
 import math
 
 import numpy as np
@@ -8,9 +8,11 @@ import pytest
 import torch
 
 from terrine.errors import InputError, SettingError
+from terrine.privacy.accounting.gaussian import mu_squared
 from terrine.privacy.noise import ReplayNoise, SecureNoise, lattice_step
-from terrine.transcription.annotation import DataAnnotation, gradient, mask
-from terrine.transcription.settings import Annotation
+from terrine.transcription.accounting import event_of
+from terrine.transcription.annotation import DataAnnotation, gradient
+from terrine.transcription.settings import Annotation, Transcription
 
 
 def mechanism(**settings):
@@ -25,35 +27,34 @@ def distributions(*shape, seed=0, sharp=4.0):
 def annotation_loop(settings, teacher, student):
     """Equation 3 without noise, one client, sample and class at a time."""
     expected = student.clone()
-    for sample in range(len(student)):
-        ranked = sorted(range(student.shape[1]), key=lambda j: -float(student[sample, j]))
-        kept = ranked[: settings.top_k]
-        moved = dict.fromkeys(kept, 0.0)
-        for client in range(len(teacher)):
-            found = gradient(teacher[client], student, settings.distillation, settings.balance, settings.gradient_of)[
-                sample
-            ]
-            masked = {j: float(found[j]) for j in kept}
-            norm = math.sqrt(sum(value**2 for value in masked.values()))
+    samples, classes = student.shape
+    for client in teacher:
+        found = gradient(client, student, settings.distillation, settings.balance, settings.gradient_of)
+        masked = [[0.0] * classes for _ in range(samples)]
+        for sample in range(samples):
+            for j in sorted(range(classes), key=lambda j: -abs(float(found[sample, j])))[: settings.top_k]:
+                masked[sample][j] = float(found[sample, j])
+        squares = [sum(value**2 for value in row) for row in masked]
+        for sample in range(samples):
+            norm = math.sqrt(sum(squares) if settings.norm == "batch" else squares[sample])
             if settings.limit == "normalise":
                 scale = settings.beta / (norm + settings.stability)
             else:
                 scale = min(1.0, settings.beta / norm)
-            for j in kept:
-                moved[j] += scale * masked[j] / len(teacher)
-        for j in kept:
-            expected[sample, j] -= settings.step * moved[j]
+            for j in range(classes):
+                expected[sample, j] -= settings.step * scale * masked[sample][j] / len(teacher)
     return expected
 
 
+@pytest.mark.parametrize("norm", ["batch", "sample"])
 @pytest.mark.parametrize("limit", ["normalise", "clip"])
 @pytest.mark.parametrize("distillation", ["decoupled", "classic"])
 @pytest.mark.parametrize("of", ["probabilities", "scores"])
 @pytest.mark.parametrize("top_k", [2, 5])
-def test_the_annotation_is_the_papers_equation(limit, distillation, of, top_k):
+def test_the_annotation_is_the_papers_equation(norm, limit, distillation, of, top_k):
     teacher, student = distributions(3, 7, 5), distributions(7, 5, seed=1)
     settings = Annotation(
-        beta=0.3, sigma=0, top_k=top_k, step=0.1, limit=limit, distillation=distillation, gradient_of=of
+        beta=0.3, sigma=0, norm=norm, top_k=top_k, step=0.1, limit=limit, distillation=distillation, gradient_of=of
     )
     annotation = DataAnnotation(settings)
     found = annotation.annotate(annotation.total(teacher, student), student, 3, None)
@@ -69,21 +70,49 @@ def test_sums_for_noise_are_those_without_it_up_to_the_lattice():
     np.testing.assert_allclose(steps * lattice_step(20.0), plain, atol=1e-7, rtol=0)
 
 
+def adversaries(samples, classes):
+    """Probabilities of teachers as different as can be: certain of one class, of opposite classes, or of nothing."""
+    eye = torch.eye(classes, dtype=torch.float64)
+    certain = [eye[j].expand(samples, classes) for j in range(classes)]
+    varied = [eye[(torch.arange(samples) + j) % classes] for j in range(classes)]
+    uniform = torch.full((samples, classes), 1 / classes, dtype=torch.float64)
+    return torch.stack([*certain, *varied, uniform, *distributions(10, samples, classes, sharp=60.0)])
+
+
+@pytest.mark.parametrize("top_k", [2, 4])
 @pytest.mark.parametrize("limit", ["normalise", "clip"])
-def test_no_client_says_more_than_the_bound_that_is_charged(limit):
-    """The guarantee itself: a client's contribution, as it enters the exact sum, has norm at most 1 in units of β."""
-    teacher = distributions(200, 5, 6, sharp=60.0)
-    teacher[0] = torch.eye(6, dtype=torch.float64)[:5]
-    student = distributions(5, 6, seed=1, sharp=30.0)
-    settings = mechanism(beta=0.05, sigma=3.0, top_k=6, limit=limit)
-    for client in teacher:
-        steps = settings.total(client[None], student).astype(object)  # squares of whole numbers, exactly
-        assert (steps**2).sum(axis=1).max() <= int(1 / lattice_step(3.0)) ** 2
+@pytest.mark.parametrize("norm", ["batch", "sample"])
+def test_replacing_a_client_moves_the_sum_by_no_more_than_is_charged(norm, limit, top_k):
+    """Exact integers. One other client takes part; every pair of teachers is a pair of neighbours."""
+    samples, classes, sigma = 3, 4, 3.0
+    student, other = distributions(samples, classes, seed=1), distributions(samples, classes, seed=2)
+    settings = mechanism(beta=0.05, sigma=sigma, norm=norm, top_k=top_k, limit=limit)
+    totals = [settings.total(torch.stack([other, one]), student) for one in adversaries(samples, classes)]
+    unit = int(1 / lattice_step(sigma))
+    run = Transcription(annotation=settings.settings, iterations=1, batch=samples, epsilon=1e6)
+    charged = mu_squared(event_of(run, classes))
+    for one, two in itertools.combinations(totals, 2):
+        squares = (one - two).astype(object) ** 2
+        assert (squares.sum() if norm == "batch" else squares.sum(axis=1).max()) <= 4 * unit**2
+        assert squares.sum() / unit**2 / sigma**2 <= charged
 
 
-def test_a_client_that_diverged_says_nothing():
+@pytest.mark.parametrize("norm", ["batch", "sample"])
+def test_opposite_gradients_attain_the_bound(norm):
+    """Classic distillation of scores, two classes: gradients s − p of certain teachers point in opposite directions."""
+    student, sigma = torch.full((3, 2), 0.5, dtype=torch.float64), 50.0
+    settings = mechanism(
+        beta=0.01, sigma=sigma, norm=norm, top_k=2, limit="clip", distillation="classic", gradient_of="scores"
+    )
+    one, two = (settings.total(torch.eye(2, dtype=torch.float64)[j].expand(1, 3, 2), student) for j in (0, 1))
+    distance = np.linalg.norm((one - two) * lattice_step(sigma))
+    assert distance == pytest.approx(2 * (1 if norm == "batch" else math.sqrt(3)), rel=1e-6)
+
+
+@pytest.mark.parametrize("norm", ["batch", "sample"])
+def test_a_client_that_diverged_counts_as_zero(norm):
     teacher, student = distributions(3, 4, 5), distributions(4, 5, seed=1)
-    settings = mechanism(beta=1.0, sigma=5.0, top_k=5)
+    settings = mechanism(beta=1.0, sigma=5.0, norm=norm, top_k=5)
     broken = teacher.clone()
     broken[1] = math.nan
     np.testing.assert_array_equal(settings.total(broken, student), settings.total(teacher[[0, 2]], student))
@@ -98,26 +127,13 @@ def test_sums_of_groups_add_up_exactly_in_any_order():
     assert np.array_equal(whole, parts[2] + parts[0] + parts[1])
 
 
-def test_the_mask_comes_from_the_student_alone():
-    """Whatever teachers say, however loudly, only the student's top-k classes are ever touched."""
-    student = distributions(30, 8, seed=1)
-    settings = mechanism(beta=1.0, sigma=0, top_k=3, step=1.0)
-    allowed = torch.zeros_like(student).scatter(-1, student.topk(3).indices, 1.0).bool()
-    for seed in range(5):
-        # Teachers that are sure of the class the student believes least: their gradient is largest outside the mask.
-        teacher = torch.full((2, 30, 8), 1e-4, dtype=torch.float64)
-        teacher.scatter_(-1, student.argsort(-1)[:, seed % 4].expand(2, 30)[..., None], 1.0)
-        changed = settings.annotate(settings.total(teacher, student), student, 2, None).double() - student
-        assert (changed[~allowed].abs() < 1e-7).all()
-        assert torch.equal(mask(student, 3), student.topk(3).indices.sort(-1).values)
-    assert list(inspect.signature(mask).parameters) == ["student", "top_k"]
-
-
-def test_noise_too_stays_inside_the_mask():
+def test_noise_covers_all_coordinates_so_the_mask_of_the_gradient_is_not_released():
     teacher, student = distributions(2, 30, 8), distributions(30, 8, seed=1)
     settings = mechanism(beta=1.0, sigma=10.0, top_k=3)
-    changed = settings.annotate(settings.total(teacher, student), student, 2, ReplayNoise(0)).double() - student
-    assert ((changed.abs() > 1e-7).sum(1) == 3).all()
+    total = settings.total(teacher[:1], student)
+    assert ((total != 0).sum(1) == 3).all()
+    changed = settings.annotate(total, student, 1, ReplayNoise(0)).double() - student
+    assert (changed.abs() > 1e-7).all()
 
 
 @pytest.mark.parametrize("noise", [ReplayNoise(3), SecureNoise()])
@@ -146,9 +162,9 @@ def test_more_classes_than_there_are_cannot_be_kept():
 def test_noise_is_given_exactly_where_there_is_a_sigma():
     student = distributions(4, 5)
     with pytest.raises(SettingError, match="source of noise"):
-        mechanism(sigma=1.0).annotate(np.zeros((4, 3)), student, 1, None)
+        mechanism(sigma=1.0).annotate(np.zeros((4, 5)), student, 1, None)
     with pytest.raises(SettingError, match="source of noise"):
-        mechanism(sigma=0.0).annotate(np.zeros((4, 3)), student, 1, ReplayNoise(0))
+        mechanism(sigma=0.0).annotate(np.zeros((4, 5)), student, 1, ReplayNoise(0))
 
 
 def test_probabilities_of_another_shape_are_refused():
@@ -163,7 +179,6 @@ def test_more_clients_than_an_exact_sum_takes_are_refused_however_they_are_group
         annotation.check_clients(2**40)
     # As many as fit, all of one opinion: noise is added without overflow.
     student = distributions(4, 5)
-    most = np.full((4, 2), int((2**18 - 1) / lattice_step(1.0)), dtype=np.int64)
-    found = annotation.annotate(most, student, 2**18, ReplayNoise(0))
-    assert (found.gather(-1, mask(student, 2)) < student.gather(-1, mask(student, 2))).all()
+    most = np.full((4, 5), int((2**18 - 1) / lattice_step(1.0)), dtype=np.int64)
+    assert (annotation.annotate(most, student, 2**18, ReplayNoise(0)) < student).all()
     mechanism(beta=1.0, sigma=0, top_k=2).check_clients(2**60)

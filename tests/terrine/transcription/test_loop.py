@@ -72,14 +72,14 @@ def test_the_question_stays_the_same_until_it_is_answered():
     assert state.pose().iteration == 1
 
 
-def test_nothing_is_heard_of_a_teacher_but_the_annotation():
-    """Two teachers that differ where the student does not look lead to equal students and generators."""
+def test_nothing_reaches_the_loop_but_the_annotation():
+    """Two teachers that differ only in masked entries of the gradient lead to equal students and generators."""
     first, second = loop(settings()), loop(settings())
-    for _ in range(3):
+    for _ in range(2):
         posed = first.pose()
-        said = teacher(posed.images)
-        unseen = posed.probabilities.argsort(-1)[None, :, :2]
-        other = said.scatter(-1, unseen, said.gather(-1, unseen.flip(-1)))
+        said = teacher(posed.images).double().clamp(1e-4, 1)
+        masked = (posed.probabilities - said).abs().argsort(-1)[..., :2]
+        other = said.scatter_add(-1, masked, torch.full(masked.shape, 1e-9, dtype=torch.float64))
         assert not torch.equal(said, other)
         first.learn(annotate(posed, said, top_k=2))
         second.learn(annotate(second.pose(), other, top_k=2))
