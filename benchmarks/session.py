@@ -73,18 +73,24 @@ class Services:
 
     def __init__(self) -> None:
         self.used: dict[int, tuple[float, float]] = {}
+        self._found: list[psutil.Process] = []
         threading.Thread(target=self._watch, daemon=True).start()
 
     def _watch(self) -> None:
         while True:
-            for child in psutil.Process().children():
+            for child in self._children():
                 try:
                     times, memory = child.cpu_times(), child.memory_info().rss / 2**20
                     seconds, most = self.used.get(child.pid, (0.0, 0.0))
                     self.used[child.pid] = (max(seconds, times.user + times.system), max(most, memory))
                 except psutil.Error:
                     continue
-            time.sleep(0.05)
+            time.sleep(0.2)
+
+    def _children(self) -> list[psutil.Process]:
+        if len(self._found) < 2:
+            self._found = psutil.Process().children()
+        return self._found
 
 
 def main() -> None:

@@ -12,7 +12,8 @@ from tasks.parties.client import RefusalError, ServiceClient
 from tasks.parties.config import CONFIG, read_party
 from tasks.parties.keys import signed_headers
 from tasks.parties.release import reported
-from tasks.parties.service import application, build
+from tasks.parties.serve import make_service
+from tasks.parties.service import make_application
 from tasks.parties.store import Store
 from tasks.parties.submit import submit
 from tasks.parties.terms import Terms
@@ -177,8 +178,8 @@ class Site:
                 raise Killed(name)
             plain(store)
 
-        def once(client, method, path, body):
-            headers = signed_headers(client._key, client._name, client.receiver, method, path, body)
+        def once(client, method, path, body, headers):
+            headers = signed_headers(client._key, client._name, client.receiver, method, path, body) | headers
             return self.request(client.receiver, method, path, body, headers)
 
         monkeypatch.setattr(Store, "_commit", commit)
@@ -189,8 +190,8 @@ class Site:
 
     def service(self, name):
         if name not in self.services:
-            self.services[name] = build(self.config(name))
-            self.clients[name] = TestClient(application(self.services[name]), raise_server_exceptions=True)
+            self.services[name] = make_service(self.config(name))
+            self.clients[name] = TestClient(make_application(self.services[name]), raise_server_exceptions=True)
         return self.services[name]
 
     def end(self, name):

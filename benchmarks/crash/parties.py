@@ -55,7 +55,7 @@ class _Service:
         self.start()
 
     def start(self) -> None:
-        command = [sys.executable, "-m", "tasks.parties.service", *self._arguments]
+        command = [sys.executable, "-m", "tasks.parties.serve", *self._arguments]
         self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
     def kill(self) -> None:

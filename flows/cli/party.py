@@ -227,7 +227,7 @@ def _show_data(survey: Any, remarks: Any) -> None:
 def serve(config: ConfigOption) -> None:
     """guardian, student: run the service until it is stopped. It can be restarted at any moment."""
     from tasks.parties.config import read_party
-    from tasks.parties.service import serve
+    from tasks.parties.serve import serve
     from terrine.errors import SettingError
 
     _show_log()

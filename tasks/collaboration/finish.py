@@ -19,7 +19,7 @@ from tasks.artefacts.records import read_dataset
 from tasks.collaboration.local_training import run_of
 from tasks.collaboration.student_training import learn, params_of
 from tasks.parties.accuracy_terms import AccuracyTerms
-from tasks.parties.answers import accuracy_config, read_arrays, stored_answers
+from tasks.parties.answers import read_arrays, stored_answers
 from tasks.parties.config import PartyConfig
 from tasks.parties.ledgers import PaidRelease
 from tasks.parties.release import stored_release
@@ -93,7 +93,7 @@ def finish_student(config: PartyConfig, epsilon: float | None, export: Path | No
     if epsilon is not None:
         terms = AccuracyTerms.of(config.terms, epsilon, measured)
         _register(config, terms)
-        about = stored_answers(accuracy_config(config, terms))
+        about = stored_answers(config.with_terms(terms))
         if about is not None and about["guardian"] is not None:
             released = _released(config, folders, terms, about)
             write_json(folders.accuracy, released)
@@ -123,7 +123,7 @@ def _register(config: PartyConfig, terms: Terms) -> None:
 
 def _released(config: PartyConfig, folders: Folders, terms: AccuracyTerms, about: dict[str, Any]) -> dict[str, Any]:
     """Return the content of accuracy.json."""
-    release = stored_release(about, terms, read_arrays(accuracy_config(config, terms)))
+    release = stored_release(about, terms, read_arrays(config.with_terms(terms)))
     run = Run(folders.root, folders.run, params_of(folders, config))
     found = about_accuracy(run, terms.described, release)
     return found | {"parties": about["guardian"]["counted"], "measured": terms.measured}
@@ -137,7 +137,7 @@ def finish_guardian(config: PartyConfig, student: Path, epsilon: float) -> Finis
     """
     with _student_of(student, config.terms) as place:
         terms = AccuracyTerms.of(config.terms, epsilon, file_digest(place / STUDENT / MANIFEST))
-    PaidRelease(config.model_copy(update={"terms": terms})).was_made()
+    PaidRelease(config.with_terms(terms)).was_made()
     _register(config, terms)
     return Finished(student)
 
@@ -179,7 +179,7 @@ def finish_teacher(config: PartyConfig, student: Path, epsilon: float | None, ex
         terms = AccuracyTerms.of(config.terms, epsilon, file_digest(run.folders.student / MANIFEST))
         dataset = read_dataset(run.folders)
         shared = terms.shared(shares_of_units(right_answers(run, dataset), held_out_units(run, dataset)))
-        submit(for_accuracy(config, terms), lambda _: lambda number, weights: shared)
+        submit(config.with_terms(terms), lambda _: lambda number, weights: shared)
     if export is not None:
         export_folder(run.folders.student, export, [], ["onnx"])
     return Finished(
@@ -188,14 +188,6 @@ def finish_teacher(config: PartyConfig, student: Path, epsilon: float | None, ex
         in_batches=found.get("in_batches", {}).get("accuracy"),
         images=found["images"],
     )
-
-
-def for_accuracy(config: PartyConfig, terms: AccuracyTerms) -> PartyConfig:
-    """Return a teacher party's configuration for an accuracy, which its ledger names as the collaboration."""
-    ledger = config.ledger
-    if ledger is not None:
-        ledger = ledger.model_copy(update={"run": ledger.run or config.terms.called})
-    return config.model_copy(update={"terms": terms, "ledger": ledger})
 
 
 @contextlib.contextmanager

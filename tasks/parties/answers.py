@@ -9,17 +9,10 @@ from typing import Any
 import numpy as np
 
 from tasks.parties.config import PartyConfig
-from tasks.parties.terms import Terms
 from terrine.errors import ArtefactError
 from terrine.files import atomic_file
 
 ANSWERS, ABOUT = "answers.npz", "answers.json"
-
-
-def accuracy_config(config: PartyConfig, terms: Terms) -> PartyConfig:
-    """Return a student party's configuration for an accuracy, whose answers have a folder of their own."""
-    assert config.answers is not None
-    return config.model_copy(update={"terms": terms, "answers": config.answers / "accuracy" / terms.digest[:16]})
 
 
 def write_answers(config: PartyConfig, arrays: Mapping[str, np.ndarray], about: Mapping[str, Any]) -> None:

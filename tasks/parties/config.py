@@ -177,6 +177,17 @@ class PartyConfig(Settings):
             )
         return name
 
+    def with_terms(self, terms: Terms) -> PartyConfig:
+        """Return the configuration for terms of an accuracy: other answers, the same account and name in the ledger."""
+        if terms.digest == self.terms.digest:
+            return self
+        changes: dict[str, Any] = {"terms": terms}
+        if self.answers is not None:
+            changes["answers"] = self.answers / "accuracy" / terms.digest[:16]
+        if self.ledger is not None:
+            changes["ledger"] = self.ledger.model_copy(update={"run": self.ledger.run or self.terms.called})
+        return self.model_copy(update=changes)
+
     def url(self, service: Literal["guardian", "student"]) -> str:
         """Return the URL at which this party reaches a service."""
         return self.urls.get(service, self.terms.services[service].url)

@@ -39,6 +39,8 @@ from terrine.files import atomic_file, private_folder
 from terrine.privacy.ledger.site_key import canonical_json
 
 KEY, TLS_KEY, CERTIFICATE = "key.pem", "tls-key.pem", "certificate.pem"
+ACCEPTANCE_HEADER = "Terrine-Acceptance"
+"""Header of a report: the party's signature of the terms."""
 WINDOW = 900
 """Seconds by which the clocks of two parties may differ."""
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
@@ -274,7 +276,7 @@ class RequestVerifier:
         return party, digest
 
 
-def receipt_of(key: Ed25519PrivateKey, service: str, path: str, party: str, digest: str) -> dict[str, str]:
+def make_receipt(key: Ed25519PrivateKey, service: str, path: str, party: str, digest: str) -> dict[str, str]:
     """Return the receipt of a service for an upload."""
     about = {"service": service, "path": path, "party": party, "sha256": digest}
     about["at"] = datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,6 +1,5 @@
-"""The HTTPS services of guardian and student party.
+"""The common part of the HTTPS services of guardian and student party.
 
-    PUT  /v1/TERMS/acceptances/PARTY           signature of the terms                     every party
     PUT  /v1/TERMS/rounds/N/reports/PARTY      a report; the answer is a signed receipt   teacher party
     GET  /v1/TERMS/rounds/N/weights            weights of a round after the first         teacher party
     GET  /v1/TERMS/status                      state of the round, verdicts               every party
@@ -10,7 +9,8 @@
     POST /v1/TERMS/done                        the cost is charged                        student party
 
 TERMS is the digest of the terms. A request is checked in this order: party and signature, size, digest of the body,
-content. So only parties of the collaboration can make a service read a body.
+content. So only parties of the collaboration can make a service read a body. A party's signature of the terms is a
+header of its reports (`Terrine-Acceptance`); the service stores it with the first one.
 """
 
 from __future__ import annotations
@@ -23,12 +23,10 @@ import sqlite3
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property
 from threading import RLock
 from typing import Any, NamedTuple
 
 import numpy as np
-import uvicorn
 from fastapi import FastAPI, HTTPException, Request, Response
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect
@@ -36,25 +34,25 @@ from starlette.requests import ClientDisconnect
 from tasks.parties.accuracy_terms import terms_from
 from tasks.parties.config import PartyConfig
 from tasks.parties.keys import (
-    CERTIFICATE,
-    TLS_KEY,
+    ACCEPTANCE_HEADER,
     RequestVerifier,
     SignatureError,
     acceptance_content,
     check_signature,
-    receipt_of,
+    make_receipt,
     sign,
 )
-from tasks.parties.store import Store, StoredFacts, StoredReport
+from tasks.parties.store import Store, StoredFacts
 from tasks.parties.terms import Role, Terms
 from terrine.collaboration.protocol.agreement import LARGEST_BODY, Agreement
-from terrine.collaboration.protocol.report import check_report, report_size
+from terrine.collaboration.protocol.proof import accepted
+from terrine.collaboration.protocol.report import Verification, check_report, report_size
 from terrine.errors import InputError, TerrineError
 
 log = logging.getLogger("terrine.party")
 
-_SLOWEST = 300.0  # seconds in which a body must arrive
-_MOST_CLIENTS = 512
+_BODY_SECONDS = 300.0  # in which a body must arrive
+_TRANSCRIPT = 16
 ACCEPTED, REFUSED = b"accepted", b"refused"
 
 
@@ -65,7 +63,7 @@ class Collaboration:
     Attributes:
         config: The party's configuration with these terms.
         digest: Digest of the terms.
-        store: Where its state is.
+        store: The service's state.
         lock: Held while the state of its rounds is changed.
         problem: Why it cannot continue, or None.
     """
@@ -77,15 +75,10 @@ class Collaboration:
     problem: str | None = None
     _agreements: dict[int, Agreement] = field(default_factory=dict)
 
-    @property
-    def terms(self) -> Terms:
-        """The terms."""
-        return self.config.terms
-
-    @cached_property
-    def whole(self) -> StoredFacts:
-        """Facts about the whole collaboration."""
-        return self.store.facts(self.digest)
+    def __post_init__(self) -> None:
+        self.terms: Terms = self.config.terms
+        self.roles: dict[str, Role] = self.terms.roles()
+        self.whole: StoredFacts = self.store.facts(self.digest)
 
     def facts(self, number: int) -> StoredFacts:
         """Return the facts about a round."""
@@ -102,21 +95,39 @@ class Collaboration:
         return {int(number): json.loads(names) for number, names in self.whole.named("counted/").items()}
 
     def verdicts(self, number: int) -> dict[str, str]:
-        """Return the state of each report of a round."""
-        states = {report.party: "received" for report in self.store.reports(self.digest, number)}
-        return states | {name: verdict.decode() for name, verdict in self.facts(number).named("verdict/").items()}
+        """Return the state of each report of a round: received, accepted or refused."""
+        facts = self.facts(number)
+        verdicts = {name: verdict.decode() for name, verdict in facts.named("verdict/").items()}
+        return dict.fromkeys(facts.named("receipt/"), "received") | verdicts
+
+    def accepted(self, number: int) -> list[str]:
+        """Return the parties whose reports of a round are accepted."""
+        return [name for name, verdict in self.facts(number).named("verdict/").items() if verdict == ACCEPTED]
+
+    def bodies(self, number: int, parties: list[str]) -> Any:
+        """Yield (party, body) of these parties' reports, one at a time."""
+        facts = self.facts(number)
+        return ((party, facts.get(f"body/{party}")) for party in parties)
+
+    def verify(self, number: int, party: str, own: Verification, other: Verification) -> bytes:
+        """Compare both services' openings of a report's proof; store and return the verdict."""
+        sums = self.agreement(number).reveal == "sums"
+        same = own.transcript.tobytes() == other.transcript.tobytes()
+        good = same and (sums or accepted(own.opened, other.opened))
+        return self.facts(number).setdefault(f"verdict/{party}", ACCEPTED if good else REFUSED)
 
 
 class Call(NamedTuple):
     """An authenticated request.
 
     Attributes:
-        collaboration: What it is about.
+        collaboration: The collaboration.
         caller: The party that signed it.
         path: Its path.
         parameters: Parameters of the path: `number`, `block`, `party`.
         body: Its body.
         digest: SHA-256 of the body.
+        acceptance: The caller's signature of the terms, if the request has it.
     """
 
     collaboration: Collaboration
@@ -125,42 +136,43 @@ class Call(NamedTuple):
     parameters: dict[str, Any]
     body: bytes
     digest: str
+    acceptance: str
 
     @property
     def number(self) -> int:
         """The round."""
         return int(self.parameters["number"])
 
-    def json(self) -> Any:
-        """Return the body's JSON.
+    def json(self, kind: type) -> Any:
+        """Return the body's JSON value of a type.
 
         Raises:
-            InputError: It is none.
+            InputError: The body is not JSON, or of another type.
         """
         try:
-            return json.loads(self.body)
-        except (ValueError, RecursionError) as error:
-            raise InputError("The body is no JSON.") from error
+            content = json.loads(self.body)
+        except (ValueError, RecursionError):
+            content = None
+        if not isinstance(content, kind):
+            raise InputError(f"The body is not JSON, a {kind.__name__}.")
+        return content
 
 
 class Route(NamedTuple):
-    """A resource: who may call it, how large a body may be, and what answers."""
+    """A resource: the roles that may call it, its handler, and the largest body."""
 
     method: str
     path: str
-    callers: frozenset[Role]
+    callers: tuple[Role, ...]
     handle: Callable[[Call], bytes | dict[str, Any]]
     limit: int | Callable[[Collaboration, dict[str, Any], str], int] = LARGEST_BODY
 
 
-EVERYBODY: frozenset[Role] = frozenset({"teacher", "guardian", "student"})
-STUDENT: frozenset[Role] = frozenset({"student"})
-TEACHER: frozenset[Role] = frozenset({"teacher"})
 ROUND = "rounds/{number:int}"
 
 
 class PartyService(ABC):
-    """What guardian and student party have in common: terms, acceptances, reports, receipts, status.
+    """Terms, reports, receipts and status of a service.
 
     Args:
         config: The party.
@@ -170,33 +182,27 @@ class PartyService(ABC):
     """
 
     second: bool
-    """Whether this is the student party."""
+    """Whether this is the student party, which gets the second share."""
 
     def __init__(self, config: PartyConfig) -> None:
         self.config, self.name, self._key = config, config.name, config.key
         self.store = Store(config.state)
         self._collaborations: dict[str, Collaboration] = {}
-        self.store.register(config.terms.digest, config.terms.public())
-        self.store.accept(config.terms.digest, self.name, sign(self._key, acceptance_content(config.terms.digest)))
+        digest = config.terms.digest
+        self.store.register(digest, config.terms.public())
+        own = sign(self._key, acceptance_content(digest))
+        self.store.facts(digest).setdefault(f"accepted/{self.name}", own.encode())
         self.verifier = RequestVerifier(self.name)
         for collaboration in self.collaborations():
             self.check(collaboration)
 
     def collaborations(self) -> list[Collaboration]:
-        """Return all collaborations that are registered, those that `terrine party finish` added meanwhile too."""
+        """Return all registered collaborations, including those that `terrine party finish` added since."""
         for digest, content in self.store.terms().items():
             if digest not in self._collaborations:
-                config = self.configured(terms_from(content))
+                config = self.config.with_terms(terms_from(content))
                 self._collaborations[digest] = Collaboration(config, digest, self.store)
         return list(self._collaborations.values())
-
-    def configured(self, terms: Terms) -> PartyConfig:
-        """Return the party's configuration for terms."""
-        return self.config.model_copy(update={"terms": terms})
-
-    @abstractmethod
-    def check(self, collaboration: Collaboration) -> None:
-        """Refuse a collaboration that cannot be completed, before it begins."""
 
     def find(self, digest: str) -> Collaboration:
         """Return a collaboration by the digest of its terms.
@@ -204,129 +210,133 @@ class PartyService(ABC):
         Raises:
             HTTPException: It is unknown.
         """
-        for _ in range(2):
-            if digest in self._collaborations:
-                return self._collaborations[digest]
+        if digest not in self._collaborations:
             self.collaborations()
-        raise HTTPException(404, "This service takes no part in a collaboration with these terms. Compare the terms.")
+        if digest not in self._collaborations:
+            raise HTTPException(404, "This service takes no part in a collaboration with these terms. Compare them.")
+        return self._collaborations[digest]
 
     @abstractmethod
-    def round_of(self, collaboration: Collaboration) -> int:
-        """Return the round that takes reports; `last + 1` if none does any more."""
+    def check(self, collaboration: Collaboration) -> None:
+        """Refuse a collaboration that cannot be completed, before it begins."""
+
+    @abstractmethod
+    def current_round(self, collaboration: Collaboration) -> int:
+        """Return the number of the open round; `last + 1` after the last one."""
 
     def start(self) -> None:  # noqa: B027
-        """Start what a service does without being asked."""
+        """Start background work."""
 
     @property
     def routes(self) -> list[Route]:
         """The resources."""
         return [
-            Route("PUT", "acceptances/{party}", EVERYBODY, self._accept, 256),
-            Route("PUT", f"{ROUND}/reports/{{party}}", TEACHER, self._upload, _report_limit),
-            Route("GET", "status", EVERYBODY, lambda call: self.status(call.collaboration, call.caller), 0),
+            Route("PUT", f"{ROUND}/reports/{{party}}", ("teacher",), self._upload, _report_limit),
+            Route("GET", "status", ("teacher", "guardian", "student"), self._status, 0),
         ]
 
-    def _accept(self, call: Call) -> dict[str, Any]:
-        self._own(call)
-        signature = call.body.decode("ascii", "replace")
-        check_signature(
-            call.collaboration.terms.keys[call.caller], acceptance_content(call.collaboration.digest), signature
-        )
-        self.store.accept(call.collaboration.digest, call.caller, signature)
-        return {"accepted": sorted(self.store.accepted(call.collaboration.digest))}
-
-    def _own(self, call: Call) -> None:
-        if call.parameters["party"] != call.caller:
-            raise HTTPException(403, f"{call.caller} signed a request in the name of another party.")
-
     def _upload(self, call: Call) -> dict[str, Any]:
-        self._own(call)
-        collaboration, number = call.collaboration, call.number
-        with collaboration.lock:
-            stored = self.store.report(collaboration.digest, number, call.caller)
-            if stored is None:
-                self._check_open(collaboration, number, call.caller)
-        if stored is None:
-            agreement = collaboration.agreement(number)
-            verification = check_report(agreement, call.caller, call.body, second=self.second)
-            receipt = receipt_of(self._key, self.name, call.path, call.caller, call.digest)
-            report = StoredReport(
-                call.caller, call.digest, verification.transcript.tobytes(), verification.opened.tobytes(), receipt
-            )
-            with collaboration.lock:
-                self._check_open(collaboration, number, call.caller)
-                stored = self.store.add_report(collaboration.digest, number, report, call.body)
-            log.info("%s: round %d, report of %s received", self.name, number, call.caller)
-        if stored.sha256 != call.digest:
+        collaboration, number, party = call.collaboration, call.number, call.caller
+        if call.parameters["party"] != party:
+            raise HTTPException(403, f"{party} signed a request in the name of another party.")
+        facts = collaboration.facts(number)
+        receipt = facts.value(f"receipt/{party}")
+        if receipt is None:
+            self._check_open(collaboration, number, party)
+            self._check_acceptance(call)
+            found = check_report(collaboration.agreement(number), party, call.body, second=self.second)
+            receipt = make_receipt(self._key, self.name, call.path, party, call.digest)
+            with collaboration.lock, self.store.transaction():
+                self._check_open(collaboration, number, party)
+                stored = facts.keep(f"receipt/{party}", receipt)
+                if stored == receipt:
+                    facts.setdefault(f"body/{party}", call.body)
+                    facts.setdefault(f"proof/{party}", found.transcript.tobytes() + found.opened.tobytes())
+                    collaboration.whole.setdefault(f"accepted/{party}", call.acceptance.encode())
+                receipt = stored
+            log.info("%s: round %d, report of %s received", self.name, number, party)
+        if receipt["sha256"] != call.digest:
             raise HTTPException(
                 409,
-                f"{call.caller} uploaded another report for this round at {stored.receipt['at']}, and that one counts. "
-                "A report cannot be replaced: restore the party's state folder, or agree on another edition.",
+                f"{party} uploaded another report for this round at {receipt['at']}, and that one counts. A report "
+                "cannot be replaced: restore the party's state folder, or agree on another edition.",
             )
-        return stored.receipt
+        return dict(receipt)
+
+    def _check_acceptance(self, call: Call) -> None:
+        if call.collaboration.whole.get(f"accepted/{call.caller}") is None:
+            content = acceptance_content(call.collaboration.digest)
+            check_signature(call.collaboration.terms.keys[call.caller], content, call.acceptance)
 
     def _check_open(self, collaboration: Collaboration, number: int, party: str) -> None:
-        """Refuse a report for a round that takes none, or of a party that has not accepted the terms."""
-        current = self.round_of(collaboration)
-        if number > current or number > collaboration.terms.last:
+        """Refuse a report for a round that is not open."""
+        current = self.current_round(collaboration)
+        if number > current:
             raise HTTPException(409, f"Round {number} is not open yet; round {current} is.")
-        if number < current or number in collaboration.counted():
+        if number < current or collaboration.whole.get(f"counted/{number}") is not None:
             raise HTTPException(
                 409,
                 f"Round {number} is closed: the report of {party} came too late and is not counted. Noise and "
                 "accounting are as agreed. To be counted, take part in another edition.",
             )
-        if party not in self.store.accepted(collaboration.digest):
-            raise HTTPException(409, f"{party} has not accepted the terms at this service.")
+
+    def verification(self, collaboration: Collaboration, number: int, party: str) -> Verification | None:
+        """Return this service's opening of a report's proof; None without a report."""
+        stored = collaboration.facts(number).get(f"proof/{party}")
+        return None if stored is None else as_verification(stored)
+
+    def _status(self, call: Call) -> dict[str, Any]:
+        return self.status(call.collaboration, call.caller)
 
     def status(self, collaboration: Collaboration, caller: str) -> dict[str, Any]:
         """Return the state of a collaboration as its parties may see it."""
-        number = min(self.round_of(collaboration), collaboration.terms.last)
-        record = collaboration.whole.value("record")
+        number, last = self.current_round(collaboration), collaboration.terms.last
+        number = min(number, last)
+        counted, record = collaboration.counted(), collaboration.whole.value("record")
         state = "complete" if record else "stopped" if collaboration.problem else "open"
-        if state == "open" and number in collaboration.counted():
+        if state == "open" and number in counted:
             state = "computing"
         about = {
             "party": self.name,
             "round": number,
-            "last": collaboration.terms.last,
+            "last": last,
             "state": state,
             "reports": collaboration.verdicts(number),
-            "counted": {str(key): names for key, names in collaboration.counted().items()},
-            "accepted": sorted(self.store.accepted(collaboration.digest)),
+            "counted": {str(key): names for key, names in counted.items()},
+            "accepted": sorted(collaboration.whole.named("accepted/")),
             "problem": collaboration.problem,
         }
-        return about | ({} if collaboration.terms.roles()[caller] == "teacher" else {"record": record})
+        return about | ({} if collaboration.roles[caller] == "teacher" else {"record": record})
+
+
+def as_verification(opening: bytes) -> Verification:
+    """Return the opening of a proof from bytes: 16 of the transcript, then uint64 [3]."""
+    if len(opening) != _TRANSCRIPT + 24:
+        raise InputError("The opening of a proof has 40 bytes.")
+    return Verification(np.frombuffer(opening, np.uint8, _TRANSCRIPT), np.frombuffer(opening, "<u8", 3, _TRANSCRIPT))
 
 
 def _report_limit(collaboration: Collaboration, parameters: dict[str, Any], caller: str) -> int:
-    number = int(parameters["number"])
-    return report_size(collaboration.agreement(number), caller) if number <= collaboration.terms.last else 0
+    return report_size(collaboration.agreement(int(parameters["number"])), caller)
 
 
-def application(service: PartyService) -> FastAPI:
+def make_application(service: PartyService) -> FastAPI:
     """Return the ASGI application of a service."""
     app = FastAPI(title="terrine party", docs_url=None, redoc_url=None, openapi_url=None)
     for route in service.routes:
-        app.add_api_route(
-            f"/v1/{{collaboration}}/{route.path}",
-            _endpoint(service, route),
-            methods=[route.method],
-            response_model=None,
-        )
+        path = f"/v1/{{collaboration}}/{route.path}"
+        app.add_api_route(path, _make_endpoint(service, route), methods=[route.method], response_model=None)
     return app
 
 
-def _endpoint(service: PartyService, route: Route) -> Callable[[Request], Any]:
+def _make_endpoint(service: PartyService, route: Route) -> Callable[[Request], Any]:
     async def answer(request: Request) -> Response:
         try:
             return await _answer(service, route, request)
-        except HTTPException:
-            raise
         except ClientDisconnect as error:
             raise HTTPException(400, "The request was cut off.") from error
         except TimeoutError as error:
-            raise HTTPException(408, f"The body did not arrive within {_SLOWEST:g} s.") from error
+            raise HTTPException(408, f"The body did not arrive within {_BODY_SECONDS:g} s.") from error
         except SignatureError as error:
             raise HTTPException(401, str(error)) from error
         except InputError as error:
@@ -345,95 +355,22 @@ async def _answer(service: PartyService, route: Route, request: Request) -> Resp
     collaboration = await run_in_threadpool(service.find, parameters.pop("collaboration"))
     terms, path = collaboration.terms, request.url.path
     caller, digest = service.verifier.check(terms.keys, request.headers, request.method, path)
-    if terms.roles()[caller] not in route.callers:
+    if collaboration.roles[caller] not in route.callers:
         raise HTTPException(403, f"{caller} is no party that may do this.")
     if parameters.get("number", 0) > terms.last:
         raise HTTPException(404, f"There is no round {parameters['number']}.")
     limit = route.limit if isinstance(route.limit, int) else route.limit(collaboration, parameters, caller)
     body = bytearray()
-    async with asyncio.timeout(_SLOWEST):
+    async with asyncio.timeout(_BODY_SECONDS):
         async for chunk in request.stream():
             body += chunk
             if len(body) > limit:
                 raise HTTPException(413, f"The body has more than the {limit:,} bytes that are expected here.")
     if hashlib.sha256(body).hexdigest() != digest:
         raise HTTPException(400, "The body was damaged on the way: its SHA-256 is not the signed one. Send it again.")
-    call = Call(collaboration, caller, path, parameters, bytes(body), digest)
+    acceptance = request.headers.get(ACCEPTANCE_HEADER, "")
+    call = Call(collaboration, caller, path, parameters, bytes(body), digest, acceptance)
     answer = await run_in_threadpool(route.handle, call)
     if isinstance(answer, bytes):
         return Response(answer, media_type="application/octet-stream")
     return Response(json.dumps(answer), media_type="application/json")
-
-
-def build(config: PartyConfig) -> PartyService:
-    """Return the service of a party's role."""
-    if config.role == "guardian":
-        from tasks.parties.guardian import GuardianService
-
-        return GuardianService(config)
-    from tasks.parties.student import StudentService
-
-    return StudentService(config)
-
-
-def serve(config: PartyConfig) -> None:
-    """Run the service of a guardian or a student party until it is stopped.
-
-    Raises:
-        TerrineError: Settings, keys, terms or a ledger that cannot be used; another process with this state.
-    """
-    from terrine.locks import locked
-
-    assert config.listen is not None
-    host, _, port = config.listen.rpartition(":")
-    tls: dict[str, Any] = {}
-    if config.tls:
-        tls = {"ssl_keyfile": config.folder / TLS_KEY, "ssl_certfile": config.folder / CERTIFICATE}
-        if missing := [path for path in tls.values() if not path.is_file()]:
-            raise InputError(f"{missing[0]} is missing. Create it with `terrine party key --url`, or copy it there.")
-    config.state.mkdir(parents=True, exist_ok=True)
-    try:
-        with locked(config.state / "serve.lock", 5.0):
-            service = build(config)
-            service.start()
-            log.info("%s: serving %s at %s", service.name, config.terms.called, config.listen)
-            uvicorn.run(
-                application(service),
-                host=host,
-                port=int(port),
-                log_level="warning",
-                access_log=False,
-                server_header=False,
-                limit_concurrency=_MOST_CLIENTS,
-                timeout_keep_alive=30,
-                timeout_graceful_shutdown=5,
-                **tls,
-            )
-    except TimeoutError as error:
-        raise InputError(f"Another process serves {config.state}. Stop it first.") from error
-
-
-def main() -> None:
-    """Serve a party of a trial: CONFIG, host:port, and for a student party the guardian's URL."""
-    import sys
-    from pathlib import Path
-
-    from tasks.parties.config import read_party
-
-    path, listen, *urls = sys.argv[1:]
-    logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
-    log.setLevel(logging.INFO)
-    try:
-        changes = {"listen": listen, "urls": {"guardian": urls[0]} if urls else {}}
-        serve(read_party(Path(path)).model_copy(update=changes))
-    except TerrineError as error:
-        sys.exit(f"Error: {error}")
-
-
-def opened_numbers(opened: bytes) -> np.ndarray:
-    """Return the stored opening of a proof, uint64 [3]."""
-    return np.frombuffer(opened, np.uint64)
-
-
-if __name__ == "__main__":
-    main()

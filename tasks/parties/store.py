@@ -1,7 +1,7 @@
-"""State of a party in one SQLite file: reports, facts, and files of the teacher party's uploads.
+"""State of a party in one SQLite file: bytes by collaboration, round and name.
 
-Everything is stored once and never changed: a second write of the same thing returns what is there. So a process that
-is killed at any moment continues from what it stored, and repeats what it said before.
+A fact is stored once and never changed: a second write of the same name returns what is stored. So a process that is
+killed at any moment continues from what it stored, and repeats what it sent before.
 """
 
 from __future__ import annotations
@@ -10,37 +10,21 @@ import json
 import os
 import sqlite3
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import numpy as np
+from typing import Any
 
 from terrine.errors import ArtefactError
 from terrine.files import private_folder
 
 DATABASE = "party.db"
-_TABLES = (
-    "collaborations (collaboration TEXT PRIMARY KEY, terms TEXT)",
-    "acceptances (collaboration TEXT, party TEXT, signature TEXT, PRIMARY KEY (collaboration, party))",
-    "reports (collaboration TEXT, round INTEGER, party TEXT, sha256 TEXT, body BLOB, transcript BLOB, opened BLOB,"
-    " receipt TEXT, PRIMARY KEY (collaboration, round, party))",
-    "facts (collaboration TEXT, round INTEGER, name TEXT, value BLOB, PRIMARY KEY (collaboration, round, name))",
-)
 WHOLE = -1
 """The round of facts about a whole collaboration."""
-
-
-class StoredReport(NamedTuple):
-    """An upload without its body."""
-
-    party: str
-    sha256: str
-    transcript: bytes
-    opened: bytes
-    receipt: dict[str, str]
+_TABLE = """CREATE TABLE IF NOT EXISTS facts (
+    collaboration TEXT, round INTEGER, name TEXT, value BLOB, PRIMARY KEY (collaboration, round, name)
+) WITHOUT ROWID"""
 
 
 class Store:
@@ -56,14 +40,13 @@ class Store:
     def __init__(self, folder: Path) -> None:
         private_folder(folder)
         self.path = folder / DATABASE
-        self.lock = threading.RLock()
+        self._lock = threading.RLock()
         os.close(os.open(self.path, os.O_CREAT | os.O_RDWR, 0o600))
         try:
             self._connection = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False, timeout=30)
             for pragma in ("journal_mode=WAL", "synchronous=FULL", "secure_delete=ON"):
                 self._connection.execute(f"PRAGMA {pragma}")
-            for table in _TABLES:
-                self._connection.execute(f"CREATE TABLE IF NOT EXISTS {table} WITHOUT ROWID")
+            self._connection.execute(_TABLE)
         except sqlite3.DatabaseError as error:
             raise ArtefactError(f"{self.path} is damaged ({error}). Restore it from a backup.") from error
 
@@ -72,9 +55,9 @@ class Store:
         self._connection.close()
 
     @contextmanager
-    def together(self) -> Iterator[None]:
-        """Make all writes of the block one transaction, and let no other thread in."""
-        with self.lock:
+    def transaction(self) -> Iterator[None]:
+        """Make all writes of the block one transaction; other threads wait."""
+        with self._lock:
             if self._connection.in_transaction:
                 yield
                 return
@@ -89,75 +72,30 @@ class Store:
     def _commit(self) -> None:
         self._connection.execute("COMMIT")
 
-    def _read(self, query: str, *values: Any) -> list[Any]:
-        with self.lock:
-            return self._connection.execute(query, values).fetchall()
-
-    def _write(self, query: str, *values: Any) -> None:
-        with self.together():
-            self._connection.execute(query, values)
-
-    def register(self, collaboration: str, terms: dict[str, Any]) -> None:
-        """Store the terms of a collaboration that the party takes part in."""
-        self._write("INSERT OR IGNORE INTO collaborations VALUES (?, ?)", collaboration, json.dumps(terms))
-
-    def terms(self) -> dict[str, dict[str, Any]]:
-        """Return the terms of all collaborations by digest."""
-        return {key: json.loads(text) for key, text in self._read("SELECT collaboration, terms FROM collaborations")}
-
-    def accept(self, collaboration: str, party: str, signature: str) -> None:
-        """Store that a party signed the terms."""
-        self._write("INSERT OR IGNORE INTO acceptances VALUES (?, ?, ?)", collaboration, party, signature)
-
-    def accepted(self, collaboration: str) -> dict[str, str]:
-        """Return the signatures of the terms by party."""
-        return dict(self._read("SELECT party, signature FROM acceptances WHERE collaboration = ?", collaboration))
-
-    def add_report(self, collaboration: str, number: int, report: StoredReport, body: bytes) -> StoredReport:
-        """Store a report unless the party has one in this round; return the stored one."""
-        with self.together():
-            self._write(
-                "INSERT OR IGNORE INTO reports VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-                *(collaboration, number, report.party, report.sha256, body),
-                *(report.transcript, report.opened, json.dumps(report.receipt)),
-            )
-            stored = self.report(collaboration, number, report.party)
-        assert stored is not None
-        return stored
-
-    def report(self, collaboration: str, number: int, party: str) -> StoredReport | None:
-        """Return a party's report in a round."""
-        return next(iter(self.reports(collaboration, number, party)), None)
-
-    def reports(self, collaboration: str, number: int, party: str | None = None) -> list[StoredReport]:
-        """Return the reports of a round, or only that of one party."""
-        rows = self._read(
-            "SELECT party, sha256, transcript, opened, receipt FROM reports WHERE collaboration = ? AND round = ?"
-            " AND party = coalesce(?, party)",
-            *(collaboration, number, party),
-        )
-        return [
-            StoredReport(party, sha256, transcript, opened, json.loads(receipt))
-            for party, sha256, transcript, opened, receipt in rows
-        ]
-
-    def bodies(self, collaboration: str, number: int, parties: Iterable[str]) -> Iterator[tuple[str, bytes]]:
-        """Yield the bodies of these parties' reports, one at a time."""
-        for party in parties:
-            query = "SELECT body FROM reports WHERE collaboration = ? AND round = ? AND party = ?"
-            ((body,),) = self._read(query, collaboration, number, party)
-            yield party, body
+    def query(self, statement: str, *values: Any) -> list[Any]:
+        """Run an SQL statement and return its rows."""
+        with self._lock:
+            return self._connection.execute(statement, values).fetchall()
 
     def facts(self, collaboration: str, number: int = WHOLE) -> StoredFacts:
         """Return the facts about a round, or about the whole collaboration."""
         return StoredFacts(self, collaboration, number)
 
+    def register(self, collaboration: str, terms: dict[str, Any]) -> None:
+        """Store the terms of a collaboration in which the party takes part."""
+        self.facts(collaboration).keep("terms", terms)
+
+    def terms(self) -> dict[str, dict[str, Any]]:
+        """Return the terms of all collaborations, by digest."""
+        rows = self.query("SELECT collaboration, value FROM facts WHERE round = ? AND name = 'terms'", WHOLE)
+        return {collaboration: json.loads(value) for collaboration, value in rows}
+
     def clear(self, collaboration: str) -> None:
-        """Remove shares and the facts of all rounds after a release is complete; receipts stay."""
-        with self.together():
-            self._write("UPDATE reports SET body = x'', opened = x'' WHERE collaboration = ?", collaboration)
-            self._write(
-                "DELETE FROM facts WHERE collaboration = ? AND round != ? AND name NOT LIKE 'verdict/%'",
+        """Erase the shares and the facts of all rounds of a complete release; receipts and verdicts stay."""
+        with self.transaction():
+            self.query(
+                "DELETE FROM facts WHERE collaboration = ? AND round != ? AND name NOT LIKE 'receipt/%'"
+                " AND name NOT LIKE 'verdict/%'",
                 *(collaboration, WHOLE),
             )
 
@@ -171,24 +109,24 @@ class StoredFacts:
     number: int
 
     def get(self, name: str, /) -> bytes | None:
-        """Return what is stored under a name."""
-        query = "SELECT value FROM facts WHERE collaboration = ? AND round = ? AND name = ?"
-        rows = self.store._read(query, self.collaboration, self.number, name)
+        """Return the value of a fact, or None."""
+        statement = "SELECT value FROM facts WHERE collaboration = ? AND round = ? AND name = ?"
+        rows = self.store.query(statement, self.collaboration, self.number, name)
         return bytes(rows[0][0]) if rows else None
 
     def setdefault(self, name: str, value: bytes, /) -> bytes:
-        """Store the value unless something is stored; return what is stored."""
-        with self.store.together():
-            query = "INSERT OR IGNORE INTO facts VALUES (?, ?, ?, ?)"
-            self.store._write(query, self.collaboration, self.number, name, value)
-            stored = self.get(name)
+        """Store the value unless one is stored; return the stored one."""
+        with self.store.transaction():
+            statement = "INSERT OR IGNORE INTO facts VALUES (?, ?, ?, ?) RETURNING value"
+            added = self.store.query(statement, self.collaboration, self.number, name, value)
+            stored = value if added else self.get(name)
         assert stored is not None
         return stored
 
     def named(self, prefix: str) -> dict[str, bytes]:
         """Return the facts whose names begin with a prefix, by the rest of their names."""
-        query = "SELECT name, value FROM facts WHERE collaboration = ? AND round = ? AND substr(name, 1, ?) = ?"
-        rows = self.store._read(query, self.collaboration, self.number, len(prefix), prefix)
+        statement = "SELECT name, value FROM facts WHERE collaboration = ? AND round = ? AND name > ? AND name < ?"
+        rows = self.store.query(statement, self.collaboration, self.number, prefix, prefix + "~")
         return {name[len(prefix) :]: bytes(value) for name, value in rows}
 
     def value(self, name: str) -> Any:
@@ -199,8 +137,3 @@ class StoredFacts:
     def keep(self, name: str, value: Any) -> Any:
         """Store a JSON value unless one is stored; return the stored one."""
         return json.loads(self.setdefault(name, json.dumps(value, sort_keys=True).encode()))
-
-    def array(self, name: str) -> np.ndarray | None:
-        """Return a fact that is a one-dimensional array of int64, or None."""
-        found = self.get(name)
-        return None if found is None else np.frombuffer(found, "<i8")

@@ -19,7 +19,7 @@ import numpy as np
 from tasks.config.values import digest
 from tasks.parties.client import CollaborationError, ServiceClient
 from tasks.parties.config import PartyConfig
-from tasks.parties.keys import acceptance_content, check_receipt, sign
+from tasks.parties.keys import ACCEPTANCE_HEADER, acceptance_content, check_receipt, sign
 from tasks.parties.store import Store, StoredFacts
 from terrine.collaboration.protocol.report import make_report
 from terrine.errors import InputError
@@ -99,18 +99,17 @@ class _Submission:
         return status
 
     def _upload(self, number: int) -> None:
-        facts = self.store.facts(self._terms.digest, number)
+        facts, name = self.store.facts(self._terms.digest, number), self.name
         if facts.get("student") is None:
             self._make(facts, number)
-        log.info("%s: uploading the report of round %d", self.name, number)
-        signature = sign(self._config.key, acceptance_content(self._terms.digest)).encode()
+        log.info("%s: uploading the report of round %d", name, number)
+        acceptance = {ACCEPTANCE_HEADER: sign(self._config.key, acceptance_content(self._terms.digest))}
+        path = f"rounds/{number}/reports/{name}"
         for service, client in self._clients.items():
             body = facts.get(service)
             assert body is not None
-            client.request("PUT", f"acceptances/{self.name}", signature)
-            path = f"rounds/{number}/reports/{self.name}"
-            receipt = json.loads(client.request("PUT", path, body))
-            check_receipt(receipt, client.public_key, client.receiver, client.path(path), self.name, body)
+            receipt = json.loads(client.request("PUT", path, body, acceptance))
+            check_receipt(receipt, client.public_key, client.receiver, f"{client.base}/{path}", name, body)
             facts.keep(f"receipt/{service}", receipt)
             self.receipts.append(receipt)
 
@@ -131,7 +130,7 @@ class _Submission:
         bodies = make_report(agreement, self.name, self._given(number, weights))
         if account is not None:
             account.charge()
-        with self.store.together():
+        with self.store.transaction():
             for service, body in zip(SERVICES, bodies, strict=True):
                 facts.setdefault(service, body)
 

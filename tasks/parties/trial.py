@@ -97,7 +97,7 @@ def services(guardian: Path, student: Path) -> Iterator[dict[Literal["guardian",
         for arguments in ((guardian, first), (student, second, f"https://{first}")):
             config = arguments[0]
             with open(config.parent / LOG, "ab") as stream:
-                command = [sys.executable, "-m", "tasks.parties.service", *map(str, arguments)]
+                command = [sys.executable, "-m", "tasks.parties.serve", *map(str, arguments)]
                 running.append(subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream))
         yield {"guardian": f"https://{first}", "student": f"https://{second}"}
     finally:

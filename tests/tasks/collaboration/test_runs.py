@@ -19,7 +19,7 @@ from tasks.collaboration.local_training import own_records, prepared, votes_of
 from tasks.collaboration.student_training import learn
 from tasks.config.params import lay_over, validate
 from tasks.parties.accuracy_terms import AccuracyTerms
-from tasks.parties.answers import accuracy_config, stored_answers, write_answers
+from tasks.parties.answers import stored_answers, write_answers
 from tasks.parties.config import OwnTeachers, PartyConfig, read_party
 from tasks.parties.release import agreed, released_arrays, trial_folder, trial_terms
 from tasks.parties.store import Store
@@ -334,7 +334,7 @@ def check_released(config, terms, right):
     totals = terms.shared(right.astype(float))[:, 0] + sums.noise(noise, 0)
     record = stored_answers(config)["guardian"] | {"event": to_json(terms.event()), "counted": ["a", "b"]}
     arrays, about = {"passed": np.ones(2, bool), "result": totals[:, None]}, {"terms": terms.digest, "guardian": record}
-    write_answers(accuracy_config(config, terms), arrays, about)
+    write_answers(config.with_terms(terms), arrays, about)
     done = finish_student(config, 2.0, None)
     expected = terms.described.estimate(sums.released(totals)["sums"])
     assert done.released["accuracy"] == expected.accuracy

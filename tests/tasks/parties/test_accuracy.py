@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tasks.parties.accuracy_terms import AccuracyTerms, terms_from
-from tasks.parties.answers import accuracy_config, read_arrays, stored_answers
+from tasks.parties.answers import read_arrays, stored_answers
 from tasks.parties.config import CONFIG
 from tasks.parties.submit import submit
 from terrine.errors import SettingError
@@ -39,7 +39,7 @@ def test_one_accuracy_is_opened_with_the_noise_of_one_and_charged_once_on_top(ma
     student = site.service("student")
     while student.advance(student.find(accuracy.digest)):
         pass
-    config = accuracy_config(site.config("student"), accuracy)
+    config = site.config("student").with_terms(accuracy)
     sums = accuracy.fixed_point.released(read_arrays(config)["result"][:, 0])["sums"]
     mechanism, every = NoisedAccuracy(accuracy.sigma), np.concatenate(shares)
     np.testing.assert_array_equal(sums, mechanism.release(every, ReplayNoise(SEED)))
