@@ -93,7 +93,12 @@ class ServiceClient:
         signed = signed_headers(self._key, self._name, self.receiver, method, path, body)
         try:
             response = self._pool.request(
-                method, self._url + path, body=body, headers=signed | headers, preload_content=False, redirect=False
+                method,
+                self._url + path,
+                body=body,
+                headers={**signed, **headers},
+                preload_content=False,
+                redirect=False,
             )
             answer = response.read(_LARGEST_ANSWER + 1)
             response.release_conn()
