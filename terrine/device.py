@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
+from terrine.determinism.parallel import FirstAndLast
 from terrine.errors import SettingError
 
 if TYPE_CHECKING:
@@ -36,20 +37,29 @@ def resolve_device(name: str = "auto") -> torch.device:
     return device
 
 
+def _fix_cudnn() -> AbstractContextManager[None]:
+    import torch
+
+    flags: AbstractContextManager[None] = torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True)
+    flags.__enter__()
+    return flags
+
+
+# The flags belong to the process. Threads that work on different GPUs overlap, so the first sets them and the last
+# restores them.
+_FIXED = FirstAndLast(_fix_cudnn, lambda flags: flags.__exit__(None, None, None))
+
+
 @contextmanager
 def fixed_kernels(device: torch.device | str) -> Iterator[None]:
-    """Run the block with convolutions on CUDA chosen by their shapes alone; on other devices nothing changes.
+    """Run the block with deterministic cuDNN kernels chosen by shape; devices other than CUDA are unaffected.
 
-    cuDNN's autotuner times its kernels and takes the fastest that fits into the memory that is free: which one that is
-    depends on what else runs, and so may the last bits of a sum. Here it is off, and kernels that add in an order of
-    their own are not used. The switches are the process's.
+    cuDNN's autotuner picks the fastest kernel that fits into free memory, so the last bits of a sum would depend on
+    what else runs. Blocks of several threads may overlap.
     """
     import torch
 
-    if torch.device(device).type != "cuda":
-        yield
-        return
-    with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True):
+    with _FIXED if torch.device(device).type == "cuda" else nullcontext():
         yield
 
 

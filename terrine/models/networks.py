@@ -107,7 +107,7 @@ class ConcatenatedNetwork(nn.Module):
 
 
 class TimmNetwork(nn.Module):
-    """timm's `name` from float images [B, channels, *size] to its pooled features [B, `feature_dim`].
+    """timm's `name` from float images [B, channels, *size] to its pooled features or scores [B, `feature_dim`].
 
     Images in [0, 1] are standardised as timm's own weights for the architecture expect them; grey ones by the mean over
     its colours. How, is stored with the weights.
@@ -116,7 +116,8 @@ class TimmNetwork(nn.Module):
     None feeds them as they are. from_tensorflow: for weights from there; convolutions are padded below and to the
     right, where no even padding fits, and pixels run from -1 to 1. levels: features are the means of the maps at every
     level, one after the other (`forward_intermediates` of timm). mirrored: they are averaged over an image and its
-    mirror image. Raises SettingError when the architecture cannot take the images, or cannot be padded so.
+    mirror image. classifier: return the scores of timm's own classifier instead of features. Raises SettingError when
+    the architecture cannot take the images, or cannot be padded so.
     """
 
     def __init__(
@@ -129,11 +130,12 @@ class TimmNetwork(nn.Module):
         from_tensorflow: bool = False,
         levels: bool = False,
         mirrored: bool = False,
+        classifier: bool = False,
     ) -> None:
         super().__init__()
         self.side, self.levels, self.mirrored = enlarge, levels, mirrored
         size = enlarge or size
-        self.model = _create(name, channels, size, from_tensorflow)
+        self.model = _create(name, channels, size, from_tensorflow, classifier)
         usual = ((0.5,), (0.5,)) if from_tensorflow else _standardisation(self.model, channels)
         for key, values in zip(("mean", "deviation"), usual, strict=True):
             self.register_buffer(key, torch.tensor(values).reshape(1, -1, 1, 1))
@@ -167,8 +169,10 @@ class TimmNetwork(nn.Module):
         return torch.cat([level.mean((2, 3)) for level in maps], dim=1)
 
 
-def _create(name: str, channels: int, size: Size, from_tensorflow: bool) -> Any:
-    arguments: dict[str, Any] = {"pretrained": False, "num_classes": 0, "in_chans": channels}
+def _create(name: str, channels: int, size: Size, from_tensorflow: bool, classifier: bool) -> Any:
+    arguments: dict[str, Any] = {"pretrained": False, "in_chans": channels}
+    if not classifier:
+        arguments["num_classes"] = 0
     if from_tensorflow:
         try:
             return vision.timm.create_model(name, **arguments, pad_type="same")

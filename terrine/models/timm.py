@@ -20,7 +20,7 @@ _logger = logging.getLogger(__name__)
 
 
 class Timm(Enlarged, Trained):
-    """Any architecture of timm, without its classifier."""
+    """Any architecture of timm."""
 
     kind: Literal["timm"] = "timm"
     architecture: str = Field(min_length=1)
@@ -33,6 +33,9 @@ class Timm(Enlarged, Trained):
     mirrored: bool = False
     """Average features over an image and its mirror image. Use false for letters and digits."""
 
+    outputs: Literal["features", "scores"] = "features"
+    """`scores`: keep the classifier and return its scores, as Prom-PATE's label mappings expect."""
+
     @model_validator(mode="after")
     def _timm_knows_it(self) -> Timm:
         if not known_to_timm(self.architecture):
@@ -40,10 +43,12 @@ class Timm(Enlarged, Trained):
                 f"architecture names '{self.architecture}', which timm does not know. "
                 "`terrine.vision.timm.list_models()` lists timm's"
             )
+        if self.levels and self.outputs == "scores":
+            raise ValueError("levels=true uses feature maps, and outputs=scores the classifier. Set levels to false")
         return self
 
     def options(self, channels: int, size: Size) -> dict[str, Any]:
-        own = self.model_dump(include={"architecture", "from_tensorflow", "levels", "mirrored"})
+        own = self.model_dump(include={"architecture", "from_tensorflow", "levels", "mirrored", "outputs"})
         return own | enlarged(self.architecture, self.enlarge, channels, size)
 
     @staticmethod
@@ -58,12 +63,12 @@ class Timm(Enlarged, Trained):
         from_tensorflow: bool = False,
         levels: bool = False,
         mirrored: bool = False,
+        outputs: str = "features",
     ) -> Built:
         from terrine.models.networks import TimmNetwork
 
-        network = TimmNetwork(
-            architecture, channels, size, enlarge, from_tensorflow=from_tensorflow, levels=levels, mirrored=mirrored
-        )
+        how = {"from_tensorflow": from_tensorflow, "levels": levels, "mirrored": mirrored}
+        network = TimmNetwork(architecture, channels, size, enlarge, **how, classifier=outputs == "scores")
         return network, network.feature_dim
 
 

@@ -71,10 +71,10 @@ def download_weights(backbone: Backbone) -> None:
     """
     if not isinstance(backbone.network, TimmNetwork):
         raise SettingError(f"backbone.weights=timm goes with backbone.kind=timm, not with {_name(backbone)}.")
-    description = backbone.describe()["options"]
+    description, classes = backbone.describe()["options"], backbone.network.model.num_classes
     try:
         published = vision.timm.create_model(
-            description["architecture"], pretrained=True, num_classes=0, in_chans=backbone.channels
+            description["architecture"], pretrained=True, num_classes=classes, in_chans=backbone.channels
         )
     except Exception as error:  # no network, no weights for this name, a proxy: all have the same remedy
         raise InputError(

@@ -1,6 +1,6 @@
-"""The settings of SimCLR; the defaults are those of DIET-PATE, or of the public code its numbers come from."""
+"""Settings of SimCLR; see `terrine.pretraining.simclr` for the source of the defaults."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from terrine.settings import Field, Settings, Unit
 
@@ -14,6 +14,8 @@ class SimCLRSettings(Settings):
     """Images per step over all processes. Each image is contrasted with all others of its step."""
     learning_rate: float = Field(3e-4, gt=0)
     """Adam learning rate."""
+    schedule: Literal["cosine", "constant"] = "cosine"
+    """Learning rate schedule: cosine to zero over all steps, or constant."""
     weight_decay: float = Field(1e-4, ge=0)
     """Adam weight decay."""
     temperature: float = Field(0.07, gt=0)

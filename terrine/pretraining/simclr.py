@@ -1,8 +1,9 @@
 """SimCLR: teach a backbone, from synthetic images alone, to recognise two views of one image (Chen et al. 2020).
 
-The numbers are those of DIET-PATE (Anonymous 2025, appendix A): Adam with 3e-4, batches of 256, projections of 128;
-temperature, weight decay and the cosine schedule, on which the paper is silent, are those of the public implementation
-these numbers come from (sthalles/SimCLR).
+Adam with 3e-4, batches of 256 and projections of 128 are those of DIET-PATE (Anonymous 2025, appendix A). It does
+not state temperature, weight decay and schedule. The first two are those of a public implementation with the same
+numbers (sthalles/SimCLR). That code starts to anneal after ten epochs, so slowly that the rate is almost constant
+(`schedule: constant`); the default anneals to zero over the whole run (`cosine`).
 
 A run is a function of (backbone, images, settings, seed) on one kind of device. The order of the images, the views and
 all other randomness of step k are derived from (seed, k), so a checkpoint needs no generator's state, and a run that is
@@ -137,8 +138,9 @@ def _take_step(
     if device.type == "cuda":
         batch = batch.contiguous(memory_format=torch.channels_last)
     torch.manual_seed(derive_seed(seed, "simclr step", run.step, rank))  # for networks with dropout
-    for group in run.optimizer.param_groups:
-        group["lr"] = settings.learning_rate * 0.5 * (1 + math.cos(math.pi * run.step / steps))
+    if settings.schedule == "cosine":
+        for group in run.optimizer.param_groups:
+            group["lr"] = settings.learning_rate * 0.5 * (1 + math.cos(math.pi * run.step / steps))
     with mixed_precision(device), GlobalBatchNorm() if processes > 1 else nullcontext():
         first, second = learner(batch).float().split(count)
     loss = nt_xent(gather_rows(first), gather_rows(second), settings.temperature)

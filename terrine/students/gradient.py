@@ -19,6 +19,22 @@ if TYPE_CHECKING:
     from terrine.students.student import StudentData, TrainedStudent
 
 
+USB: dict[str, Any] = {
+    "start": "shared",
+    "steps": 204_800,
+    "train_batch": 8,
+    "unlabelled_ratio": 1,
+    "learning_rate": 5e-4,
+    "weight_decay": 5e-4,
+    "augment": True,
+    "ema": 0.0,
+    "patience": None,
+    "decay": 0.999,
+    "fairness": 0.001,
+}
+"""FixMatch and FreeMatch in USB (Wang et al. 2022, usb_cv). Its rate decays by 0.5 per layer, which is not built."""
+
+
 class GradientStudent(Student):
     """A student that trains the head and a share of the backbone's weights (`terrine.students.training`).
 
@@ -121,6 +137,9 @@ class SemiSupervisedStudent(GradientStudent):
 
     uses_unlabelled: ClassVar[bool] = True
 
+    defaults: Literal["own", "usb"] = "own"
+    """`usb`: settings that are not given are those of USB for vision transformers, without layer-wise decay of the
+    learning rate."""
     trainable: Annotated[float | None, Unit("per cent")] = Field(None, ge=0, le=100)
     """Share of the backbone's weights that is trained, from the output side. 0: only the head. null: all."""
     pool: Annotated[int | None, Unit("images")] = Field(None, ge=0)
@@ -129,6 +148,13 @@ class SemiSupervisedStudent(GradientStudent):
     """λ: weight of the unlabelled loss."""
     unlabelled_ratio: int = Field(4, ge=1)
     """μ: unlabelled images per step, as a multiple of `train_batch`."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _defaults(cls, given: Any) -> Any:
+        if not isinstance(given, dict) or given.get("defaults") != "usb":
+            return given
+        return {name: value for name, value in USB.items() if name in cls.model_fields} | given
 
     @property
     def share(self) -> float | None:

@@ -1,3 +1,5 @@
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 
 import pytest
@@ -67,3 +69,27 @@ def test_products_are_in_half_precision_on_cuda_alone(device: str) -> None:
     matrix = torch.ones(2, 2, device=device)
     with mixed_precision(device):
         assert (matrix @ matrix).dtype == (torch.bfloat16 if device == "cuda" else torch.float32)
+
+
+def test_blocks_of_two_threads_that_overlap_stay_fixed_until_the_last_one_ends():
+    """Two GPUs, two threads: the first block must not restore the flags while the second still runs."""
+    cudnn, inside, first_left = torch.backends.cudnn, threading.Barrier(2), threading.Event()
+    seen = []
+
+    def first():
+        with fixed_kernels("cuda:0"):
+            inside.wait(10)
+        first_left.set()
+
+    def second():
+        with fixed_kernels("cuda:1"):
+            inside.wait(10)
+            first_left.wait(10)
+            seen.append((cudnn.deterministic, cudnn.benchmark))
+
+    with cudnn.flags(enabled=True, benchmark=True, deterministic=False):
+        with ThreadPoolExecutor(2) as pool:
+            for done in [pool.submit(first), pool.submit(second)]:
+                done.result(30)
+        assert seen == [(True, False)]
+        assert (cudnn.deterministic, cudnn.benchmark) == (False, True)

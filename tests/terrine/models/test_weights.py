@@ -52,6 +52,19 @@ def test_weights_of_a_file_are_those_the_features_come_from(published, tmp_path,
     torch.testing.assert_close(features(own), expected)
 
 
+def test_outputs_may_be_the_scores_of_the_published_classifier(tmp_path):
+    published = vision.timm.create_model("resnet10t", pretrained=False, num_classes=1000).eval()
+    safetensors.torch.save_file(published.state_dict(), tmp_path / "w.safetensors")
+    own = build_backbone("timm", seed=0, **TIMM, outputs="scores")
+    load_weights(own, tmp_path / "w.safetensors")
+    assert own.feature_dim == 1000
+    images = torch.rand(3, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    mean, deviation = (torch.tensor(published.pretrained_cfg[key]).reshape(3, 1, 1) for key in ("mean", "std"))
+    with torch.no_grad():
+        expected = published((images - mean) / deviation)
+    torch.testing.assert_close(features(own), expected)
+
+
 def test_weights_from_tensorflow_see_the_pixels_and_the_padding_that_they_were_trained_with(tmp_path):
     options = {"architecture": "mobilenetv2_035", "enlarge": 48}
     published = vision.timm.create_model("mobilenetv2_035", num_classes=7, pad_type="same").eval()

@@ -165,12 +165,14 @@ def test_a_damaged_checkpoint_is_named(tmp_path):
         pretrain(tiny_backbone(), some_images(), SETTINGS, seed=0, device="cpu", checkpoint=path)
 
 
-def test_the_learning_rate_follows_a_cosine(monkeypatch):
+@pytest.mark.parametrize("schedule", ["cosine", "constant"])
+def test_the_learning_rate_follows_its_schedule(monkeypatch, schedule):
     rates = []
     step = torch.optim.Adam.step
     monkeypatch.setattr(torch.optim.Adam, "step", lambda self: (rates.append(self.param_groups[0]["lr"]), step(self)))
-    pretrain(tiny_backbone(), some_images(), SETTINGS, seed=0, device="cpu")
-    expected = [3e-3 * (1 + np.cos(np.pi * k / 12)) / 2 for k in range(12)]
+    settings = SETTINGS.model_copy(update={"schedule": schedule})
+    pretrain(tiny_backbone(), some_images(), settings, seed=0, device="cpu")
+    expected = [3e-3 * ((1 + np.cos(np.pi * k / 12)) / 2 if schedule == "cosine" else 1) for k in range(12)]
     np.testing.assert_allclose(rates, expected)
 
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 from scipy.special import log_softmax, softmax
 
-from terrine.students.fixmatch import fixmatch_loss
-from terrine.students.freematch import Thresholds, freematch_loss
+from terrine.students.fixmatch import FixMatchStudent, fixmatch_loss
+from terrine.students.freematch import FreeMatchStudent, Thresholds, freematch_loss
 from terrine.students.vat import adversarial_direction, divergence, spread, vat_loss
 
 
@@ -225,3 +225,11 @@ def test_images_are_perturbed_as_whole_vectors():
     np.testing.assert_allclose(direction.flatten(1).norm(dim=1), 1)
     expected = np.sqrt(np.mean([((x - INPUTS.mean(0)) ** 2).sum() for x in INPUTS]))
     assert spread(torch.tensor(INPUTS)) == pytest.approx(expected)
+
+
+def test_usb_replaces_only_settings_that_are_not_given():
+    student = FreeMatchStudent(defaults="usb", steps=10)
+    assert (student.decay, student.fairness, student.train_batch, student.steps) == (0.999, 0.001, 8, 10)
+    assert FreeMatchStudent.model_validate(student.model_dump()) == student
+    assert FixMatchStudent(defaults="usb").unlabelled_ratio == 1
+    assert FixMatchStudent().unlabelled_ratio == 4
