@@ -28,9 +28,8 @@ from cells import common_options, datasets, heading, row
 from flows.stages import run_through
 from tasks.artefacts.released import SUMS
 from tasks.artefacts.teachers import read_votes
-from tasks.config.params import validate
-from tasks.config.presets import resolve, values_of
-from tasks.config.values import parse_assignment
+from tasks.config.params import parse_assignment, validate
+from tasks.config.presets import load_values, resolve
 from tasks.pipeline import aggregate
 from tasks.pipeline.sums import held_by_parties
 from tasks.runtime.run import Run
@@ -105,7 +104,7 @@ def make_run(root: Path, options: argparse.Namespace, where: str) -> Run:
     teachers = resolve(REPOSITORY, options.preset).partition.teachers
     shares = MECHANISMS[options.mechanism]
     noise = {key: share * teachers for key, share in shares.items() if share is not None}
-    values = values_of(
+    values = load_values(
         REPOSITORY,
         options.preset,
         {"data": {"root": str(options.root)}, "queries": {"count": options.queries}},

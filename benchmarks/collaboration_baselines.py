@@ -36,9 +36,8 @@ from tasks.artefacts.images import read_backbone
 from tasks.artefacts.records import read_assignment, read_dataset
 from tasks.artefacts.released import read_student
 from tasks.artefacts.teachers import HEADS
-from tasks.config.params import lay_over, validate
-from tasks.config.presets import values_of
-from tasks.config.values import parse_assignment
+from tasks.config.params import merge_overrides, parse_assignment, validate
+from tasks.config.presets import load_values
 from tasks.pipeline import aggregate, student
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_tensors
@@ -64,7 +63,7 @@ class Setting:
     """One seed: data, teachers, features of everything on the frozen backbone."""
 
     def __init__(self, root: Path, options: argparse.Namespace, seed: int) -> None:
-        values = self.values = values_of(
+        values = self.values = load_values(
             REPOSITORY,
             options.preset,
             {"seed": seed, "data": {"root": str(options.root)}, "device": "cpu"},
@@ -125,7 +124,7 @@ class Setting:
         given = self.run.params.aggregation
         count = self.run.params.queries.count
         sigma = calibrate(given.epsilon, given.delta, count).sigma
-        values = lay_over(self.values, {"aggregation": {"mechanism": mechanism, "sigma": sigma}})
+        values = merge_overrides(self.values, {"aggregation": {"mechanism": mechanism, "sigma": sigma}})
         run = Run(self.run.root, self.run.name, validate(values))
         aggregate.release_answers.fn(run)
         student.train_student.fn(run)

@@ -31,8 +31,8 @@ from benchmarks.cells import common_options, heading, row  # noqa: E402
 from benchmarks.crash.project import environment, small_project  # noqa: E402
 from flows.execution import Executor, executor  # noqa: E402
 from flows.runners import local_cluster  # noqa: E402
-from tasks.config.other_sections import Runner  # noqa: E402
 from tasks.config.params import validate  # noqa: E402
+from tasks.config.sections import Runner  # noqa: E402
 from tasks.runtime.run import Run  # noqa: E402
 from tasks.runtime.step import step  # noqa: E402
 from terrine.errors import SettingError  # noqa: E402

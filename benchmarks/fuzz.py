@@ -170,9 +170,9 @@ def party_doors() -> Iterator[tuple[str, Door, list[bytes]]]:
 
 def file_doors(folder: Path) -> Iterator[tuple[str, Door, list[bytes]]]:
     """Files that people bring."""
-    from tasks.config.params import lay_over, read_parameters, validate
+    from tasks.config.params import merge_overrides, parse_assignment, read_parameters, validate
     from tasks.config.presets import resolve, selected_run
-    from tasks.config.values import parse_assignment, read_yaml
+    from tasks.config.values import read_yaml
     from tasks.parties.config import read_party
     from tasks.tools.vote_files import read_answered, read_histograms
     from terrine.data.csv_file import read_csv_file
@@ -204,7 +204,9 @@ def file_doors(folder: Path) -> Iterator[tuple[str, Door, list[bytes]]]:
     yield "image files", of_file("image.png", lambda path: read_images([path], size=8, channels=1)), [_png()]
     plain = (ROOT / "params.yaml").read_bytes()
     presets = [path.read_bytes() for path in sorted((ROOT / "experiments").rglob("*.yaml"))[:4]]
-    overrides = of_file("preset.yaml", lambda path: validate(lay_over({}, read_yaml(path).get("overrides") or {})))
+    overrides = of_file(
+        "preset.yaml", lambda path: validate(merge_overrides({}, read_yaml(path).get("overrides") or {}))
+    )
     yield "presets", overrides, presets
     (folder / "experiments").symlink_to(ROOT / "experiments")
     yield "params.yaml", of_file("params.yaml", lambda path: resolve(folder, selected_run(folder))), [plain]
@@ -219,7 +221,7 @@ def file_doors(folder: Path) -> Iterator[tuple[str, Door, list[bytes]]]:
     ]
 
     def assignment(text: bytes) -> None:
-        validate(lay_over({}, parse_assignment(text.decode(errors="surrogateescape"))))
+        validate(merge_overrides({}, parse_assignment(text.decode(errors="surrogateescape"))))
 
     yield "CLI values (--set)", assignment, texts
     terms = {

@@ -38,7 +38,7 @@ prepare_environment()
 
 from flows import making, stages
 from tasks.config.params import Params
-from tasks.config.presets import derive, project_root, resolve, shown_assignment
+from tasks.config.presets import derive, project_root, redact_override, resolve
 from tasks.config.values import read_yaml
 from tasks.reports.accuracy import known_accuracy
 from tasks.reports.statement_page import read_statement
@@ -382,7 +382,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             chosen = known[name].chosen(given.table)
             rows += [row(one.row, one.preset, (*one.sets, *given.set), one) for one in chosen]
         else:
-            title = " ".join([name, *(f"--set {shown_assignment(override)}" for override in given.set)])
+            title = " ".join([name, *(f"--set {redact_override(override)}" for override in given.set)])
             rows.append(row(f"`{title}`", name, given.set, None if given.set else published(name)))
     complete = given.finished or make_all(root, rows)
     for each in rows:

@@ -28,9 +28,9 @@ from cells import common_options, datasets, heading, row, spread
 from flows.stages import run_through
 from tasks.artefacts.records import read_dataset
 from tasks.artefacts.released import read_student
-from tasks.config.params import lay_over, validate
-from tasks.config.presets import values_of
-from tasks.config.values import digest, parse_assignment
+from tasks.config.params import merge_overrides, parse_assignment, validate
+from tasks.config.presets import load_values
+from tasks.config.values import digest
 from tasks.pipeline import student
 from tasks.runtime.run import Run
 from terrine.determinism.randomness import numpy_generator
@@ -61,7 +61,7 @@ OF_LABELS = ("label_smoothing", "forward_correction")
 def make_release(root: Path, preset: str, seed: int, data: Path, settings: list[str]) -> Run:
     """Return a run whose release exists, made unless it lies in `root` already."""
     common = {"seed": seed, "data": {"root": str(data)}, "device": "cpu", "aggregation": {"noise": "replay"}}
-    params = validate(values_of(REPOSITORY, preset, common, *map(parse_assignment, settings)))
+    params = validate(load_values(REPOSITORY, preset, common, *map(parse_assignment, settings)))
     run = Run(root, f"{preset}-{seed}-{digest(params)}", params)
     if not run.folders.answers.is_dir():
         run_through(run, "dataset", "aggregate")
@@ -111,7 +111,7 @@ def compare(runs: list[Run], names: list[str], steps: int) -> None:
 
 def trained(run: Run, options: dict[str, Any]) -> tuple[Run, float]:
     """Train a student in the place of a run's last one; return the run with its settings, and the seconds it took."""
-    values = lay_over(run.params.model_dump(mode="json"), {"student": {"l2": 0.3, **options}})
+    values = merge_overrides(run.params.model_dump(mode="json"), {"student": {"l2": 0.3, **options}})
     own = Run(run.root, run.name, validate(values))
     start = time.perf_counter()
     with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):

@@ -28,9 +28,9 @@ import torch
 from cells import Cells, common_options, datasets, heading, row, spread, times
 
 from flows.stages import run_through
-from tasks.config.params import Params, validate
-from tasks.config.presets import values_of
-from tasks.config.values import digest, merge, parse_assignment
+from tasks.config.params import Params, parse_assignment, validate
+from tasks.config.presets import load_values
+from tasks.config.values import digest, merge
 from tasks.runtime.run import Run
 from tasks.runtime.store import link, read_json
 from tasks.transcription.clients import read_manifest
@@ -103,7 +103,7 @@ class Runs:
 
     def _params(self, preset: str, changes: dict[str, Any], seed: int) -> Params:
         common = {"seed": seed, "device": "cpu", "data": {"root": str(self.root), "download": False}}
-        values = values_of(REPOSITORY, preset, common, changes)
+        values = load_values(REPOSITORY, preset, common, changes)
         if values["transcription"].get("noise") != "none":
             values = merge(values, {"transcription": {"noise": "replay"}})
         for setting in self.settings:

@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from tasks.config.other_sections import Runner
+from tasks.config.sections import Runner
 from tasks.runtime.progress import CURRENT
 from tasks.runtime.run import Run
 from tasks.runtime.step import Step, prefect_is_here

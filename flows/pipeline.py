@@ -27,7 +27,7 @@ from flows.printing import shorten_users_errors
 from flows.runners import cuda_devices
 from flows.site_policy import check_overrides
 from flows.stages import run_stage, run_stages
-from tasks.config.presets import derive, project_root, resolve, selected_run, shown_assignment
+from tasks.config.presets import derive, project_root, redact_override, resolve, selected_run
 from tasks.reports.summary import for_anybody
 from tasks.runtime.run import open_run
 from tasks.runtime.stage_graph import PARAMETERS
@@ -45,7 +45,7 @@ PAUSE = 5.0
 def _run_name() -> str:
     """Return a name for the flow run that contains no setting that is local to the site."""
     parameters = flow_run.parameters
-    overrides = map(shown_assignment, parameters.get("overrides") or [])
+    overrides = map(redact_override, parameters.get("overrides") or [])
     return " ".join([parameters.get("preset") or "selected run", *overrides])
 
 

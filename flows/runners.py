@@ -18,7 +18,7 @@ from typing import Any
 
 from prefect.task_runners import ProcessPoolTaskRunner, TaskRunner, ThreadPoolTaskRunner
 
-from tasks.config.other_sections import Runner
+from tasks.config.sections import Runner
 from terrine.errors import SettingError
 
 ANY_DEVICE = ("auto", "cuda")

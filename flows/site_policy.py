@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tasks.config.presets import shown_assignment
-from tasks.config.values import flat, parse_assignment, read_yaml
+from tasks.config.params import parse_assignment
+from tasks.config.presets import redact_override
+from tasks.config.values import flat, read_yaml
 from terrine.errors import SettingError
 
 POLICY = "site.yaml"
@@ -38,7 +39,7 @@ def check_overrides(root: Path, overrides: list[str]) -> None:
     allowed = tuple(OVERRIDABLE if listed is None else map(str, listed))
     for override in overrides:
         for key in flat(parse_assignment(override)):
-            if _below(key, NEVER) or not _below(key, allowed) or shown_assignment(override) != override:
+            if _below(key, NEVER) or not _below(key, allowed) or redact_override(override) != override:
                 raise SettingError(
                     f"A deployment may not override {key}: it may set {', '.join(allowed)}, and never "
                     f"{', '.join(NEVER)} or what names files and machines of the site. Put it into a preset in "

@@ -195,6 +195,18 @@ def round_advice(epsilon: float) -> float:
     return next(power * step for step in (1, 1.5, 2) if power * step >= epsilon)
 
 
+def choose_mechanism(*, sums_possible: bool, one_round: bool = False) -> Literal["gradients", "moments", "histogram"]:
+    """Return the mechanism to use: sums if possible, because in most measured cases their student is more accurate.
+
+    Args:
+        sums_possible: Records may be added up, and a linear head on public features suffices.
+        one_round: Data owners can answer only once.
+    """
+    if not sums_possible:
+        return "histogram"
+    return "moments" if one_round else "gradients"
+
+
 @dataclass(frozen=True)
 class Advice:
     """What to take, and what may be hoped for.
@@ -243,15 +255,16 @@ def advise(
     votes = plan(units, classes=classes, epsilon=epsilon, delta=delta, unit=unit)
     mu = mu_of(epsilon, delta)
     sums = signal_of_sums(units, mu, classes=classes, features=features + 1)
-    why = None
-    if apart:
-        why = "Nothing about records may be added up, so teachers vote."
-    elif not linear:
-        why = "Sums teach linear heads alone; teachers of any kind may vote."
-    if why is not None:
+    mechanism = choose_mechanism(sums_possible=linear and not apart, one_round=one_round)
+    if mechanism == "histogram":
+        why = (
+            "Records may not be added up, so teachers vote."
+            if apart
+            else "Sums support only linear heads, so teachers vote."
+        )
         larger = None if votes.useful else advised_epsilon(units, classes=classes, delta=delta, unit=unit)
         hope = f"The signal of {votes.teachers:,} teachers is {shown(votes.signal)}, where {ENOUGH:.0f} is needed."
-        return Advice("histogram", votes, sums, votes.useful, larger, f"{why} {hope}")
+        return Advice(mechanism, votes, sums, votes.useful, larger, f"{why} {hope}")
     useful = sums >= ENOUGH_OF_SUMS
     larger = None if useful else epsilon_for_signal(ADVISED_OF_SUMS, sums, mu, delta)
     rounds = "in one round, moments" if one_round else "in several rounds, gradients"
@@ -260,4 +273,4 @@ def advise(
         f"than one of votes at the same ε: {rounds}."
     )
     hope = f"The signal is {shown(sums)}, where {ENOUGH_OF_SUMS:g} is needed."
-    return Advice("moments" if one_round else "gradients", votes, sums, useful, larger, f"{why} {hope}")
+    return Advice(mechanism, votes, sums, useful, larger, f"{why} {hope}")

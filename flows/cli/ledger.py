@@ -62,11 +62,11 @@ def ledger(
 
     A release that you received is checked with `terrine verify`.
     """
-    from tasks.tools.ledger import is_begun, link_accounts, open_existing, overview, said_by_witness
+    from tasks.tools.ledger import is_begun, link_accounts, open_existing, overview, read_witness
 
     if verify or witness is not None:
         opened, _ = open_existing(url, store, key)
-        count = opened.verify(said_by_witness(witness or ""))
+        count = opened.verify(read_witness(witness or ""))
         told = f"The ledger is intact: {count} rows, and every committed release is as it was written."
         printer(stderr=True).print(told)
         typer.echo(opened.witness())

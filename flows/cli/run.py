@@ -158,16 +158,16 @@ def params(
 
 def _values_of_run(root: Path, name: str) -> dict[str, Any]:
     """Return the settings of a run or preset by section.key; `auto` if not resolved yet."""
-    from tasks.config.automatic import take_out
+    from tasks.config.automatic import replace_auto
     from tasks.config.params import AUTO
-    from tasks.config.presets import resolve, values_of
+    from tasks.config.presets import load_values, resolve
     from tasks.config.values import flat
     from tasks.runtime.parameters import settled_before
 
     params, chosen = resolve(root, name), settled_before(root, name)
     if chosen is not None:
         return flat(chosen.model_dump(mode="json"))
-    automatic = take_out(values_of(root, name))[1]
+    automatic = replace_auto(load_values(root, name))[1]
     return flat(params.model_dump(mode="json")) | {".".join(key): AUTO for key in automatic}
 
 

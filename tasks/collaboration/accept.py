@@ -21,7 +21,8 @@ from tasks.collaboration.local_training import own_params
 from tasks.collaboration.proposal import Proposal
 from tasks.collaboration.propose import teacher_params
 from tasks.collaboration.terms_page import page
-from tasks.config.values import as_document, flat, merge, parse_assignments, read_yaml
+from tasks.config.params import parse_assignment
+from tasks.config.values import as_document, flat, merge, read_yaml
 from tasks.parties.config import CONFIG, SQLITE, TERMS, GuardianLedger, OwnTeachers, read_party
 from tasks.parties.keys import acceptance_content, own_key, public_text, sign
 from tasks.parties.ledgers import account_in_ledger, begun
@@ -124,7 +125,7 @@ def candidate(
         if data is not None:
             source = {"name": "npz" if data.suffix == ".npz" else "folder", "path": str(data.resolve())}
             params = merge(params, {"data": source})
-        params = merge(params, parse_assignments(assignments))
+        params = merge(params, parse_assignment(*assignments))
         if "name" not in params.get("data", {}):
             raise SettingError(f"--data is missing: say where the records of {name} are.")
     elif data is not None or assignments:

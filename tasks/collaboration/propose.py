@@ -12,10 +12,10 @@ from typing import Any
 from tasks.artefacts.images import POOL, read_backbone
 from tasks.collaboration.local_training import own_params
 from tasks.collaboration.proposal import Proposal, read_proposal, write_proposal
-from tasks.config.automatic import may_be_summed, take_out, with_mechanism
-from tasks.config.params import AUTO, Params, lay_over, published, validate
-from tasks.config.presets import of_the_project, project_root, read_preset
-from tasks.config.values import digest, parse_assignments
+from tasks.config.automatic import replace_auto, resolve_mechanism, sums_possible
+from tasks.config.params import AUTO, Params, merge_overrides, parse_assignment, public_parameters, validate
+from tasks.config.presets import project_root, project_settings, read_preset
+from tasks.config.values import digest
 from tasks.parties.config import OwnTeachers
 from tasks.parties.keys import PartyLine
 from tasks.parties.release import agreed
@@ -107,7 +107,7 @@ def propose(folder: Path, preset: str, assignments: Sequence[str], wish: Wish) -
     root, parties = project_root(), wish.parties()
     values = preset_values(root, preset, assignments)
     params, names = _settled(root, preset, values, wish)
-    content = published(params.model_dump(mode="json"))
+    content = public_parameters(params)
     run = Run(root, f"proposal-{digest({'params': content, 'classes': names})}", params)
     try:
         _make_public(run)
@@ -179,7 +179,7 @@ def _outlook(values: Mapping[str, Any], params: Params, terms: Terms) -> Outlook
         doubt = f"The terms allow {most:,} {terms.unit}s in all. A student would learn little but noise."
         return Outlook([hope], doubt if most < enough else None)
     notes = []
-    if (values.get("aggregation") or {}).get("mechanism") == AUTO and may_be_summed(_alone(values)):
+    if (values.get("aggregation") or {}).get("mechanism") == AUTO and sums_possible(_alone(values)):
         notes.append(
             "Teachers vote, since the number of records was not given. Sums over records make a far better student at "
             "the same ε: --records N, the most records of a party for each of its TEACHERS (--teacher NAME=1)."
@@ -204,13 +204,13 @@ def _outlook(values: Mapping[str, Any], params: Params, terms: Terms) -> Outlook
 
 def _alone(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values of a local run whose number of teachers is not given."""
-    return lay_over(dict(values), {"partition": {"teachers": AUTO}, "aggregation": {"where": "local"}})
+    return merge_overrides(dict(values), {"partition": {"teachers": AUTO}, "aggregation": {"where": "local"}})
 
 
 def preset_values(root: Path, preset: str, assignments: Sequence[str]) -> dict[str, Any]:
     """Return the values of a preset with `--set` assignments, besides the defaults."""
-    values = lay_over(of_the_project(root), read_preset(root, preset).overrides)
-    return lay_over(values, parse_assignments(assignments))
+    values = merge_overrides(project_settings(root), read_preset(root, preset).overrides)
+    return merge_overrides(values, parse_assignment(*assignments))
 
 
 def _settled(root: Path, preset: str, values: dict[str, Any], wish: Wish) -> tuple[Params, list[str]]:
@@ -238,9 +238,12 @@ def _settled(root: Path, preset: str, values: dict[str, Any], wish: Wish) -> tup
         "ledger": {"account": "kept by the guardian", "epsilon": 1.0},
     }
     if wish.records is not None:
-        values = with_mechanism(_alone(values))
-    values = lay_over(values, fixed) | {"partition": {"teachers": max(total, 2)}, "collaboration": {"parties": 1}}
-    taken, automatic = take_out(values)
+        values = resolve_mechanism(_alone(values))
+    values = merge_overrides(values, fixed) | {
+        "partition": {"teachers": max(total, 2)},
+        "collaboration": {"parties": 1},
+    }
+    taken, automatic = replace_auto(values)
     params = _validated(taken)
     if wish.records is not None and params.aggregation.reveals != "sums":
         raise SettingError(
@@ -270,7 +273,7 @@ def _validated(values: dict[str, Any]) -> Params:
     Raises:
         SettingError: Parties cannot do this together.
     """
-    params = validate(lay_over(values, {"aggregation": {"where": "local"}}))
+    params = validate(merge_overrides(values, {"aggregation": {"where": "local"}}))
     if (reason := params.teachers.party_restriction) is not None:
         raise SettingError(f"{reason}.")
     if not params.teachers.averages:

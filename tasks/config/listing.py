@@ -1,4 +1,4 @@
-"""List settings with default, unit and meaning, as their declarations have them."""
+"""List settings with default, unit and description, read from their declarations."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ class Setting:
 
     Attributes:
         key: Name as in `--set`.
-        kinds: Kinds of its section that have it; empty for all.
-        default: Default as in YAML; None if it is required.
-        required: Whether it has no default.
+        kinds: Types of its section that have it; empty for all.
+        default: Default as in YAML, or None if required.
+        required: No default.
         values: Valid values.
-        unit: Unit of its number; empty if it has none.
-        meaning: Text below its declaration.
+        unit: Unit of a number, or empty.
+        meaning: Description below its declaration.
     """
 
     key: str
@@ -54,13 +54,13 @@ class Setting:
 def list_settings(
     sections: tuple[type[Settings], ...], families: Families, prefix: str = "", kinds: tuple[str, ...] = ()
 ) -> Iterator[Setting]:
-    """Yield all settings below some classes, in order; what several kinds have in common is listed once.
+    """Yield all settings of some classes, in order. Settings shared by several types are listed once.
 
     Args:
-        sections: The class of all parameters; inside a section of several kinds, their classes.
-        families: Sections of several kinds, by name.
+        sections: Class of all parameters, or the classes of a section with several types.
+        families: Sections with several types, by name.
         prefix: Name of the section, with a dot.
-        kinds: Kinds that have the section.
+        kinds: Types that have the section.
     """
     family = families.get(prefix.rstrip("."))
     holders: dict[str, dict[str, list[type[Settings]]]] = {}
@@ -71,16 +71,16 @@ def list_settings(
             holders.setdefault(name, {}).setdefault("" if tag else same, []).append(section)
     for name, alike in holders.items():
         for own in alike.values():
-            field, which = own[0].model_fields[name], kinds
+            field, holding = own[0].model_fields[name], kinds
             if family is not None and len(own) < len(sections):
-                which = tuple(kind for one in own for kind in get_args(one.model_fields[family.key].annotation))
+                holding = tuple(kind for one in own for kind in get_args(one.model_fields[family.key].annotation))
             if inner := sections_of(field):
-                yield from list_settings(inner, families, f"{prefix}{name}.", which)
+                yield from list_settings(inner, families, f"{prefix}{name}.", holding)
             elif family is not None and family.key == name:
                 known = " | ".join(["auto"] * (prefix == "aggregation.") + list(family.names()))
                 yield Setting(f"{prefix}{name}", (), family.default, False, known, "", f"Type of {family.family}.")
             else:
-                yield _setting(own[0], name, field, prefix, which)
+                yield _setting(own[0], name, field, prefix, holding)
 
 
 def _setting(section: type[Settings], name: str, field: FieldInfo, prefix: str, kinds: tuple[str, ...]) -> Setting:
@@ -98,7 +98,7 @@ def _setting(section: type[Settings], name: str, field: FieldInfo, prefix: str, 
 
 
 def values(field: FieldInfo) -> str:
-    """Return the valid values of a field: its choices, or its type with its bounds."""
+    """Return the valid values of a field: its choices, or its type and bounds."""
     marks = {"Ge": "≥ {}", "Gt": "> {}", "Le": "≤ {}", "Lt": "< {}"}
     bounds = [
         marks[type(mark).__name__].format(f"{getattr(mark, type(mark).__name__.lower()):g}")
@@ -120,7 +120,7 @@ def _type(annotation: Any) -> str:
 
 
 def meanings(section: type[Settings]) -> dict[str, str]:
-    """Return the text below each field of a class and of those it inherits from, as one line each."""
+    """Return the description below each field of a class, including inherited fields, as one line each."""
     owners = [owner for owner in reversed(section.__mro__) if issubclass(owner, Settings) and owner is not Settings]
     return {name: meaning for owner in owners for name, meaning in _own_meanings(owner).items()}
 
@@ -129,7 +129,7 @@ def meanings(section: type[Settings]) -> dict[str, str]:
 def _own_meanings(owner: type[Settings]) -> dict[str, str]:
     try:
         body = ast.parse(textwrap.dedent(inspect.getsource(owner))).body[0]
-    except (OSError, TypeError):  # made at run time: its parts are in the classes it inherits from
+    except (OSError, TypeError):  # created at run time, from classes with a source
         return {}
     assert isinstance(body, ast.ClassDef)
     found: dict[str, str] = {}

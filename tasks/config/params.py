@@ -1,18 +1,29 @@
-"""All parameters of a run, checked before any work."""
+"""All parameters of a run: validation, `--set` assignments and merging of overrides."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
+import yaml
 from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from tasks.config.listing import list_settings
-from tasks.config.other_sections import Collaboration, Evaluation, Pretraining, Queries, Runner, Tracking
-from tasks.config.privacy import WITH_MOMENTS, LedgerSettings, Privacy
-from tasks.config.values import flat, merge, read_yaml
-from terrine.aggregation.gnmax import GaussianHistogram
+from tasks.config.sections import (
+    WITH_MOMENTS,
+    Collaboration,
+    Evaluation,
+    LedgerSettings,
+    Pretraining,
+    Privacy,
+    Queries,
+    Runner,
+    Tracking,
+)
+from tasks.config.values import Loader, flat, merge, read_yaml
+from terrine.aggregation.gnmax import DEFAULT_SIGMA, GaussianHistogram
 from terrine.aggregation.mechanism import MECHANISMS
 from terrine.data.partition import PARTITIONS, IIDPartition
 from terrine.data.source import SOURCES
@@ -42,31 +53,26 @@ class Params(Settings):
     backbone: ARCHITECTURES.union() = Scattering()  # type: ignore[valid-type]
     pretraining: Pretraining = Pretraining()
     teachers: TEACHERS.union() = LinearTeachers()  # type: ignore[valid-type]
-    """The models that vote."""
     aggregation: MECHANISMS.union() = Field(  # type: ignore[valid-type]
-        GaussianHistogram(sigma=27), validate_default=True
+        GaussianHistogram(sigma=DEFAULT_SIGMA), validate_default=True
     )
-    """The mechanism that turns votes into a release, with the budget of the run."""
     collaboration: Collaboration = Collaboration()
     student: STUDENTS.union() = LinearStudent()  # type: ignore[valid-type]
-    """The model that leaves the building."""
     evaluation: Evaluation = Evaluation()
     ledger: LedgerSettings = LedgerSettings()
     runner: Runner = Runner()
     transcription: Transcription | None = None
-    """Of a run that is a transcription; null for all others."""
-    tracking: Tracking = Field(Tracking(), validate_default=True)
-    """The last, for what its private_metrics are by default hangs on the others."""
+    tracking: Tracking = Field(Tracking(), validate_default=True)  # last: its default depends on data and transcription
 
     @field_validator("aggregation")
     @classmethod
-    def _asked_about_each_finding(cls, value: Any, info: ValidationInfo) -> Any:
+    def _with_number_of_findings(cls, value: Any, info: ValidationInfo) -> Any:
         data = info.data.get("data")
         return value if data is None else value.model_copy(update={"findings": len(data.several) or 1})
 
     @field_validator("tracking")
     @classmethod
-    def _private_metrics_of_public_data_alone(cls, value: Tracking, info: ValidationInfo) -> Tracking:
+    def _private_metrics_only_of_public_data(cls, value: Tracking, info: ValidationInfo) -> Tracking:
         if value.private_metrics is not None:
             return value
         data, transcription = info.data.get("data"), info.data.get("transcription")
@@ -76,7 +82,7 @@ class Params(Settings):
 
     @field_validator("device")
     @classmethod
-    def _device_has_a_name(cls, value: str) -> str:
+    def _named_device(cls, value: str) -> str:
         if not value.strip():
             raise ValueError("is empty. Use auto, cpu, cuda, cuda:N or mps")
         return value
@@ -89,16 +95,16 @@ class Params(Settings):
                 f"queries.batch={self.queries.batch} is too small: current statistics need at least 2 images in a "
                 "batch (16 or more are wise). Raise queries.batch, or use statistics: original"
             )
-        alone = [kind for kind, share in self.queries.shares().items() if share < 2]
-        if current and alone and self.data.name != "table":
+        single = [kind for kind, share in self.queries.shares().items() if share < 2]
+        if current and single and self.data.name != "table":
             raise ValueError(
-                f"queries.count={self.queries.count} leaves one image for the source '{alone[0]}': current statistics "
+                f"queries.count={self.queries.count} leaves one image for the source '{single[0]}': current statistics "
                 "need two. Raise queries.count, or the source's weight"
             )
         if self.queries.select != "order" and self.queries.rounds < 2:
             raise ValueError(
-                f"queries.select={self.queries.select} chooses by what earlier rounds released. Set queries.rounds to "
-                "2 or more, or queries.select=order"
+                f"queries.select={self.queries.select} needs the labels of earlier rounds. Set queries.rounds to 2 or "
+                "more, or queries.select=order"
             )
         for name in type(self).model_fields:
             section = getattr(self, name)
@@ -115,23 +121,21 @@ FAMILIES: dict[str, Kinds[Any]] = {
     "aggregation": MECHANISMS,
     "student": STUDENTS,
 }
-"""The sections that are one of several kinds, by their names."""
+"""Sections with several types, by name."""
 AUTO = "auto"
 """Marker of a value that is chosen from public quantities (`tasks.config.automatic`)."""
 SUMS = "sums"
-"""The kind of student that is the head of released sums."""
+"""The student type whose head is computed from released sums."""
 
 
-def lay_over(base: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any]:
-    """Return `base` with `overrides` laid over it.
+def merge_overrides(base: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any]:
+    """Return `base` merged with `overrides`.
 
-    Where they choose another kind of a section, what that kind does not have goes: a preset's penalty of linear
-    teachers says nothing about forests. So does a null for what only other kinds have, a choice that only they offer,
-    and so do moments (`privacy`) where a backbone is chosen that has none.
-
-    A mechanism that the overrides choose chooses its student, and a student its mechanism (`_with_its_other`).
+    If the overrides change the type of a section, settings and choices that the new type lacks are dropped: the ridge
+    penalty of linear teachers does not apply to forests. `privacy.moments` is dropped with the backbone that has them.
+    Choosing a mechanism also chooses its student, and vice versa (`_with_counterpart`).
     """
-    base, overrides = _with_its_other(base, overrides)
+    base, overrides = _with_counterpart(base, overrides)
     merged = merge(base, overrides)
     for name, kinds in FAMILIES.items():
         section = merged.get(name)
@@ -140,27 +144,26 @@ def lay_over(base: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any]:
         chosen = kinds.of(section.get(kinds.key, kinds.default))
         foreign = kinds.settings() - set(chosen.model_fields)
         given = overrides.get(name) or {}
-        unsaid = {key for key in foreign & section.keys() if section[key] is None or key not in given}
+        dropped = {key for key in foreign & section.keys() if section[key] is None or key not in given}
         others = [kinds.of(other) for other in kinds.names()]
         for key in section.keys() & chosen.model_fields.keys() - given.keys():
             own = _choices(chosen, key)
             if own and section[key] not in own and any(section[key] in _choices(other, key) for other in others):
-                unsaid.add(key)
-        merged[name] = {key: value for key, value in section.items() if key not in unsaid}
+                dropped.add(key)
+        merged[name] = {key: value for key, value in section.items() if key not in dropped}
     privacy, backbone = merged.get("privacy"), merged.get("backbone")
-    another = isinstance(backbone, dict) and backbone.get("kind", ARCHITECTURES.default) != WITH_MOMENTS
-    if another and isinstance(privacy, dict) and "moments" not in (overrides.get("privacy") or {}):
+    without = isinstance(backbone, dict) and backbone.get("kind", ARCHITECTURES.default) != WITH_MOMENTS
+    if without and isinstance(privacy, dict) and "moments" not in (overrides.get("privacy") or {}):
         merged["privacy"] = {key: value for key, value in privacy.items() if key != "moments"}
     return merged
 
 
-def _with_its_other(base: dict[str, Any], overrides: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return both mappings. If the overrides choose sums or votes by one setting, add the settings that follow from it.
+def _with_counterpart(base: dict[str, Any], overrides: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return both mappings, completed if the overrides choose only a mechanism or only a student.
 
-    Students of kind `sums` go with mechanisms that release sums, all other kinds with mechanisms that release answers.
-    A mechanism without a student, or a student without a mechanism, is given one that goes with it. Settings of `base`
-    that only the other side has are dropped: its student, teachers that average, and rounds of queries. If the
-    overrides choose both, they stay as they are, and validation refuses a contradiction.
+    Student type `sums` requires a mechanism that releases sums; all other types require answers. Settings of `base`
+    that do not fit are dropped: its student, averaging teachers and query rounds. If the overrides choose both,
+    validation refuses a contradiction.
     """
     mechanism, student = _kind(overrides, "aggregation"), _kind(overrides, "student")
     before = _kind(base, "aggregation") or MECHANISMS.default
@@ -176,37 +179,32 @@ def _with_its_other(base: dict[str, Any], overrides: dict[str, Any]) -> tuple[di
     if _sums(mechanism) and _kind(base, "teachers") == "averaged":
         base = {name: section for name, section in base.items() if name != "teachers"}
     if _sums(mechanism) and isinstance(base.get("queries"), dict):
-        asked = {key: value for key, value in base["queries"].items() if key not in ("rounds", "select")}
-        base = {**base, "queries": asked}
-    another = _kind(base, "aggregation") not in (None, mechanism) and "sigma" not in base["aggregation"]
-    if another and mechanism in (AUTO, MECHANISMS.default):
+        queries = {key: value for key, value in base["queries"].items() if key not in ("rounds", "select")}
+        base = {**base, "queries": queries}
+    changed = _kind(base, "aggregation") not in (None, mechanism) and "sigma" not in base["aggregation"]
+    if changed and mechanism in (AUTO, MECHANISMS.default):
         overrides = merge({"aggregation": {"sigma": AUTO}}, overrides)
     return base, overrides
 
 
 def _kind(values: dict[str, Any], name: str) -> Any:
-    """Return the kind that a section says it is of; None if it does not."""
+    """Return the type that a section names, or None."""
     section = values.get(name)
     return section.get(FAMILIES[name].key) if isinstance(section, dict) else None
 
 
 def _sums(mechanism: Any) -> bool:
-    """Return whether a mechanism releases sums."""
     return mechanism in MECHANISMS.names() and MECHANISMS.of(mechanism).reveals == "sums"
 
 
 def _choices(settings: type[Settings], key: str) -> tuple[object, ...]:
-    """Return what a setting is chosen from; nothing where it is no choice, or not known."""
+    """Return the choices of a Literal setting; empty for others."""
     field = settings.model_fields.get(key)
     return get_args(field.annotation) if field is not None and get_origin(field.annotation) is Literal else ()
 
 
-def _sentence(error: ValidationError) -> str:
-    """Turn pydantic's findings into sentences that name the key, the value and the remedy."""
-    return "\n".join(_about(finding) for finding in error.errors(include_url=False))
-
-
-def _about(finding: Any) -> str:
+def _message(finding: Any) -> str:
+    """Return an error message with key, value and remedy for one finding of pydantic."""
     path, section, kind = _place(finding["loc"])
     key, message = ".".join(path), finding["msg"].removeprefix("Value error, ")
     kinds = FAMILIES.get(path[0]) if path else None
@@ -217,11 +215,11 @@ def _about(finding: Any) -> str:
                 return (
                     f"{key}={finding['input']!r} has no meaning for {kinds.key}={kind}. Remove it; known here: {known}."
                 )
-            return f"{key}: there is no such parameter.{_meant(key, finding['input'])} Known here: {known}."
+            return f"{key} is not a setting.{_suggestion(key, finding['input'])} Known here: {known}."
         case "union_tag_invalid" if kinds is not None:
             chosen = finding["ctx"]["tag"]
             near = did_you_mean(str(chosen), kinds.names())
-            return f"{key}.{kinds.key}={chosen}: there is none of this name.{near} Known: {', '.join(kinds.names())}."
+            return f"{key}.{kinds.key}={chosen} does not exist.{near} Known: {', '.join(kinds.names())}."
         case "missing":
             needed = f": {kinds.key}={kind} needs it" if kinds is not None and kind else ""
             return f"{key} is missing{needed}. Set {key}."
@@ -232,8 +230,8 @@ def _about(finding: Any) -> str:
     return f"{key}={finding['input']!r}: {message[0].lower()}{message[1:]}."
 
 
-def _meant(key: str, value: Any) -> str:
-    """Ask whether a parameter of almost this name was meant, or those of its name in other sections."""
+def _suggestion(key: str, value: Any) -> str:
+    """Return "Did you mean" with settings of a similar name, or of this name in other sections."""
     key = next(iter(flat({key: value})))
     known: dict[str, str] = {}
     for setting in list_settings((Params,), FAMILIES):
@@ -242,26 +240,22 @@ def _meant(key: str, value: Any) -> str:
     elsewhere = [other for other in known if other.rpartition(".")[2] == last]
     if section and (near := did_you_mean(key, elsewhere)):
         return near
-    # The section `aggregation` sets the price of a release, so its setting comes first.
+    # aggregation has the cost of the release, so its setting comes first.
     elsewhere.sort(key=lambda other: not other.startswith("aggregation."))
-    said = [f"{other} ({_in_short(known[other])})" if len(elsewhere) > 1 else other for other in elsewhere[:4]]
-    return offered(said) or did_you_mean(key, known)
-
-
-def _in_short(meaning: str) -> str:
-    """Return the beginning of what a setting means, to stand in brackets."""
-    first = re.split(r"[.:;,(]", meaning, maxsplit=1)[0].strip()
-    return first[:1].lower() + first[1:]
+    if len(elsewhere) > 1:  # with the first clause of each description, to tell them apart
+        clauses = {other: re.split(r"[.:;,(]", known[other], maxsplit=1)[0].strip() for other in elsewhere}
+        elsewhere = [f"{other} ({clause[:1].lower()}{clause[1:]})" for other, clause in clauses.items()]
+    return offered(elsewhere[:4]) or did_you_mean(key, known)
 
 
 def _place(location: tuple[int | str, ...]) -> tuple[list[str], type[Settings], str | None]:
-    """Return the keys that lead to a finding, the section that the last is looked for in, and that section's kind."""
+    """Return the keys of a finding, the section of the last key, and the type of that section."""
     path: list[str] = []
     section: type[Settings] = Params
     inner: tuple[type[Settings], ...] = (Params,)
     kind = None
     for part in map(str, location):
-        if len(inner) > 1:  # which kind it is stands between the section and its key
+        if len(inner) > 1:  # pydantic inserts the type between the section and its key
             key = FAMILIES[path[0]].key
             kind, inner = part, tuple(own for own in inner if part in get_args(own.model_fields[key].annotation))
             continue
@@ -272,35 +266,68 @@ def _place(location: tuple[int | str, ...]) -> tuple[list[str], type[Settings], 
 
 
 def validate(values: dict[str, Any]) -> Params:
-    """Check a nested mapping and return it as `Params`.
+    """Return a nested mapping as validated parameters.
 
-    Raises SettingError naming every key that is unknown, of the wrong type or impossible, and what to do about it.
+    Raises:
+        SettingError: With every invalid key, its value and a remedy.
     """
     try:
         return Params.model_validate(values)
     except ValidationError as error:
-        raise SettingError(_sentence(error)) from error
+        raise SettingError("\n".join(map(_message, error.errors(include_url=False)))) from error
 
 
 def read_parameters(path: Path) -> Params:
-    """Read the parameters of a run. Raises SettingError for an invalid file."""
+    """Read the parameters of a run.
+
+    Raises:
+        SettingError: If the file is missing or invalid.
+    """
     return validate(read_yaml(path))
 
 
-def public_parameters(params: Params) -> dict[str, Any]:
-    """Return what anybody may read of a run's parameters, as JSON values: all but what names the site's files, machines
-    and data (`AtHome`), which is absent."""
-    return published(params.model_dump(mode="json"))
+def parse_assignment(*texts: str) -> dict[str, Any]:
+    """Return `--set` assignments `section.key=value` (value in YAML) as a nested mapping; later ones win.
+
+    >>> parse_assignment("aggregation.epsilon=2", "seed=3")
+    {'aggregation': {'epsilon': 2}, 'seed': 3}
+
+    Raises:
+        SettingError: If one has no key or no YAML value.
+    """
+    values: dict[str, Any] = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        parts = key.strip().split(".")
+        if not equals or not all(parts):
+            raise SettingError(f"--set {text}: write section.key=value, for example --set aggregation.epsilon=2.")
+        try:
+            nested: Any = yaml.load(value, Loader)
+        except (yaml.YAMLError, ValueError, RecursionError) as error:
+            raise SettingError(f"--set {text}: '{value}' is not a YAML value. Put it in quotes.") from error
+        if isinstance(nested, str) and re.fullmatch(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+", nested):
+            nested = float(nested)  # YAML 1.1 reads 1e-5 as text
+        for part in reversed(parts):
+            nested = {part: nested}
+        values = merge(values, nested)
+    return values
 
 
-def published(overrides: dict[str, Any], sections: tuple[type[Settings], ...] = (Params,)) -> dict[str, Any]:
-    """Return overrides of parameters without those that are `AtHome`."""
+def public_parameters(
+    values: Params | Mapping[str, Any], sections: tuple[type[Settings], ...] = (Params,)
+) -> dict[str, Any]:
+    """Return parameters without those that name files, hosts or data of the site (`AtHome`).
+
+    Args:
+        values: Parameters, or nested overrides as JSON values.
+        sections: Classes that declare the keys of `values`.
+    """
     kept = {}
-    for key, value in overrides.items():
+    for key, value in (values.model_dump(mode="json") if isinstance(values, Params) else values).items():
         fields = [section.model_fields[key] for section in sections if key in section.model_fields]
         marks = [mark for field in fields for mark in field.metadata if isinstance(mark, AtHome)]
         if not fields or any(value not in mark.unless for mark in marks):
             continue
         inner = tuple(section for field in fields for section in sections_of(field))
-        kept[key] = published(value, inner) if inner and isinstance(value, dict) else value
+        kept[key] = public_parameters(value, inner) if inner and isinstance(value, dict) else value
     return kept

@@ -1,12 +1,12 @@
-"""Presets and runs: which parameters a run name stands for.
+"""Presets and runs: the parameters of each run name.
 
-A preset is `experiments/NAME.yaml`: one line of `description` and what differs from the defaults; with `base: OTHER`,
-what differs from another preset. params.yaml is the preset of the default run, which it names (`run: NAME`); its
-sections in `SITE` hold for all runs of the project.
+A preset is `experiments/NAME.yaml`: a one-line `description` and the settings that differ from the defaults, or from
+another preset (`base: OTHER`). params.yaml is the preset of the default run, which it names (`run: NAME`); its sections
+in `SITE` apply to all runs of the project.
 
-A run is a preset, or a preset with overrides: then its name carries a digest of them, or is the one it was given
-(`--name`), and its overrides are kept in a git-ignored file beside the presets. A run's name is public, so a digest of
-overrides that name the site's files or account is keyed: a third party cannot test guesses against it.
+A run is a preset, or a preset with overrides, which are stored in a git-ignored file beside the presets. Its name is
+given (`--name`) or ends with a digest of the overrides. Run names are public, so the digest is keyed if the overrides
+name files or accounts of the site: third parties cannot test guesses against it.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from typing import Any
 import yaml
 from pydantic import BaseModel
 
-from tasks.config.automatic import take_out
-from tasks.config.params import AUTO, FAMILIES, Params, lay_over, published, validate
-from tasks.config.values import as_document, as_yaml, digest, flat, parse_assignment, parse_assignments, read_yaml
+from tasks.config.automatic import replace_auto
+from tasks.config.params import AUTO, FAMILIES, Params, merge_overrides, parse_assignment, public_parameters, validate
+from tasks.config.values import as_document, as_yaml, digest, flat, read_yaml
 from terrine.errors import SettingError, did_you_mean
 from terrine.files import write_text
 from terrine.privacy.ledger.site_key import keyed_digest, load_or_create_key
@@ -32,71 +32,73 @@ PRESETS = "experiments"
 NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,59}")
 DERIVED_NAME = re.compile(r"^(?P<preset>[a-z0-9][a-z0-9-]*)-(?P<digest>[0-9a-f]{8})$")
 SELECTED = Path(".dvc", "tmp", "terrine", "selected")
-"""The run that was selected last, and the default run at that time; DVC keeps git away from the folder."""
+"""File with the run selected last, and the default run at that time. git ignores the folder."""
 SITE = ("device", "ledger", "runner", "tracking")
-"""Sections of params.yaml that hold for all runs of the project."""
+"""Sections of params.yaml that apply to all runs of the project."""
 FOLDERS = ("ledger", "shared", "site", "source", "benchmarks")
-"""What lies in data/<zone>/ beside the folders of runs; no run has such a name."""
+"""Names in data/<zone>/ that are not runs."""
 GROUPS = {
-    "your-own-": "To start from, with data of your own",
+    "your-own-": "Templates for your own data",
     "terrine-": "Terrine's own",
     "pate-": "Scalable PATE",
     "diet-pate-": "DIET-PATE",
-    "prom-pate-": "Prom-PATE, and Transfer-PATE as its rival",
-    "transfer-pate-": "Prom-PATE, and Transfer-PATE as its rival",
-    "ttac-": "TTAC: parties whose data differ",
-    "diet-heterogeneous-": "TTAC: parties whose data differ",
+    "prom-pate-": "Prom-PATE and its baseline Transfer-PATE",
+    "transfer-pate-": "Prom-PATE and its baseline Transfer-PATE",
+    "ttac-": "TTAC: parties with different distributions",
+    "diet-heterogeneous-": "TTAC: parties with different distributions",
     "dpsd-": "DPSD and FedDPSD: transcription of a model",
     "feddpsd-": "DPSD and FedDPSD: transcription of a model",
 }
-"""What a preset is for, by how its name begins; any other is the user's."""
+"""Purpose of presets by the start of their names; all others belong to the user."""
 YOURS = "Your presets"
 
 
 @dataclass(frozen=True)
 class Preset:
-    """A named choice of parts, or, where it is made from another, a run."""
+    """Named settings that differ from the defaults.
+
+    Attributes:
+        name: Name of the preset or run.
+        description: One line.
+        overrides: Settings that differ from the defaults.
+        made_from: For a run with overrides, the preset that they override.
+    """
 
     name: str
     description: str
     overrides: dict[str, Any]
     made_from: str | None = None
-    """Of a run the preset that it is made from."""
-
-    @property
-    def group(self) -> str:
-        """Its purpose."""
-        return next((group for start, group in GROUPS.items() if self.name.startswith(start)), YOURS)
 
 
 def presets(root: Path) -> list[Preset]:
     """Return the presets of the project, without runs, by name."""
-    return [preset for preset in _all(root) if preset.made_from is None]
+    return [preset for preset in _read_all(root) if preset.made_from is None]
 
 
 def presets_by_group(root: Path) -> list[tuple[str, list[Preset]]]:
     """Return the presets by purpose, the user's own first."""
-    known = presets(root)
-    titles = dict.fromkeys([YOURS, *GROUPS.values()])
-    return [(title, [preset for preset in known if preset.group == title]) for title in titles]
+    groups: dict[str, list[Preset]] = {title: [] for title in [YOURS, *GROUPS.values()]}
+    for preset in presets(root):
+        groups[next((group for start, group in GROUPS.items() if preset.name.startswith(start)), YOURS)].append(preset)
+    return list(groups.items())
 
 
 def runs(root: Path) -> list[str]:
-    """Return the names of all runs that were named, derived or begun."""
-    begun = {path.parent.name for path in (root / "data" / "private").glob("*/parameters.yaml")}
-    return sorted(begun | {preset.name for preset in _all(root) if preset.made_from is not None})
+    """Return the names of all named, derived and started runs."""
+    started = {path.parent.name for path in (root / "data" / "private").glob("*/parameters.yaml")}
+    return sorted(started | {preset.name for preset in _read_all(root) if preset.made_from is not None})
 
 
-def not_begun(root: Path, name: str) -> str:
-    """Return the error message about a run that does not exist: known runs, and the command that makes it."""
+def explain_missing_run(root: Path, name: str) -> str:
+    """Return the error message for a run without artefacts: the command that makes it, and the existing runs."""
     known = [run for run in runs(root) if run != name]
-    begun = f" Runs here: {', '.join(known)}." if known else " There are no runs here yet."
+    existing = f" Existing runs: {', '.join(known)}." if known else " There are no runs yet."
     if parameter_file(root, name).is_file() and Path(name).name == name:
-        return f"Run {name} was not begun yet: terrine run --preset {name}.{begun}"
-    return f"There is no run '{name}'.{did_you_mean(name, known)}{begun}"
+        return f"Run {name} has not been started. Start it with: terrine run --preset {name}.{existing}"
+    return f"There is no run '{name}'.{did_you_mean(name, known)}{existing}"
 
 
-def _all(root: Path) -> list[Preset]:
+def _read_all(root: Path) -> list[Preset]:
     return [read_preset(root, name) for name in sorted(_names(root))]
 
 
@@ -106,13 +108,12 @@ def _names(root: Path) -> set[str]:
     return names | {default} if default is not None and is_default(root, default) else names
 
 
-_LONGEST = 255
-_NOT_KEPT: dict[Path, Preset] = {}
-"""What this process alone knows, by the file that there would be: runs that were named and not kept."""
+_UNSAVED: dict[Path, Preset] = {}
+"""Runs that exist only in this process, by the file that they would have."""
 
 
 def parameter_file(root: Path, name: str) -> Path:
-    """Return where the parameters of a preset or a run are, or would be."""
+    """Return the path of a preset's or a run's parameters, which may not exist."""
     path, default = root / PRESETS / f"{name}.yaml", root / "params.yaml"
     if _exists(path) or not default.is_file():
         return path
@@ -121,28 +122,33 @@ def parameter_file(root: Path, name: str) -> Path:
 
 
 def _exists(path: Path) -> bool:
-    # Asking for a longer name is an error.
-    return len(path.name.encode(errors="replace")) <= _LONGEST and path.is_file()
+    return len(path.name.encode(errors="replace")) <= 255 and path.is_file()  # is_file raises for longer names
 
 
 def is_default(root: Path, name: str) -> bool:
-    """Return whether params.yaml holds the parameters of this run."""
+    """Return whether params.yaml contains the parameters of this run."""
     return parameter_file(root, name) == root / "params.yaml"
 
 
 def read_preset(root: Path, name: str, above: tuple[str, ...] = ()) -> Preset:
-    """Read one preset or run, laid over the preset that it names as its `base`, if it does.
+    """Read a preset or run, merged with its `base` if it has one.
 
-    above: presets that rest on this one. Raises SettingError if there is none of this name.
+    Args:
+        root: Folder of the project.
+        name: Name of the preset or run.
+        above: Presets that are based on this one.
+
+    Raises:
+        SettingError: If it does not exist or is based on itself.
     """
     path = parameter_file(root, name)
-    if path in _NOT_KEPT and not path.is_file():
-        return _NOT_KEPT[path]
+    if path in _UNSAVED and not path.is_file():
+        return _UNSAVED[path]
     if not _exists(path) or Path(name).name != name:
         near = did_you_mean(name, sorted(_names(root)))
         raise SettingError(f"There is no preset '{name}'.{near} `terrine presets` lists them.")
     if name in FOLDERS:
-        raise SettingError(f"{path}: its run would lie in data/private/{name}, which is not for runs. Rename the file.")
+        raise SettingError(f"{path}: its run would be in data/private/{name}, which is reserved. Rename the file.")
     values = read_yaml(path)
     description, base = str(values.pop("description", "")).strip(), values.pop("base", None)
     if path == root / "params.yaml":
@@ -152,13 +158,13 @@ def read_preset(root: Path, name: str, above: tuple[str, ...] = ()) -> Preset:
     made_from = values.pop("preset", derived and derived["preset"])
     if base is not None:
         if base in (name, *above):
-            raise SettingError(f"{path}: base is {base}, which rests on {name} itself. Name another preset, or none.")
-        values = lay_over(read_preset(root, str(base), (*above, name)).overrides, values)
+            raise SettingError(f"{path}: base={base} is based on {name} itself. Name another preset, or none.")
+        values = merge_overrides(read_preset(root, str(base), (*above, name)).overrides, values)
     return Preset(name, description, values, made_from)
 
 
 def named_run(root: Path) -> str:
-    """Return the run that params.yaml names."""
+    """Return the run named in params.yaml."""
     name = read_yaml(root / "params.yaml").get("run")
     if not isinstance(name, str) or not name:
         raise SettingError("params.yaml: run is missing. Name a preset there, for example run: terrine-digits.")
@@ -166,21 +172,22 @@ def named_run(root: Path) -> str:
 
 
 def selected_run(root: Path) -> str:
-    """Return the run that was selected last, or the one that params.yaml names, whichever is the later choice."""
+    """Return the run selected last, or the one in params.yaml if that was changed since."""
     path, named = root / SELECTED, named_run(root)
     chosen, _, instead_of = path.read_text(encoding="utf-8").partition(" ") if path.is_file() else ("", "", "")
     return chosen if instead_of == named else named
 
 
 def select(root: Path, run: str) -> None:
-    """Make this run the one that later commands mean if they name none. No file of the project is changed."""
+    """Make this run the default of later commands. No file of the project is changed."""
     write_text(root / SELECTED, f"{run} {named_run(root)}")
 
 
-def of_the_project(root: Path) -> dict[str, Any]:
-    """Return what params.yaml sets for every run.
+def project_settings(root: Path) -> dict[str, Any]:
+    """Return the settings in params.yaml that apply to every run.
 
-    Raises SettingError if it has parameters of a run that has a file of its own: one of the two would be ignored.
+    Raises:
+        SettingError: If params.yaml and a preset both contain parameters of the default run.
     """
     values = read_yaml(root / "params.yaml")
     own = sorted(values.keys() - {"run", "description", *SITE})
@@ -190,13 +197,13 @@ def of_the_project(root: Path) -> dict[str, Any]:
             f"params.yaml and {PRESETS}/{path.name} both set parameters of the run {path.stem} ({', '.join(own)}). In "
             f"params.yaml, leave only run, {', '.join(SITE)}; or remove {PRESETS}/{path.name}."
         )
-    return lay_over({}, {name: values[name] for name in SITE if name in values})
+    return merge_overrides({}, {name: values[name] for name in SITE if name in values})
 
 
 def _without_defaults(values: dict[str, Any]) -> dict[str, Any]:
-    """Return complete parameters without settings that have their defaults or that only other kinds have."""
-    values = lay_over({}, lay_over(values, {}))
-    params = validate(take_out(values)[0])
+    """Return complete parameters without default values and settings of other types."""
+    values = merge_overrides({}, merge_overrides(values, {}))
+    params = validate(replace_auto(values)[0])
     kept: dict[str, Any] = {}
     for name, value in values.items():
         section = getattr(params, name)
@@ -205,20 +212,20 @@ def _without_defaults(values: dict[str, Any]) -> dict[str, Any]:
             continue
         family = FAMILIES.get(name)
         kinds = {family.key} if family is not None and value.get(family.key) != family.default else set()
-        said = section.model_dump(mode="json", exclude_defaults=True).keys()
+        changed = section.model_dump(mode="json", exclude_defaults=True).keys()
         fields = type(section).model_fields
         own = {
             key: each
             for key, each in value.items()
-            if each == AUTO or key in kinds or (key in said and each != fields[key].default)
+            if each == AUTO or key in kinds or (key in changed and each != fields[key].default)
         }
         kept |= {name: own} if own else {}
     return kept
 
 
 def complete(root: Path, name: str) -> str:
-    """Return a params.yaml with all parameters of a run, `auto` included."""
-    taken, automatic = take_out(values_of(root, name))
+    """Return a params.yaml with all parameters of a run, including `auto`."""
+    taken, automatic = replace_auto(load_values(root, name))
     values = validate(taken).model_dump(mode="json")
     for section, key in automatic:
         values[section][key] = AUTO
@@ -228,31 +235,31 @@ def complete(root: Path, name: str) -> str:
     return as_document({"run": name, "description": read_preset(root, name).description, **values})
 
 
-def values_of(root: Path, name: str, *overrides: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings of a run that differ from the defaults, with more overrides merged in turn."""
-    values = of_the_project(root)
+def load_values(root: Path, name: str, *overrides: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings of a run that differ from the defaults, merged with more overrides in order."""
+    values = project_settings(root)
     for each in (read_preset(root, name).overrides, *overrides):
-        values = lay_over(values, each)
+        values = merge_overrides(values, each)
     return values
 
 
 def resolve(root: Path, name: str) -> Params:
-    """Return the parameters of a run: params.yaml with its preset's (and derived) overrides, checked.
-
-    A stand-in has the place of what is `auto`; `tasks.runtime.parameters.settled` chooses it.
-    """
-    values = values_of(root, name)
+    """Return the validated parameters of a run, with stand-ins for `auto` (see `tasks.runtime.parameters`)."""
+    values = load_values(root, name)
     try:
-        return validate(take_out(values)[0])
+        return validate(replace_auto(values)[0])
     except SettingError as error:
         raise SettingError(f"Run {name}:\n{error}") from error
 
 
 def derive(root: Path, preset: str, assignments: list[str], *, keeps: bool = True) -> str:
-    """Return the name of the run that is `preset` with `--set` assignments; without assignments, the preset itself.
+    """Return the name of the run that is `preset` with `--set` assignments, after validating its parameters.
 
-    The parameters are checked first. If `keeps`, the overrides are written to a file; otherwise only this process can
-    resolve the run.
+    Args:
+        root: Folder of the project.
+        preset: Name of a preset or run. Returned unchanged if there are no assignments.
+        assignments: `section.key=value` each.
+        keeps: Write the overrides to a file. Otherwise only this process can resolve the run.
     """
     if not assignments:
         resolve(root, preset)
@@ -260,28 +267,28 @@ def derive(root: Path, preset: str, assignments: list[str], *, keeps: bool = Tru
     chosen = read_preset(root, preset)
     overrides, params = with_assignments(root, chosen, assignments)
     start = chosen.made_from or preset
-    if published(overrides) == overrides:
+    if public_parameters(overrides) == overrides:
         own = digest(overrides, 8)
-    else:  # keyed: at this site only
+    else:
         key = load_or_create_key(root / params.ledger.key)
         own = keyed_digest(key, "terrine run name", digest(overrides, 64).encode())[:8]
     name = f"{start}-{own}"
     if keeps:
-        keep(root, name, start, overrides)
+        save_overrides(root, name, start, overrides)
     else:
-        _NOT_KEPT[parameter_file(root, name)] = Preset(name, "", overrides, start)
+        _UNSAVED[parameter_file(root, name)] = Preset(name, "", overrides, start)
     return name
 
 
 def with_assignments(root: Path, preset: Preset, assignments: list[str]) -> tuple[dict[str, Any], Params]:
     """Return the overrides of a preset or run merged with `--set` assignments, and the resulting parameters."""
-    overrides = lay_over(preset.overrides, parse_assignments(assignments))
-    return overrides, validate(take_out(lay_over(of_the_project(root), overrides))[0])
+    overrides = merge_overrides(preset.overrides, parse_assignment(*assignments))
+    return overrides, validate(replace_auto(merge_overrides(project_settings(root), overrides))[0])
 
 
-def keep(root: Path, name: str, preset: str, overrides: dict[str, Any]) -> None:
-    """Write the overrides of a run to its file next to the presets."""
-    shown = ", ".join(map(shown_assignment, changes(root, preset, overrides)))
+def save_overrides(root: Path, name: str, preset: str, overrides: dict[str, Any]) -> None:
+    """Write the overrides of a run to its file beside the presets."""
+    shown = ", ".join(map(redact_override, changes(root, preset, overrides)))
     values = {"description": f"{preset} with {shown}" if shown else preset, **overrides}
     if not DERIVED_NAME.match(name):
         values["preset"] = preset
@@ -293,24 +300,24 @@ def keep(root: Path, name: str, preset: str, overrides: dict[str, Any]) -> None:
 
 def changes(root: Path, preset: str, overrides: dict[str, Any]) -> list[str]:
     """Return the `--set` assignments that turn a preset into these overrides."""
-    # As `--set` takes them: weights of sources are one value (see `tasks.config.values.merge`).
     base, own = flat(read_preset(root, preset).overrides, whole="sources"), flat(overrides, whole="sources")
     return [f"{key}={as_yaml(value)}" for key, value in own.items() if key not in base or base[key] != value]
 
 
-def shown_assignment(text: str) -> str:
-    """Return a `--set` assignment for publication: without its value if that names the site's files, hosts or data."""
+def redact_override(text: str) -> str:
+    """Return a `--set` assignment for publication: without values that name files, hosts or data of the site."""
     try:
         values = parse_assignment(text)
     except SettingError:
-        return text.partition("=")[0]  # refused elsewhere
-    return text if published(values) == values else text.partition("=")[0]
+        return text.partition("=")[0]  # reported elsewhere
+    return text if public_parameters(values) == values else text.partition("=")[0]
 
 
 def project_root() -> Path:
-    """Return the folder of the project: TERRINE_ROOT, else the nearest folder upwards that holds dvc.yaml.
+    """Return TERRINE_ROOT, or the nearest folder upwards with params.yaml and dvc.yaml.
 
-    Raises SettingError when there is none.
+    Raises:
+        SettingError: If there is none.
     """
     if given := os.environ.get("TERRINE_ROOT"):
         return Path(given).resolve()
@@ -319,15 +326,18 @@ def project_root() -> Path:
         if (folder / "dvc.yaml").is_file() and (folder / "params.yaml").is_file():
             return folder
     raise SettingError(
-        f"{here} is not inside a Terrine project (no params.yaml and dvc.yaml here or above). Make one: "
+        f"{here} is not inside a Terrine project (no params.yaml and dvc.yaml here or above). Create one: "
         "terrine init FOLDER"
     )
 
 
 def reproduce_command(root: Path, run: str, *, local: bool) -> str:
-    """Return the command that makes a run: its preset, the name it was given, and what was set differently.
+    """Return the command that makes a run: its preset, name and overrides.
 
-    local: whether it may name the site's own files and accounts.
+    Args:
+        root: Folder of the project.
+        run: Name of the run.
+        local: Include files, hosts and accounts of the site.
     """
     made = read_preset(root, run)
     if made.made_from is None:
@@ -335,6 +345,6 @@ def reproduce_command(root: Path, run: str, *, local: bool) -> str:
     words = ["terrine", "run", "--preset", made.made_from]
     if not DERIVED_NAME.match(run):
         words += ["--name", run]
-    for change in changes(root, made.made_from, made.overrides if local else published(made.overrides)):
+    for change in changes(root, made.made_from, made.overrides if local else public_parameters(made.overrides)):
         words += ["--set", change]
     return shlex.join(words)

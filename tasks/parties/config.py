@@ -12,7 +12,7 @@ from typing import Any, Literal
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from pydantic import Field, ValidationError, model_validator
 
-from tasks.config.privacy import Privacy
+from tasks.config.sections import Privacy
 from tasks.config.values import read_yaml
 from tasks.parties.keys import own_key, public_text
 from tasks.parties.terms import Role, Terms, sentence_of

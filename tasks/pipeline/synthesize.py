@@ -20,7 +20,7 @@ import numpy as np
 
 from tasks.artefacts.images import POOL, PUBLIC_ROWS, pool_order
 from tasks.artefacts.records import load_dataset
-from tasks.config.other_sections import Images
+from tasks.config.sections import Images
 from tasks.config.values import digest
 from tasks.runtime.accounts import people_in, publish
 from tasks.runtime.locks import locked

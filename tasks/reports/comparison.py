@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from tasks.config.params import FAMILIES, Params, published
+from tasks.config.params import FAMILIES, Params, public_parameters
 from tasks.config.values import flat
 from tasks.reports.accuracy import released_accuracy
 from tasks.reports.statement_page import read_statement
@@ -65,7 +65,7 @@ def own_settings(params: Params) -> dict[str, Any]:
         kind = getattr(getattr(params, name), kinds.key)
         if kind != kinds.default:  # each kind's class has its own name for a default
             values[name] = {kinds.key: kind, **values.get(name, {})}
-    return flat({name: value for name, value in published(values).items() if name not in HIDDEN})
+    return flat({name: value for name, value in public_parameters(values).items() if name not in HIDDEN})
 
 
 def compared(root: Path, names: Sequence[str] | None = None) -> list[Compared]:

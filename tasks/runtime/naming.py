@@ -18,12 +18,12 @@ from tasks.config.presets import (
     PRESETS,
     Preset,
     changes,
-    keep,
-    not_begun,
+    explain_missing_run,
     parameter_file,
     read_preset,
     resolve,
     runs,
+    save_overrides,
     with_assignments,
 )
 from tasks.config.values import flat
@@ -59,7 +59,7 @@ def name_run(root: Path, name: str, preset: str | None, assignments: list[str]) 
     overrides, params = with_assignments(root, start, assignments)
     if overrides != run.overrides:
         _check_release(root, run, start, overrides, params)
-        keep(root, name, run.made_from, overrides)
+        save_overrides(root, name, run.made_from, overrides)
     return name
 
 
@@ -89,7 +89,7 @@ def _check_form(name: str) -> None:
 def _begin(root: Path, name: str, preset: str | None, assignments: list[str]) -> str:
     if preset is None:
         begin = typed(["terrine", "run", "--preset", "your-own-images", "--name", name])
-        raise SettingError(f"{not_begun(root, name)} To begin it, name a preset:\n{begin}")
+        raise SettingError(f"{explain_missing_run(root, name)} To begin it, name a preset:\n{begin}")
     start = read_preset(root, preset)
     overrides, _ = with_assignments(root, start, assignments)
     ignored = root / PRESETS / ".gitignore"
@@ -97,7 +97,7 @@ def _begin(root: Path, name: str, preset: str | None, assignments: list[str]) ->
         text = ignored.read_text(encoding="utf-8") if ignored.is_file() else IGNORED
         if f"\n{name}.yaml\n" not in text:
             write_text(ignored, f"{text}{name}.yaml\n")
-    keep(root, name, _origin(start), overrides)
+    save_overrides(root, name, _origin(start), overrides)
     return name
 
 

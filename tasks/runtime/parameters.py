@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from tasks.config.automatic import take_out
+from tasks.config.automatic import replace_auto
 from tasks.config.params import Params, public_parameters, validate
-from tasks.config.presets import values_of
+from tasks.config.presets import load_values
 from tasks.config.values import as_document, as_yaml, digest
 from tasks.runtime.accounts import ledger_account, ledger_before, people_in, release_at_price
 from tasks.runtime.release_identity import PLACES
@@ -82,7 +82,7 @@ def write_parameters(root: Path, name: str) -> Run:
     write_text(run.folders.parameters, as_yaml(run.params.model_dump(mode="json")))
     write_text(run.folders.public_parameters, as_yaml(public_parameters(run.params)))
     chosen: dict[str, dict[str, Any]] = {section: {} for section in AUTOMATIC.values()}
-    for section, key in take_out(values_of(root, name))[1]:
+    for section, key in replace_auto(load_values(root, name))[1]:
         chosen[section][key] = getattr(getattr(run.params, section), key)
     if said.counted:
         chosen["privacy"] = {"units": said.units, "counted": said.counted}
@@ -99,8 +99,8 @@ def settled(root: Path, name: str, survey: Survey | None = None) -> Params:
     known = settled_before(root, name)
     if known is not None:
         return known
-    values = values_of(root, name)
-    taken, automatic = take_out(values)
+    values = load_values(root, name)
+    taken, automatic = replace_auto(values)
     run = Run(root, name, validate(taken))
     chosen = _choose(run, automatic, survey or surveyed(run))
     write_json(run.folders.private / FILE, {"made_of": _made_of(values), "chosen": chosen})
@@ -109,8 +109,8 @@ def settled(root: Path, name: str, survey: Survey | None = None) -> Params:
 
 def settled_before(root: Path, name: str) -> Params | None:
     """Return what `settled` does where nothing is `auto`, or it was chosen before; else None, and nothing is done."""
-    values = values_of(root, name)
-    taken, automatic = take_out(values)
+    values = load_values(root, name)
+    taken, automatic = replace_auto(values)
     if not automatic:
         return validate(taken)
     file = Folders(root, name).private / FILE
@@ -147,7 +147,7 @@ def foreseen(root: Path, name: str, survey: Survey) -> Params:
 
     For the operator's eyes alone (`as_planned`). Raises SettingError where no choice would be of use.
     """
-    taken, automatic = take_out(values_of(root, name))
+    taken, automatic = replace_auto(load_values(root, name))
     run = Run(root, name, validate(taken))
     _useful_plan(run, automatic, survey)
     return as_planned(run, automatic, survey).params

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tasks.config.params import Params, read_parameters
-from tasks.config.presets import not_begun, project_root, selected_run
+from tasks.config.presets import explain_missing_run, project_root, selected_run
 from tasks.runtime.store import Folders
 from terrine.errors import ArtefactError, SettingError
 
@@ -52,7 +52,7 @@ def open_run(root: Path, name: str) -> Run:
     """
     path = Folders(root, name).parameters
     if not path.is_file():
-        raise ArtefactError(not_begun(root, name))
+        raise ArtefactError(explain_missing_run(root, name))
     return Run(root, name, read_parameters(path))
 
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tasks.artefacts.records import load_dataset
-from tasks.config.automatic import take_out
-from tasks.config.presets import resolve, values_of
+from tasks.config.automatic import replace_auto
+from tasks.config.presets import load_values, resolve
 from tasks.pipeline.data_remarks import RARE, Remarks, listed, remarks_on
 from tasks.pipeline.dataset import files_changed
 from tasks.pipeline.figures.released_accuracy import check_use
@@ -115,8 +115,8 @@ def look_at(root: Path, name: str) -> Finding:
     Raises InputError for data that cannot be used, SettingError for impossible settings, LedgerError for a ledger that
     cannot be read.
     """
-    values = values_of(root, name)
-    _, automatic = take_out(values)
+    values = load_values(root, name)
+    _, automatic = replace_auto(values)
     run = Run(root, name, settled_before(root, name) or resolve(root, name))
     survey = surveyed(run)
     found = Finding(run=run, survey=survey, automatic=[".".join(key) for key in automatic])

@@ -56,7 +56,7 @@ def _of_the_project() -> Run:
     return Run(root, name, resolve(root, name))
 
 
-def said_by_witness(line_or_file: str) -> str:
+def read_witness(line_or_file: str) -> str:
     """Return lines of a witness that were given as such, or as the file that they are in."""
     path = Path(line_or_file)
     return path.read_text(encoding="utf-8") if len(line_or_file) < 200 and path.is_file() else line_or_file

@@ -18,7 +18,7 @@ from typing import Any, Literal
 import yaml
 
 from tasks.config.params import Params
-from tasks.config.presets import derive, resolve, shown_assignment
+from tasks.config.presets import derive, redact_override, resolve
 from tasks.config.values import digest
 from tasks.pipeline.mlflow_logging import log_run
 from tasks.pipeline.mlflow_runs import attempt, open_experiment
@@ -314,7 +314,7 @@ def _for_the_log(result: dict[str, Any], *, private_figures: bool) -> dict[str, 
     rows = []
     for row in result["candidates"]:
         settings = {
-            key: value if "=" in shown_assignment(f"{key}={value}") else "not logged"
+            key: value if "=" in redact_override(f"{key}={value}") else "not logged"
             for key, value in row["settings"].items()
         }
         if private_figures or row["failed"] is None:

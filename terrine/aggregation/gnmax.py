@@ -39,6 +39,10 @@ from terrine.privacy.accounting.gaussian import GaussianFilter
 from terrine.privacy.noise import NoiseSource
 from terrine.settings import Automatic, Field, Unit
 
+DEFAULT_SIGMA = 27.0
+"""Noise of the default settings, in votes: about 1,000 answers at ε = 8. The stand-in for `auto` (100) only has to be
+affordable under small budgets."""
+
 
 class GaussianHistogram(Mechanism):
     """n + N(0, sigma² I) for every query: μ² = 2/sigma² an answer, known before any query is asked."""

@@ -248,11 +248,11 @@ def forked(work: Callable[[], None]) -> int:
 
 def set_small(project: Path, **sections: dict) -> None:
     """Change sections of the small preset."""
-    from tasks.config.params import lay_over
+    from tasks.config.params import merge_overrides
     from tasks.config.presets import read_preset
 
     known = dict(read_preset(project, "small").overrides)
     if "name" in sections.get("data", {}):  # what params.yaml says about the data before does not hold for others
         known["data"] = {key: value for key, value in known["data"].items() if key != "public_benchmark"}
         known["tracking"] = {key: value for key, value in known["tracking"].items() if key != "private_metrics"}
-    set_default(project, "small", lay_over(known, sections))
+    set_default(project, "small", merge_overrides(known, sections))

@@ -6,8 +6,8 @@ import cloudpickle
 import pytest
 
 from flows.execution import Executor, executor
-from tasks.config.other_sections import Runner
 from tasks.config.params import validate
+from tasks.config.sections import Runner
 from tasks.runtime.run import Run
 from tasks.runtime.step import step
 from terrine.errors import InputError

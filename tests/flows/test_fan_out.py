@@ -19,8 +19,8 @@ from flows.pipeline import stage_flow
 from flows.runners import local_cluster
 from flows.stages import carry_out, run_stage, run_through
 from tasks.artefacts.teachers import work_folder
-from tasks.config.other_sections import Runner
 from tasks.config.presets import read_preset
+from tasks.config.sections import Runner
 from tasks.pipeline import teach
 from tasks.pipeline.graph import MAIN
 from tasks.pipeline.teach import groups

@@ -7,8 +7,8 @@ import pytest
 
 from flows.execution import Executor, executor
 from flows.runners import cuda_devices, device_of_part, enter_worker, local_cluster, task_runner, worker_environments
-from tasks.config.other_sections import Runner
 from tasks.config.params import validate
+from tasks.config.sections import Runner
 from tasks.runtime.run import Run
 from terrine.errors import SettingError
 from terrine.ports import free_ports

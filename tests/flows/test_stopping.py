@@ -64,7 +64,7 @@ os.environ |= {"PREFECT_LOGGING_LEVEL": "CRITICAL"}
 from prefect import flow
 from flows.execution import executor
 from flows.stopping import stoppable
-from tasks.config.other_sections import Runner
+from tasks.config.sections import Runner
 from tasks.runtime.step import step
 @step("hang")
 def hang():

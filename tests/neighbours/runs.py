@@ -11,7 +11,7 @@ import numpy as np
 from flows.stages import run_through
 from tasks.artefacts.records import read_assignment, read_dataset
 from tasks.artefacts.teachers import read_states, read_votes, voters
-from tasks.config.params import lay_over, validate
+from tasks.config.params import merge_overrides, validate
 from tasks.runtime.run import SPLIT_SEED, Run
 from terrine.data.units import name_codes, place_codes, shares
 from tests.neighbours.formats import Format
@@ -62,7 +62,7 @@ def settle(root: Path, form: Format, world: World, **sections: Any) -> Run:
     shutil.rmtree(root, ignore_errors=True)
     root.mkdir(parents=True)
     form.write(root, world)
-    values = lay_over(lay_over(lay_over(VALUES, {"data": form.data}), form.overrides), sections)
+    values = merge_overrides(merge_overrides(merge_overrides(VALUES, {"data": form.data}), form.overrides), sections)
     return Run(root, "harness", validate(values))
 
 

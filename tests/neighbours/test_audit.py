@@ -16,7 +16,7 @@ from tasks.artefacts.records import read_dataset
 from tasks.artefacts.teachers import read_votes
 from tasks.auditing.neighbours import audit_neighbours, neighbour
 from tasks.auditing.shadow_runs import units_of
-from tasks.config.params import lay_over, validate
+from tasks.config.params import merge_overrides, validate
 from tasks.runtime.run import Run
 from tasks.runtime.store import write_text
 from terrine.errors import SettingError
@@ -39,7 +39,7 @@ def prepared(tmp_path_factory):
 
 def with_sections(run: Run, **sections) -> Run:
     """Return the same run with other settings of its teachers."""
-    return Run(run.root, run.name, validate(lay_over(run.params.model_dump(mode="json"), sections)))
+    return Run(run.root, run.name, validate(merge_overrides(run.params.model_dump(mode="json"), sections)))
 
 
 @pytest.mark.parametrize("unit", ["record", "group"])

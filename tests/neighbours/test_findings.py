@@ -9,7 +9,7 @@ import pytest
 from flows.stages import run_through
 from tasks.artefacts.records import read_assignment, read_dataset
 from tasks.artefacts.teachers import read_votes
-from tasks.config.params import lay_over, validate
+from tasks.config.params import merge_overrides, validate
 from tasks.pipeline.sums import records_of
 from tasks.runtime.run import Run
 from terrine.aggregation.gradient_rounds import JOINT
@@ -37,8 +37,8 @@ def run_of(root: Path, step: str | None, **sections: Any) -> Run:
     elif step == "removed":
         images, labels = np.delete(images, 79, axis=0), np.delete(labels, 79, axis=0)
     write(root / "drawn.npz", images, labels, test=20)
-    values = lay_over(VALUES, {"partition": {"teachers": 8}, "queries": {"count": 40, "batch": 20}})
-    return Run(root, "drawn", validate(lay_over(values, sections)))
+    values = merge_overrides(VALUES, {"partition": {"teachers": 8}, "queries": {"count": 40, "batch": 20}})
+    return Run(root, "drawn", validate(merge_overrides(values, sections)))
 
 
 @pytest.mark.parametrize("bound", [None, 1])

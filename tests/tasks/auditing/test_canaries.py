@@ -14,7 +14,7 @@ from tasks.artefacts.records import read_assignment, read_dataset
 from tasks.artefacts.teachers import read_votes
 from tasks.auditing import canaries
 from tasks.auditing.canaries import audit_canaries
-from tasks.config.params import lay_over, validate
+from tasks.config.params import merge_overrides, validate
 from tasks.pipeline import dataset, vote
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_json
@@ -57,7 +57,7 @@ def summed(root, name):
     """A run that sums records, with its release."""
     base = {section: values for section, values in VALUES.items() if section != "aggregation"}
     base |= {"aggregation": {"epsilon": 2, "noise": "replay"}, "student": {"kind": "sums"}}
-    run = Run(root, "sums", validate(lay_over(base, SUMS[name])))
+    run = Run(root, "sums", validate(merge_overrides(base, SUMS[name])))
     run_through(run, "dataset", "aggregate")
     return run
 
@@ -72,7 +72,7 @@ def made(tmp_path_factory):
 
 def with_answers(run, mechanism, **settings):
     values = {"mechanism": mechanism} | ANSWERS[mechanism] | settings
-    return replace(run, params=validate(lay_over(VALUES, {"aggregation": values})))
+    return replace(run, params=validate(merge_overrides(VALUES, {"aggregation": values})))
 
 
 def contents(folder):

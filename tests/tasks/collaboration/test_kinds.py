@@ -11,7 +11,7 @@ from tasks.artefacts.records import read_assignment, read_dataset
 from tasks.collaboration.accept import accept, candidate
 from tasks.collaboration.local_training import given_by, own_params, prepared, run_of
 from tasks.collaboration.student_training import learn
-from tasks.config.params import lay_over, validate
+from tasks.config.params import merge_overrides, validate
 from tasks.parties.answers import read_arrays, stored_answers
 from tasks.parties.config import read_party
 from tasks.parties.terms import checked
@@ -165,7 +165,7 @@ def test_teachers_of_every_kind_go_from_the_proposal_to_a_student(kind, agreed, 
     assert len(np.unique(votes)) > 2
     # The price is that of a run in one place.
     local = validate(
-        lay_over(
+        merge_overrides(
             {
                 "data": {"public_benchmark": True, "name": "digits", "size": 8},
                 "partition": {"teachers": terms.total},

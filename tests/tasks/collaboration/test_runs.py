@@ -17,7 +17,7 @@ from tasks.collaboration import finish
 from tasks.collaboration.finish import PUBLIC, finish_student, finish_teacher
 from tasks.collaboration.local_training import own_records, prepared, votes_of
 from tasks.collaboration.student_training import learn
-from tasks.config.params import lay_over, validate
+from tasks.config.params import merge_overrides, validate
 from tasks.parties.accuracy_terms import AccuracyTerms
 from tasks.parties.answers import stored_answers, write_answers
 from tasks.parties.config import OwnTeachers, PartyConfig, read_party
@@ -63,7 +63,7 @@ DIGITS = [str(digit) for digit in range(10)]
 
 
 def run_with(root, name="small", **sections):
-    return Run(root, name, validate(lay_over(VALUES, sections)))
+    return Run(root, name, validate(merge_overrides(VALUES, sections)))
 
 
 def in_process(monkeypatch):
@@ -154,7 +154,7 @@ def test_five_parties_sum_what_one_place_sums_with_the_same_noise_to_the_bit(mec
     in_process(monkeypatch)
     released, statements, before = [], [], None
     for where in ("parties", "local", "parties"):
-        run = run_with(dealt, **lay_over(mechanism, {"aggregation": {"where": where}}))
+        run = run_with(dealt, **merge_overrides(mechanism, {"aggregation": {"where": where}}))
         ledger, account = aggregate.open_account(run)
         before = len(ledger.events(account)) if before is None else before
         aggregate.release_answers.fn(run)
@@ -176,7 +176,7 @@ def test_five_parties_sum_what_one_place_sums_with_the_same_noise_to_the_bit(mec
 
 
 def test_a_party_with_its_own_data_sums_what_a_run_on_that_data_does(dealt, tmp_path):
-    run = run_with(dealt, **lay_over(SUMS, {"aggregation": {"where": "parties"}}))
+    run = run_with(dealt, **merge_overrides(SUMS, {"aggregation": {"where": "parties"}}))
     terms = trial_terms(run, DIGITS, "")
     params = {"data": run.params.data.model_dump(mode="json"), "partition": {"teachers": 20}}
     own = OwnTeachers(params=params, images=run.folders.images, backbone=run.folders.backbone, work=tmp_path)
@@ -202,7 +202,7 @@ def test_a_student_party_makes_the_student_that_a_run_makes_with_its_public_stat
 ):
     root, sections = request.getfixturevalue(name), {"voted": {}, "dealt": GRADIENTS}[name]
     in_process(monkeypatch)
-    run = run_with(root, **lay_over(sections, {"aggregation": {"where": "parties"}}))
+    run = run_with(root, **merge_overrides(sections, {"aggregation": {"where": "parties"}}))
     aggregate.release_answers.fn(run)
     student.train_student.fn(run)
     terms = trial_terms(run, DIGITS, identity_in_ledger(run, "answers"))
@@ -273,7 +273,7 @@ def test_of_somebody_at_several_parties_the_budget_pays_for_the_more(settings, o
 
 @pytest.mark.parametrize("overlap", [1, 2])
 def test_of_somebody_at_several_parties_sums_have_the_more_noise_at_the_same_price(overlap, dealt):
-    run = run_with(dealt, **lay_over(GRADIENTS, {"aggregation": {"where": "parties"}}))
+    run = run_with(dealt, **merge_overrides(GRADIENTS, {"aggregation": {"where": "parties"}}))
     alone, terms = (made(agreed(run, {"a": 1, "b": 2}, class_names=DIGITS, overlap=k)) for k in (1, overlap))
     assert price(terms.event(), terms.delta) == pytest.approx(terms.epsilon, rel=1e-6)
     assert price(terms.event(), terms.delta) <= terms.epsilon

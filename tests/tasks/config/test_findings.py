@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tasks.config.params import Params, lay_over, validate
+from tasks.config.params import Params, merge_overrides, validate
 from tasks.runtime.release_identity import release_digest
 from tasks.runtime.releases import worst_cases
 from terrine.data.findings import MEANT_FOR_CLASSES
@@ -44,7 +44,7 @@ OTHER: dict[str, dict[str, Any]] = {
 
 
 def with_findings(**sections: Any) -> Params:
-    return validate(lay_over(VALUES, sections))
+    return validate(merge_overrides(VALUES, sections))
 
 
 @pytest.mark.parametrize("key", MEANT_FOR_CLASSES)

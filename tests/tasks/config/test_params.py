@@ -7,10 +7,9 @@ from typing import get_args
 import pytest
 import yaml
 
-from tasks.config.other_sections import Queries
-from tasks.config.params import Params, lay_over, public_parameters, validate
-from tasks.config.privacy import LedgerSettings
-from tasks.config.values import digest, flat, merge, parse_assignment, read_yaml
+from tasks.config.params import Params, merge_overrides, parse_assignment, public_parameters, validate
+from tasks.config.sections import LedgerSettings, Queries
+from tasks.config.values import digest, flat, merge, read_yaml
 from terrine.errors import SettingError
 from terrine.settings import AtHome, sections_of
 from terrine.students.selection import RULES
@@ -20,7 +19,7 @@ GOOD = {"aggregation": {"mechanism": "histogram", "sigma": 20}}
 
 
 def with_(**sections):
-    return lay_over(GOOD, sections)
+    return merge_overrides(GOOD, sections)
 
 
 def test_the_projects_own_parameters_are_valid(pytestconfig):
@@ -197,7 +196,7 @@ def test_equal_parameters_have_equal_digests():
 def test_a_file_that_is_no_mapping_is_refused(tmp_path):
     path = tmp_path / "params.yaml"
     path.write_text("- 1\n")
-    with pytest.raises(SettingError, match="must hold a mapping"):
+    with pytest.raises(SettingError, match="must contain a mapping"):
         read_yaml(path)
     path.write_text("a: [")
     with pytest.raises(SettingError, match="cannot be read as YAML"):
@@ -210,4 +209,4 @@ def test_rows_alone_are_not_protected_where_whose_they_are_decides_what_is_publi
     of_people = with_(data=table, backbone={"kind": "columns"}, ledger={"account": "rows", "epsilon": 8})
     with pytest.raises(SettingError, match=r"could be published. Set privacy\.unit=group"):
         validate(of_people)
-    validate(lay_over(of_people, {"privacy": {"unit": "group"}}))
+    validate(merge_overrides(of_people, {"privacy": {"unit": "group"}}))

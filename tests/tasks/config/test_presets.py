@@ -87,12 +87,12 @@ def test_an_unknown_preset_is_refused_and_asked_about(project, name, said):
 @pytest.mark.parametrize(
     ("assignment", "said"),
     [
-        ("sigma=5", "Did you mean aggregation.sigma (standard deviation of the noise on every count) or"),
+        ("sigma=5", "Did you mean aggregation.sigma (standard deviation of the noise on each count) or"),
         (
             "epsilon=4",
-            "Did you mean aggregation.epsilon (budget of the run), evaluation.epsilon (ε of releasing the "
+            "Did you mean aggregation.epsilon (ε of the run), evaluation.epsilon (ε of releasing the "
             "accuracy with noise), ledger.epsilon (budget of the account over all runs) or transcription.epsilon "
-            "(budget of the run)?",
+            "(ε of the run)?",
         ),
         ("per_task=2", "Did you mean teachers.per_task"),
         ("aggregation.sigmma=5", "Did you mean aggregation.sigma"),
@@ -109,7 +109,7 @@ def test_a_setting_that_is_mistyped_is_asked_about_by_its_full_name(project, ass
 @pytest.mark.parametrize("name", FOLDERS)
 def test_a_preset_whose_run_would_lie_in_a_folder_of_the_projects_own_is_refused(project, name):
     (project / "experiments" / f"{name}.yaml").write_text("base: terrine-digits\n")
-    with pytest.raises(SettingError, match=f"data/private/{name}, which is not for runs"):
+    with pytest.raises(SettingError, match=f"data/private/{name}, which is reserved"):
         derive(project, name, [])
 
 

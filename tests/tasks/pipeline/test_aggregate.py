@@ -8,7 +8,7 @@ import pytest
 
 from flows.stages import run_through
 from tasks.artefacts.teachers import teachers_made_from, votes_made_from
-from tasks.config.params import lay_over, validate
+from tasks.config.params import merge_overrides, validate
 from tasks.config.values import merge
 from tasks.pipeline import aggregate, student
 from tasks.runtime.release_identity import data_changes
@@ -43,7 +43,7 @@ INTERACTIVE = {"mechanism": "interactive", "threshold": 8, "sigma1": 30, "sigma2
 
 
 def run_with(root, **sections):
-    return Run(root, "small", validate(lay_over(VALUES, sections)))
+    return Run(root, "small", validate(merge_overrides(VALUES, sections)))
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ import pytest
 from flows.stages import run_through
 from tasks.artefacts.averages import read_average_manifest
 from tasks.artefacts.teachers import HEADS, read_start, read_teachers_manifest, read_votes
-from tasks.config.params import lay_over, public_parameters, validate
+from tasks.config.params import merge_overrides, public_parameters, validate
 from tasks.config.values import as_yaml
 from tasks.pipeline import average
 from tasks.pipeline.aggregate import release_answers
@@ -40,11 +40,11 @@ VALUES = {
 
 
 def run_with(root, **overrides):
-    return Run(root, "small", validate(lay_over(VALUES, overrides)))
+    return Run(root, "small", validate(merge_overrides(VALUES, overrides)))
 
 
 def with_teachers(root, teachers, **overrides):
-    values = {name: part for name, part in lay_over(VALUES, overrides).items() if name != "teachers"}
+    values = {name: part for name, part in merge_overrides(VALUES, overrides).items() if name != "teachers"}
     return Run(root, "small", validate({**values, "teachers": {"per_task": 5, **teachers}}))
 
 

@@ -116,7 +116,7 @@ def test_every_name_on_the_list_is_a_source_of_terrines_and_those_of_own_data_ar
 
 def test_an_unknown_name_is_refused_with_the_known_ones():
     known = "bloodmnist, .*digits, .*folder, .*mnist, .*npz, .*table"
-    with pytest.raises(SettingError, match=rf"data\.name=imagenet: there is none of this name\. Known: {known}"):
+    with pytest.raises(SettingError, match=rf"data\.name=imagenet does not exist\. Known: {known}"):
         validate({"data": {"name": "imagenet"}})
     with pytest.raises(SettingError, match=rf"data\.name: there is no 'imagenet'\. Known: {known}"):
         load_dataset("imagenet")

@@ -12,7 +12,7 @@ from PIL import Image
 from starlette.testclient import TestClient
 
 from flows.stages import run_through
-from tasks.config.params import lay_over, validate
+from tasks.config.params import merge_overrides, validate
 from tasks.pipeline.evaluate import evaluate_student, figures_of_order
 from tasks.pipeline.report import write_report
 from tasks.reports.accuracy import OF_ORDER, known_accuracy, released_accuracy, released_error
@@ -62,7 +62,7 @@ def run_of(root: Path, labels: Any = None, **sections: Any) -> Run:
         test_images=images[:300],
         test_labels=labels[:300],
     )
-    return Run(root, "drawn", validate(lay_over(VALUES, sections)))
+    return Run(root, "drawn", validate(merge_overrides(VALUES, sections)))
 
 
 @pytest.fixture(scope="module")
@@ -198,7 +198,7 @@ def test_grades_are_judged_by_how_far_a_wrong_one_is_off_and_release_an_accuracy
 def test_an_empty_bin_is_a_note_of_the_check_and_not_a_refusal(tmp_path: Path) -> None:
     (tmp_path / "experiments").mkdir()
     run_of(tmp_path)
-    values = lay_over(VALUES, {"data": {"bins": [*EDGES, 120.0]}})
+    values = merge_overrides(VALUES, {"data": {"bins": [*EDGES, 120.0]}})
     (tmp_path / "experiments" / "drawn.yaml").write_text(json.dumps(values))
     (tmp_path / "params.yaml").write_text("run: drawn\n")
     found = look_at(tmp_path, "drawn")
@@ -240,5 +240,5 @@ def test_figures_of_an_order_are_known_of_public_benchmarks_and_edges_are_part_o
 )
 def test_what_means_nothing_with_an_order_is_refused_in_a_sentence(sections: dict[str, Any], said: str) -> None:
     with pytest.raises(SettingError, match=said) as refused:
-        validate(lay_over(VALUES, sections))
+        validate(merge_overrides(VALUES, sections))
     assert "\n" not in str(refused.value)

@@ -5,7 +5,7 @@ import pytest
 from PIL import Image
 
 from flows.stages import run_through
-from tasks.config.params import lay_over, validate
+from tasks.config.params import merge_overrides, validate
 from tasks.pipeline.report import write_report
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_json, write_text
@@ -43,9 +43,9 @@ def test_a_run_of_images_that_are_not_square_ends_in_a_student_that_takes_such_i
 
 
 def test_a_square_is_one_number_however_it_is_said_and_prompts_take_no_other():
-    said = validate(lay_over(VALUES, {"data": {"size": [16, 16]}}))
-    assert said == validate(lay_over(VALUES, {"data": {"size": 16}}))
+    said = validate(merge_overrides(VALUES, {"data": {"size": [16, 16]}}))
+    assert said == validate(merge_overrides(VALUES, {"data": {"size": 16}}))
     assert said.data.size == 16
     voted = {"aggregation": {"mechanism": "histogram", "sigma": 5}, "student": {"kind": "linear"}}
     with pytest.raises(SettingError, match=r"Set data\.size to one number"):
-        validate(lay_over(VALUES, voted | {"teachers": {"kind": "prompt"}}))
+        validate(merge_overrides(VALUES, voted | {"teachers": {"kind": "prompt"}}))

@@ -5,7 +5,7 @@ import pytest
 
 from flows.stages import run_through
 from tasks.artefacts.images import read_queries
-from tasks.config.params import lay_over, validate
+from tasks.config.params import merge_overrides, validate
 from tasks.pipeline import aggregate, student
 from tasks.reports.board_page import board_page
 from tasks.reports.statement_page import languages, read_statement
@@ -41,7 +41,7 @@ NONE_OF_IT = {  # what old pages stated of every vote, in each language
 
 def finished(root, values, **changes):
     """Return a run up to its student, and its statement."""
-    run = Run(root, "small", validate(lay_over(values, changes)))
+    run = Run(root, "small", validate(merge_overrides(values, changes)))
     run_through(run, "dataset", "vote")
     aggregate.release_answers.fn(run)
     student.train_student.fn(run)

@@ -16,7 +16,7 @@ from tasks.auditing.canaries import _check_auditable, audit_canaries
 from tasks.auditing.mechanisms import audit
 from tasks.auditing.membership import audit_student
 from tasks.auditing.neighbours import _chosen
-from tasks.config.params import lay_over, validate
+from tasks.config.params import merge_overrides, validate
 from tasks.pipeline.evaluate import figures_of_findings
 from tasks.pipeline.report import write_report
 from tasks.pipeline.student import read_answers
@@ -37,7 +37,7 @@ from tests.drawn_findings import FINDINGS, VALUES, draw, write
 def run_of(root: Path, **sections: Any) -> Run:
     images, labels = draw(1000)
     write(root / "drawn.npz", images, labels, test=100)
-    return Run(root, "drawn", validate(lay_over(VALUES, sections)))
+    return Run(root, "drawn", validate(merge_overrides(VALUES, sections)))
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from flows.stages import run_through
 from tasks.artefacts.images import read_pretraining, read_queries
 from tasks.artefacts.records import read_dataset
 from tasks.artefacts.released import read_student
-from tasks.config.params import lay_over, validate
+from tasks.config.params import merge_overrides, validate
 from tasks.config.values import merge
 from tasks.pipeline import dataset, evaluate, student
 from tasks.pipeline.figures.released_accuracy import right_answers
@@ -164,7 +164,7 @@ def test_pretraining_images_are_looked_at_where_no_answers_are_needed(prepared, 
 
 
 def with_student(run, **settings):
-    return validate(lay_over(run.params.model_dump(mode="json"), {"student": settings}))
+    return validate(merge_overrides(run.params.model_dump(mode="json"), {"student": settings}))
 
 
 def test_features_of_views_are_kept_for_the_next_student(prepared, tmp_path, monkeypatch):

@@ -8,7 +8,7 @@ import pytest
 from flows.stages import run_through
 from tasks.artefacts import features
 from tasks.auditing.mechanisms import audit
-from tasks.config.params import lay_over, validate
+from tasks.config.params import merge_overrides, validate
 from tasks.pipeline import sums
 from tasks.pipeline.report import write_report
 from tasks.reports import comparison
@@ -38,7 +38,7 @@ VALUES = {
 
 
 def run_of(root, changes=None):
-    return Run(root, "sums", validate(lay_over(VALUES, changes or {})))
+    return Run(root, "sums", validate(merge_overrides(VALUES, changes or {})))
 
 
 @pytest.mark.parametrize(

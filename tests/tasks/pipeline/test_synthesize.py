@@ -11,8 +11,8 @@ import pytest
 
 from flows.stages import run_through
 from tasks.artefacts.images import read_pretraining, read_queries
-from tasks.config.other_sections import Images
 from tasks.config.params import validate
+from tasks.config.sections import Images
 from tasks.pipeline import synthesize
 from tasks.pipeline.synthesize import drawing_cost
 from tasks.runtime.run import Run

@@ -12,7 +12,7 @@ from tasks.artefacts import features
 from tasks.artefacts.images import read_queries
 from tasks.artefacts.records import read_assignment, read_dataset
 from tasks.artefacts.teachers import read_states, read_votes, teacher_file
-from tasks.config.params import lay_over, validate
+from tasks.config.params import merge_overrides, validate
 from tasks.pipeline import (
     aggregate,
     distance,
@@ -77,7 +77,7 @@ def write(root, rows):
 
 
 def made(root, **overrides):
-    run = Run(root, "adult", validate(lay_over(VALUES, overrides)))
+    run = Run(root, "adult", validate(merge_overrides(VALUES, overrides)))
     run_through(run, "dataset", "pretrain")
     assert synthesize.plan(run) == []
     return run
@@ -220,9 +220,9 @@ def test_a_partition_by_party_reads_a_column_of_the_table(tmp_path):
         ({"data": {"name": "digits", "target": "income"}}, r"data\.target='income' has no meaning for name=digits"),
         ({"data": {"name": "digits", "id": "key"}}, r"data\.id='key' has no meaning for name=digits"),
         ({"teachers": {"trainable": 0.1}}, r"teachers\.trainable=0\.1"),
-        ({"teachers": {"estimator": {"nam": "x"}}}, r"teachers\.estimator\.nam: there is no such parameter"),
+        ({"teachers": {"estimator": {"nam": "x"}}}, r"teachers\.estimator\.nam is not a setting"),
     ],
 )
 def test_settings_that_do_not_go_with_a_table_are_refused(overrides, words):
     with pytest.raises(SettingError, match=words):
-        validate(lay_over(VALUES, overrides))
+        validate(merge_overrides(VALUES, overrides))

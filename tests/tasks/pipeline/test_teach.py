@@ -12,7 +12,7 @@ import torch
 from flows.stages import run_through
 from tasks.artefacts.records import read_assignment, read_dataset
 from tasks.artefacts.teachers import HEADS, read_states, read_teachers_manifest, read_votes, teacher_file, work_folder
-from tasks.config.params import lay_over, validate
+from tasks.config.params import merge_overrides, validate
 from tasks.config.values import merge
 from tasks.pipeline import teach, vote
 from tasks.runtime.run import Run
@@ -64,7 +64,7 @@ def prepared(made):
     folder, known = made
 
     def prepare(root, overrides=None, **teachers):
-        values = lay_over(merge(VALUES, {"teachers": teachers}), overrides or {})
+        values = merge_overrides(merge(VALUES, {"teachers": teachers}), overrides or {})
         key = json.dumps({name: values[name] for name in values if name != "teachers"}, sort_keys=True)
         if key not in known:
             known[key] = folder / str(len(known))

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from flows.stages import run_through
-from tasks.config.params import lay_over, validate
+from tasks.config.params import merge_overrides, validate
 from tasks.pipeline import aggregate, dataset, sums
 from tasks.runtime.accounts import open_account
 from tasks.runtime.parameters import surveyed, surveyed_task
@@ -59,7 +59,7 @@ def of(names):
 
 
 def run_of(root, name, changes=None):
-    return Run(root, name, validate(lay_over(VALUES, changes or {})))
+    return Run(root, name, validate(merge_overrides(VALUES, changes or {})))
 
 
 def released(run):
@@ -185,7 +185,7 @@ def test_another_target_of_a_table_is_another_release_though_its_classes_have_th
     rows = [f"{age},{dose},{'yes' if age > 50 else 'no'},{'yes' if dose > 30 else 'no'}" for age, dose in draw]
     (tmp_path / "rows.csv").write_text("\n".join(["age,dose,ill,dead", *rows]))
     targets = ("ill", "dead")
-    runs = [Run(tmp_path, each, validate(lay_over(TABLE, {"data": {"target": each}}))) for each in targets]
+    runs = [Run(tmp_path, each, validate(merge_overrides(TABLE, {"data": {"target": each}}))) for each in targets]
     identities = [released(run) for run in runs]
     assert identities[0][0] != identities[1][0]
     assert identities[1][1] == 2
@@ -291,7 +291,7 @@ def test_tasks_about_the_same_people_share_the_moments_of_their_images(root):
     changes = {"privacy": {"moments": 0.1}}
     released(run_of(root, "one", changes))
     table(root, of(THREE), "other.csv")
-    second = run_of(root, "two", lay_over(changes, {"data": {"path": "other.csv", "classes": THREE}}))
+    second = run_of(root, "two", merge_overrides(changes, {"data": {"path": "other.csv", "classes": THREE}}))
     _, charged = released(second)
     assert charged == 3  # moments once, and sums twice
     assert not (second.folders.private / "data_changed_moments.txt").exists()

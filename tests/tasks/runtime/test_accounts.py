@@ -7,8 +7,8 @@ import yaml
 from typer.testing import CliRunner
 
 from flows.cli import app
-from tasks.config.params import validate
-from tasks.config.values import merge, parse_assignment
+from tasks.config.params import parse_assignment, validate
+from tasks.config.values import merge
 from tasks.runtime.accounts import budget_explained, ledger_account, open_account
 from tasks.runtime.run import Run
 from terrine.errors import BudgetError

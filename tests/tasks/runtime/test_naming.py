@@ -131,7 +131,7 @@ def test_the_command_for_settings_that_are_refused_begins_another_run_with_them(
         ("clinic-0123abcd", "own", "derived run"),
         ("other", "own", "is a preset"),
         ("clinic-a", "other", "made from own and not from other"),
-        ("clinic-b", None, "Did you mean clinic-a? Runs here: clinic-a. To begin it"),
+        ("clinic-b", None, "Did you mean clinic-a? Existing runs: clinic-a. To begin it"),
     ],
 )
 def test_a_name_that_stands_for_something_else_is_refused_and_nothing_is_written(project, name, preset, said):
@@ -159,7 +159,7 @@ def test_a_run_that_nobody_knows_is_refused_with_those_that_there_are(project):
     folders.statement.unlink()
     assert dict(states(project))[derived] == "begun"
     assert runs(project) == ["clinic-a", derived]
-    with pytest.raises(ArtefactError, match=f"Did you mean clinic-a.* Runs here: clinic-a, {derived}"):
+    with pytest.raises(ArtefactError, match=f"Did you mean clinic-a.* Existing runs: clinic-a, {derived}"):
         open_run(project, "clinc-a")
-    with pytest.raises(ArtefactError, match="own was not begun yet: terrine run --preset own"):
+    with pytest.raises(ArtefactError, match=r"own has not been started\. Start it with: terrine run --preset own"):
         open_run(project, "own")

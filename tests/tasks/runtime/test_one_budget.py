@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from tasks.artefacts.records import load_dataset
-from tasks.config.params import validate
-from tasks.config.values import merge, parse_assignment
+from tasks.config.params import parse_assignment, validate
+from tasks.config.values import merge
 from tasks.pipeline.dataset import prepare_dataset, write_prepared
 from tasks.runtime.accounts import open_account, release_at_price
 from tasks.runtime.parameters import _count

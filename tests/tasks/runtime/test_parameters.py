@@ -166,7 +166,7 @@ def test_a_budget_that_does_not_cover_count_and_answers_is_refused_before_the_co
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        (["aggregation.mechanism=gnmax"], "known for aggregation.mechanism=histogram, not for gnmax"),
+        (["aggregation.mechanism=gnmax"], "requires aggregation.mechanism=histogram, not gnmax"),
         (["aggregation.where=parties"], "set privacy.units"),
     ],
 )

@@ -204,7 +204,7 @@ def test_every_combination_is_a_candidate_and_equal_ones_are_one(project):
         (["queries={count: 20}", "queries.count=30"], [], "once"),
         ([], [], "at least one parameter"),
         (["aggregation.sigma=20,-1"], [], r"candidate aggregation\.sigma=-1 is impossible"),
-        (["teachers.nothing=1"], [], "there is no such parameter"),
+        (["teachers.nothing=1"], [], "is not a setting"),
     ],
 )
 def test_what_cannot_be_varied_is_refused_in_a_sentence(project, varied, assignments, message):

@@ -52,7 +52,7 @@ def test_a_run_without_the_section_is_no_transcription():
         ({"per_task": 3}, "per_task=3 has no meaning"),
         (
             {"student": {"unknown": 1}},
-            r"transcription\.student\.unknown: there is no such parameter\. .*Known here: arch",
+            r"transcription\.student\.unknown is not a setting\. .*Known here: arch",
         ),
         ({"student": {"unknown": {"more": 1}}}, r"transcription\.student\.unknown"),
     ],

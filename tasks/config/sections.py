@@ -1,6 +1,6 @@
-"""Sections of params.yaml of one kind each: queries, pretraining, evaluation, collaboration, runner and tracking.
+"""Sections of params.yaml with one type each: privacy, ledger, queries, evaluation, runner, tracking and others.
 
-The sections of several kinds (data, partition, backbone, teachers, aggregation, student) are declared with their code.
+Sections with several types (data, partition, backbone, teachers, aggregation, student) are declared with their code.
 """
 
 from __future__ import annotations
@@ -17,6 +17,60 @@ from terrine.settings import AtHome, Automatic, Settings, Unit
 Weights = dict[str, Annotated[float, Field(gt=0)]]
 
 
+WITH_MOMENTS = "scattering"
+"""The only backbone whose moments can be released."""
+
+
+class Privacy(Settings):
+    """Protected unit and its public count."""
+
+    unit: Literal["record", "group"] = "record"
+    """Unit of protection: `record`, one image or row; `group`, all records with the same group value (such as a
+    patient)."""
+    units: Annotated[int | None, Unit("records or groups")] = Field(None, ge=1)
+    """Approximate number of training units, if it is public; `auto` settings depend on it. null: if `auto` needs it, it
+    is counted with noise, for 1/64 of the run's budget (`terrine.planning`)."""
+    counted: Annotated[float, Unit("records or groups")] = Field(0, ge=0)
+    """Standard deviation of the noise on `units` if the run counted them. Set by the run."""
+    moments: float = Field(0, ge=0, lt=0.5)
+    """Share of the run's budget, in μ², for noisy moments of the image features. The student normalises each image with
+    them, so predictions do not depend on the batch. 0: none."""
+    anyway: bool = False
+    """Continue even if the noise is too large for the votes."""
+
+    def check(self, run: Any) -> None:
+        """Raise ValueError if `moments` is set and the run cannot release any."""
+        if not self.moments:
+            return
+        reason = None
+        if run.transcription is not None:
+            reason = "students of transcriptions do not use them"
+        elif run.teachers.averages:
+            reason = "averaging teachers already use a share of the budget"
+        elif run.aggregation.where == "parties":
+            reason = "moments are not summed over parties"
+        elif run.backbone.kind != WITH_MOMENTS:
+            reason = f"they require backbone.kind={WITH_MOMENTS}, not {run.backbone.kind}"
+        if reason:
+            raise ValueError(f"privacy.moments={self.moments:g} cannot be released: {reason}. Set privacy.moments=0")
+
+
+class LedgerSettings(Settings):
+    """Ledger and budget of the account."""
+
+    url: Annotated[str, AtHome()] = "sqlite:///data/private/ledger/ledger.db"
+    """Ledger database as an SQLAlchemy URL: an SQLite file, or PostgreSQL for several machines."""
+    key: Annotated[Path, AtHome()] = Path("data/private/ledger/key")
+    """File with the key that seals the ledger. Created if missing."""
+    store: Annotated[Path, AtHome()] = Path("data/private/ledger/releases")
+    """Folder with the stored releases, from which repeated requests are answered."""
+    account: Annotated[str | None, AtHome()] = Field(None, min_length=1)
+    """Name under which all versions of a dataset share one budget. null: the account of the benchmark data.name (public
+    benchmarks only)."""
+    epsilon: Annotated[float | None, Unit("ε")] = Field(None, gt=0)
+    """Budget of the account over all runs. null: unlimited, but recorded (public benchmarks only)."""
+
+
 class Images(Settings):
     """A number of synthetic images from weighted sources."""
 
@@ -26,12 +80,12 @@ class Images(Settings):
     """Image programs and their weights, such as {dead_leaves: 1, stylegan: 1}. `terrine images` shows examples."""
 
     def shares(self) -> dict[str, int]:
-        """Return how many images each source draws: whole numbers that add up (largest remainders)."""
+        """Return the number of images of each source; they add up to `count` (largest remainders)."""
         return shares(self.count, self.sources)
 
 
 class Queries(Images):
-    """The images teachers vote on, in fixed batches of one source each."""
+    """Query images, in fixed batches of one source each."""
 
     count: Annotated[int, Unit("images"), Automatic(1000)] = Field(1000, ge=1)
     """Number of query images. Fewer are answered if the budget is spent."""
@@ -53,7 +107,7 @@ class Pretraining(SimCLRSettings):
 
 
 class Evaluation(Settings):
-    """Evaluation of the student on the private test split, and release of its accuracy."""
+    """Evaluation on the private test split, and release of the accuracy."""
 
     epsilon: float | None = Field(None, gt=0, le=8)
     """ε of releasing the accuracy with noise, at aggregation.delta, charged to the account. Only a released accuracy
@@ -72,17 +126,16 @@ class Evaluation(Settings):
     remains `epsilon`; each column increases the noise on all released accuracies."""
 
     def check(self, run: Any) -> None:
-        """Raise ValueError for subgroups without price or table, and for transcriptions, which release no accuracy."""
+        """Raise ValueError for subgroups without price or table, and for transcriptions."""
         for column, values in self.released_subgroups.items():
             if not values or len(set(values)) < len(values):
                 raise ValueError(f"evaluation.released_subgroups: {column} needs values, each named once")
         if self.released_subgroups and (self.epsilon is None or self.subgroups is None):
             raise ValueError(
-                "evaluation.released_subgroups needs evaluation.epsilon, its price, and evaluation.subgroups, the "
-                "table that says whose records are which"
+                "evaluation.released_subgroups needs evaluation.epsilon, its price, and evaluation.subgroups, its table"
             )
         if self.epsilon is not None and run.transcription is not None:
-            raise ValueError("evaluation.epsilon is for runs whose teachers vote: a transcription releases no accuracy")
+            raise ValueError("evaluation.epsilon has no meaning for a transcription, which releases no accuracy")
 
 
 class Collaboration(Settings):
@@ -135,10 +188,7 @@ class Runner(Settings):
                 f"address={self.address} needs runner.kind=dask or ray. Set it, or set runner.address=null"
             )
         if self.workers is not None:
-            raise ValueError(
-                f"workers={self.workers} has no meaning beside runner.address: the cluster has the workers it has. "
-                "Set runner.workers=null"
-            )
+            raise ValueError(f"workers={self.workers} has no meaning with runner.address. Set runner.workers=null")
         return self
 
 
