@@ -31,7 +31,7 @@ from tasks.artefacts.teachers import read_votes
 from tasks.config.params import parse_assignment, validate
 from tasks.config.presets import load_values, resolve
 from tasks.pipeline import aggregate
-from tasks.pipeline.sums import held_by_parties
+from tasks.pipeline.sums import split_records
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_json, read_table, read_tensors
 from terrine.aggregation.votes import count_votes
@@ -163,7 +163,7 @@ def main() -> None:
         print(f"votes of {run.params.partition.teachers} teachers: {time.perf_counter() - start:.0f} s", flush=True)
         if options.mechanism in SUMMED:
             start = time.perf_counter()
-            held_by_parties(run, {"all": run.params.partition.teachers})
+            split_records(run, {"all": run.params.partition.teachers})
             print(f"vectors of all records, and their sums: {time.perf_counter() - start:.0f} s", flush=True)
         with PeakMemory() as memory:
             apart, answers, statement = release(run)

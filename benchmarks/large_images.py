@@ -26,7 +26,7 @@ CLASSES = 10
 MEASURED = """
 import json, os, re, resource, sys, threading, time
 import flows.stages as stages
-plain, path, now, seen = stages.carry_out, f"spent-{os.getpid()}-{int(time.time())}.json", [sys.argv[1]], {}
+plain, path, now, seen = stages.run_tasks, f"spent-{os.getpid()}-{int(time.time())}.json", [sys.argv[1]], {}
 def look():
     while True:
         note()
@@ -40,12 +40,12 @@ def note():
     stage.update(seconds=spent - stage["from"], memory=max(own, stage["memory"]), peak=peak)
     open(path + ".new", "w").write(json.dumps(seen))
     os.replace(path + ".new", path)
-def carry_out(stage, *given):
+def run_tasks(stage, *given):
     now[0] = stage.name
     plain(stage, *given)
     note()
     now[0] = None
-stages.carry_out = carry_out
+stages.run_tasks = run_tasks
 threading.Thread(target=look, daemon=True).start()
 from flows.__main__ import main
 main()

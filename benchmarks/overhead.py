@@ -24,15 +24,15 @@ from benchmarks.crash.project import REPOSITORY, environment, small_project
 MEASURED = """
 import atexit, json, os, sys, time
 import flows.stages as stages
-plain, spent = stages.carry_out, {"clock": 0.0, "processors": 0.0}
-def carry_out(*given):
+plain, spent = stages.run_tasks, {"clock": 0.0, "processors": 0.0}
+def run_tasks(*given):
     clock, before = time.perf_counter(), os.times()
     try:
         plain(*given)
     finally:
         spent["clock"] += time.perf_counter() - clock
         spent["processors"] += sum(os.times()[:4]) - sum(before[:4])
-stages.carry_out = carry_out
+stages.run_tasks = run_tasks
 report = os.path.abspath("overhead.json")
 atexit.register(lambda: open(report, "w").write(json.dumps(spent)))
 from flows.__main__ import main

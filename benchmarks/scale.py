@@ -31,13 +31,13 @@ BLOCK = 10_000
 MEASURED = """
 import json, os, sys
 import flows.stages as stages
-plain, spent = stages.carry_out, {}
-def carry_out(stage, *given):
+plain, spent = stages.run_tasks, {}
+def run_tasks(stage, *given):
     before = os.times()
     plain(stage, *given)
     spent[stage.name] = sum(os.times()[:4]) - sum(before[:4])
     open("spent.json", "w").write(json.dumps(spent))
-stages.carry_out = carry_out
+stages.run_tasks = run_tasks
 from flows.__main__ import main
 main()
 """

@@ -74,11 +74,11 @@ class Executor:
         """Return the run for part number `part` of a fan-out: on the part's own device if parts share a process."""
         if self._runner is None:
             return run
-        from flows.runners import ThreadPoolTaskRunner, device_of_part
+        from flows.runners import ThreadPoolTaskRunner, part_device
 
         if not isinstance(self._runner, ThreadPoolTaskRunner):
             return run
-        return replace(run, params=run.params.model_copy(update={"device": device_of_part(run.params.device, part)}))
+        return replace(run, params=run.params.model_copy(update={"device": part_device(run.params.device, part)}))
 
 
 @contextmanager

@@ -119,7 +119,7 @@ def worker_environments(workers: int, devices: Sequence[str], cores: int) -> lis
     return [threads | own for own in placed]
 
 
-def device_of_part(device: str, part: int) -> str:
+def part_device(device: str, part: int) -> str:
     """Return the device of part `part` if all parts share one process: in turn over the devices."""
     count = len(cuda_devices(device))
     return device if count < 2 else f"cuda:{part % count}"

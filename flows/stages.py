@@ -16,15 +16,15 @@ from tasks.config.presets import resolve
 from tasks.pipeline.graph import MAIN
 from tasks.pipeline.mlflow_runs import tracked
 from tasks.runtime.accounts import budget_explained
-from tasks.runtime.code import write_code
+from tasks.runtime.code_digest import write_code
 from tasks.runtime.locks import making, when_alone
-from tasks.runtime.origin import check_records
 from tasks.runtime.parameters import write_parameters
 from tasks.runtime.progress import CURRENT, measured, progress_reporter
 from tasks.runtime.reuse import kept_folder, reuse_outputs, share_outputs
 from tasks.runtime.run import Run, open_run
 from tasks.runtime.stage_graph import PARAMETERS, Pipeline, Stage, load
-from tasks.runtime.store import Folders, leftovers_of_project, leftovers_of_run, remove_leftovers
+from tasks.runtime.staleness import check_records
+from tasks.runtime.store import Folders, project_leftovers, remove_leftovers, run_leftovers
 from tasks.runtime.versioning import changed_stages, commit, is_changed, refresh, select
 from tasks.transcription.graph import TRANSCRIPTION, pipeline_of
 from terrine.errors import ArtefactError
@@ -126,7 +126,7 @@ _BODIES: Mapping[Stage, Callable[[Run, Executor], None]] = {
 """Stages that do more than call their tasks with the run, one after the other."""
 
 
-def carry_out(stage: Stage, run: Run, execute: Executor) -> None:
+def run_tasks(stage: Stage, run: Run, execute: Executor) -> None:
     """Run the tasks of a stage. One that reads private records first checks that these are the run's."""
     if "private/" in stage.needs:
         check_records(run)
@@ -141,7 +141,7 @@ def carry_out(stage: Stage, run: Run, execute: Executor) -> None:
 def run_through(run: Run, first: str, last: str) -> None:
     """Run the stages from `first` to `last` in this process, without DVC and Prefect."""
     for stage in pipeline_of(run.params).between(first, last):
-        carry_out(stage, run, Executor())
+        run_tasks(stage, run, Executor())
 
 
 def run_stage(root: Path, name: str, stage: str) -> None:
@@ -159,7 +159,7 @@ def run_stage(root: Path, name: str, stage: str) -> None:
             check_records(run)
         kept = kept_folder(run, known)
         if not reuse_outputs(run, known, kept):
-            carry_out(known, run, execute)
+            run_tasks(known, run, execute)
             share_outputs(run, known, kept)
 
 
@@ -205,9 +205,9 @@ def run_stages(
 
 def clear(root: Path, run: str) -> None:
     """Remove leftovers of killed processes: of this run, and of the whole project if no process is at work there."""
-    when_alone(root, lambda: remove_leftovers(leftovers_of_project(root)))
+    when_alone(root, lambda: remove_leftovers(project_leftovers(root)))
     with making(root, run):
-        remove_leftovers(leftovers_of_run(Folders(root, run)))
+        remove_leftovers(run_leftovers(Folders(root, run)))
 
 
 def is_made(root: Path, run: str) -> bool:
@@ -215,7 +215,7 @@ def is_made(root: Path, run: str) -> bool:
     return Folders(root, run).finished and not changed_stages(root, run, pipeline_of(resolve(root, run)))
 
 
-def state_anew(root: Path, name: str) -> None:
+def rewrite_statement(root: Path, name: str) -> None:
     """Write a run's statement again, with what was learnt since: an audit's bound, or the cost of a search.
 
     The release is stored, so nothing is drawn or charged.

@@ -20,7 +20,7 @@ from flows.making import make
 from flows.printing import printer, shorten_users_errors
 from flows.server import prefect_server
 from flows.site_policy import check_overrides
-from flows.stages import is_made, make_changed, state_anew
+from flows.stages import is_made, make_changed, rewrite_statement
 from tasks.config.presets import project_root, selected_run
 from tasks.runtime.releases import record_search
 from tasks.runtime.run import Run
@@ -65,12 +65,12 @@ def sweep(
         select: How the best candidate is chosen.
         workers: Number of candidates that are made at the same time.
     """
-    from tasks.tools.sweep import candidates_of, cells_of, check_budget, log_sweep, outcome, summary
+    from tasks.tools.sweep import check_budget, log_sweep, make_candidates, outcome, summary, table_cells
 
     root = project_root()
     console = printer(soft_wrap=True)
     start = preset or selected_run(root)
-    candidates = candidates_of(root, start, list(overrides or []), vary, select)
+    candidates = make_candidates(root, start, list(overrides or []), vary, select)
     prepare(root, candidates[0].run)
     new = check_budget(root, candidates)
     console.print(f"{len(candidates)} candidates, at most {new} new releases: the budget covers them.")
@@ -78,7 +78,7 @@ def sweep(
     failures = make_all(root, candidates, workers)
     result = outcome(root, candidates, failures, select)
     parent = log_sweep(root, start, result)
-    headings, *rows = cells_of(result)
+    headings, *rows = table_cells(result)
     table = Table(box=None, pad_edge=False)
     for heading in headings:
         table.add_column(heading, overflow="fold")
@@ -104,7 +104,7 @@ def state_price(root: Path, candidates: list[Candidate]) -> None:
     for candidate in candidates:
         record_search(Run(root, candidate.run, candidate.params), price, delta)
         if is_made(root, candidate.run):
-            state_anew(root, candidate.run)
+            rewrite_statement(root, candidate.run)
 
 
 def make_all(root: Path, candidates: list[Candidate], workers: int = 1) -> dict[str, str]:

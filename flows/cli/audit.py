@@ -107,10 +107,10 @@ def audit(
 
 def audit_run(name: str, **options: Any) -> Result:
     """Audit the mechanism of a complete run with its own noise, and rewrite its statement with the bound."""
-    from flows.stages import check_released, state_anew
+    from flows.stages import check_released, rewrite_statement
     from tasks.auditing.mechanisms import audit as audit_mechanism
     from tasks.runtime.accounts import noise_source
-    from tasks.runtime.releases import record_audit, spent_on_inputs
+    from tasks.runtime.releases import inputs_cost, record_audit
     from tasks.runtime.run import chosen_run
     from terrine.aggregation.sums import mu_left
 
@@ -127,11 +127,11 @@ def audit_run(name: str, **options: Any) -> Result:
         noise=noise_source(run),
         teachers=run.params.teachers.voters(run.params.partition.teachers),
         delta=settings.delta,
-        mu=mu_left(settings.epsilon, settings.delta, spent_on_inputs(run.params)) if sums else None,
+        mu=mu_left(settings.epsilon, settings.delta, inputs_cost(run.params)) if sums else None,
         **options,
     )
     record_audit(run, result)
-    state_anew(run.root, name)
+    rewrite_statement(run.root, name)
     return result
 
 

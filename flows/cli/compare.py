@@ -87,7 +87,7 @@ def compare(
 def _open_mlflow(port: int) -> NoReturn:
     """Replace this process by MLflow's UI, opened at the comparison of ε and accuracy."""
     from tasks.config.presets import project_root, resolve, selected_run
-    from tasks.pipeline.mlflow_runs import lay_out_database
+    from tasks.pipeline.mlflow_runs import create_database
     from tasks.runtime.locks import at_work
     from tasks.runtime.run import Run
     from tasks.runtime.store import read_json
@@ -98,7 +98,7 @@ def _open_mlflow(port: int) -> NoReturn:
     record = run.folders.private / "tracking.json"
     view = read_json(record).get("view", "") if record.is_file() else ""
     with at_work(root):
-        lay_out_database(run)
+        create_database(run)
     print(f"MLflow: http://127.0.0.1:{port}/{view} in a few seconds (Ctrl-C ends it)", flush=True)
     uri = run.database(run.params.tracking.uri)
     arguments = ["-m", "mlflow", "ui", "--backend-store-uri", uri, "--host", "127.0.0.1", "--port", str(port)]

@@ -57,10 +57,10 @@ def run(
     """
     from flows.stages import begin, clear
     from tasks.config.presets import derive, project_root, selected_run
-    from tasks.pipeline.dataset import tell_changed_records
+    from tasks.pipeline.dataset import note_changed_files
     from tasks.reports.summary import costs
-    from tasks.runtime.naming import name_run
     from tasks.runtime.run import open_run
+    from tasks.runtime.run_names import name_run
     from tasks.runtime.stage_graph import load
     from tasks.runtime.versioning import changed_stages, select
 
@@ -83,7 +83,7 @@ def run(
     else:
         clear(root, name)
     made = open_run(root, name)
-    other_data = tell_changed_records(made)
+    other_data = note_changed_files(made)
     if not changed:
         log_again(made)
         done = " is finished, but its data have changed since." if other_data else " is up to date: nothing to do."
@@ -110,7 +110,7 @@ def log_again(run: Run) -> None:
 def presets() -> None:
     """List the presets by purpose, and the runs of this project."""
     from tasks.config.presets import presets_by_group, project_root
-    from tasks.runtime.naming import states
+    from tasks.runtime.run_names import states
 
     root, console = project_root(), printer()
     groups = {title: [(preset.name, preset.description) for preset in found] for title, found in presets_by_group(root)}
@@ -162,9 +162,9 @@ def _values_of_run(root: Path, name: str) -> dict[str, Any]:
     from tasks.config.params import AUTO
     from tasks.config.presets import load_values, resolve
     from tasks.config.values import flat
-    from tasks.runtime.parameters import settled_before
+    from tasks.runtime.parameters import resolve_without_data
 
-    params, chosen = resolve(root, name), settled_before(root, name)
+    params, chosen = resolve(root, name), resolve_without_data(root, name)
     if chosen is not None:
         return flat(chosen.model_dump(mode="json"))
     automatic = replace_auto(load_values(root, name))[1]
@@ -177,7 +177,7 @@ def stage(
     """Run one stage, as dvc.yaml does. With PREFECT_API_URL set it is a flow on that server."""
     from tasks.config.presets import project_root, selected_run
     from tasks.runtime.locks import making
-    from tasks.runtime.store import Folders, leftovers_of_run, remove_leftovers
+    from tasks.runtime.store import Folders, remove_leftovers, run_leftovers
 
     root = project_root()
     if "/.dvc/tmp/exps/" in f"{root.as_posix()}/":
@@ -187,7 +187,7 @@ def stage(
         )
     chosen = run or selected_run(root)
     with making(root, chosen):
-        remove_leftovers(leftovers_of_run(Folders(root, chosen)))
+        remove_leftovers(run_leftovers(Folders(root, chosen)))
         if os.environ.get("PREFECT_API_URL") and name != "parameters":
             from flows.pipeline import stage_flow
 

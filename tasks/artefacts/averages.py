@@ -62,14 +62,14 @@ def read_average_manifest(folders: Folders) -> dict[str, Any]:
     return read_json(folders.average / "manifest.json")
 
 
-def spent_on_averages(run: Run) -> Event:
+def averages_cost(run: Run) -> Event:
     """Return what the run's averages cost, as the ledger charged it; nothing where nothing is averaged."""
     if not run.params.teachers.averages:
         return compose()
     return from_json(read_average_manifest(run.folders)["event"])
 
 
-def about_averages(run: Run) -> dict[str, Any]:
+def describe_averages(run: Run) -> dict[str, Any]:
     """Return how a statement describes the averages: public parameters, and nothing where nothing is averaged."""
     if not run.params.teachers.averages:
         return {}

@@ -10,7 +10,7 @@ import numpy as np
 from tasks.runtime.accounts import PEOPLE
 from tasks.runtime.run import SPLIT_SEED, Run
 from tasks.runtime.store import Folders, atomic_folder, read_array, write_array, write_json
-from tasks.runtime.task import recorded_task, source_of, task_from
+from tasks.runtime.task import open_source, recorded_task, task_from
 from terrine.data.dataset import Dataset
 from terrine.data.ordered import Scale
 from terrine.errors import SettingError
@@ -40,7 +40,7 @@ def load_dataset(run: Run) -> Dataset:
     Raises SettingError where the source does not say, as the parameters do, that anyone may read it.
     """
     settings = run.params.data
-    with source_of(run) as source:
+    with open_source(run) as source:
         dataset = source.load(run.root, seed=SPLIT_SEED)
     if settings.public_benchmark and not dataset.public_benchmark:
         raise SettingError(
@@ -102,7 +102,7 @@ def in_groups(count: int, size: int) -> list[range]:
     return [range(first, min(first + size, count)) for first in range(0, count, size)]
 
 
-def dealt_by(run: Run) -> dict[str, Any]:
+def partition_settings(run: Run) -> dict[str, Any]:
     """Return the settings that decide how records are dealt, JSON values: which its manifest says."""
     params = run.params
     return {**params.partition.model_dump(mode="json"), "unit": params.privacy.unit, "seed": params.seed}

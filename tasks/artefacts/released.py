@@ -28,7 +28,7 @@ def sums_over_records(run: Run) -> bool:
     return run.params.aggregation.reveals == "sums"
 
 
-def student_of_sums(run: Run) -> tuple[TrainedStudent, dict[str, Any]]:
+def load_sums_student(run: Run) -> tuple[TrainedStudent, dict[str, Any]]:
     """Return the head that follows from released sums, on the backbone's features, and the release's manifest.
 
     Where moments were released, the backbone is the student's own: it normalises with them.

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from tasks.artefacts.averages import AVERAGE, OWN, read_average_manifest, spent_on_averages
+from tasks.artefacts.averages import AVERAGE, OWN, averages_cost, read_average_manifest
 from tasks.artefacts.images import read_backbone
 from tasks.artefacts.records import read_assignment, read_dataset
 from tasks.config.values import digest
-from tasks.runtime.releases import spent_on_inputs
+from tasks.runtime.releases import inputs_cost
 from tasks.runtime.run import Run
 from tasks.runtime.store import Folders, read_array, read_json, read_tensors
 from terrine.aggregation.votes import Findings
@@ -32,7 +32,7 @@ FEATURES, ABOUT_FEATURES = "features.npy", "features.json"
 """Features of the records, and under which partition they were computed: one does not count without the other."""
 
 
-def inputs_of_teachers(run: Run) -> dict[str, Any]:
+def teacher_inputs(run: Run) -> dict[str, Any]:
     """Return, as JSON values, everything that what a teacher learns depends on."""
     return {
         "dataset": run.folders.dataset_manifest()["fingerprint"],
@@ -46,15 +46,15 @@ def inputs_of_teachers(run: Run) -> dict[str, Any]:
 def teachers_made_from(run: Run) -> str:
     """Return the digest of what these very teachers follow from, with the average that they start from."""
     average = {"average": file_digest(run.folders.average / "manifest.json")} if run.params.teachers.averages else {}
-    return digest({**inputs_of_teachers(run), **average}, 64)
+    return digest({**teacher_inputs(run), **average}, 64)
 
 
-def work_folder(run: Run) -> Path:
+def teaching_folder(run: Run) -> Path:
     """Return where this very training keeps what it has finished."""
-    return run.folders.work / f"teach-{digest(inputs_of_teachers(run))}"
+    return run.folders.work / f"teach-{digest(teacher_inputs(run))}"
 
 
-def voters(run: Run) -> int:
+def voter_count(run: Run) -> int:
     """Return how many models vote: one for every part of the data, or for every block of parts."""
     return run.params.teachers.voters(run.params.partition.teachers)
 
@@ -75,11 +75,11 @@ def teacher_context(run: Run) -> TeacherContext:
         parties=run.params.partition.teachers,
         start=lambda: read_start(run.folders),
         by_teacher=run.params.backbone.kind != "columns",
-        findings=findings_of(run),
+        findings=make_findings(run),
     )
 
 
-def findings_of(run: Run) -> Findings | None:
+def make_findings(run: Run) -> Findings | None:
     """Return how many findings a record may have at once, and a teacher may name; None where records have classes."""
     settings = run.params.aggregation
     return Findings(settings.findings, settings.findings_bound) if run.params.data.several else None
@@ -97,7 +97,7 @@ def read_start(folders: Folders) -> RoundState:
     return RoundState(Average(arrays["value"], arrays["control"]), own, arrays.get("centre"))
 
 
-def records_of(run: Run, inputs: str) -> Records:
+def load_records(run: Run, inputs: str) -> Records:
     """Return what teachers learn from, dealt: records' `features` or `images`, and deformed copies where there are."""
     dataset = read_dataset(run.folders)
     labels, assignment = dataset.train_labels, read_assignment(run.folders)
@@ -112,8 +112,8 @@ def record_inputs(run: Run, inputs: str, dataset: Dataset) -> np.ndarray | Priva
         return dataset.train_images
     if dataset.column_names is not None:
         return PrivateFeatures.of_rows(dataset.train_images)
-    rows = read_array(work_folder(run) / FEATURES, memory_map=True)
-    return PrivateFeatures(rows, **read_json(work_folder(run) / ABOUT_FEATURES))
+    rows = read_array(teaching_folder(run) / FEATURES, memory_map=True)
+    return PrivateFeatures(rows, **read_json(teaching_folder(run) / ABOUT_FEATURES))
 
 
 def group_name(teachers: range) -> str:
@@ -162,7 +162,7 @@ def votes_made_from(run: Run) -> str:
             "backbone": file_digest(folders.backbone / "backbone.safetensors"),
             "queries": file_digest(folders.images / "manifest.json"),
             "statistics": run.params.teachers.statistics,
-            **({"findings": findings_of(run)} if run.params.data.several else {}),
+            **({"findings": make_findings(run)} if run.params.data.several else {}),
         }
     )
 
@@ -172,7 +172,7 @@ def read_votes(folders: Folders) -> np.ndarray:
     return read_array(folders.votes / "votes.npy")
 
 
-def spent_before(run: Run) -> Event:
+def cost_before_votes(run: Run) -> Event:
     """Return what the run spent before anybody voted: on counting its units, on moments and on averages.
 
     Averages without noise have no price. Votes after them are then answered as if they alone were what a record
@@ -180,4 +180,4 @@ def spent_before(run: Run) -> Event:
     """
     if run.params.teachers.unprotected:
         return compose()
-    return compose(spent_on_inputs(run.params), spent_on_averages(run))
+    return compose(inputs_cost(run.params), averages_cost(run))

@@ -30,7 +30,7 @@ from tasks.artefacts.teachers import read_votes
 from tasks.auditing.shadow_runs import NOTICE, NoNoise, Progress, members, shadow_run
 from tasks.pipeline.sums import plant
 from tasks.runtime.accounts import noise_source
-from tasks.runtime.releases import spent_on_inputs
+from tasks.runtime.releases import inputs_cost
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_table, read_tensors, write_json
 from terrine.aggregation.exchange import Exchange
@@ -308,7 +308,7 @@ class _SumCanaries:
     def __init__(self, run: Run, make: Make, count: int) -> None:
         settings: Any = run.params.aggregation
         self._run, self._make, self._mechanism = run, make, settings
-        self._mu = mu_left(settings.epsilon, settings.delta, spent_on_inputs(run.params))
+        self._mu = mu_left(settings.epsilon, settings.delta, inputs_cost(run.params))
         course, own = settings.course(self._mu), read_dataset(run.folders)
         generator = numpy_generator(run.params.seed, "canaries")
         whitening = Whitening.fit(query_features(run, "original"))

@@ -18,10 +18,10 @@ import numpy as np
 
 from tasks.artefacts.records import read_dataset
 from tasks.artefacts.released import sums_over_records
-from tasks.artefacts.teachers import read_states, read_votes, voters
+from tasks.artefacts.teachers import read_states, read_votes, voter_count
 from tasks.auditing.shadow_runs import Progress, shadow_run, units_of
-from tasks.pipeline.sums import records_of
-from tasks.runtime.releases import spent_on_inputs
+from tasks.pipeline.sums import load_summed_records
+from tasks.runtime.releases import inputs_cost
 from tasks.runtime.run import Run
 from tasks.runtime.store import link
 from terrine.aggregation.gradient_rounds import ALONE, JOINT
@@ -107,7 +107,7 @@ class _Votes:
             # An average is a release: both worlds learn from the one that was made, as whoever saw it knows.
             link(self._run.folders.average, scratch.folders.average)
         self._make(scratch)
-        states = read_states(scratch.folders, range(voters(scratch)))
+        states = read_states(scratch.folders, range(voter_count(scratch)))
         learned = [{name: array.tobytes() for name, array in state.items()} for state in states]
         return learned, read_votes(scratch.folders)
 
@@ -128,7 +128,7 @@ class _Votes:
 
     def about(self, world: Trained) -> dict[str, int]:
         """How many teachers and votes there are."""
-        return {"voters": voters(self._run), "votes": int(world[1].size)}
+        return {"voters": voter_count(self._run), "votes": int(world[1].size)}
 
 
 class _Sums:
@@ -139,7 +139,7 @@ class _Sums:
 
     def __init__(self, run: Run) -> None:
         settings: Any = run.params.aggregation
-        spent = spent_on_inputs(run.params)
+        spent = inputs_cost(run.params)
         self._run, self._course = run, settings.course(mu_left(settings.epsilon, settings.delta, spent))
         self._questions: list[Any] = []
 
@@ -148,7 +148,7 @@ class _Sums:
         released = self._run.folders.answers / MOMENTS
         if released.is_file():
             link(released, scratch.folders.answers / MOMENTS)
-        records, course = records_of(scratch), self._course
+        records, course = load_summed_records(scratch), self._course
         summed, descent, first = course.summing(records), course.descent(records.length), not self._questions
         rounds = []
         for number in range(course.passes):

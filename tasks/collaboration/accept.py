@@ -27,7 +27,7 @@ from tasks.parties.config import CONFIG, SQLITE, TERMS, GuardianLedger, OwnTeach
 from tasks.parties.keys import acceptance_content, own_key, public_text, sign
 from tasks.parties.ledgers import account_in_ledger, begun
 from tasks.parties.terms import Role, Terms
-from tasks.pipeline.data_remarks import Remarks, listed, remarks_on
+from tasks.pipeline.data_warnings import Remarks, listed, remarks_on
 from tasks.runtime.run import SPLIT_SEED
 from terrine.data.labels import class_places
 from terrine.data.source import Survey

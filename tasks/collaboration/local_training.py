@@ -14,7 +14,7 @@ import numpy as np
 from tasks.artefacts.averages import write_averages
 from tasks.artefacts.features import query_features
 from tasks.artefacts.records import load_dataset
-from tasks.artefacts.teachers import read_votes, records_of
+from tasks.artefacts.teachers import load_records, read_votes
 from tasks.collaboration.proposal import check_public
 from tasks.config.params import Params, validate
 from tasks.config.values import flat, merge
@@ -23,7 +23,7 @@ from tasks.parties.submit import Given
 from tasks.parties.terms import Terms
 from tasks.pipeline import dataset, partition, teach, vote
 from tasks.pipeline.average import make_learner
-from tasks.pipeline.sums import records_of as summed_records_of
+from tasks.pipeline.sums import load_summed_records
 from tasks.runtime.run import Run
 from tasks.runtime.store import link
 from terrine import npy
@@ -124,7 +124,7 @@ class OwnAverages:
         self._run = prepared(config.own, config.terms, held)
         teach.extract_features.fn(self._run)
         self._learner = make_learner(self._run)
-        self._records = records_of(self._run, self._learner.inputs)
+        self._records = load_records(self._run, self._learner.inputs)
         self._folder = config.own.work / "averages" / config.terms.digest[:32]
         private_folder(self._folder)
 
@@ -186,7 +186,7 @@ def own_records(own: OwnTeachers, terms: Terms, held: int) -> Records:
             f"{own.backbone} gives vectors of {length} coordinates, and the terms say {terms.length}. Get the backbone "
             "from whoever wrote the terms."
         )
-    return summed_records_of(run)
+    return load_summed_records(run)
 
 
 def run_of(own: OwnTeachers, terms: Terms, held: int) -> Run:

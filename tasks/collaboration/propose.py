@@ -21,7 +21,7 @@ from tasks.parties.keys import PartyLine
 from tasks.parties.release import agreed
 from tasks.parties.terms import Teaching, Terms, checked, of_one
 from tasks.pipeline import pretrain, synthesize
-from tasks.runtime.run import SPLIT_SEED, Run, refuse_transcription
+from tasks.runtime.run import SPLIT_SEED, Run, check_not_transcription
 from tasks.runtime.store import atomic_folder
 from terrine.aggregation.gnmax import GaussianHistogram
 from terrine.data.source import SOURCES
@@ -250,7 +250,7 @@ def _settled(root: Path, preset: str, values: dict[str, Any], wish: Wish) -> tup
             f"--records bounds sums, and with aggregation.mechanism={params.aggregation.mechanism} teachers vote. "
             "Leave it out, or propose sums: --set aggregation.mechanism=gradients."
         )
-    refuse_transcription(preset, params)
+    check_not_transcription(preset, params)
     names = list(wish.class_names or _public_classes(root, params))
     if chosen := {key for key in automatic if key != ("partition", "teachers")}:
         count = None if ("queries", "count") in chosen else params.queries.count

@@ -19,11 +19,11 @@ from tasks.parties.config import PartyConfig
 from tasks.parties.release import stored_release
 from tasks.parties.terms import Terms
 from tasks.pipeline.aggregate import write_answers
-from tasks.pipeline.public_inputs import about_records
+from tasks.pipeline.public_inputs import describe_records
 from tasks.pipeline.student import train_student
 from tasks.pipeline.sums import write_sums
 from tasks.reports.statement_page import write_statement
-from tasks.runtime.code import code_version
+from tasks.runtime.code_digest import code_version
 from tasks.runtime.run import Run
 from tasks.runtime.store import Folders, link
 from terrine.aggregation.mechanism import Mechanism
@@ -118,7 +118,7 @@ def _mechanism(terms: Terms) -> dict[str, Any]:
 
 
 def _averaging(terms: Terms) -> dict[str, Any]:
-    """Return how the statement describes averages (`tasks.artefacts.averages.about_averages`)."""
+    """Return how the statement describes averages (`tasks.artefacts.averages.describe_averages`)."""
     if (averages := terms.averages) is None:
         return {}
     settings = averages.averaging.settings
@@ -176,6 +176,6 @@ def _statement(run: Run, terms: Terms, about: dict[str, Any], release: StoredRel
         trust_model="parties",
         noise=guardian["noise"],
         mechanism=described,
-        **about_records(run),
+        **describe_records(run),
         **answers,
     )

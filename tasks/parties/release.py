@@ -25,7 +25,7 @@ from tasks.runtime.accounts import PEOPLE, open_account, stored_people
 from tasks.runtime.release_identity import Inputs
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_json, write_json
-from tasks.runtime.task import task_of
+from tasks.runtime.task import load_task
 from terrine.aggregation.adaptive_queries import NEVER
 from terrine.aggregation.fixed_point import FixedPoint
 from terrine.aggregation.mechanism import UNANSWERED
@@ -213,7 +213,7 @@ def reported(terms: Terms, name: str, values: np.ndarray) -> Given:
 
 
 def _guardian(run: Run, account: str) -> dict[str, Any]:
-    ledger, task = run.params.ledger, task_of(run)
+    ledger, task = run.params.ledger, load_task(run)
     settings: dict[str, Any] = {
         "ledger": {
             "url": run.database(ledger.url),

@@ -12,40 +12,39 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from tasks.artefacts.averages import about_averages, coordinates_released
-from tasks.artefacts.records import dealt_by
+from tasks.artefacts.averages import coordinates_released, describe_averages
+from tasks.artefacts.records import partition_settings
 from tasks.artefacts.released import sums_over_records
 from tasks.artefacts.teachers import (
-    findings_of,
+    cost_before_votes,
+    make_findings,
     read_teachers_manifest,
     read_votes,
-    spent_before,
     teachers_made_from,
     votes_made_from,
 )
 from tasks.parties.release import release_by_parties
-from tasks.pipeline.advise import adviser
-from tasks.pipeline.advise import describe as describe_order
 from tasks.pipeline.figures.private_figures import private_figures
 from tasks.pipeline.figures.released_accuracy import check_use_of_accuracy
-from tasks.pipeline.moments import about_moments, numbers_of_moments, release_moments, write_moments
-from tasks.pipeline.public_inputs import about_records
+from tasks.pipeline.moments import count_moments, describe_moments, release_moments, write_moments
+from tasks.pipeline.public_inputs import describe_records
+from tasks.pipeline.query_strategy import adviser, describe_selection
 from tasks.pipeline.sums import release_sums
 from tasks.reports.statement_page import write_statement
 from tasks.runtime.accounts import ledger_account, noise_source, open_account, site_key, stored_people
-from tasks.runtime.origin import check_made
-from tasks.runtime.release_identity import Inputs, about_release, check_queries, record_data_change, remembered
+from tasks.runtime.release_identity import Inputs, check_queries, describe_release, input_digests, record_data_change
 from tasks.runtime.releases import (
-    about_counting,
-    about_order,
     assurance,
     check_releases,
+    describe_counting,
+    describe_order,
     identity_in_ledger,
 )
 from tasks.runtime.run import Run
+from tasks.runtime.staleness import check_made
 from tasks.runtime.step import step
 from tasks.runtime.store import atomic_folder, read_json, write_array, write_json, write_table
-from tasks.runtime.task import check_task, task_of
+from tasks.runtime.task import check_task, load_task
 from terrine.aggregation.release import answer_facts, asked, release_histograms
 from terrine.aggregation.votes import answer_names, count_finding_votes, count_votes
 from terrine.data.content_digest import digest_of_arrays
@@ -55,10 +54,10 @@ from terrine.privacy.statement import PrivacyStatement
 from terrine.teachers.averaging.averaged import AveragedTeachers
 
 
-def inputs_of_answers(run: Run, votes: np.ndarray) -> Inputs:
-    """Return what is remembered about what answers were drawn from: votes, partition and query images."""
+def answer_inputs(run: Run, votes: np.ndarray) -> Inputs:
+    """Return what is sealed about what answers were drawn from: votes, partition and query images."""
     digest = digest_of_arrays("terrine votes 1", {"votes": (votes, "<i8")}, site_key(run))
-    return remembered(run, votes=digest, queries=file_digest(run.folders.images / "manifest.json"))
+    return input_digests(run, votes=digest, queries=file_digest(run.folders.images / "manifest.json"))
 
 
 @step("aggregate")
@@ -73,21 +72,21 @@ def release_answers(run: Run) -> None:
     votes_manifest = read_json(run.folders.votes / "manifest.json")
     _check_origin(run, votes_manifest)
     votes = read_votes(run.folders)
-    findings = findings_of(run)
+    findings = make_findings(run)
     histograms = (
         count_votes(votes, votes_manifest["classes"])
         if findings is None
         else count_finding_votes(votes, findings.number, findings.bound)
     )
     mechanism = run.params.aggregation
-    inputs = inputs_of_answers(run, votes)
+    inputs = answer_inputs(run, votes)
     check_use_of_accuracy(run)
     check_releases(run, len(histograms))
     moments = release_moments(run)
     if mechanism.where == "parties":
         release_id = identity_in_ledger(run, "answers")
         release = release_by_parties(
-            run, votes_manifest["class_names"], release_id, lambda teachers: votes_of_parties(votes, teachers), inputs
+            run, votes_manifest["class_names"], release_id, lambda teachers: split_votes(votes, teachers), inputs
         )
     else:
         release = release_once(run, histograms, inputs)
@@ -99,7 +98,7 @@ def release_answers(run: Run) -> None:
     write_statement(run, privacy_statement(run, votes_manifest, release), names)
 
 
-def votes_of_parties(votes: np.ndarray, teachers: Mapping[str, int]) -> dict[str, np.ndarray]:
+def split_votes(votes: np.ndarray, teachers: Mapping[str, int]) -> dict[str, np.ndarray]:
     """Split votes, [queries, teachers], among the parties that hold the teachers."""
     ends = np.cumsum(list(teachers.values()))[:-1]
     return dict(zip(teachers, np.split(votes, ends, axis=1), strict=True))
@@ -107,7 +106,7 @@ def votes_of_parties(votes: np.ndarray, teachers: Mapping[str, int]) -> dict[str
 
 def _check_origin(run: Run, votes: dict[str, Any]) -> None:
     """Refuse votes, teachers or a partition that were made under other settings than a statement would name."""
-    dealt, expected = read_json(run.folders.partition / "manifest.json"), dealt_by(run)
+    dealt, expected = read_json(run.folders.partition / "manifest.json"), partition_settings(run)
     check_made(
         run,
         partition=all(dealt.get(name) == value for name, value in expected.items()),
@@ -136,7 +135,7 @@ def release_once(run: Run, histograms: np.ndarray, inputs: Inputs) -> StoredRele
         rounds=run.params.queries.rounds,
         adviser=advise,
         data=stored_people(run),
-        task=task_of(run),
+        task=load_task(run),
         **_before(run),
     )
 
@@ -145,14 +144,14 @@ def _averaging(run: Run) -> dict[str, Any]:
     """How the statement says that teachers learned from one another, or that groups of parties voted as one."""
     teachers = run.params.teachers
     blocks = isinstance(teachers, AveragedTeachers) and teachers.block is not None
-    return about_averages(run) | ({"block": teachers.block} if blocks else {})
+    return describe_averages(run) | ({"block": teachers.block} if blocks else {})
 
 
 def _before(run: Run) -> dict[str, Any]:
     """Return what `release_histograms` and `answer_facts` want to know of what came before the answers."""
     return {
-        "before": spent_before(run),
-        "drawn_before": coordinates_released(run) + numbers_of_moments(run) + (run.params.privacy.counted > 0),
+        "before": cost_before_votes(run),
+        "drawn_before": coordinates_released(run) + count_moments(run) + (run.params.privacy.counted > 0),
         "unprotected": run.params.teachers.unprotected,
     }
 
@@ -208,19 +207,19 @@ def privacy_statement(run: Run, votes_manifest: dict[str, Any], release: StoredR
     """Say what the release guarantees, from public quantities and the recorded event alone."""
     settings = run.params.aggregation
     return PrivacyStatement(
-        **about_release(run, ledger_account(run), release),
+        **describe_release(run, ledger_account(run), release),
         unit=run.params.privacy.unit,
         trust_model="parties" if settings.where == "parties" else "central",
         noise=settings.noise,
         mechanism={
             **settings.describe(),
-            **describe_order(run),
+            **describe_selection(run),
             **_averaging(run),
-            **about_order(run.params),
-            **about_counting(run.params),
-            **about_moments(run),
+            **describe_order(run.params),
+            **describe_counting(run.params),
+            **describe_moments(run),
         },
-        **about_records(run),
+        **describe_records(run),
         **answer_facts(
             release,
             settings,

@@ -17,15 +17,15 @@ import numpy as np
 
 from tasks.artefacts.averages import AVERAGE, OWN, rounds, write_averages
 from tasks.artefacts.records import in_groups
-from tasks.artefacts.teachers import group_name, inputs_of_teachers, records_of, teacher_context
+from tasks.artefacts.teachers import group_name, load_records, teacher_context, teacher_inputs
 from tasks.config.values import digest
 from tasks.runtime.accounts import ledger_account, release_at_price
-from tasks.runtime.release_identity import Inputs, record_data_change, remembered
-from tasks.runtime.releases import CENTRE, averaging_of, check_releases, identity_in_ledger, noise_of
+from tasks.runtime.release_identity import Inputs, input_digests, record_data_change
+from tasks.runtime.releases import CENTRE, averaging_mechanism, check_releases, identity_in_ledger, make_noise
 from tasks.runtime.run import Run
 from tasks.runtime.step import step
 from tasks.runtime.store import read_array, read_json, read_tensors, write_array, write_json, write_tensors
-from tasks.runtime.task import task_of
+from tasks.runtime.task import load_task
 from terrine.device import resolve_device
 from terrine.privacy.accounting.events import Event, NonPrivateEvent, to_json
 from terrine.privacy.ledger.ledger import StoredRelease
@@ -42,15 +42,15 @@ def groups(run: Run) -> list[range]:
     return in_groups(run.params.partition.teachers, run.params.teachers.per_task)
 
 
-def work_folder(run: Run) -> Path:
+def averaging_folder(run: Run) -> Path:
     """Return where these very rounds are kept until all are done."""
     aggregation = run.params.aggregation
     budget = {name: getattr(aggregation, name) for name in ("epsilon", "delta", "noise")}
-    return run.folders.work / f"average-{digest({**inputs_of_teachers(run), 'account': ledger_account(run), **budget})}"
+    return run.folders.work / f"average-{digest({**teacher_inputs(run), 'account': ledger_account(run), **budget})}"
 
 
 def _round_folder(run: Run, number: int) -> Path:
-    return work_folder(run) / f"round-{number:04d}"
+    return averaging_folder(run) / f"round-{number:04d}"
 
 
 def make_learner(run: Run) -> Learner:
@@ -64,7 +64,7 @@ def check_budget(run: Run) -> None:
 
     Raises SettingError where the noise's lattice leaves no guarantee, BudgetError where the account cannot pay.
     """
-    averaging = averaging_of(run.params)
+    averaging = averaging_mechanism(run.params)
     if averaging is None:
         return
     aggregation = run.params.aggregation
@@ -78,16 +78,16 @@ def check_budget(run: Run) -> None:
 @step("centre")
 def release_centre(run: Run) -> None:
     """Make the centre of all parties' features, with noise through the ledger, unless it is on disk or not wanted."""
-    path = work_folder(run) / CENTRE_FILE
+    path = averaging_folder(run) / CENTRE_FILE
     learner = make_learner(run)
     if not learner.centred or path.is_file():
         return
-    means = party_means(records_of(run, learner.inputs), range(run.params.partition.teachers))
-    averaging = averaging_of(run.params)
+    means = party_means(load_records(run, learner.inputs), range(run.params.partition.teachers))
+    averaging = averaging_mechanism(run.params)
     if averaging is None:
         write_array(path, means.mean(axis=0))
         return
-    noise, event = noise_of(run, "averages", CENTRE), averaging.centre_mechanism.event
+    noise, event = make_noise(run, "averages", CENTRE), averaging.centre_mechanism.event
     release = _release(run, CENTRE, event, noise, lambda: {"centre": averaging.release_centre([means], noise)})
     write_array(path, release.arrays["centre"])
 
@@ -97,11 +97,11 @@ def _release(
 ) -> StoredRelease:
     """Charge the event, then draw, once; or return what was drawn under this identity before."""
     identity = identity_in_ledger(run, "averages", number)
-    return release_at_price(run, identity, event, noise, draw, _remembered(run), task=task_of(run))
+    return release_at_price(run, identity, event, noise, draw, _remembered(run), task=load_task(run))
 
 
 def _remembered(run: Run) -> Inputs:
-    return remembered(run, records=run.folders.dataset_manifest()["fingerprint"])
+    return input_digests(run, records=run.folders.dataset_manifest()["fingerprint"])
 
 
 @step("local steps", retries=2)
@@ -112,9 +112,9 @@ def local_steps(run: Run, number: int, teachers: range) -> None:
     if path.is_file() or (folder / AVERAGE).is_file():
         return
     learner = make_learner(run)
-    records = records_of(run, learner.inputs)
+    records = load_records(run, learner.inputs)
     if learner.centred:
-        records = centre_records(records, teachers, read_array(work_folder(run) / CENTRE_FILE))
+        records = centre_records(records, teachers, read_array(averaging_folder(run) / CENTRE_FILE))
     local = local_round(
         learner,
         _start_of(run, number, learner),
@@ -140,12 +140,12 @@ def combine(run: Run, number: int, groups: list[range]) -> None:
     parts = [read_tensors(folder / group_name(group)) for group in groups]
     updates, own = [part["update"] for part in parts], np.concatenate([part["own"] for part in parts])
     changes = [own - before]
-    averaging = averaging_of(run.params)
+    averaging = averaging_mechanism(run.params)
     history: dict[str, Any] = _figures(updates, None if averaging is None else averaging.clip)
     if averaging is None:
         update, change = mean_over_groups(updates), mean_over_groups(changes)
     else:
-        noise, event = noise_of(run, "averages", number), averaging.event(1)
+        noise, event = make_noise(run, "averages", number), averaging.event(1)
         release = _release(run, number, event, noise, lambda: averaging.release(updates, changes, number, noise))
         update, change = averaging.means(release.arrays, start, number)
         history["release_id"] = release.release_id
@@ -165,7 +165,7 @@ def collect_averages(run: Run) -> None:
     """Write the artefact: the last average, the teachers' control variates, what all of it cost, private figures."""
     count = rounds(run)
     last = _round_folder(run, count - 1)
-    averaging = averaging_of(run.params)
+    averaging = averaging_mechanism(run.params)
     about: dict[str, Any] = {"averages": count, "mode": run.params.teachers.mode}
     if averaging is not None:
         vectors = count * averaging.vectors + averaging.centred
@@ -174,7 +174,7 @@ def collect_averages(run: Run) -> None:
             "coordinates": _coordinates(run),
             "noise": run.params.aggregation.noise,
         }
-    centre = work_folder(run) / CENTRE_FILE
+    centre = averaging_folder(run) / CENTRE_FILE
     arrays = {"centre": read_array(centre)} if centre.is_file() else {}
     write_averages(
         run,
@@ -184,12 +184,12 @@ def collect_averages(run: Run) -> None:
         event=to_json(NonPrivateEvent() if averaging is None else averaging.whole_event()),
         history=[read_json(_round_folder(run, number) / "history.json") for number in range(count)],
     )
-    shutil.rmtree(work_folder(run), ignore_errors=True)
+    shutil.rmtree(averaging_folder(run), ignore_errors=True)
 
 
 def _coordinates(run: Run) -> int:
     """Return how many numbers with noise the averages are."""
-    averaging, learner = averaging_of(run.params), make_learner(run)
+    averaging, learner = averaging_mechanism(run.params), make_learner(run)
     if averaging is None:
         return 0
     released = rounds(run) * averaging.vectors * learner.length

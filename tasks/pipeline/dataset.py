@@ -8,9 +8,9 @@ from typing import Any
 from tasks.artefacts.records import load_dataset, write_dataset
 from tasks.config.values import digest
 from tasks.runtime.accounts import check_people, people_in, site_key
-from tasks.runtime.origin import laid_down_by
 from tasks.runtime.release_identity import record_file_change
 from tasks.runtime.run import Run
+from tasks.runtime.staleness import data_settings_digest
 from tasks.runtime.step import step
 from tasks.runtime.store import write_json
 from terrine.data.dataset import Dataset, fingerprint
@@ -20,7 +20,7 @@ from terrine.errors import InputError
 from terrine.files import json_object
 
 SOURCE = "source.json"
-"""Among a run's private files: what `files_of` found when its records were read."""
+"""Among a run's private files: what `scan_files` found when its records were read."""
 
 
 @step("dataset")
@@ -30,7 +30,7 @@ def prepare_dataset(run: Run) -> None:
     Everything is checked before the first byte is written; a bad file leaves what was there as it was. Records that
     another account released about, or that would be published although a release protects them, are refused here.
     """
-    source = files_of(run)
+    source = scan_files(run)
     with on_disk(run.folders.work):
         dataset = load_dataset(run)
         check_people(run, people_in(run, dataset))
@@ -38,7 +38,7 @@ def prepare_dataset(run: Run) -> None:
     write_json(run.folders.private / SOURCE, source)
 
 
-def files_of(run: Run) -> dict[str, Any]:
+def scan_files(run: Run) -> dict[str, Any]:
     """Return the number of the user's files that the records are read from, their bytes, and a digest of names, sizes
     and times. Private.
     """
@@ -59,7 +59,7 @@ def files_changed(run: Run) -> str | None:
 
     None if they do not differ, or if the run has read none.
     """
-    known, now = json_object(run.folders.private / SOURCE), files_of(run)
+    known, now = json_object(run.folders.private / SOURCE), scan_files(run)
     if known is None or known == now:
         return None
     for what, word in (("files", "files"), ("bytes", "bytes in them")):
@@ -68,7 +68,7 @@ def files_changed(run: Run) -> str | None:
     return f"{now['files']:,} files as before, with other names, sizes or times"
 
 
-def tell_changed_records(run: Run) -> bool:
+def note_changed_files(run: Run) -> bool:
     """Return whether a run's records changed since it read them, and write a note about it into the private zone.
 
     They are read again only if the files differ by names, sizes or times.
@@ -79,7 +79,7 @@ def tell_changed_records(run: Run) -> bool:
             with on_disk(run.folders.work):
                 now = fingerprint(load_dataset(run), site_key(run))
             if now == run.folders.dataset_manifest()["fingerprint"]:
-                write_json(run.folders.private / SOURCE, files_of(run))
+                write_json(run.folders.private / SOURCE, scan_files(run))
                 how = None
         except InputError as error:
             how = f"{how} ({error})"
@@ -95,7 +95,7 @@ def write_prepared(run: Run, dataset: Dataset) -> None:
         "class_names": list(dataset.class_names),
         "declared": dataset.declared,
         "fingerprint": fingerprint(dataset, site_key(run)),
-        "laid_down_by": laid_down_by(run.params),
+        "data_settings_digest": data_settings_digest(run.params),
         **({"party_names": list(dataset.party_names)} if dataset.train_parties is not None else {}),
         **({"parts": check_disjoint(dataset)} if dataset.pool_images is not None else {}),
     }

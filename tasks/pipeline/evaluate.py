@@ -15,7 +15,7 @@ from tasks.artefacts.released import read_student
 from tasks.pipeline.figures.answer_accuracy import answer_figures
 from tasks.pipeline.figures.party_accuracy import write_party_accuracy
 from tasks.pipeline.figures.released_accuracy import release_accuracy
-from tasks.pipeline.figures.subgroups import by_subgroup, subgroups_of
+from tasks.pipeline.figures.subgroups import by_subgroup, load_subgroups
 from tasks.runtime.run import Run
 from tasks.runtime.step import step
 from tasks.runtime.store import write_json
@@ -42,11 +42,11 @@ def evaluate_student(run: Run) -> None:
     depend on them.
     """
     dataset = read_dataset(run.folders)
-    subgroups = subgroups_of(run, dataset)
+    subgroups = load_subgroups(run, dataset)
     served = StudentModel.load(run.folders.student, device=resolve_device(run.params.device))
     said, names = served.predict(dataset.test_images), list(dataset.class_names)
     if dataset.several:
-        found = figures_of_findings(dataset.test_labels, said, names)
+        found = findings_figures(dataset.test_labels, said, names)
     else:
         units, decided = dataset.test_groups, dataset.decided(said)
         found = figures(dataset.test_labels, decided, names)
@@ -55,7 +55,7 @@ def evaluate_student(run: Run) -> None:
         )
         found["subgroups"] = by_subgroup(subgroups, dataset.test_labels, decided, units)
         if dataset.scale is not None:
-            found["order"] = figures_of_order(dataset, dataset.scale, said, units)
+            found["order"] = order_figures(dataset, dataset.scale, said, units)
     found["served"] = served.statistics
     if served.description["statistics"] != "original" and has_batch_norm(served.network):
         found["in_batches"] = {"statistics": served.description["statistics"], **figures_in_batches(run, dataset)}
@@ -71,7 +71,7 @@ def figures_in_batches(run: Run, dataset: Dataset) -> dict[str, Any]:
     right = dataset.decided(said) == dataset.test_labels
     found: dict[str, Any] = {"accuracy": float(right.mean())}
     if dataset.scale is not None:
-        error = figures_of_order(dataset, dataset.scale, said, None)["mean_absolute_error"]
+        error = order_figures(dataset, dataset.scale, said, None)["mean_absolute_error"]
         found["mean_absolute_error"] = error["value"]
     return found
 
@@ -84,7 +84,7 @@ def probabilities(run: Run, images: np.ndarray) -> np.ndarray:
     return student.predict_proba(images)
 
 
-def figures_of_order(dataset: Dataset, scale: Scale, said: np.ndarray, units: np.ndarray | None) -> dict[str, Any]:
+def order_figures(dataset: Dataset, scale: Scale, said: np.ndarray, units: np.ndarray | None) -> dict[str, Any]:
     """Return `terrine.measures.order` of probabilities [images, classes] on the test split."""
     labels, numbers = dataset.test_labels, dataset.test_numbers
     return measures_of_order(
@@ -120,7 +120,7 @@ def figures(labels: np.ndarray, predictions: np.ndarray, class_names: list[str])
     }
 
 
-def figures_of_findings(labels: np.ndarray, said: np.ndarray, names: list[str]) -> dict[str, object]:
+def findings_figures(labels: np.ndarray, said: np.ndarray, names: list[str]) -> dict[str, object]:
     """Return accuracy, sensitivity, specificity and area under the ROC curve of each finding; of the first and the last
     the mean.
 

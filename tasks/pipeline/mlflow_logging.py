@@ -22,10 +22,10 @@ from tasks.pipeline.synthesize import drawing_cost
 from tasks.reports.accuracy import known_accuracy, released_accuracy, released_error, served_accuracy
 from tasks.reports.comparison import own_settings
 from tasks.reports.statement_page import read_statement
-from tasks.runtime.origin import check_records
 from tasks.runtime.progress import timings
 from tasks.runtime.run import Run
 from tasks.runtime.stage_graph import Pipeline
+from tasks.runtime.staleness import check_records
 from tasks.runtime.step import step
 from tasks.runtime.store import read_json, write_json
 from tasks.runtime.versioning import lock_digest

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from tasks.config.presets import reproduce_command, resolve
-from tasks.runtime.code import code_version
-from tasks.runtime.locks import of_project
+from tasks.runtime.code_digest import code_version
+from tasks.runtime.locks import lock_path
 from tasks.runtime.run import Run
 from tasks.runtime.stage_graph import PARAMETERS
 from tasks.runtime.store import read_json, write_json
@@ -105,8 +105,8 @@ def code_tags(run: Run) -> dict[str, str]:
 def attempt(run: Run, log: Callable[[], Logged], later: str) -> Logged | None:
     """Log to MLflow, one process at a time; warn and return None if MLflow fails. later: a sentence of the warning."""
     try:
-        lay_out_database(run)
-        with locked(of_project(run.root, "tracking")):
+        create_database(run)
+        with locked(lock_path(run.root, "tracking")):
             return log()
     except Exception as error:  # of any library that MLflow uses
         first = str(error).strip().partition("\n")[0]
@@ -115,13 +115,13 @@ def attempt(run: Run, log: Callable[[], Logged], later: str) -> Logged | None:
         return None
 
 
-def lay_out_database(run: Run) -> None:
+def create_database(run: Run) -> None:
     """Create MLflow's database if it is a file that does not exist, atomically: MLflow cannot resume its migrations."""
     name = run.database(run.params.tracking.uri).removeprefix("sqlite:///").partition("?")[0]
     if "://" in name or name == run.params.tracking.uri:
         return
     path = Path(name)
-    with locked(of_project(run.root, "tracking"), what=f"is creating {path.name}"):
+    with locked(lock_path(run.root, "tracking"), what=f"is creating {path.name}"):
         if path.is_file() and path.stat().st_size:
             return
         path.parent.mkdir(parents=True, exist_ok=True)

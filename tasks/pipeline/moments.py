@@ -16,8 +16,8 @@ import numpy as np
 from tasks.artefacts.images import read_backbone
 from tasks.artefacts.records import protected_units, read_dataset
 from tasks.runtime.accounts import release_at_price, site_key
-from tasks.runtime.release_identity import record_data_change, remembered
-from tasks.runtime.releases import identity_in_ledger, moments_of, noise_of
+from tasks.runtime.release_identity import input_digests, record_data_change
+from tasks.runtime.releases import identity_in_ledger, make_noise, moments_mechanism
 from tasks.runtime.run import Run
 from tasks.runtime.store import write_tensors
 from terrine.data.content_digest import digest_of_arrays
@@ -31,16 +31,16 @@ from terrine.privacy.noised_sum import ClippedMean
 
 def release_moments(run: Run) -> StoredRelease | None:
     """Release the run's moments through the ledger, or return those released before; None where none are wanted."""
-    mechanism = moments_of(run.params)
+    mechanism = moments_mechanism(run.params)
     if mechanism is None:
         return None
     dataset = read_dataset(run.folders)
     units = protected_units(run, dataset)
-    backbone, noise = read_backbone(run.folders), noise_of(run, "moments")
+    backbone, noise = read_backbone(run.folders), make_noise(run, "moments")
     bound = _bound(run, backbone, mechanism)
     # Of images alone: tasks with other labels share the release.
     seen = {"images": (dataset.train_images, "|u1"), "units": (units, "<i8")}
-    inputs = remembered(run, images=digest_of_arrays("terrine moments 1", seen, site_key(run)))
+    inputs = input_digests(run, images=digest_of_arrays("terrine moments 1", seen, site_key(run)))
 
     def draw() -> dict[str, np.ndarray]:
         return {"sums": mechanism.release(unit_vectors(backbone, dataset.train_images, units, bound), noise)}
@@ -52,12 +52,12 @@ def release_moments(run: Run) -> StoredRelease | None:
 
 def write_moments(run: Run, release: StoredRelease, folder: Path) -> None:
     """Write the statistics that follow from released moments to `folder`."""
-    write_tensors(folder / MOMENTS, statistics_of_moments(run, release))
+    write_tensors(folder / MOMENTS, compute_statistics(run, release))
 
 
-def statistics_of_moments(run: Run, release: StoredRelease) -> dict[str, np.ndarray]:
+def compute_statistics(run: Run, release: StoredRelease) -> dict[str, np.ndarray]:
     """Return the statistics that follow from released moments."""
-    mechanism = moments_of(run.params)
+    mechanism = moments_mechanism(run.params)
     assert mechanism is not None
     backbone = read_backbone(run.folders)
     mean = mechanism.mean(release.arrays["sums"])
@@ -69,15 +69,15 @@ def _bound(run: Run, backbone: Backbone, mechanism: ClippedMean) -> float:
     return bound_for(backbone, run.params.privacy.units, mechanism.noise_multiplier)
 
 
-def about_moments(run: Run) -> dict[str, Any]:
+def describe_moments(run: Run) -> dict[str, Any]:
     """Return how a statement says that moments were released; nothing where none were."""
-    mechanism = moments_of(run.params)
+    mechanism = moments_mechanism(run.params)
     if mechanism is None:
         return {}
-    return {"moments": {"numbers": numbers_of_moments(run), "noise_multiplier": mechanism.noise_multiplier}}
+    return {"moments": {"numbers": count_moments(run), "noise_multiplier": mechanism.noise_multiplier}}
 
 
-def numbers_of_moments(run: Run) -> int:
+def count_moments(run: Run) -> int:
     """Return how many numbers with noise the moments are, that of units included."""
     if not run.params.privacy.moments:
         return 0

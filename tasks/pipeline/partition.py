@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tasks.artefacts.records import dealt_by, read_dataset
+from tasks.artefacts.records import partition_settings, read_dataset
 from tasks.runtime.accounts import site_key
 from tasks.runtime.run import Run
 from tasks.runtime.step import step
@@ -31,7 +31,7 @@ def deal_records(run: Run) -> None:
     manifest = {
         **proof,
         "hash": partitions.partition_hash(assignment, site_key(run)),
-        **dealt_by(run),
+        **partition_settings(run),
         "parties": list(dataset.party_names) if settings.kind == "party" else None,
         "labels": summarise(histograms, sizes),
     }

@@ -15,7 +15,7 @@ from terrine.privacy.facts import Examples, Facts, Unprotected, origin_of
 from terrine.privacy.statement import PublicInput
 
 
-def about_records(run: Run) -> dict[str, Any]:
+def describe_records(run: Run) -> dict[str, Any]:
     """Return the arguments `facts` and `public_inputs` of a run's statement, from the manifests of its stages."""
     path = run.folders.images / "manifest.json"
     images, backbone = read_json(path), read_json(run.folders.backbone / "manifest.json")

@@ -22,7 +22,7 @@ from tasks.reports.charts import confusion_colours, png_data_uri, stacked_histog
 from tasks.reports.pages import bar_rows, percent, plain, render
 from tasks.reports.partition_figures import partition_figures
 from tasks.reports.statement_page import read_statement, statement_texts
-from tasks.runtime.code import code_version
+from tasks.runtime.code_digest import code_version
 from tasks.runtime.release_identity import data_changes
 from tasks.runtime.run import Run
 from tasks.runtime.step import step

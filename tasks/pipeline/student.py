@@ -11,7 +11,7 @@ import numpy as np
 
 from tasks.artefacts.features import query_features
 from tasks.artefacts.images import read_backbone, read_queries
-from tasks.artefacts.released import student_of_sums, sums_over_records
+from tasks.artefacts.released import load_sums_student, sums_over_records
 from tasks.config.values import digest
 from tasks.pipeline.reference_images import write_reference
 from tasks.runtime.progress import progress_reporter
@@ -68,19 +68,19 @@ def train_student(run: Run) -> None:
             "size": in_json(run.params.data.size),
             "channels": run.params.data.channels,
             **told,
-            **told_of_reading(run.params.data),
+            **describe_reading(run.params.data),
             **({} if run.params.data.scale is None else {"scale": run.params.data.scale.described()}),
             "training": trained.record,
         }
         write_json(folder / MANIFEST, seal(folder, description))
     if not sums_over_records(run):
-        shutil.rmtree(work_folder(run), ignore_errors=True)
+        shutil.rmtree(training_folder(run), ignore_errors=True)
 
 
 def _trained(run: Run) -> tuple[TrainedStudent, dict[str, Any]]:
     """Return the student, and the manifest of the release that it comes from."""
     if sums_over_records(run):
-        return student_of_sums(run)
+        return load_sums_student(run)
     rows, answers, released = read_answers(run)
     settings = run.params.student
     pool = student_pool(run)
@@ -90,13 +90,13 @@ def _trained(run: Run) -> tuple[TrainedStudent, dict[str, Any]]:
         material,
         seed=run.params.seed,
         device=resolve_device(run.params.device),
-        work=work_folder(run),
+        work=training_folder(run),
         progress=progress_reporter("student"),
     )
     return trained, released
 
 
-def told_of_reading(data: Any) -> dict[str, Any]:
+def describe_reading(data: Any) -> dict[str, Any]:
     """Return how files of records became images, where not by stretching: so are those that are asked about."""
     told: dict[str, Any] = {"fit": data.fit} if getattr(data, "fit", "stretch") != "stretch" else {}
     if (limits := getattr(data, "limits", None)) is not None:
@@ -194,7 +194,7 @@ def feature_cache(run: Run, images: int) -> Cache:
     return keep
 
 
-def work_folder(run: Run) -> Path:
+def training_folder(run: Run) -> Path:
     """Return where this very training keeps its state until it is finished; what was released may lie there."""
     folders = run.folders
     identity = digest(

@@ -24,19 +24,19 @@ from tasks.config.values import digest
 from tasks.parties.release import release_by_parties
 from tasks.pipeline.figures.released_accuracy import check_use_of_accuracy
 from tasks.pipeline.moments import (
-    about_moments,
-    numbers_of_moments,
+    compute_statistics,
+    count_moments,
+    describe_moments,
     release_moments,
-    statistics_of_moments,
     write_moments,
 )
-from tasks.pipeline.public_inputs import about_records
+from tasks.pipeline.public_inputs import describe_records
 from tasks.reports.statement_page import write_statement
 from tasks.runtime.accounts import ledger_account, noise_source, release_at_price
-from tasks.runtime.parameters import refuse_hopeless_sums
+from tasks.runtime.parameters import check_signal_of_sums
 from tasks.runtime.progress import progress_reporter
-from tasks.runtime.release_identity import Inputs, about_release, check_queries, record_data_change, remembered
-from tasks.runtime.releases import about_counting, about_order, assurance, check_releases, spent_on_inputs
+from tasks.runtime.release_identity import Inputs, check_queries, describe_release, input_digests, record_data_change
+from tasks.runtime.releases import assurance, check_releases, describe_counting, describe_order, inputs_cost
 from tasks.runtime.run import Run
 from tasks.runtime.store import (
     atomic_folder,
@@ -46,7 +46,7 @@ from tasks.runtime.store import (
     write_json,
     write_tensors,
 )
-from tasks.runtime.task import check_task, task_of
+from tasks.runtime.task import check_task, load_task
 from terrine.aggregation.gradient_rounds import RoundSchedule, moments_in_steps
 from terrine.aggregation.records import Records, Whitening, row_type
 from terrine.aggregation.sums import mu_left
@@ -66,28 +66,28 @@ def release_sums(run: Run, release_id: str) -> None:
     """Release sums through the ledger, or find those that were; write them, and their privacy statement."""
     settings: Any = run.params.aggregation
     names = run.folders.dataset_manifest()["class_names"]
-    before = spent_on_inputs(run.params)
+    before = inputs_cost(run.params)
     mu = mu_left(settings.epsilon, settings.delta, before)
     course = settings.course(mu)
     whitening = Whitening.fit(query_features(run, "original"))
     numbers = settings.numbers(whitening.length, len(names))
-    drawn = numbers + numbers_of_moments(run) + (run.params.privacy.counted > 0)
+    drawn = numbers + count_moments(run) + (run.params.privacy.counted > 0)
     slack = check_slack(drawn, settings.epsilon, settings.delta, "aggregation.epsilon")
     units = protected_units(run, read_dataset(run.folders))
-    refuse_hopeless_sums(run, len(np.unique(units)), len(names), whitening.length, len(units))
+    check_signal_of_sums(run, len(np.unique(units)), len(names), whitening.length, len(units))
     check_use_of_accuracy(run)
     check_releases(run)
     moments = release_moments(run)
-    statistics = None if moments is None else statistics_of_moments(run, moments)
+    statistics = None if moments is None else compute_statistics(run, moments)
     noise, inputs = noise_source(run), _inputs(run)
 
     def draw() -> dict[str, np.ndarray]:
         return settings.release(_records(run, whitening, statistics), mu, noise) | whitening.arrays
 
     if settings.where == "parties":
-        release = release_by_parties(run, names, release_id, lambda teachers: held_by_parties(run, teachers), inputs)
+        release = release_by_parties(run, names, release_id, lambda teachers: split_records(run, teachers), inputs)
     else:
-        release = release_at_price(run, release_id, course.event, noise, draw, inputs, task=task_of(run))
+        release = release_at_price(run, release_id, course.event, noise, draw, inputs, task=load_task(run))
     check_queries(run, release, inputs)
     about = {"teachers": run.params.partition.teachers, "class_names": names, "classes": len(names)}
     write_sums(run, release, course, whitening, about, moments)
@@ -132,7 +132,7 @@ def write_sums(
         )
 
 
-def records_of(run: Run) -> Records:
+def load_summed_records(run: Run) -> Records:
     """Return the records that are summed, normalised by the moments that were released, if any were."""
     path = run.folders.answers / MOMENTS
     statistics = read_tensors(path) if run.params.privacy.moments and path.is_file() else None
@@ -148,7 +148,7 @@ def plant(run: Run, vectors: np.ndarray, known: np.ndarray | None = None) -> Rec
         known: Vectors of all other records, if they were computed before.
     """
     moments = release_moments(run)
-    statistics = None if moments is None else statistics_of_moments(run, moments)
+    statistics = None if moments is None else compute_statistics(run, moments)
     whitening = Whitening.fit(query_features(run, "original"))
     if known is None:
         known = _records(run, whitening, statistics).vectors[: -len(vectors)]
@@ -156,12 +156,12 @@ def plant(run: Run, vectors: np.ndarray, known: np.ndarray | None = None) -> Rec
     return _records(run, whitening, statistics)
 
 
-def held_by_parties(run: Run, teachers: Mapping[str, int]) -> dict[str, np.ndarray]:
+def split_records(run: Run, teachers: Mapping[str, int]) -> dict[str, np.ndarray]:
     """Return what each party of a trial is given of the records of as many teachers, in order.
 
     These are its sums, whole steps int64 [numbers]; or, where they are asked in rounds, its records [records].
     """
-    records, teacher = records_of(run), read_assignment(run.folders)
+    records, teacher = load_summed_records(run), read_assignment(run.folders)
     party = np.repeat(np.arange(len(teachers)), list(teachers.values()))[teacher]
     if run.params.aggregation.mechanism == "moments":
         return {name: moments_in_steps(records.some(party == number)) for number, name in enumerate(teachers)}
@@ -173,7 +173,7 @@ def held_by_parties(run: Run, teachers: Mapping[str, int]) -> dict[str, np.ndarr
 
 def _inputs(run: Run) -> Inputs:
     records = run.folders.dataset_manifest()["fingerprint"]
-    return remembered(run, records=records, queries=file_digest(run.folders.images / "manifest.json"))
+    return input_digests(run, records=records, queries=file_digest(run.folders.images / "manifest.json"))
 
 
 def _records(run: Run, whitening: Whitening, statistics: dict[str, np.ndarray] | None) -> Records:
@@ -209,18 +209,18 @@ def _statement(
 ) -> PrivacyStatement:
     """Say what the release guarantees, from public quantities and the recorded event alone."""
     settings: Any = run.params.aggregation
-    described, before = settings.describe(), spent_on_inputs(run.params)
+    described, before = settings.describe(), inputs_cost(run.params)
     return PrivacyStatement(
-        **about_release(run, ledger_account(run), release),
+        **describe_release(run, ledger_account(run), release),
         unit=run.params.privacy.unit,
         trust_model="parties" if settings.where == "parties" else "central",
         noise=settings.noise,
         mechanism={
             **described,
             "numbers": numbers,
-            **about_order(run.params),
-            **about_counting(run.params),
-            **about_moments(run),
+            **describe_order(run.params),
+            **describe_counting(run.params),
+            **describe_moments(run),
         },
         event=compose(before, release.event),
         event_added=compose(before, course.event_added),
@@ -232,6 +232,6 @@ def _statement(
         asked=0,
         answered=0,
         answered_per_class=(0,) * classes,
-        **about_records(run),
+        **describe_records(run),
         **assurance(run, described | {"mu": mu_left(settings.epsilon, settings.delta, before)}),
     )

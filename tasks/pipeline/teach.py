@@ -25,12 +25,12 @@ from tasks.artefacts.teachers import (
     FEATURES,
     HEADS,
     group_name,
-    records_of,
+    load_records,
     teacher_file,
     teacher_kind,
     teachers_made_from,
-    voters,
-    work_folder,
+    teaching_folder,
+    voter_count,
 )
 from tasks.config.values import digest
 from tasks.runtime.run import Run
@@ -59,7 +59,7 @@ _logger = logging.getLogger(__name__)
 
 def groups(run: Run) -> list[range]:
     """Return the teachers of each task; with averaging in blocks, the blocks."""
-    return in_groups(voters(run), run.params.teachers.per_task)
+    return in_groups(voter_count(run), run.params.teachers.per_task)
 
 
 @step("nothing to teach")
@@ -78,7 +78,7 @@ def extract_features(run: Run) -> None:
     Nothing is done for teachers that learn from images, and for a table, whose columns are its features.
     """
     settings, device = run.params.teachers, _device(run)
-    path, about = (work_folder(run) / name for name in (FEATURES, ABOUT_FEATURES))
+    path, about = (teaching_folder(run) / name for name in (FEATURES, ABOUT_FEATURES))
     dataset = read_dataset(run.folders)
     if about.is_file() or dataset.column_names is not None or settings.inputs != "features":
         return
@@ -115,7 +115,7 @@ def train_group(run: Run, teachers: range) -> None:
         missing = [teacher for teacher in teachers if not teacher_path(run, teacher).is_file()]
         if not missing:
             return
-    records = records_of(run, run.params.teachers.inputs)
+    records = load_records(run, run.params.teachers.inputs)
     device = _device(run)
     finished: dict[int, Arrays] = {}
 
@@ -148,8 +148,8 @@ def teacher_path(run: Run, teacher: int) -> Path:
 def _finished_folder(run: Run) -> Path:
     """Return where finished teachers are kept: beside the features, and by the average that they started from."""
     if not run.params.teachers.averages:
-        return work_folder(run)
-    return work_folder(run) / f"from-{file_digest(run.folders.average / 'manifest.json')[:12]}"
+        return teaching_folder(run)
+    return teaching_folder(run) / f"from-{file_digest(run.folders.average / 'manifest.json')[:12]}"
 
 
 @step("collect teachers")
@@ -160,7 +160,7 @@ def collect_teachers(run: Run) -> None:
     never saw a record of some class. Where states are stacked, zeros stand for a teacher that was not trained.
     """
     kind = teacher_kind(run)
-    teachers = voters(run)
+    teachers = voter_count(run)
     manifest: dict[str, Any] = {
         "kind": run.params.teachers.kind,
         "teachers": teachers,
@@ -188,7 +188,7 @@ def collect_teachers(run: Run) -> None:
         write_json(folder / "manifest.json", {**manifest, **about, "digest": digest(about, 64)})
     if len(untrained) and run.params.tracking.private_metrics:  # else a private figure, which no log may show
         _logger.warning("%d of %d teachers had too few records to be trained.", len(untrained), teachers)
-    shutil.rmtree(work_folder(run), ignore_errors=True)
+    shutil.rmtree(teaching_folder(run), ignore_errors=True)
 
 
 def _joined(parts: list[Arrays], trained: np.ndarray, teachers: int) -> Arrays:

@@ -16,7 +16,7 @@ from tasks.artefacts.features import query_features
 from tasks.artefacts.images import read_queries
 from tasks.artefacts.records import in_groups
 from tasks.artefacts.released import sums_over_records
-from tasks.artefacts.teachers import findings_of, read_states, read_teachers_manifest, teacher_kind, votes_made_from
+from tasks.artefacts.teachers import make_findings, read_states, read_teachers_manifest, teacher_kind, votes_made_from
 from tasks.runtime.run import Run
 from tasks.runtime.step import step
 from tasks.runtime.store import atomic_folder, read_array, write_array, write_json
@@ -38,7 +38,7 @@ def blocks(run: Run) -> list[range]:
 @step("vote", retries=2)
 def cast_block(run: Run, block: range) -> None:
     """Write the votes of a block of teachers, unless they are there."""
-    path = work_folder(run) / f"votes-{block.start:06d}.npy"
+    path = voting_folder(run) / f"votes-{block.start:06d}.npy"
     if not path.is_file():
         queries, device = teachers_queries(run, run.params.teachers.inputs), resolve_device(run.params.device)
         write_array(path, block_votes(run, teacher_kind(run), block, queries, device))
@@ -53,10 +53,10 @@ def collect_votes(run: Run) -> None:
     cast = []
     for block in blocks(run):
         cast_block.fn(run, block)
-        cast.append(read_array(work_folder(run) / f"votes-{block.start:06d}.npy"))
+        cast.append(read_array(voting_folder(run) / f"votes-{block.start:06d}.npy"))
     _write_votes(run, np.concatenate(cast or [np.empty((0, run.params.partition.teachers), np.uint8)], axis=1))
     if cast:
-        shutil.rmtree(work_folder(run), ignore_errors=True)
+        shutil.rmtree(voting_folder(run), ignore_errors=True)
 
 
 def block_votes(run: Run, kind: TeacherKind, block: range, queries: Queries, device: torch.device) -> np.ndarray:
@@ -70,7 +70,7 @@ def block_votes(run: Run, kind: TeacherKind, block: range, queries: Queries, dev
         classes=len(run.folders.dataset_manifest()["class_names"]),
         seed=run.params.seed,
         device=device,
-        findings=findings_of(run),
+        findings=make_findings(run),
     )
 
 
@@ -82,7 +82,7 @@ def teachers_queries(run: Run, inputs: str) -> Queries:
     return Queries(query_features(run, run.params.teachers.statistics), queries.batches)
 
 
-def work_folder(run: Run) -> Path:
+def voting_folder(run: Run) -> Path:
     """Return where votes are kept until all are cast."""
     return run.folders.work / f"vote-{votes_made_from(run)}"
 

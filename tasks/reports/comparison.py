@@ -16,9 +16,9 @@ from tasks.config.params import FAMILIES, Params, public_parameters
 from tasks.config.values import flat
 from tasks.reports.accuracy import released_accuracy
 from tasks.reports.statement_page import read_statement
-from tasks.runtime.origin import check_records
 from tasks.runtime.progress import timings
 from tasks.runtime.run import open_run
+from tasks.runtime.staleness import check_records
 from tasks.runtime.store import Folders, read_json
 from terrine.errors import ArtefactError, TerrineError
 

@@ -122,7 +122,7 @@ def publish(run: Run, people: People | None) -> None:
         ledger.publish(account, people)
 
 
-def account_of_benchmark(key: bytes, name: str) -> str:
+def benchmark_account(key: bytes, name: str) -> str:
     """Return what the ledger knows the account of a public benchmark as, where none was named."""
     return keyed_digest(key, "terrine ledger account of a benchmark", name.encode())
 
@@ -135,7 +135,7 @@ def ledger_account(run: Run) -> str:
     name = run.params.ledger.account
     if name is not None:
         return account_of(site_key(run), name)
-    return account_of_benchmark(site_key(run), run.params.data.name)
+    return benchmark_account(site_key(run), run.params.data.name)
 
 
 @contextlib.contextmanager

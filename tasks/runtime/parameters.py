@@ -21,11 +21,11 @@ from tasks.config.presets import load_values
 from tasks.config.values import as_document, as_yaml, digest
 from tasks.runtime.accounts import ledger_account, ledger_before, people_in, release_at_price
 from tasks.runtime.release_identity import PLACES
-from tasks.runtime.releases import check_releases, identity_in_ledger, noise_of, noise_on_count
+from tasks.runtime.releases import check_releases, identity_in_ledger, make_noise, noise_on_count
 from tasks.runtime.run import SPLIT_SEED, Run
 from tasks.runtime.stage_graph import AUTOMATIC, CHOSEN
 from tasks.runtime.store import Folders, read_json, write_json, write_text
-from tasks.runtime.task import source_of, task_from
+from tasks.runtime.task import open_source, task_from
 from terrine.data.partition import refuse_no_groups
 from terrine.data.source import Survey
 from terrine.errors import SettingError
@@ -47,7 +47,7 @@ from terrine.privacy.accounting.events import GaussianEvent, count_of_units
 from terrine.privacy.accounting.gaussian import mu_of
 from terrine.privacy.ledger.task import Task
 
-FILE = "settled.json"
+FILE = "resolve_auto.json"
 """In the run's private folder: what was chosen, and from which parameters. Chosen again only where these change."""
 
 _DECIDE = ("data", "privacy", "partition", "queries", "aggregation", "ledger")
@@ -63,11 +63,11 @@ WIDE = 10
 def write_parameters(root: Path, name: str) -> Run:
     """Resolve a run's parameters, write them where its stages and DVC read them, and return the run.
 
-    What anybody may read of them is written beside what else is public. Raises as `settled` does.
+    What anybody may read of them is written beside what else is public. Raises as `resolve_auto` does.
     """
-    run = Run(root, name, settled(root, name))
+    run = Run(root, name, resolve_auto(root, name))
     said = run.params.privacy
-    if said.counted and counted_before(run) != said.units:
+    if said.counted and earlier_count(run) != said.units:
         raise SettingError(
             "privacy.counted says that the run counted its units with noise, and the account has no such count. It is "
             "not for you to set: leave it out, and privacy.units, too, or declare privacy.units alone. Nothing was "
@@ -90,25 +90,25 @@ def write_parameters(root: Path, name: str) -> Run:
     return run
 
 
-def settled(root: Path, name: str, survey: Survey | None = None) -> Params:
+def resolve_auto(root: Path, name: str, survey: Survey | None = None) -> Params:
     """Return a run's parameters with a number in the place of every `auto`.
 
     survey: of its data, where that was made before. Raises SettingError where no choice would be of use, unless
     `privacy.anyway` is set, and BudgetError where the account does not cover the run: then nothing was charged.
     """
-    known = settled_before(root, name)
+    known = resolve_without_data(root, name)
     if known is not None:
         return known
     values = load_values(root, name)
     taken, automatic = replace_auto(values)
     run = Run(root, name, validate(taken))
-    chosen = _choose(run, automatic, survey or surveyed(run))
+    chosen = _choose(run, automatic, survey or survey_data(run))
     write_json(run.folders.private / FILE, {"made_of": _made_of(values), "chosen": chosen})
     return _with(taken, chosen)
 
 
-def settled_before(root: Path, name: str) -> Params | None:
-    """Return what `settled` does where nothing is `auto`, or it was chosen before; else None, and nothing is done."""
+def resolve_without_data(root: Path, name: str) -> Params | None:
+    """Return the result of `resolve_auto` if nothing is `auto` or the choice is stored, else None."""
     values = load_values(root, name)
     taken, automatic = replace_auto(values)
     if not automatic:
@@ -129,35 +129,36 @@ def _with(values: dict[str, Any], chosen: dict[str, dict[str, Any]]) -> Params:
     return validate(values | {section: {**values.get(section, {}), **given} for section, given in chosen.items()})
 
 
-def surveyed(run: Run) -> Survey:
+def survey_data(run: Run) -> Survey:
     """Return what a run's data are. Raises SettingError where groups are to be protected and the data have none."""
-    with source_of(run) as source:
+    with open_source(run) as source:
         survey = source.survey(run.root, seed=SPLIT_SEED)
     refuse_no_groups(run.params.privacy.unit, survey.groups)
     return survey
 
 
-def surveyed_task(run: Run, survey: Survey) -> Task:
+def task_from_survey(run: Run, survey: Survey) -> Task:
     """Return the task of a run before its records are read."""
     return task_from(run.params.data, survey.class_names, declared=survey.declared)
 
 
-def foreseen(root: Path, name: str, survey: Survey) -> Params:
-    """Return what `settled` is going to, as far as that can be known while nothing is drawn and nothing is charged.
+def preview_auto(root: Path, name: str, survey: Survey) -> Params:
+    """Preview the result of `resolve_auto` without drawing noise or charging the account. Private, see `with_plan`.
 
-    For the operator's eyes alone (`as_planned`). Raises SettingError where no choice would be of use.
+    Raises:
+        SettingError: If no choice would give a useful student.
     """
     taken, automatic = replace_auto(load_values(root, name))
     run = Run(root, name, validate(taken))
     _useful_plan(run, automatic, survey)
-    return as_planned(run, automatic, survey).params
+    return with_plan(run, automatic, survey).params
 
 
 def _useful_plan(run: Run, automatic: list[tuple[str, str]], survey: Survey) -> Plan:
     """Return a plan that is of use for the data. Raises SettingError where none is."""
-    plan = planned(run, automatic, survey)
+    plan = make_plan(run, automatic, survey)
     if not plan.useful and not run.params.privacy.anyway:
-        raise SettingError(hopeless(run, plan, survey))
+        raise SettingError(explain_weak_signal(run, plan, survey))
     return plan
 
 
@@ -165,10 +166,10 @@ def _choose(run: Run, automatic: list[tuple[str, str]], survey: Survey) -> dict[
     plan = _useful_plan(run, automatic, survey)
     if not counts_units(run):
         return _chosen(automatic, plan)
-    if counted_before(run) is None:
-        check_releases(as_planned(run, automatic, survey), task=surveyed_task(run, survey))
+    if earlier_count(run) is None:
+        check_releases(with_plan(run, automatic, survey), task=task_from_survey(run, survey))
     units, sigma = _count(run, survey.units(run.params.privacy.unit)), noise_on_count(run.params)
-    return _chosen(automatic, planned(run, automatic, survey, units=units), units=units, counted=sigma)
+    return _chosen(automatic, make_plan(run, automatic, survey, units=units), units=units, counted=sigma)
 
 
 def _chosen(automatic: list[tuple[str, str]], plan: Plan, **privacy: Any) -> dict[str, dict[str, Any]]:
@@ -184,14 +185,14 @@ def _chosen(automatic: list[tuple[str, str]], plan: Plan, **privacy: Any) -> dic
     return found
 
 
-def as_planned(run: Run, automatic: list[tuple[str, str]], survey: Survey) -> Run:
+def with_plan(run: Run, automatic: list[tuple[str, str]], survey: Survey) -> Run:
     """Return a run with numbers in the place of what is `auto`: as it will be where its units were counted before or
     need not be, else as it would be if they were counted without noise. For the operator's eyes alone."""
     privacy: dict[str, Any] = {}
     if counts_units(run):
-        units = counted_before(run) or survey.units(run.params.privacy.unit)
+        units = earlier_count(run) or survey.units(run.params.privacy.unit)
         privacy = {"units": units, "counted": noise_on_count(run.params)}
-    chosen = _chosen(automatic, planned(run, automatic, survey, units=privacy.get("units")), **privacy)
+    chosen = _chosen(automatic, make_plan(run, automatic, survey, units=privacy.get("units")), **privacy)
     sections = {name: getattr(run.params, name).model_copy(update=numbers) for name, numbers in chosen.items()}
     return Run(run.root, run.name, run.params.model_copy(update=sections))
 
@@ -201,7 +202,7 @@ def counts_units(run: Run) -> bool:
     return run.params.privacy.units is None and not run.params.data.public_benchmark
 
 
-def planned(run: Run, automatic: list[tuple[str, str]], survey: Survey, *, units: int | None = None) -> Plan:
+def make_plan(run: Run, automatic: list[tuple[str, str]], survey: Survey, *, units: int | None = None) -> Plan:
     """Return the plan of a run: what is given stays, what is `auto` is chosen.
 
     units: as they were counted; else those that were declared, or for the operator's eyes alone as they are.
@@ -238,7 +239,7 @@ def _refuse_what_has_no_plan(run: Run) -> None:
         )
 
 
-def hopeless(run: Run, chosen: Plan, survey: Survey) -> str:
+def explain_weak_signal(run: Run, chosen: Plan, survey: Survey) -> str:
     """Say why no student would come of it, and what would help: for the operator alone."""
     params, classes = run.params, len(survey.class_names)
     sharing = params.aggregation.moved if params.data.several else classes
@@ -247,7 +248,7 @@ def hopeless(run: Run, chosen: Plan, survey: Survey) -> str:
     about: dict[str, Any] = {"classes": sharing, "delta": delta, "unit": unit}
     noise = f"under noise of {chosen.sigma:.0f} votes on every count"
     shared = survey.records[0] - survey.names
-    free = planned(run, [("partition", "teachers")], survey)
+    free = make_plan(run, [("partition", "teachers")], survey)
     if free.useful and free.teachers > chosen.teachers:  # somebody said how many
         larger = epsilon_for_signal(ENOUGH, chosen.signal, mu_of(epsilon, delta), delta)
         other = f"partition.teachers=auto, which takes {free.teachers:,}"
@@ -259,18 +260,18 @@ def hopeless(run: Run, chosen: Plan, survey: Survey) -> str:
     return _hopeless(run, f"{units:,} {unit}s", classes, why, larger, f"about {more:,} {unit}s to learn from", shared)
 
 
-def refuse_hopeless_sums(run: Run, units: int, classes: int, features: int, records: int) -> None:
+def check_signal_of_sums(run: Run, units: int, classes: int, features: int, records: int) -> None:
     """Refuse sums over so few private units that their noise drowns them, unless `privacy.anyway` is set.
 
     units: as they are; those that were declared decide, where somebody did. features: the length of a record's vector.
     records: how many there are, in units. Raises SettingError, for the operator alone.
     """
-    sentence = hopeless_sums(run, units, classes, features, records)
+    sentence = explain_weak_sums(run, units, classes, features, records)
     if sentence and not run.params.privacy.anyway:
         raise SettingError(sentence)
 
 
-def hopeless_sums(run: Run, units: int, classes: int, features: int, records: int) -> str | None:
+def explain_weak_sums(run: Run, units: int, classes: int, features: int, records: int) -> str | None:
     """Say why no head would come of a run's sums, and what would help; None where one will, or data are public."""
     # Of K findings each is one of K coordinates of a label of length 1, of all records.
     sharing = math.sqrt(classes) if run.params.data.several else classes
@@ -312,7 +313,7 @@ def _hopeless(run: Run, few: str, classes: int, why: str, larger: float, other: 
 
 def _count(run: Run, units: int, *, counted: bool = False) -> int:
     """Return the number of units with noise, released once for the account, the edition and this noise."""
-    noise, sigma = noise_of(run, "units"), noise_on_count(run.params)
+    noise, sigma = make_noise(run, "units"), noise_on_count(run.params)
 
     def draw() -> dict[str, np.ndarray]:
         return {"units": units + noise.gaussian(1, sigma)}
@@ -320,7 +321,7 @@ def _count(run: Run, units: int, *, counted: bool = False) -> int:
     # Before the stage `dataset`: whose records these are must be known before they are counted, too.
     data = None
     if not counted:
-        with source_of(run) as source:
+        with open_source(run) as source:
             data = people_in(run, source.load(run.root, seed=SPLIT_SEED))
     release = release_at_price(run, identity_in_ledger(run, "units"), count_of_units(sigma), noise, draw, data=data)
     return max(1, round(float(release.arrays["units"][0])))
@@ -339,7 +340,7 @@ def _counted_as(run: Run, units: int) -> float | None:
     return None
 
 
-def counted_before(run: Run) -> int | None:
+def earlier_count(run: Run) -> int | None:
     """Return the number of units as the account counted it before; None where it did not, and nothing is begun."""
     ledger = ledger_before(run)
     known = ledger is not None and ledger.committed(identity_in_ledger(run, "units"))

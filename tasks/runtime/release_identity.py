@@ -8,7 +8,7 @@ So a run that changes its student shares the release, one that
 changes a teacher's penalty makes a release of its own and pays for it, whether its votes are equal or not, and whether
 a release is made again never says anything about the data (docs/ledger.md).
 
-What the data were is remembered beside the release, sealed and private (`Inputs`): should they change under one
+What the data were is sealed beside the release, sealed and private (`Inputs`): should they change under one
 edition, the stored release is what comes back, and the operator is told.
 """
 
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from tasks.config.params import FAMILIES, Params
 from tasks.config.values import digest
 from tasks.runtime.accounts import site_key
-from tasks.runtime.code import code_version
+from tasks.runtime.code_digest import code_version
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_json, write_text
 from terrine.aggregation.release import changed_inputs, committed, partition_commitment
@@ -114,7 +114,7 @@ def release_digest(params: Params, kind: Kind = "answers") -> str:
     return digest({"edition": params.data.edition, "form": FORM, "task": task, **upstream(params, kind)}, 64)
 
 
-def identity_of(
+def compute_identity(
     run: Run, account: str, noise: Mapping[str, Any], kind: Kind, *index: int, task: Task | None = None
 ) -> str:
     """Return the identity under which the ledger knows a release of the run, from public facts alone.
@@ -136,7 +136,7 @@ def identity_of(
     )
 
 
-def remembered(run: Run, **digests: str) -> Inputs:
+def input_digests(run: Run, **digests: str) -> Inputs:
     """Return what is sealed with a release that is drawn now: digests of its inputs, the partition's, and a salt.
 
     digests: of private inputs keyed, of public ones plain.
@@ -145,7 +145,7 @@ def remembered(run: Run, **digests: str) -> Inputs:
     return {**digests, **committed(partition)}
 
 
-def about_release(run: Run, account: str, release: StoredRelease) -> dict[str, Any]:
+def describe_release(run: Run, account: str, release: StoredRelease) -> dict[str, Any]:
     """Return what every privacy statement says: whose release it is, of which partition, made by which code."""
     return {
         "run": run.name,
@@ -163,7 +163,7 @@ def about_release(run: Run, account: str, release: StoredRelease) -> dict[str, A
 def record_data_change(run: Run, kind: Kind, release: StoredRelease, inputs: Inputs) -> None:
     """Write into the private zone, and only there, that a stored release was made from other data, if it was.
 
-    inputs: the result of `remembered` for the current data.
+    inputs: the result of `input_digests` for the current data.
     """
     changed = ", ".join(changed_inputs(release, inputs))
     _record_change(

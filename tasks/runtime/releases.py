@@ -14,10 +14,10 @@ from typing import Any
 
 from tasks.config.params import Params
 from tasks.runtime.accounts import budget_explained, ledger_account, noise_source, open_account
-from tasks.runtime.release_identity import OF_TASK, Kind, identity_of
+from tasks.runtime.release_identity import OF_TASK, Kind, compute_identity
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_json, write_json
-from tasks.runtime.task import task_of
+from tasks.runtime.task import load_task
 from terrine.errors import ArtefactError
 from terrine.planning import noise_of_count
 from terrine.privacy.accounting.events import Event, NonPrivateEvent, compose, count_of_units
@@ -58,7 +58,7 @@ class Release:
     worst_case: Event
 
 
-def noise_of(run: Run, kind: Kind, *index: int) -> NoiseSource:
+def make_noise(run: Run, kind: Kind, *index: int) -> NoiseSource:
     """Return the noise of a release; replayed noise of one kind is another than that of the others."""
     return noise_source(run, f"replayed noise{_PURPOSES.get(kind, '')}", *index)
 
@@ -66,16 +66,16 @@ def noise_of(run: Run, kind: Kind, *index: int) -> NoiseSource:
 def identity_in_ledger(run: Run, kind: Kind, *index: int, task: Task | None = None) -> str:
     """Return the identity under which the ledger knows a release of the run; index: which one, where there are several.
 
-    task: what the run is about, needed before its records were read (`tasks.runtime.task.task_of`).
+    task: what the run is about, needed before its records were read (`tasks.runtime.task.load_task`).
     That of a count of units is the same before and after they were counted.
     """
-    noise: dict[str, Any] = noise_of(run, kind, *index).describe()
+    noise: dict[str, Any] = make_noise(run, kind, *index).describe()
     if kind == "units":
         noise = {**noise, "sigma": noise_on_count(run.params)}
         privacy = run.params.privacy.model_copy(update={"units": None, "counted": 0.0})
         run = Run(run.root, run.name, run.params.model_copy(update={"privacy": privacy}))
-    task = (task or task_of(run)) if kind in OF_TASK else None
-    return identity_of(run, ledger_account(run), noise, kind, *index, task=task)
+    task = (task or load_task(run)) if kind in OF_TASK else None
+    return compute_identity(run, ledger_account(run), noise, kind, *index, task=task)
 
 
 def worst_cases(params: Params, queries: int | None = None) -> dict[Kind, Event]:
@@ -87,22 +87,22 @@ def worst_cases(params: Params, queries: int | None = None) -> dict[Kind, Event]
     if params.teachers.unprotected:
         found: dict[Kind, Event] = {"answers": NonPrivateEvent()}
     else:
-        averages = averaging_of(params)
+        averages = averaging_mechanism(params)
         spent: dict[Kind, Event] = {
-            "units": spent_on_counting(params),
+            "units": counting_cost(params),
             "averages": compose() if averages is None else averages.whole_event(),
-            "moments": spent_on_moments(params),
+            "moments": moments_cost(params),
         }
         found = {kind: event for kind, event in spent.items() if event != compose()}
         before = compose(*found.values())
         found["answers"] = budget.worst_case(count, budget.epsilon, budget.delta, before)
-    accuracy = accuracy_of(params)
+    accuracy = accuracy_mechanism(params)
     return found | ({"accuracy": accuracy.event} if accuracy is not None else {})
 
 
-def releases_of(run: Run, queries: int | None = None, task: Task | None = None) -> list[Release]:
+def list_releases(run: Run, queries: int | None = None, task: Task | None = None) -> list[Release]:
     """Return what a run releases, in its order. queries: see `worst_cases`. task: see `identity_in_ledger`."""
-    averages = averaging_of(run.params)
+    averages = averaging_mechanism(run.params)
     first = {"averages": (CENTRE if averages is not None and averages.centred else 0,)}
     costs = worst_cases(run.params, queries)
     return [
@@ -118,7 +118,7 @@ def unpaid(ledger: Ledger, releases: Sequence[Release]) -> list[Release]:
     return [one for identity, one in each.items() if identity not in reserved]
 
 
-def said_of(releases: Sequence[Release]) -> str:
+def describe_releases(releases: Sequence[Release]) -> str:
     """Return what releases are called where they are refused: The releases of moments and answers."""
     *others, last = dict.fromkeys(_NAMES[release.kind] for release in releases)
     return f"The release{'s' * (len(releases) > 1)} of {', '.join(others)}{' and ' * bool(others)}{last}"
@@ -134,15 +134,15 @@ def check_fit(
     if releases:
         costs = [release.worst_case for release in releases]
         with budget_explained(run):
-            check_together(accounts, costs, noise or noise_source(run).kind, said_of(releases))
+            check_together(accounts, costs, noise or noise_source(run).kind, describe_releases(releases))
 
 
 def check_releases(run: Run, queries: int | None = None, task: Task | None = None) -> None:
     """Refuse a run, before its first release is charged, whose account does not pay for all that it has yet to release.
 
-    queries, task: see `releases_of`. Raises BudgetError.
+    queries, task: see `list_releases`. Raises BudgetError.
     """
-    releases = releases_of(run, queries, task)
+    releases = list_releases(run, queries, task)
     if len(releases) > 1:  # a single one is held against the account as the ledger reserves it
         ledger, name = open_account(run)
         check_fit(run, ledger.together(name), unpaid(ledger, releases))
@@ -153,7 +153,7 @@ def noise_on_count(params: Params) -> float:
     return params.privacy.counted or noise_of_count(params.aggregation.epsilon, params.aggregation.delta)
 
 
-def averaging_of(params: Params) -> PrivateAveraging | None:
+def averaging_mechanism(params: Params) -> PrivateAveraging | None:
     """Return how averages of teachers are made private, with the noise that their share of the budget buys; None
     where none are released."""
     teachers, aggregation = params.teachers, params.aggregation
@@ -162,13 +162,13 @@ def averaging_of(params: Params) -> PrivateAveraging | None:
     return calibrated(teachers, epsilon=aggregation.epsilon, delta=aggregation.delta)
 
 
-def moments_of(params: Params) -> ClippedMean | None:
+def moments_mechanism(params: Params) -> ClippedMean | None:
     """Return the mechanism by which a run releases moments of its images, None where it releases none."""
     budget, share = params.aggregation, params.privacy.moments
     return ClippedMean.for_share(share, budget.epsilon, budget.delta) if share else None
 
 
-def accuracy_of(params: Params) -> NoisedAccuracy | None:
+def accuracy_mechanism(params: Params) -> NoisedAccuracy | None:
     """Return the mechanism by which a run releases an accuracy, None where it releases none."""
     epsilon, columns = params.evaluation.epsilon, params.evaluation.released_subgroups
     if epsilon is None:
@@ -176,23 +176,23 @@ def accuracy_of(params: Params) -> NoisedAccuracy | None:
     return NoisedAccuracy.for_budget(epsilon, params.aggregation.delta, [len(values) for values in columns.values()])
 
 
-def spent_on_counting(params: Params) -> Event:
+def counting_cost(params: Params) -> Event:
     """Return what a run spent on counting its units; nothing where it did not."""
     return count_of_units(params.privacy.counted) if params.privacy.counted else compose()
 
 
-def spent_on_moments(params: Params) -> Event:
+def moments_cost(params: Params) -> Event:
     """Return what a run spends on moments of its images; nothing where it releases none."""
-    mechanism = moments_of(params)
+    mechanism = moments_mechanism(params)
     return compose() if mechanism is None else mechanism.event
 
 
-def spent_on_inputs(params: Params) -> Event:
+def inputs_cost(params: Params) -> Event:
     """Return what a run spends on its records before anybody learns from them: on counting units and on moments."""
-    return compose(spent_on_counting(params), spent_on_moments(params))
+    return compose(counting_cost(params), moments_cost(params))
 
 
-def about_order(params: Params) -> dict[str, Any]:
+def describe_order(params: Params) -> dict[str, Any]:
     """Return how a statement says that classes have an order: the edges of bins, or how many grades there are."""
     scale = params.data.scale
     if scale is None:
@@ -200,7 +200,7 @@ def about_order(params: Params) -> dict[str, Any]:
     return {"bins": list(scale.edges)} if scale.edges else {"grades": len(scale.names)}
 
 
-def about_counting(params: Params) -> dict[str, Any]:
+def describe_counting(params: Params) -> dict[str, Any]:
     """Return how a statement says that units were counted with noise; nothing where they were not."""
     if not params.privacy.counted:
         return {}

@@ -12,8 +12,8 @@ from operator import attrgetter
 from pathlib import Path
 
 from tasks.config.values import digest
-from tasks.runtime.code import code_digest
-from tasks.runtime.locks import locked, of_project
+from tasks.runtime.code_digest import code_digest
+from tasks.runtime.locks import lock_path, locked
 from tasks.runtime.run import Run
 from tasks.runtime.stage_graph import Stage
 from tasks.runtime.store import atomic_folder, link, read_json, write_json
@@ -45,7 +45,7 @@ def share_outputs(run: Run, stage: Stage, kept: Path | None) -> None:
     kept: The stage's `kept_folder`, from before it ran.
     """
     if kept is not None:
-        with locked(of_project(run.root, "shared")), atomic_folder(kept) as folder:
+        with locked(lock_path(run.root, "shared")), atomic_folder(kept) as folder:
             for name in _names(stage):
                 link(run.folders.private / name, folder / name)
             write_json(folder / WHOLE, [_digest_of(folder / name) for name in _names(stage)])

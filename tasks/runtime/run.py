@@ -62,7 +62,7 @@ def chosen_run(name: str | None = None) -> Run:
     return open_run(root, name or selected_run(root))
 
 
-def refuse_transcription(name: str, params: Params) -> None:
+def check_not_transcription(name: str, params: Params) -> None:
     """Raise SettingError for a run that the caller does not make: its release would be another one."""
     if params.transcription is not None:
         raise SettingError(f"The run {name} is a transcription: make it with terrine run --preset {name}.")

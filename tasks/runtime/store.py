@@ -262,13 +262,13 @@ _EMPTY = hashlib.md5(b"", usedforsecurity=False).hexdigest()
 """The name of an empty file in DVC's cache."""
 
 
-def leftovers_of_run(folders: Folders) -> list[Path]:
+def run_leftovers(folders: Folders) -> list[Path]:
     """Return the leftovers of a run, which no other process may be making."""
     zones = (folders.private, folders.public, folders.release)
     return _leftovers(path for zone in zones for path in zone.rglob("*"))
 
 
-def leftovers_of_project(root: Path) -> list[Path]:
+def project_leftovers(root: Path) -> list[Path]:
     """Return the leftovers of what runs share, while no process makes any run of the project."""
     from tasks.config.presets import PRESETS  # here, for Ctrl-C has no time for its imports
 

@@ -40,7 +40,7 @@ def task_from(data: Source, class_names: Sequence[str], *, declared: bool) -> Ta
     )
 
 
-def task_of(run: Run) -> Task:
+def load_task(run: Run) -> Task:
     """Return the task of a run whose records were read, from its dataset's manifest."""
     manifest = run.folders.dataset_manifest()
     return task_from(run.params.data, manifest["class_names"], declared=manifest["declared"])
@@ -56,7 +56,7 @@ def recorded_task(run: Run) -> Task | None:
 
 
 @contextmanager
-def source_of(run: Run) -> Iterator[Source]:
+def open_source(run: Run) -> Iterator[Source]:
     """Yield the source of a run's records, with the classes of its account and edition if it declares none.
 
     Raises InputError, also for errors of reading within the block, for labels that are none of these classes.

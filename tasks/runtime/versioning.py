@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any
 from tasks.config import presets
 from tasks.config.presets import complete, is_default
 from tasks.config.values import read_yaml
-from tasks.runtime.code import write_code
-from tasks.runtime.locks import FOLDER, locked, making, of_project
+from tasks.runtime.code_digest import write_code
+from tasks.runtime.locks import FOLDER, lock_path, locked, making
 from tasks.runtime.run import Run
 from tasks.runtime.stage_graph import RUNS, Pipeline, has_vault
 from tasks.runtime.store import Folders, write_text
@@ -91,7 +91,7 @@ def _repository(root: Path, file: Path) -> Iterator[dvc.repo.Repo]:
         core["site_cache_dir"] = str(root / FOLDER / "dvc")
     notes = root / ".dvc" / "tmp" / "rwlock"
     try:
-        with locked(of_project(root, "dvc")):
+        with locked(lock_path(root, "dvc")):
             with contextlib.suppress(FileNotFoundError):
                 try:
                     json.loads(notes.read_text(encoding="utf-8"))

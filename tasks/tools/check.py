@@ -13,26 +13,26 @@ from pathlib import Path
 from tasks.artefacts.records import load_dataset
 from tasks.config.automatic import replace_auto
 from tasks.config.presets import load_values, resolve
-from tasks.pipeline.data_remarks import RARE, Remarks, listed, remarks_on
+from tasks.pipeline.data_warnings import RARE, Remarks, listed, remarks_on
 from tasks.pipeline.dataset import files_changed
 from tasks.pipeline.figures.released_accuracy import check_use
 from tasks.runtime.accounts import changed_settings, check_people, ledger_account, ledger_before, people_in
 from tasks.runtime.parameters import (
-    as_planned,
-    hopeless,
-    hopeless_sums,
-    planned,
-    settled_before,
-    surveyed,
-    surveyed_task,
+    explain_weak_signal,
+    explain_weak_sums,
+    make_plan,
+    resolve_without_data,
+    survey_data,
+    task_from_survey,
+    with_plan,
 )
 from tasks.runtime.release_identity import Kind
 from tasks.runtime.releases import (
     Release,
-    accuracy_of,
+    accuracy_mechanism,
     check_fit,
-    releases_of,
-    spent_on_inputs,
+    inputs_cost,
+    list_releases,
     unpaid,
     worst_cases,
 )
@@ -117,10 +117,10 @@ def look_at(root: Path, name: str) -> Finding:
     """
     values = load_values(root, name)
     _, automatic = replace_auto(values)
-    run = Run(root, name, settled_before(root, name) or resolve(root, name))
-    survey = surveyed(run)
+    run = Run(root, name, resolve_without_data(root, name) or resolve(root, name))
+    survey = survey_data(run)
     found = Finding(run=run, survey=survey, automatic=[".".join(key) for key in automatic])
-    unknown = automatic if settled_before(root, name) is None else []
+    unknown = automatic if resolve_without_data(root, name) is None else []
     if run.params.transcription is None:
         if run.params.aggregation.reveals == "sums":
             _look_at_sums(found)
@@ -150,7 +150,7 @@ def look_at(root: Path, name: str) -> Finding:
 def _look_at_accuracy(found: Finding) -> None:
     """Refuse an accuracy that is to be released and would be useless."""
     params, survey = found.run.params, found.survey
-    if (mechanism := accuracy_of(params)) is None:
+    if (mechanism := accuracy_mechanism(params)) is None:
         return
     held_out = survey.groups[1] if params.privacy.unit == "group" and survey.groups else survey.records[1]
     try:
@@ -163,9 +163,9 @@ def _look_at_votes(found: Finding, automatic: list[tuple[str, str]]) -> None:
     """Plan what is `auto`, and compare the votes with their noise."""
     run, params, mechanism = found.run, found.run.params, found.run.params.aggregation
     if automatic:
-        found.plan = planned(run, automatic, found.survey)
+        found.plan = make_plan(run, automatic, found.survey)
     elif isinstance(mechanism, GaussianHistogram):
-        before = spent_on_inputs(params)
+        before = inputs_cost(params)
         answers = params.queries.count * mechanism.findings
         asked = mechanism.certain(answers, mechanism.epsilon, mechanism.delta, before)
         mu = math.sqrt(mu_squared(mechanism.cost(asked, asked))) if asked else 0.0
@@ -179,7 +179,7 @@ def _look_at_votes(found: Finding, automatic: list[tuple[str, str]]) -> None:
                 "aggregation.sigma=auto takes the noise at which it pays for all."
             )
     if found.plan and not found.plan.useful and (automatic or not params.data.public_benchmark):
-        found.doubts.append(hopeless(run, found.plan, found.survey))
+        found.doubts.append(explain_weak_signal(run, found.plan, found.survey))
     units = found.survey.units(params.privacy.unit)
     teachers = found.plan.teachers if found.plan else params.partition.teachers
     if params.partition.kind == "iid" and teachers > units:
@@ -197,7 +197,7 @@ def _look_at_sums(found: Finding) -> None:
     units = found.survey.units(params.privacy.unit)
     about = {"classes": len(found.survey.class_names), "features": projection + 1}
     found.strength = signal_of_sums(units, mu_of(params.aggregation.epsilon, params.aggregation.delta), **about)
-    if sentence := hopeless_sums(found.run, units, records=found.survey.records[0], **about):
+    if sentence := explain_weak_sums(found.run, units, records=found.survey.records[0], **about):
         found.doubts.append(sentence)
 
 
@@ -242,7 +242,7 @@ def vanishing_classes(found: Finding) -> dict[str, str]:
 def _look_at_account(found: Finding, automatic: list[tuple[str, str]]) -> None:
     """Price what a run of votes or sums has yet to release, and compare it with its account."""
     try:
-        run = as_planned(found.run, automatic, found.survey) if automatic else found.run
+        run = with_plan(found.run, automatic, found.survey) if automatic else found.run
     except LedgerError as error:
         found.refusals.append(str(error))
         return
@@ -253,7 +253,7 @@ def _look_at_account(found: Finding, automatic: list[tuple[str, str]]) -> None:
         account=lambda: ledger_account(run),
         unit=params.privacy.unit,
         costs=worst_cases(params),
-        releases=lambda: releases_of(run, task=surveyed_task(run, found.survey)),
+        releases=lambda: list_releases(run, task=task_from_survey(run, found.survey)),
     )
 
 
@@ -277,7 +277,7 @@ def _look_at_transcription(found: Finding) -> None:
         unit=unit_of(run),
         costs={kind: cost},
         releases=lambda: [
-            Release(kind, release_terms(run, classes, surveyed_task(run, found.survey))["release_id"], cost)
+            Release(kind, release_terms(run, classes, task_from_survey(run, found.survey))["release_id"], cost)
         ],
         noise=noise_kind(settings),
     )
@@ -316,7 +316,7 @@ def _hold_against_account(
                 f"{setting} was {value} in an earlier run of account {params.ledger.account}, so other records are "
                 "public now."
             )
-    task = surveyed_task(run, found.survey)
+    task = task_from_survey(run, found.survey)
     if not events and not params.data.public_benchmark and task.target is None:
         found.notes.append(
             f"Edition {task.edition} holds this release for the {task}. If these data are about another question with "

@@ -11,7 +11,7 @@ from typing import Any
 
 from tasks.config.presets import PRESETS, project_root, resolve, selected_run
 from tasks.config.values import read_yaml
-from tasks.runtime.accounts import account_of_benchmark
+from tasks.runtime.accounts import benchmark_account
 from tasks.runtime.run import Run
 from terrine.data.public import PUBLIC_BENCHMARKS
 from terrine.errors import LedgerError, SettingError, did_you_mean
@@ -64,7 +64,7 @@ def read_witness(line_or_file: str) -> str:
 
 def _names(key: bytes) -> dict[str, str]:
     """Return the names of accounts that this project knows, by what a ledger with this key knows them as."""
-    names = {account_of_benchmark(key, name): name for name in PUBLIC_BENCHMARKS}
+    names = {benchmark_account(key, name): name for name in PUBLIC_BENCHMARKS}
     try:
         root = project_root()
     except SettingError:

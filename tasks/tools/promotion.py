@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tasks.pipeline.mlflow_runs import lay_out_database
+from tasks.pipeline.mlflow_runs import create_database
 from tasks.reports.accuracy import gap_warning, served_accuracy
 from tasks.reports.statement_page import read_statement
 from tasks.runtime.accounts import ledger_before, site_signing_key
-from tasks.runtime.locks import of_project
+from tasks.runtime.locks import lock_path
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_json, read_table
 from tasks.serving.mlflow_model import log_student_models, quiet
@@ -67,8 +67,8 @@ def promote(run: Run) -> Promoted:
     if not statement["private"]:
         raise SettingError(f"{run.name} is not promoted. {statement['summary']}")
     check_ledger(run, statement)
-    lay_out_database(run)
-    with locked(of_project(run.root, "tracking")), quiet():
+    create_database(run)
+    with locked(lock_path(run.root, "tracking")), quiet():
         mlflow.set_tracking_uri(run.database(run.params.tracking.uri))
         client = mlflow.MlflowClient()
         version = _registered(run, client) or _register(run)

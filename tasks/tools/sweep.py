@@ -24,10 +24,10 @@ from tasks.pipeline.mlflow_logging import log_run
 from tasks.pipeline.mlflow_runs import attempt, open_experiment
 from tasks.reports.accuracy import released_accuracy, shown_accuracy
 from tasks.runtime.accounts import noise_source, open_account
-from tasks.runtime.parameters import foreseen, settled, settled_before, surveyed, surveyed_task
+from tasks.runtime.parameters import preview_auto, resolve_auto, resolve_without_data, survey_data, task_from_survey
 from tasks.runtime.release_identity import release_digest
-from tasks.runtime.releases import Release, releases_of, said_of, unpaid
-from tasks.runtime.run import Run, open_run, refuse_transcription
+from tasks.runtime.releases import Release, describe_releases, list_releases, unpaid
+from tasks.runtime.run import Run, check_not_transcription, open_run
 from tasks.runtime.store import Folders, read_json
 from terrine.data.source import Survey
 from terrine.errors import BudgetError, SettingError
@@ -99,7 +99,7 @@ def _as_text(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, default=str)
 
 
-def candidates_of(
+def make_candidates(
     root: Path, preset: str, assignments: list[str], varied: list[str], selection: Selection = "none"
 ) -> list[Candidate]:
     """Return a candidate for every combination of the varied values, each a derived run; equal ones once.
@@ -122,20 +122,20 @@ def candidates_of(
             run = derive(root, preset, [*assignments, *chosen])
         except SettingError as error:
             raise SettingError(f"The candidate {', '.join(chosen)} is impossible:\n{error}") from error
-        params = settled_before(root, run)
+        params = resolve_without_data(root, run)
         if params is None:
-            automatic, survey = True, survey or surveyed(Run(root, run, resolve(root, run)))
-            params = foreseen(root, run, survey)
-        refuse_transcription(run, params)
+            automatic, survey = True, survey or survey_data(Run(root, run, resolve(root, run)))
+            params = preview_auto(root, run, survey)
+        check_not_transcription(run, params)
         found.setdefault(run, (settings, params))
     one, (_, params) = next(iter(found.items()))
-    survey = survey or surveyed(Run(root, one, params))
-    task = surveyed_task(Run(root, one, params), survey)
+    survey = survey or survey_data(Run(root, one, params))
+    task = task_from_survey(Run(root, one, params), survey)
     ahead = [Candidate(run, settings, params, task) for run, (settings, params) in found.items()]
     check_selection(ahead, selection)
     if automatic:
         check_budget(root, ahead)
-    return [replace(each, params=settled(root, each.run, survey)) for each in ahead]
+    return [replace(each, params=resolve_auto(root, each.run, survey)) for each in ahead]
 
 
 def _check_keys(keys: list[str], assignments: list[str]) -> None:
@@ -190,7 +190,7 @@ def check_budget(root: Path, candidates: list[Candidate]) -> int:
     if new:
         try:
             costs = [release.worst_case for release in new]
-            check_together(ledger.together(dataset), costs, noise_source(run).kind, said_of(new))
+            check_together(ledger.together(dataset), costs, noise_source(run).kind, describe_releases(new))
         except BudgetError as error:
             raise BudgetError(
                 f"The sweep has {len(candidates)} candidates and needs {len(new)} new releases. {error} Vary fewer "
@@ -242,7 +242,7 @@ def worst_case_price(root: Path, candidates: list[Candidate]) -> float:
 
 def _releases(root: Path, candidates: list[Candidate]) -> list[Release]:
     """Return what candidates release, as the ledger knows it, with the most that each may cost."""
-    return [one for each in candidates for one in releases_of(Run(root, each.run, each.params), task=each.task)]
+    return [one for each in candidates for one in list_releases(Run(root, each.run, each.params), task=each.task)]
 
 
 def _charged(root: Path, candidates: list[Candidate]) -> dict[str, Event]:
@@ -337,7 +337,7 @@ def _tracked(run: Run) -> str | None:
     return identity
 
 
-def cells_of(result: dict[str, Any]) -> list[list[str]]:
+def table_cells(result: dict[str, Any]) -> list[list[str]]:
     """Return the sweep's table as text: a row of headings, then a row per candidate."""
     rows = result["candidates"]
     keys = list(rows[0]["settings"])

@@ -13,10 +13,10 @@ import numpy as np
 
 from tasks.artefacts.records import read_dataset
 from tasks.runtime.accounts import ledger_account, open_registered, site_key, stored_people
-from tasks.runtime.release_identity import Kind, about_release, identity_of
+from tasks.runtime.release_identity import Kind, compute_identity, describe_release
 from tasks.runtime.releases import record_facts
 from tasks.runtime.run import Run
-from tasks.runtime.task import task_of
+from tasks.runtime.task import load_task
 from tasks.transcription.clients import GENERATOR, STUDENT, number_of_clients, section
 from terrine.determinism.randomness import derive_seed
 from terrine.errors import LedgerError, SettingError
@@ -85,13 +85,13 @@ def release_terms(run: Run, classes: int, task: Task | None = None) -> dict[str,
 
     task: what the run is about, needed before its records were read.
     """
-    task = task or task_of(run)
+    task = task or load_task(run)
     settings, account = section(run.params), account_of_run(run)
     kind: Kind = "labels" if settings.protect == "labels" else "annotations"
     noise = {"kind": settings.noise} | ({"seed": run.params.seed} if settings.noise == "replay" else {})
     return {
         "dataset": account,
-        "release_id": identity_of(run, account, noise, kind, task=task),
+        "release_id": compute_identity(run, account, noise, kind, task=task),
         "run": run.name,
         "worst_case": event_of(settings, classes),
         "delta": settings.delta,
@@ -130,7 +130,7 @@ def statement_of(
     settings = section(run.params)
     samples = settings.samples
     return PrivacyStatement(
-        **about_release(run, account_of_run(run), release),
+        **describe_release(run, account_of_run(run), release),
         unit=unit_of(run),
         trust_model="central",
         event=NonPrivateEvent() if settings.unprotected else release.event,

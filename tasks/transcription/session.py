@@ -24,10 +24,10 @@ from PIL import Image
 from torch import Tensor
 
 from tasks.config.values import digest
-from tasks.pipeline.student import told_of_reading
+from tasks.pipeline.student import describe_reading
 from tasks.reports.statement_page import write_statement
 from tasks.runtime.progress import progress_reporter
-from tasks.runtime.release_identity import Inputs, record_data_change, remembered
+from tasks.runtime.release_identity import Inputs, input_digests, record_data_change
 from tasks.runtime.run import Run
 from tasks.runtime.step import step
 from tasks.runtime.store import (
@@ -125,7 +125,7 @@ class Session:
 
     def _inputs(self) -> Inputs:
         """Return what is remembered about what is annotated."""
-        return remembered(self.run, teachers=self.manifest["digest"])
+        return input_digests(self.run, teachers=self.manifest["digest"])
 
     def record_data_change(self) -> None:
         """Say, privately, where what was released is what other teachers said."""
@@ -364,7 +364,7 @@ def _write_student(session: Session, release: StoredRelease) -> None:
             "size": data.size,
             "channels": data.channels,
             "reference": f"{len(chosen)} images of the generator",
-            **told_of_reading(data),
+            **describe_reading(data),
             "training": {"iterations": session.settings.iterations, "batch": session.settings.batch},
         }
         write_json(folder / MANIFEST, seal(folder, description))

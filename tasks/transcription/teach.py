@@ -11,13 +11,13 @@ from typing import Any, get_args
 import numpy as np
 import torch
 
-from tasks.artefacts.records import dealt_by, read_assignment, read_dataset
+from tasks.artefacts.records import partition_settings, read_assignment, read_dataset
 from tasks.config.values import digest
 from tasks.pipeline.partition import deal_records
 from tasks.runtime.accounts import site_key
-from tasks.runtime.origin import check_made
-from tasks.runtime.release_identity import record_data_change, remembered
+from tasks.runtime.release_identity import input_digests, record_data_change
 from tasks.runtime.run import Run
+from tasks.runtime.staleness import check_made
 from tasks.runtime.step import step
 from tasks.runtime.store import (
     atomic_folder,
@@ -117,7 +117,7 @@ def respond(run: Run) -> None:
             return {"labels": source.respond(dataset.train_labels[first], epsilon, dataset.classes)[name]}, event
 
         own = digest_of_arrays("terrine labels 1", {"labels": (dataset.train_labels, "<i8")}, site_key(run))
-        inputs = remembered(run, labels=own)
+        inputs = input_digests(run, labels=own)
         release = open_account(run).release(**terms, draw=draw, inputs=inputs)
         labels = release.arrays["labels"]
         record_data_change(run, "labels", release, inputs)
@@ -254,7 +254,7 @@ def check_origin(run: Run) -> None:
     """
     folders, released = run.folders, stored_labels(run)
     dealt, learnt = (read_json(folder / "manifest.json") for folder in (folders.partition, folders.labels))
-    expected = dealt_by(run) if section(run.params).federated else {"kind": ONE_TEACHER}
+    expected = partition_settings(run) if section(run.params).federated else {"kind": ONE_TEACHER}
     check_made(
         run,
         partition=all(dealt.get(name) == value for name, value in expected.items()),

@@ -17,8 +17,7 @@ from benchmarks.crash.project import set_default
 from flows.execution import executor
 from flows.pipeline import stage_flow
 from flows.runners import local_cluster
-from flows.stages import carry_out, run_stage, run_through
-from tasks.artefacts.teachers import work_folder
+from flows.stages import run_stage, run_tasks, run_through
 from tasks.config.presets import read_preset
 from tasks.config.sections import Runner
 from tasks.pipeline import teach
@@ -134,7 +133,7 @@ def test_a_record_moves_one_teacher_whoever_carries_them(tmp_path, prefect_serve
     def teach_both():
         with executor(Runner(kind=kind, **whom), "cpu", fans_out=True) as execute:
             for run in runs:
-                carry_out(MAIN["teach"], run, execute)
+                run_tasks(MAIN["teach"], run, execute)
 
     for run in runs:
         run_through(run, "dataset", "average")
@@ -178,7 +177,7 @@ def test_a_killed_dask_worker_costs_nothing_that_was_on_disk(prepared, prefect_s
     project, _ = prepared
     run = settle(project, teachers=SLOW, runner={"kind": "dask", "address": cluster.scheduler_address})
     expected = votes_after(project, run_stage)
-    work = work_folder(run)
+    work = teaching_folder(run)
     workers = process_ids(cluster)
     at_the_kill, at_the_end, killed = {}, {}, []
 

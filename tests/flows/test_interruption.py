@@ -10,7 +10,7 @@ import pytest
 from benchmarks.reproduce import main as reproduce
 from flows import making
 from flows.stages import pipeline_of, run_stage
-from tasks.artefacts.teachers import work_folder
+from tasks.artefacts.teachers import teaching_folder
 from tasks.config.presets import derive
 from tasks.pipeline import teach
 from tasks.pipeline.teach import groups
@@ -45,7 +45,7 @@ def test_teaching_goes_on_from_the_last_finished_group(finished, monkeypatch):
         run_stage(finished, "small", "teach")
 
     assert ended(forked(teach_until_killed)) == -signal.SIGKILL
-    made = sorted(path.name for path in work_folder(run).glob("group-*"))
+    made = sorted(path.name for path in teaching_folder(run).glob("group-*"))
     assert len(made) == 2
     assert not heads.exists()
 
@@ -57,7 +57,7 @@ def test_teaching_goes_on_from_the_last_finished_group(finished, monkeypatch):
     run_stage(finished, "small", "teach")
     assert trained == [group.start for group in groups(run)[2:]]
     assert heads.read_bytes() == expected
-    assert not os.path.exists(work_folder(run))
+    assert not os.path.exists(teaching_folder(run))
 
 
 @pytest.mark.slow

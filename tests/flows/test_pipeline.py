@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from tasks.pipeline.graph import MAIN
-from tasks.runtime import code
+from tasks.runtime import code_digest as code
 from tasks.runtime.store import Folders, read_json, read_table
 from tasks.runtime.versioning import changed_stages
 from tests.command_line import terrine

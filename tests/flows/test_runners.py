@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from flows.execution import Executor, executor
-from flows.runners import cuda_devices, device_of_part, enter_worker, local_cluster, task_runner, worker_environments
+from flows.runners import cuda_devices, enter_worker, local_cluster, part_device, task_runner, worker_environments
 from tasks.config.params import validate
 from tasks.config.sections import Runner
 from tasks.runtime.run import Run
@@ -43,7 +43,7 @@ def test_devices_are_those_that_this_process_may_use_unless_one_is_named(devices
     devices(count, visible)
     assert cuda_devices(device) == found
     if not found:
-        assert device_of_part(device, 3) == device
+        assert part_device(device, 3) == device
 
 
 def test_every_worker_sees_one_device_and_its_share_of_the_cores(monkeypatch):
@@ -74,9 +74,9 @@ def test_workers_of_a_pool_take_successive_environments(monkeypatch):
 def test_parts_take_turns_on_the_devices_if_they_share_a_process(devices):
     for count, device, expected in ((3, "auto", ["cuda:0", "cuda:1", "cuda:2", "cuda:0"]), (1, "auto", ["auto"] * 4)):
         devices(count)
-        assert [device_of_part(device, part) for part in range(4)] == expected
+        assert [part_device(device, part) for part in range(4)] == expected
     devices(0)
-    assert device_of_part("cuda", 4) == "cuda"
+    assert part_device("cuda", 4) == "cuda"
 
 
 def test_threads_get_their_device_and_worker_processes_do_not(devices, prefect_server, tmp_path):

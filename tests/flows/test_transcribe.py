@@ -46,10 +46,10 @@ def test_two_doors_lead_to_one_result_and_the_run_of_params_yaml_is_left_alone(t
 def test_a_command_that_is_not_for_transcriptions_says_so(tiny):
     from flows.cli.audit import audit_run
     from tasks.runtime.parameters import write_parameters
-    from tasks.tools.sweep import candidates_of
+    from tasks.tools.sweep import make_candidates
 
     with pytest.raises(TerrineError, match="terrine run --preset tiny"):
-        candidates_of(tiny, "tiny", [], ["transcription.annotation.step=0.5,1"])
+        make_candidates(tiny, "tiny", [], ["transcription.annotation.step=0.5,1"])
     write_parameters(tiny, "tiny")
     with pytest.raises(SettingError, match="tiny is a transcription: terrine audit is for votes"):
         audit_run("tiny")

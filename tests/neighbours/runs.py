@@ -10,7 +10,7 @@ import numpy as np
 
 from flows.stages import run_through
 from tasks.artefacts.records import read_assignment, read_dataset
-from tasks.artefacts.teachers import read_states, read_votes, voters
+from tasks.artefacts.teachers import read_states, read_votes
 from tasks.config.params import merge_overrides, validate
 from tasks.runtime.run import SPLIT_SEED, Run
 from terrine.data.units import name_codes, place_codes, shares
@@ -74,7 +74,7 @@ def outcome(run: Run) -> Outcome:
         parts[teacher].append(image.tobytes() + bytes([label]))
     states = [
         {name: array.tobytes() for name, array in state.items()}
-        for state in read_states(run.folders, range(voters(run)))
+        for state in read_states(run.folders, range(voter_count(run)))
     ]
     return Outcome(parts, states, read_votes(run.folders), files(run.root / "data" / "public"))
 

@@ -10,7 +10,6 @@ from flows.stages import run_through
 from tasks.artefacts.records import read_assignment, read_dataset
 from tasks.artefacts.teachers import read_votes
 from tasks.config.params import merge_overrides, validate
-from tasks.pipeline.sums import records_of
 from tasks.runtime.run import Run
 from terrine.aggregation.gradient_rounds import JOINT
 from terrine.aggregation.records import STEP
@@ -72,7 +71,7 @@ def test_a_record_moves_sums_by_no_more_than_is_charged(tmp_path: Path) -> None:
         run = run_of(tmp_path / str(step), step, **sums)
         run_through(run, "dataset", "vote")
         assert read_dataset(run.folders).several
-        found.append(records_of(run))
+        found.append(load_summed_records(run))
     moments = [(each.second_moments() * STEP, each.label_moments() * STEP) for each in found]
     for second, labels in moments[1:]:
         distance = np.square(second - moments[0][0]).sum() + np.square(labels - moments[0][1]).sum()

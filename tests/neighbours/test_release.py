@@ -8,14 +8,14 @@ from types import SimpleNamespace
 import pytest
 
 from flows.execution import Executor
-from flows.stages import carry_out, run_through
+from flows.stages import run_tasks, run_through
 from tasks.artefacts.released import sums_over_records
 from tasks.config.params import public_parameters, validate
 from tasks.config.values import as_yaml, merge
 from tasks.pipeline import mlflow_logging as tracking
 from tasks.pipeline import mlflow_runs
 from tasks.pipeline.graph import MAIN
-from tasks.pipeline.sums import records_of
+from tasks.pipeline.sums import load_summed_records
 from tasks.runtime import release_identity as identity
 from tasks.runtime.accounts import open_account
 from tasks.runtime.progress import measured
@@ -175,12 +175,12 @@ def published(run: Run, monkeypatch) -> tuple:
     # The one hands over what the statement says of public inputs, the other draws what MLflow holds by then.
     monkeypatch.setattr(tracking, "_log_queries", lambda said: tracker.given.append(repr(said["public_inputs"])))
     monkeypatch.setattr(tracking, "open_experiment", lambda run: (tracker, "1"))
-    monkeypatch.setattr(mlflow_runs, "lay_out_database", lambda run: None)
+    monkeypatch.setattr(mlflow_runs, "create_database", lambda run: None)
     write_text(run.folders.public_parameters, as_yaml(public_parameters(run.params)))
     for stage in MAIN.between("dataset", "evaluate"):
         with measured(run, stage.name):
-            carry_out(stage, run, Executor())
+            run_tasks(stage, run, Executor())
     assert tracking.log_run.fn(run) is not None
     zones = [files(run.root / "data" / zone) for zone in ("public", "release")]
-    private = records_of(run).second_moments() if sums_over_records(run) else outcome(run).votes
+    private = load_summed_records(run).second_moments() if sums_over_records(run) else outcome(run).votes
     return private.tobytes(), *zones, tracker.given

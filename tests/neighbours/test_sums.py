@@ -9,7 +9,7 @@ import pytest
 from flows.stages import run_through
 from tasks.artefacts import features
 from tasks.auditing.neighbours import audit_neighbours
-from tasks.pipeline.sums import records_of
+from tasks.pipeline.sums import load_summed_records
 from tasks.runtime.accounts import open_account
 from tasks.runtime.release_identity import data_changes
 from terrine.aggregation.gradient_rounds import JOINT, NoisyGradientDescent, RoundSchedule, flatten_moments
@@ -40,7 +40,7 @@ def test_one_unit_moves_sums_by_no_more_than_is_charged_and_no_other_record_at_a
     after = settle(tmp_path / "other", FORM, changed, privacy={"unit": unit}, **SUMS)
     shutil.copytree(run.root / "data" / "public", after.root / "data" / "public")
     run_through(after, "dataset", "partition")
-    before, other = records_of(run), records_of(after)
+    before, other = load_summed_records(run), load_summed_records(after)
 
     def voices(records):
         return {(vector.tobytes(), int(label)) for vector, label in zip(records.vectors, records.labels, strict=True)}

@@ -28,14 +28,14 @@ import numpy as np
 
 from tasks.artefacts.records import read_dataset
 from tasks.config.params import Params
-from tasks.pipeline.figures.subgroups import subgroups_of
+from tasks.pipeline.figures.subgroups import load_subgroups
 from tasks.reports.accuracy import shown_accuracy
 from tasks.runtime.accounts import release_at_price, site_key
 from tasks.runtime.release_identity import record_data_change
-from tasks.runtime.releases import accuracy_of, identity_in_ledger, noise_of
+from tasks.runtime.releases import accuracy_mechanism, identity_in_ledger, make_noise
 from tasks.runtime.run import Run
 from tasks.runtime.store import write_json
-from tasks.runtime.task import task_of
+from tasks.runtime.task import load_task
 from terrine.data.content_digest import digest_of_arrays
 from terrine.data.dataset import Dataset
 from terrine.data.units import count_units
@@ -85,7 +85,7 @@ def held_out_units(run: Run, dataset: Dataset) -> np.ndarray:
 
 def check_use_of_accuracy(run: Run) -> None:
     """Refuse, before anything is charged, an accuracy that would be useless. Raises SettingError."""
-    mechanism = accuracy_of(run.params)
+    mechanism = accuracy_mechanism(run.params)
     if mechanism is not None:
         dataset = read_dataset(run.folders)
         units = held_out_units(run, dataset)
@@ -111,7 +111,7 @@ def check_use(run: Run, mechanism: NoisedAccuracy, units: int) -> None:
 
 def release_accuracy(run: Run, dataset: Dataset) -> None:
     """Release the run's noised accuracy through the ledger, or write that none is released."""
-    mechanism = accuracy_of(run.params)
+    mechanism = accuracy_mechanism(run.params)
     if mechanism is None:
         write_json(run.folders.accuracy, {"accuracy": None, "summary": NONE})
         return
@@ -124,12 +124,12 @@ def release_accuracy(run: Run, dataset: Dataset) -> None:
         "accuracy": digest_of_arrays("terrine noised accuracy 1", looked_at, site_key(run)),
         "student": file_digest(run.folders.student / MANIFEST),
     }
-    noise = noise_of(run, "accuracy")
+    noise = make_noise(run, "accuracy")
 
     def draw() -> dict[str, np.ndarray]:
         return {"sums": mechanism.release(shares, noise, places)}
 
-    identity, task = identity_in_ledger(run, "accuracy"), task_of(run)
+    identity, task = identity_in_ledger(run, "accuracy"), load_task(run)
     release = release_at_price(run, identity, mechanism.event, noise, draw, inputs, tests=True, task=task)
     record_data_change(run, "accuracy", release, inputs)
     write_json(run.folders.accuracy, about_accuracy(run, mechanism, release))
@@ -143,7 +143,7 @@ def _of_numbers(params: Params) -> bool:
 def _places(run: Run, dataset: Dataset, units: np.ndarray) -> list[np.ndarray]:
     """Return for each column of released subgroups which of its values each unit counts for, int64 [units]."""
     wanted = run.params.evaluation.released_subgroups
-    said, found = subgroups_of(run, dataset), []
+    said, found = load_subgroups(run, dataset), []
     for column, values in wanted.items():
         if column not in said:
             raise InputError(

@@ -20,7 +20,7 @@ from terrine.measures import as_json, balanced_accuracy, rate
 NOT_SAID = "(not said)"
 
 
-def subgroups_of(run: Run, dataset: Dataset) -> dict[str, np.ndarray]:
+def load_subgroups(run: Run, dataset: Dataset) -> dict[str, np.ndarray]:
     """Return for each column of the run's table of subgroups what it says of every test record, text [records]:
     `NOT_SAID` of records that it does not name, or leaves empty; nothing where the run names no table.
 

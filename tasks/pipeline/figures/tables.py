@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from tasks.artefacts.released import sums_over_records
-from tasks.artefacts.teachers import spent_before
+from tasks.artefacts.teachers import cost_before_votes
 from tasks.reports.accuracy import known_accuracy
 from tasks.runtime.run import Run
 from tasks.runtime.step import step
@@ -71,7 +71,7 @@ def spending(run: Run, manifest: dict[str, Any]) -> list[tuple[int, float]]:
     answered = table["answered"].to_numpy()
     # A student's own label that is confirmed costs no answer.
     paid = answered & ~table["reinforced"].to_numpy() if "reinforced" in table else answered
-    before, delta = spent_before(run), run.params.aggregation.delta
+    before, delta = cost_before_votes(run), run.params.aggregation.delta
     return [
         (
             int(answered[:asked].sum()),

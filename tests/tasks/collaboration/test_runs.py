@@ -27,7 +27,7 @@ from tasks.parties.terms import checked
 from tasks.pipeline import aggregate, student
 from tasks.pipeline.evaluate import probabilities
 from tasks.pipeline.figures.released_accuracy import right_answers
-from tasks.pipeline.sums import held_by_parties
+from tasks.pipeline.sums import split_records
 from tasks.runtime.releases import identity_in_ledger
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_array, read_json, read_table, read_tensors
@@ -181,7 +181,7 @@ def test_a_party_with_its_own_data_sums_what_a_run_on_that_data_does(dealt, tmp_
     params = {"data": run.params.data.model_dump(mode="json"), "partition": {"teachers": 20}}
     own = OwnTeachers(params=params, images=run.folders.images, backbone=run.folders.backbone, work=tmp_path)
     found = moments_in_steps(own_records(own, terms, 20))
-    np.testing.assert_array_equal(found, sum(held_by_parties(run, terms.teachers).values()))
+    np.testing.assert_array_equal(found, sum(split_records(run, terms.teachers).values()))
     with pytest.raises(InputError, match="31 coordinates, and the terms say 40"):
         own_records(own, terms.model_copy(update={"length": 40}), 20)
 
@@ -288,9 +288,9 @@ def check_handed_on(config, terms, run, folder, monkeypatch):
     def fails(*_):
         raise RuntimeError("MLflow is away")
 
-    monkeypatch.setattr("tasks.pipeline.mlflow_runs.lay_out_database", fails)
+    monkeypatch.setattr("tasks.pipeline.mlflow_runs.create_database", fails)
     done = finish_student(config, None, None)
-    monkeypatch.setattr("tasks.pipeline.mlflow_runs.lay_out_database", lambda _: None)
+    monkeypatch.setattr("tasks.pipeline.mlflow_runs.create_database", lambda _: None)
     packed = done.archive.read_bytes()
     signed = finish_student(config, None, None, sign=True).archive
     found = {check.what: check.holds for check in verify_statement(signed, public_key(signed.with_name(PUBLIC)))}

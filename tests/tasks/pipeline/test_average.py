@@ -114,10 +114,11 @@ def test_a_run_without_averages_loads_no_torch_to_say_so(tmp_path):
     values = {"data": VALUES["data"], "teachers": {"kind": "linear"}}
     code = (
         "import sys; from pathlib import Path; from flows.stages import run_through; "
-        "from tasks.config.params import validate; from tasks.runtime.origin import laid_down_by; "
+        "from tasks.config.params import validate; from tasks.runtime.staleness import data_settings_digest; "
         "from tasks.runtime.run import Run; from tasks.runtime.store import write_json; "
         f"run = Run(Path({str(tmp_path)!r}), 'alone', validate({values!r})); "
-        "write_json(run.folders.dataset / 'manifest.json', {'laid_down_by': laid_down_by(run.params)}); "
+        "about = {'data_settings_digest': data_settings_digest(run.params)}; "
+        "write_json(run.folders.dataset / 'manifest.json', about); "
         "run_through(run, 'average', 'average'); "
         "sys.exit('torch' in sys.modules)"
     )

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from tasks.pipeline.dataset import SOURCE, files_changed, prepare_dataset, tell_changed_records
+from tasks.pipeline.dataset import SOURCE, files_changed, note_changed_files, prepare_dataset
 from tasks.runtime.release_identity import data_changes
 from tests.neighbours import worlds
 from tests.neighbours.formats import FORMATS
@@ -28,20 +28,20 @@ def test_other_records_are_told_and_other_times_are_not(name, tmp_path):
     run = settle(tmp_path, form, world, privacy={"unit": form.units[0]})
     prepare_dataset.fn(run)
     assert files_changed(run) is None
-    assert not tell_changed_records(run)
+    assert not note_changed_files(run)
     later(tmp_path)
     assert "with other names, sizes or times" in files_changed(run)
-    assert not tell_changed_records(run)  # the same records
+    assert not note_changed_files(run)  # the same records
     assert files_changed(run) is None
     one = next(iter(world))
     form.write(tmp_path, {**world, one: replace(world[one], image=255 - world[one].image)})
     later(tmp_path)
-    assert tell_changed_records(run)
+    assert note_changed_files(run)
     (told,) = data_changes(run)
     assert "The data changed since this run read them" in told
     assert "--set data.edition=2" in told
     form.write(tmp_path, world)
-    assert not tell_changed_records(run)
+    assert not note_changed_files(run)
     assert data_changes(run) == []
 
 
@@ -53,10 +53,10 @@ def test_files_that_were_added_removed_or_cannot_be_read_are_counted(tmp_path):
     content = image.read_bytes()
     image.with_name("one more.png").write_bytes(content)
     assert files_changed(run) == "83 files then, 84 now"
-    assert tell_changed_records(run)
+    assert note_changed_files(run)
     image.with_name("one more.png").unlink()
     image.write_bytes(content[: len(content) // 2])
-    assert tell_changed_records(run)
+    assert note_changed_files(run)
     assert image.name in data_changes(run)[0]
 
 

@@ -12,8 +12,8 @@ from tasks.pipeline import mlflow_logging as tracking
 from tasks.pipeline import mlflow_runs
 from tasks.pipeline.graph import MAIN
 from tasks.reports.accuracy import known_accuracy
-from tasks.runtime.origin import laid_down_by
 from tasks.runtime.run import Run
+from tasks.runtime.staleness import data_settings_digest
 from tasks.runtime.store import read_json, write_json
 
 
@@ -30,7 +30,7 @@ def fill_the_disk(database):
 def test_a_disk_that_is_full_while_the_first_database_is_laid_out_is_a_warning(run, monkeypatch, caplog):
     record = run.folders.private / "tracking.json"
     write_json(record, {"run_id": "of an earlier time"})
-    write_json(run.folders.dataset / "manifest.json", {"laid_down_by": laid_down_by(run.params)})
+    write_json(run.folders.dataset / "manifest.json", {"data_settings_digest": data_settings_digest(run.params)})
     with monkeypatch.context() as patch, caplog.at_level(logging.WARNING):
         patch.setattr(mlflow_runs, "_migrate", fill_the_disk)
         assert tracking.log_finished(run, MAIN, {}) is None

@@ -14,7 +14,7 @@ from tasks.pipeline.dataset import prepare_dataset
 from tasks.runtime.accounts import release_at_price
 from tasks.runtime.releases import identity_in_ledger
 from tasks.runtime.run import Run
-from tasks.runtime.task import task_of
+from tasks.runtime.task import load_task
 from terrine.data import public
 from terrine.data.source import SOURCES, ImageSource, load_dataset
 from terrine.data.sources.digits import Digits
@@ -65,9 +65,9 @@ def test_with_both_it_is_prepared_and_its_figures_stay_at_home(tmp_path):
 def test_its_classes_are_those_of_its_first_release_whichever_labels_occur(tmp_path, monkeypatch):
     first, later = (Run(tmp_path, name, validate(merge(VALUES, BUDGET))) for name in ("first", "later"))
     prepare_dataset.fn(first)
-    names = task_of(first).names
+    names = load_task(first).names
     event = GaussianEvent(0.1, 1.0)
-    release_at_price(first, identity_in_ledger(first, "answers"), event, SecureNoise(), dict, task=task_of(first))
+    release_at_price(first, identity_in_ledger(first, "answers"), event, SecureNoise(), dict, task=load_task(first))
 
     def without_nines(*_):
         whole = Digits(size=8).read()
@@ -79,7 +79,7 @@ def test_its_classes_are_those_of_its_first_release_whichever_labels_occur(tmp_p
 
     monkeypatch.setattr(Clinic, "read", without_nines)
     prepare_dataset.fn(later)
-    assert task_of(later).names == names
+    assert load_task(later).names == names
     assert identity_in_ledger(later, "answers") == identity_in_ledger(first, "answers")
     monkeypatch.setattr(Clinic, "read", lambda *_: replace(without_nines(), class_names=(*names[:8], "other")))
     with pytest.raises(InputError, match="'other' is none of them"):

@@ -13,7 +13,7 @@ from starlette.testclient import TestClient
 
 from flows.stages import run_through
 from tasks.config.params import merge_overrides, validate
-from tasks.pipeline.evaluate import evaluate_student, figures_of_order
+from tasks.pipeline.evaluate import evaluate_student, order_figures
 from tasks.pipeline.report import write_report
 from tasks.reports.accuracy import OF_ORDER, known_accuracy, released_accuracy, released_error
 from tasks.reports.statement_page import read_statement
@@ -220,7 +220,7 @@ def test_figures_of_an_order_are_known_of_public_benchmarks_and_edges_are_part_o
     dataset = run.params.data.load(tmp_path)
     assert (dataset.scale, dataset.test_numbers) == (Scale.of(grades="01234"), None)
     assert dataset.test_labels.tolist() == [0, 1, 2, 3, 0, 1, 2, 3, 0]
-    figures = figures_of_order(dataset, dataset.scale, np.eye(5)[[0, 1, 2, 4, 0, 1, 2, 3, 0]], None)
+    figures = order_figures(dataset, dataset.scale, np.eye(5)[[0, 1, 2, 4, 0, 1, 2, 3, 0]], None)
     write_json(run.folders.evaluation, {"accuracy": 8 / 9, "order": figures})
     known = known_accuracy(run)
     assert known["mean_absolute_error"] == pytest.approx(1 / 9)

@@ -17,7 +17,7 @@ from tasks.auditing.mechanisms import audit
 from tasks.auditing.membership import audit_student
 from tasks.auditing.neighbours import _chosen
 from tasks.config.params import merge_overrides, validate
-from tasks.pipeline.evaluate import figures_of_findings
+from tasks.pipeline.evaluate import findings_figures
 from tasks.pipeline.report import write_report
 from tasks.pipeline.student import read_answers
 from tasks.reports.statement_page import read_statement
@@ -95,7 +95,7 @@ def test_predict_serve_and_export_give_a_score_for_every_finding(made: Run, tmp_
     command = ["predict", str(folder), "--folder", str(made.folders.student)]
     told = json.loads(terrine(*command, "--json"))
     scores = np.array([[entry["findings"][name] for name in FINDINGS] for entry in told])
-    assert figures_of_findings(labels, scores, list(FINDINGS))["auc"] > 0.7
+    assert findings_figures(labels, scores, list(FINDINGS))["auc"] > 0.7
     assert (scores.sum(axis=1) > 1.01).any()
     plain = terrine(*command)
     assert all(plain.count(name) == 40 for name in FINDINGS)
@@ -173,7 +173,7 @@ def test_figures_of_findings_are_those_of_loops_over_pairs_of_images() -> None:
     generator = np.random.default_rng(0)
     labels, said = generator.integers(0, 2, (30, 3)), np.round(generator.random((30, 3)), 1)
     labels[:, 2] = 0
-    found: Any = figures_of_findings(labels, said, ["a", "b", "c"])
+    found: Any = findings_figures(labels, said, ["a", "b", "c"])
     for number, entry in enumerate(found["per_class"][:2]):
         there, absent = said[labels[:, number] == 1, number], said[labels[:, number] == 0, number]
         wins = [(one > other) + (one == other) / 2 for one in there for other in absent]

@@ -141,12 +141,12 @@ def test_an_interrupted_stage_goes_on_and_clears_its_work(prepared, tmp_path, mo
     with pytest.raises(KeyboardInterrupt):
         student.train_student.fn(run)
     assert not run.folders.student.exists()
-    assert [path.name for path in student.work_folder(run).iterdir()] == ["training"]
+    assert [path.name for path in student.training_folder(run).iterdir()] == ["training"]
     steps = []
     monkeypatch.setattr(training._Training, "_take_step", lambda self: (steps.append(self.step), plain(self)))
     student.train_student.fn(run)
     assert steps == [4, 5]
-    assert not student.work_folder(run).exists()
+    assert not student.training_folder(run).exists()
     for name in ("head.safetensors", "backbone.safetensors"):
         assert (run.folders.student / name).read_bytes() == (whole.folders.student / name).read_bytes()
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tasks.config.params import public_parameters, validate
-from tasks.pipeline.figures.subgroups import NOT_SAID, by_subgroup, subgroups_of
+from tasks.pipeline.figures.subgroups import NOT_SAID, by_subgroup, load_subgroups
 from tasks.runtime.run import Run
 from terrine.data.dataset import Dataset
 from terrine.data.units import name_codes
@@ -24,7 +24,7 @@ def told(root, table=TABLE, units=None, groups=None):
         "ledger": {"account": "a", "epsilon": 8},
     }
     run = Run(root, "own", validate({**values, "evaluation": {"subgroups": "who.csv"}}))
-    return subgroups_of(run, dataset), run
+    return load_subgroups(run, dataset), run
 
 
 def test_records_are_found_by_name_and_what_is_not_said_is_a_subgroup_of_its_own(tmp_path):

@@ -84,7 +84,7 @@ def test_a_run_says_what_it_released_and_its_student_answers_each_image_by_itsel
 
 def check_vectors_are_kept(run, monkeypatch):
     """Cut short, the pass over the records goes on where it was, and its vectors are those of one pass."""
-    made, whole = [], sums.records_of(run).vectors[:]
+    made, whole = [], sums.load_summed_records(run).vectors[:]
     shutil.rmtree(run.folders.work)
     plain = features.features_one_by_one
 
@@ -98,8 +98,8 @@ def check_vectors_are_kept(run, monkeypatch):
         patch.setattr(features, "features_one_by_one", counted)
         patch.setattr(features, "_ROWS", 512)
         with pytest.raises(KeyboardInterrupt):
-            sums.records_of(run)
-        assert (sums.records_of(run).vectors == whole).all()
+            sums.load_summed_records(run)
+        assert (sums.load_summed_records(run).vectors == whole).all()
     assert made == [0, 512, 1024, 1024]
 
 

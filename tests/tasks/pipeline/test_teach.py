@@ -11,7 +11,7 @@ import torch
 
 from flows.stages import run_through
 from tasks.artefacts.records import read_assignment, read_dataset
-from tasks.artefacts.teachers import HEADS, read_states, read_teachers_manifest, read_votes, teacher_file, work_folder
+from tasks.artefacts.teachers import HEADS, read_states, read_teachers_manifest, read_votes, teacher_file
 from tasks.config.params import merge_overrides, validate
 from tasks.config.values import merge
 from tasks.pipeline import teach, vote
@@ -125,7 +125,7 @@ def test_one_record_touches_one_network(prepared, tmp_path):
 
 def test_what_another_setting_left_in_the_work_folder_is_not_used(prepared, tmp_path):
     one, two = prepared(tmp_path), Run(tmp_path, "small", validate(VALUES | {"teachers": {"ridge": 1.0}}))
-    assert work_folder(one) != work_folder(two)
+    assert teaching_folder(one) != teaching_folder(two)
 
 
 @pytest.mark.parametrize("kind", ["scratch", "estimator"])
@@ -153,10 +153,10 @@ def test_of_teachers_kept_one_by_one_only_the_missing_are_trained(prepared, tmp_
 def test_features_are_extracted_only_for_kinds_that_learn_from_them(prepared, tmp_path):
     run = prepared(tmp_path, KINDS["scratch"])
     teach.extract_features.fn(run)
-    assert not (work_folder(run) / "features.npy").exists()
+    assert not (teaching_folder(run) / "features.npy").exists()
     run = prepared(tmp_path / "linear")
     teach.extract_features.fn(run)
-    assert (work_folder(run) / "features.npy").exists()
+    assert (teaching_folder(run) / "features.npy").exists()
 
 
 @pytest.mark.parametrize("kind", ["linear", "scratch"])
@@ -252,7 +252,7 @@ def test_a_block_of_votes_that_was_cast_is_not_cast_again(prepared, tmp_path, mo
     vote.collect_votes.fn(run)
     assert calls == [4, 4, 3, 3]
     np.testing.assert_array_equal(read_votes(run.folders), expected)
-    assert not vote.work_folder(run).exists()
+    assert not vote.voting_folder(run).exists()
 
 
 def redealt(run, changes):
@@ -360,7 +360,7 @@ def test_an_array_of_features_is_refused_wherever_it_comes_from(prepared, tmp_pa
     run = prepared(tmp_path)
     teach.extract_features.fn(run)
     monkeypatch.setattr(
-        "tasks.artefacts.teachers.record_inputs", lambda run, *_: np.load(work_folder(run) / "features.npy")
+        "tasks.artefacts.teachers.record_inputs", lambda run, *_: np.load(teaching_folder(run) / "features.npy")
     )
     with pytest.raises(InputError, match="not computed teacher by teacher"):
         teach.train_group.fn(run, teach.groups(run)[0])
@@ -369,9 +369,9 @@ def test_an_array_of_features_is_refused_wherever_it_comes_from(prepared, tmp_pa
 def test_features_of_which_nothing_says_how_they_were_made_are_made_anew(prepared, tmp_path):
     run = prepared(tmp_path)
     teach.extract_features.fn(run)
-    features = work_folder(run) / "features.npy"
+    features = teaching_folder(run) / "features.npy"
     expected = features.read_bytes()
-    (work_folder(run) / "features.json").unlink()
+    (teaching_folder(run) / "features.json").unlink()
     features.write_bytes(b"half of it")
     teach.extract_features.fn(run)
     assert features.read_bytes() == expected

@@ -12,11 +12,11 @@ from flows.stages import run_through
 from tasks.config.params import merge_overrides, validate
 from tasks.pipeline import aggregate, dataset, sums
 from tasks.runtime.accounts import open_account
-from tasks.runtime.parameters import surveyed, surveyed_task
+from tasks.runtime.parameters import survey_data, task_from_survey
 from tasks.runtime.releases import identity_in_ledger
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_json, write_json
-from tasks.runtime.task import task_of
+from tasks.runtime.task import load_task
 from tasks.serving.verification import verify_statement
 from terrine.deployment.manifest import MANIFEST, seal
 from terrine.deployment.model import StudentModel
@@ -108,7 +108,7 @@ def test_undeclared_classes_of_another_task_are_refused_before_anything_is_writt
         r"shoe\. Correct the label; or, if this is another task, set data\.edition=<name> \(charged separately\), or"
     )
     with pytest.raises(InputError, match=said):
-        surveyed(run)
+        survey_data(run)
     with pytest.raises(InputError, match=said):
         run_through(run, "dataset", "student")
     assert not run.folders.release.exists()
@@ -148,7 +148,7 @@ def test_findings_grades_and_bins_are_part_of_the_release(root, tasks):
     header = "path,label,edema,mass,effusion"
     table(root, lambda number: f"{number % 2},{number % 2},{(number + 1) % 2},0", header=header)
     runs = [run_of(root, f"run-{place}", {"data": task}) for place, task in enumerate(tasks)]
-    identities = [identity_in_ledger(run, "answers", task=surveyed_task(run, surveyed(run))) for run in runs]
+    identities = [identity_in_ledger(run, "answers", task=task_from_survey(run, survey_data(run))) for run in runs]
     assert identities[0] != identities[1]
     assert identity_in_ledger(runs[0], "units") == identity_in_ledger(runs[1], "units")
 
@@ -161,7 +161,7 @@ def test_grades_after_findings_are_another_release_through_all_stages(root):
     assert (other != first, charged) == (True, 2)
     assert student_of(second).class_names == ["0", "1"]
     with pytest.raises(InputError, match=r"holds releases for the findings edema, mass\. These data declare no find"):
-        surveyed(run_of(root, "three"))
+        survey_data(run_of(root, "three"))
 
 
 TABLE = {
@@ -189,8 +189,8 @@ def test_another_target_of_a_table_is_another_release_though_its_classes_have_th
     identities = [released(run) for run in runs]
     assert identities[0][0] != identities[1][0]
     assert identities[1][1] == 2
-    assert [task_of(run).target for run in runs] == ["ill", "dead"]
-    assert task_of(runs[0]).names == task_of(runs[1]).names == ("no", "yes")
+    assert [load_task(run).target for run in runs] == ["ill", "dead"]
+    assert load_task(runs[0]).names == load_task(runs[1]).names == ("no", "yes")
 
 
 def test_a_record_with_a_label_of_its_own_decides_nothing_once_the_edition_has_its_classes(root):
@@ -198,12 +198,12 @@ def test_a_record_with_a_label_of_its_own_decides_nothing_once_the_edition_has_i
     table(root, lambda number: "rare" if number == 5 else of(TWO)(number))
     first = run_of(root, "one")
     released(first)
-    assert task_of(first).names == ("no-shoe", "rare", "shoe")
+    assert load_task(first).names == ("no-shoe", "rare", "shoe")
     table(root, of(TWO), "without.csv", skip=(5,))
     runs = [run_of(root, name, {"data": {"path": f"{name}.csv"}, "seed": 1}) for name in ("table", "without")]
     for run in runs:
         dataset.prepare_dataset.fn(run)
-    assert task_of(runs[0]).names == task_of(runs[1]).names == ("no-shoe", "rare", "shoe")
+    assert load_task(runs[0]).names == load_task(runs[1]).names == ("no-shoe", "rare", "shoe")
     assert identity_in_ledger(runs[0], "answers") == identity_in_ledger(runs[1], "answers")
     assert identity_in_ledger(runs[0], "answers") != identity_in_ledger(first, "answers")
     assert released(runs[1])[1] == 2
@@ -216,7 +216,7 @@ def test_all_records_of_a_class_may_leave(root):
     table(root, lambda _: "shoe", "shoes.csv")
     run = run_of(root, "two", {"data": {"path": "shoes.csv"}})
     assert released(run)[1] == 1
-    assert task_of(run).names == ("no-shoe", "shoe")
+    assert load_task(run).names == ("no-shoe", "shoe")
 
 
 def test_a_declared_list_is_the_list_of_later_runs_that_declare_none(root):
@@ -225,7 +225,7 @@ def test_a_declared_list_is_the_list_of_later_runs_that_declare_none(root):
     identity, charged = released(again)
     assert charged == 1
     assert identity == read_json(declared.folders.statement)["release_id"]
-    assert task_of(again).names == (*TWO, "sock")
+    assert load_task(again).names == (*TWO, "sock")
     assert read_json(again.folders.statement)["task"]["found"] is False
 
 
@@ -252,13 +252,13 @@ def test_a_release_is_never_written_under_other_class_names(root, monkeypatch):
     wrong = run_of(root, "two")
     run_through(wrong, "dataset", "pretrain")
     manifest = wrong.folders.dataset / "manifest.json"
-    monkeypatch.setattr(sums, "task_of", lambda run: replace(task_of(run), names=("no-shoe", "shoe")))
+    monkeypatch.setattr(sums, "load_task", lambda run: replace(load_task(run), names=("no-shoe", "shoe")))
     write_json(manifest, read_json(manifest) | {"class_names": list(OTHER)})
     identity = identity_in_ledger(run, "answers")
     with pytest.raises(ArtefactError, match="is for classes no-shoe, shoe, not for with-sleeves, no-sleeves"):
         sums.release_sums(wrong, identity)
     assert not wrong.folders.release.exists()
-    monkeypatch.setattr(sums, "task_of", task_of)
+    monkeypatch.setattr(sums, "load_task", load_task)
     with pytest.raises(LedgerError, match="was reserved for classes no-shoe, shoe, not for classes with-sleeves"):
         sums.release_sums(wrong, identity)
     assert not wrong.folders.release.exists()
@@ -268,7 +268,7 @@ def test_answers_are_never_written_under_other_class_names(root):
     run = run_of(root, "one")
     run_through(run, "dataset", "pretrain")
     release = sums.release_at_price(
-        run, "a" * 64, run.params.aggregation.course(0.1).event, sums.noise_source(run), lambda: {}, task=task_of(run)
+        run, "a" * 64, run.params.aggregation.course(0.1).event, sums.noise_source(run), lambda: {}, task=load_task(run)
     )
     for wrong in (release, replace(release, task=None)):
         with pytest.raises(ArtefactError, match="Nothing was published"):

@@ -30,13 +30,13 @@ from PIL import Image
 
 from tasks.config.params import validate
 from tasks.pipeline.dataset import prepare_dataset
-from tasks.pipeline.public_inputs import about_records
+from tasks.pipeline.public_inputs import describe_records
 from tasks.pipeline.synthesize import assemble_images, plan
 from tasks.runtime.accounts import noise_source, open_ledger, release_at_price
 from tasks.runtime.releases import identity_in_ledger
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_array, read_json, write_json
-from tasks.runtime.task import task_of
+from tasks.runtime.task import load_task
 from terrine.data.images import resize
 from terrine.data.units import name_codes
 from terrine.errors import TerrineError
@@ -244,7 +244,7 @@ class Histories(RuleBasedStateMachine):
             return {"task": np.frombuffer(task.encode(), np.uint8)}
 
         identity = identity_in_ledger(run, "answers")
-        release = release_at_price(run, identity, EVENT, noise_source(run), draw, task=task_of(run))
+        release = release_at_price(run, identity, EVENT, noise_source(run), draw, task=load_task(run))
         if not release.reused:  # whoever was published before is not protected by it
             self.protected[account] |= taught - self._publications(account)
         return release.arrays["task"].tobytes().decode()
@@ -276,7 +276,7 @@ class Histories(RuleBasedStateMachine):
         if not (run.folders.images / "manifest.json").is_file():
             return
         write_json(run.folders.backbone / "manifest.json", {"kind": "none", "origin": "a test", "sha256": "0" * 64})
-        facts = about_records(run)["facts"]
+        facts = describe_records(run)["facts"]
         known = {item.why: item.count for item in facts.unprotected}
         files = [*run.folders.images.glob("*-pool.npy")]
         if not run.params.data.of_images:

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from threading import Event
 
 from tasks.runtime.locks import at_work, making, when_alone
-from tasks.runtime.store import Folders, leftovers_of_project, leftovers_of_run, remove_leftovers
+from tasks.runtime.store import Folders, project_leftovers, remove_leftovers, run_leftovers
 
 
 def test_a_run_is_made_by_one_at_a_time_and_whoever_waits_says_so(tmp_path, caplog):
@@ -74,7 +74,7 @@ def test_what_the_dead_left_is_cleared_when_nobody_makes_a_run_and_nothing_else_
     for path in (*dead, *kept):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("" if "cache" in path.parts and path.parent.name != "ab" else "content")
-    remove_leftovers(leftovers_of_run(folders) + leftovers_of_project(tmp_path))
+    remove_leftovers(run_leftovers(folders) + project_leftovers(tmp_path))
     assert [path for path in dead if path.exists()] == []
     assert all(path.exists() for path in kept)
 

@@ -9,8 +9,8 @@ import yaml
 
 from tasks.config.presets import derive
 from tasks.runtime.accounts import open_account
-from tasks.runtime.parameters import settled, write_parameters
-from tasks.runtime.releases import spent_on_counting, spent_on_moments
+from tasks.runtime.parameters import resolve_auto, write_parameters
+from tasks.runtime.releases import counting_cost, moments_cost
 from tasks.runtime.run import Run
 from terrine.errors import BudgetError, SettingError
 from terrine.privacy.accounting.events import compose
@@ -48,17 +48,17 @@ def _spent(root: Path, params) -> list:
 
 
 def test_numbers_take_the_place_of_auto_and_what_counting_cost_is_charged_once(project):
-    params = settled(project, "own")
+    params = resolve_auto(project, "own")
     sides = params.partition.teachers, params.queries.count
     assert abs(params.privacy.units - 1200) < 100
     assert 0 < params.privacy.counted < 20
     assert sides[0] < params.privacy.units / 3
-    again = settled(project, "own")
+    again = resolve_auto(project, "own")
     assert again == params
-    assert _spent(project, params) == [spent_on_counting(params)]
+    assert _spent(project, params) == [counting_cost(params)]
     shutil.rmtree(project / "data" / "private" / "own")  # chosen anew, from the count that the ledger keeps
-    assert settled(project, "own") == params
-    assert _spent(project, params) == [spent_on_counting(params)]
+    assert resolve_auto(project, "own") == params
+    assert _spent(project, params) == [counting_cost(params)]
 
 
 def test_a_count_with_noise_that_was_not_made_is_refused(project):
@@ -81,43 +81,43 @@ def test_a_count_that_is_declared_as_if_it_were_public_is_refused(project):
         other = derive(project, "own", [f"privacy.units={units + 1}", f"aggregation.epsilon={epsilon}"])
         assert write_parameters(project, other).params.privacy.counted == 0
         charged = write_parameters(project, derive(project, "own", [*copied, f"privacy.counted={sigma!r}"])).params
-        assert spent_on_counting(charged) == spent_on_counting(params)
+        assert counting_cost(charged) == counting_cost(params)
 
 
 def test_units_are_counted_with_noise_of_each_accounts_own(project):
-    counts = [settled(project, derive(project, "own", [f"ledger.account=a{n}"])).privacy.units for n in range(5)]
+    counts = [resolve_auto(project, derive(project, "own", [f"ledger.account=a{n}"])).privacy.units for n in range(5)]
     assert len(set(counts)) > 1  # of noise with a deviation of 8.6, all alike one time in 200,000
 
 
 @pytest.mark.parametrize("share", [0, 0.05])
 def test_count_moments_and_answers_fit_the_runs_budget(project, share):
-    params = settled(project, derive(project, "own", [f"privacy.moments={share}"]))
-    before, mechanism = compose(spent_on_counting(params), spent_on_moments(params)), params.aggregation
-    assert mu_squared(spent_on_moments(params)) == pytest.approx(share * mu_of(4, 1e-5) ** 2)
+    params = resolve_auto(project, derive(project, "own", [f"privacy.moments={share}"]))
+    before, mechanism = compose(counting_cost(params), moments_cost(params)), params.aggregation
+    assert mu_squared(moments_cost(params)) == pytest.approx(share * mu_of(4, 1e-5) ** 2)
     assert mechanism.certain(params.queries.count, 4, 1e-5, before) == params.queries.count
     whole = price(compose(before, mechanism.worst_case(params.queries.count, 4, 1e-5, before)), 1e-5)
     assert 3.999 < whole <= 4
 
 
 def test_another_student_and_another_data_folder_choose_nothing_anew(project):
-    params = settled(project, "own")
-    other = settled(project, derive(project, "own", ["student.l2=0.1"]))
+    params = resolve_auto(project, "own")
+    other = resolve_auto(project, derive(project, "own", ["student.l2=0.1"]))
     assert (other.partition, other.privacy) == (params.partition, params.privacy)
     assert len(_spent(project, params)) == 1
 
 
 def test_what_the_operator_declares_is_taken_and_nothing_is_counted(project):
     name = derive(project, "own", ["privacy.units=3000"])
-    params = settled(project, name)
+    params = resolve_auto(project, name)
     assert params.privacy.counted == 0
     assert params.privacy.units == 3000
     assert _spent(project, params) == []
 
 
 def test_given_numbers_stay(project):
-    params = settled(project, derive(project, "own", ["partition.teachers=123", "queries.count=77"]))
+    params = resolve_auto(project, derive(project, "own", ["partition.teachers=123", "queries.count=77"]))
     assert (params.partition.teachers, params.queries.count) == (123, 77)
-    assert params.aggregation.certain(77, 4, 1e-5, spent_on_counting(params)) == 77
+    assert params.aggregation.certain(77, 4, 1e-5, counting_cost(params)) == 77
 
 
 def test_too_few_groups_are_refused_before_anything_is_charged_and_the_advice_works(project):
@@ -133,8 +133,8 @@ def test_too_few_groups_are_refused_before_anything_is_charged_and_the_advice_wo
     assert float(epsilon) >= 10
     assert "promises a single group little" in str(said.value)
     larger = [*by_group, f"aggregation.epsilon={epsilon}", f"ledger.epsilon={epsilon}"]
-    assert settled(project, derive(project, "own", larger)).privacy.units > 0
-    anyway = settled(project, derive(project, "own", [*by_group, "privacy.anyway=true", "ledger.account=others"]))
+    assert resolve_auto(project, derive(project, "own", larger)).privacy.units > 0
+    anyway = resolve_auto(project, derive(project, "own", [*by_group, "privacy.anyway=true", "ledger.account=others"]))
     assert anyway.partition.teachers >= 2
 
 
@@ -147,18 +147,20 @@ def test_groups_that_the_data_do_not_have_are_refused_before_they_are_counted(pr
 def test_too_few_teachers_for_enough_records_are_refused_with_how_many_would_do(project):
     few = ["partition.teachers=5"]
     with pytest.raises(SettingError, match=r"5 teachers are too few for 4 classes at ε = 4: they would vote") as said:
-        settled(project, derive(project, "own", few))
+        resolve_auto(project, derive(project, "own", few))
     larger, more = str(said.value).split("What would do: ")[1].split("; or ")
     assert float(larger.split("ε = ")[1].split(" ")[0]) > 4
     assert more.startswith("partition.teachers=auto, which takes ")
-    assert settled(project, derive(project, "own", ["partition.teachers=auto"])).partition.teachers > 5
+    assert resolve_auto(project, derive(project, "own", ["partition.teachers=auto"])).partition.teachers > 5
 
 
 def test_a_budget_that_does_not_cover_count_and_answers_is_refused_before_the_count(project):
     name = derive(project, "own", ["ledger.epsilon=3.9"])
     with pytest.raises(BudgetError):
-        settled(project, name)
-    run = Run(project, name, settled(project, derive(project, "own", ["privacy.units=1000", "ledger.epsilon=3.9"])))
+        resolve_auto(project, name)
+    run = Run(
+        project, name, resolve_auto(project, derive(project, "own", ["privacy.units=1000", "ledger.epsilon=3.9"]))
+    )
     ledger, account = open_account(run)
     assert ledger.events(account) == []
 
@@ -172,4 +174,4 @@ def test_a_budget_that_does_not_cover_count_and_answers_is_refused_before_the_co
 )
 def test_what_no_rule_is_known_for_is_said(project, setting, message):
     with pytest.raises(SettingError, match=message):
-        settled(project, derive(project, "own", setting))
+        resolve_auto(project, derive(project, "own", setting))

@@ -9,7 +9,15 @@ import pytest
 from tasks.config.params import FAMILIES, Params, validate
 from tasks.config.values import merge
 from tasks.pipeline.graph import MAIN
-from tasks.runtime.release_identity import _ELSEWHERE, _TASK, _UPSTREAM, OF_TASK, identity_of, release_digest, upstream
+from tasks.runtime.release_identity import (
+    _ELSEWHERE,
+    _TASK,
+    _UPSTREAM,
+    OF_TASK,
+    compute_identity,
+    release_digest,
+    upstream,
+)
 from tasks.runtime.run import Run
 from terrine.privacy.ledger.task import Task
 from terrine.settings import sections_of
@@ -32,7 +40,7 @@ def run_with(root, values, changes=None):
 
 
 def identity(root, values, changes=None, kind="answers", index=(), account="account", noise=SECURE, task=TASK):
-    return identity_of(run_with(root, values, changes), account, noise, kind, *index, task=task)
+    return compute_identity(run_with(root, values, changes), account, noise, kind, *index, task=task)
 
 
 PRICED = merge(OWN, {"evaluation": {"epsilon": 0.5}})

@@ -6,7 +6,7 @@ import pytest
 from tasks.config.params import validate
 from tasks.config.values import merge
 from tasks.runtime.accounts import open_account, release_at_price
-from tasks.runtime.releases import check_releases, identity_in_ledger, noise_of, releases_of
+from tasks.runtime.releases import check_releases, identity_in_ledger, list_releases, make_noise
 from tasks.runtime.run import Run
 from terrine.errors import BudgetError
 from terrine.planning import noise_of_count
@@ -40,7 +40,7 @@ def charge(run, release):
     def draw():
         return {"sums": np.zeros(1)}
 
-    return release_at_price(run, release.identity, release.worst_case, noise_of(run, release.kind), draw)
+    return release_at_price(run, release.identity, release.worst_case, make_noise(run, release.kind), draw)
 
 
 def charged(run):
@@ -59,7 +59,7 @@ def charged(run):
 def test_the_list_has_every_release_in_its_order_and_all_but_an_accuracy_within_the_runs_budget(
     run_with, changes, kinds
 ):
-    releases = releases_of(run_with(*changes), task=TASK)
+    releases = list_releases(run_with(*changes), task=TASK)
     assert [release.kind for release in releases] == kinds
     assert len({release.identity for release in releases}) == len(kinds)
     within = [release.worst_case for release in releases if release.kind != "accuracy"]
@@ -87,12 +87,12 @@ def test_an_account_that_pays_for_a_part_alone_refuses_the_whole_by_name_before_
 
 def test_what_was_released_before_is_free_and_what_is_left_has_to_fit_alone(run_with):
     run = run_with(MOMENTS)
-    moments, answers = releases_of(run, task=TASK)
+    moments, answers = list_releases(run, task=TASK)
     charge(run, moments)
     check_releases(run, task=TASK)
     # Another penalty of the teachers: other answers, the same moments.
     other = run_with(MOMENTS, {"teachers": {"ridge": 0.2}})
-    assert releases_of(other, task=TASK)[0] == moments
+    assert list_releases(other, task=TASK)[0] == moments
     check_releases(other, task=TASK)
     charge(run, answers)
     check_releases(run, task=TASK)

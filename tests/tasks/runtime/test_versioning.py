@@ -12,7 +12,7 @@ from dvc.repo import Repo
 from tasks.config.presets import named_run, selected_run
 from tasks.pipeline.graph import MAIN
 from tasks.runtime.parameters import write_parameters
-from tasks.runtime.store import Folders, leftovers_of_project, remove_leftovers
+from tasks.runtime.store import Folders, project_leftovers, remove_leftovers
 from tasks.runtime.versioning import changed_stages, commit, is_changed, lock_digest, pipeline_file, select
 from tasks.transcription.graph import TRANSCRIPTION
 from terrine.errors import ArtefactError
@@ -143,7 +143,7 @@ def test_what_a_power_cut_emptied_in_the_cache_is_not_put_in_the_place_of_what_a
     assert is_changed(begun, run, "dataset", MAIN)
     made.unlink()
     made.write_bytes(b"images")
-    remove_leftovers(leftovers_of_project(begun))
+    remove_leftovers(project_leftovers(begun))
     commit(begun, run, "dataset", MAIN)
     assert made.read_bytes() == b"images"
     assert not is_changed(begun, run, "dataset", MAIN)

@@ -10,7 +10,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from flows.cli import app
-from tasks.pipeline.student import told_of_reading
+from tasks.pipeline.student import describe_reading
 from tasks.runtime.store import Folders
 from tasks.serving.predict import image_files, open_student, predict_files, student_folder
 from terrine.data.image_files import decode_image, read_images
@@ -153,7 +153,7 @@ def test_a_student_of_volumes_is_asked_about_volumes_as_its_records_were_shown(t
 
     data = {"path": tmp_path / "scans" / "list.csv", "size": 12, "test_fraction": 0.5}
     source = Nifti(**data, plane="coronal", view="max", percentiles=(5, 90))
-    make_student(tmp_path / "student", **json.loads(json.dumps(told_of_reading(source))))
+    make_student(tmp_path / "student", **json.loads(json.dumps(describe_reading(source))))
     scans = [saved(tmp_path / "scans" / name, seed) for seed, name in enumerate(("a.nii", "b.nii.gz"))]
     (tmp_path / "scans" / "list.csv").write_text("path,label,split\na.nii,x,train\nb.nii.gz,y,test\n")
     dataset, model = source.read(), open_student(tmp_path / "student")
@@ -173,7 +173,7 @@ def test_a_student_of_volumes_is_asked_about_volumes_as_its_records_were_shown(t
         InputError, match=r"a\.nii \(is no picture, but \.nii of a scanner: the student learnt from pict"
     ):
         predict_files(plain, [scans[0]])
-    windowed_too = told_of_reading(Nifti(**data, window=(0, 9)))["reading"]
+    windowed_too = describe_reading(Nifti(**data, window=(0, 9)))["reading"]
     assert windowed_too["window"] == [0, 9]
     for strange in ({"view": "up"}, {"percentiles": [9, 1]}, {"plane": None}, None):
         volumes = None if strange is None else windowed_too["volumes"] | strange

@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 from flows.cli import app
 from tasks.config.presets import derive, resolve
 from tasks.runtime.accounts import people_in, release_at_price
-from tasks.runtime.parameters import settled, surveyed_task
-from tasks.runtime.releases import noise_of, releases_of
+from tasks.runtime.parameters import resolve_auto, task_from_survey
+from tasks.runtime.releases import list_releases, make_noise
 from tasks.runtime.run import Run
 from tasks.tools.check import look_at, vanishing_classes
 from tasks.tools.duration import BORDER, LARGEST_DENSE, PROJECTION, image_seconds
@@ -182,11 +182,11 @@ def test_a_table_that_was_released_about_under_another_account_is_refused_at_fir
         "ledger": {"account": "clinic", "epsilon": 8},
     }
     (project / "experiments" / "rows.yaml").write_text(yaml.safe_dump(preset))
-    run = Run(project, "rows", settled(project, "rows"))
+    run = Run(project, "rows", resolve_auto(project, "rows"))
     survey = look_at(project, "rows").survey
-    (release,) = releases_of(run, task=surveyed_task(run, survey))
+    (release,) = list_releases(run, task=task_from_survey(run, survey))
     people = people_in(run, survey.dataset)
-    release_at_price(run, release.identity, release.worst_case, noise_of(run, release.kind), lambda: {}, data=people)
+    release_at_price(run, release.identity, release.worst_case, make_noise(run, release.kind), lambda: {}, data=people)
     another = derive(project, "rows", ["ledger.account=second", "teachers.ridge=0.2"])
     (said,) = look_at(project, another).stops
     assert "of these records were released about under another account" in said
@@ -196,7 +196,7 @@ def test_a_table_that_was_released_about_under_another_account_is_refused_at_fir
 def test_an_account_of_another_unit_or_budget_is_refused_in_the_words_of_the_ledger(project):
     _table_of_groups(project, groups=60)
     settings = ["data.path=images/table.csv", "aggregation.epsilon=6"]
-    settled(project, derive(project, "own", settings))
+    resolve_auto(project, derive(project, "own", settings))
     for change, said in (
         (["privacy.unit=group", "aggregation.epsilon=8"], "The account is for releases that protect a record"),
         (["ledger.epsilon=9"], "The dataset is registered with ε=8"),
@@ -207,7 +207,7 @@ def test_an_account_of_another_unit_or_budget_is_refused_in_the_words_of_the_led
 
 
 def test_images_that_another_account_released_about_are_refused_at_first_look(project):
-    settled(project, "own")
+    resolve_auto(project, "own")
     second = derive(project, "own", ["ledger.account=second"])
     for name, count in ((second, 1), ("own", 0)):
         said = [stop for stop in look_at(project, name).stops if "under another account" in stop]
@@ -215,7 +215,7 @@ def test_images_that_another_account_released_about_are_refused_at_first_look(pr
 
 
 def test_settings_that_make_other_records_public_than_before_are_named_and_private_records_refused(project):
-    settled(project, "own")
+    resolve_auto(project, "own")
     assert look_at(project, "own").notes == look_at(project, "own").notes
     changed = derive(project, "own", ["data.pool=test", "data.test_fraction=0.5", "queries.sources={pool: 1}"])
     found = look_at(project, changed)
@@ -229,10 +229,10 @@ def test_what_another_run_of_the_account_released_is_not_priced_again(project):
     settings = ["privacy.moments=0.05"]
     first = derive(project, "own", settings)
     asked = look_at(project, first)
-    run = Run(project, first, settled(project, first))
-    releases = releases_of(run, task=surveyed_task(run, asked.survey))
+    run = Run(project, first, resolve_auto(project, first))
+    releases = list_releases(run, task=task_from_survey(run, asked.survey))
     for release in releases:
-        release_at_price(run, release.identity, release.worst_case, noise_of(run, release.kind), lambda: {})
+        release_at_price(run, release.identity, release.worst_case, make_noise(run, release.kind), lambda: {})
     other_student = look_at(project, derive(project, "own", [*settings, "student.l2=0.1"]))
     (note,) = [note for note in other_student.notes if "another question with the same names" in note]
     assert note.startswith("Edition 1 holds this release for the classes boot, shirt.")
@@ -252,11 +252,11 @@ def test_undeclared_classes_of_another_task_are_refused_and_declared_ones_are_pr
         (project / "images" / f"{name}.csv").write_text("\n".join(["path,label", *rows]))
     first = derive(project, "own", settings)
     survey = look_at(project, first).survey
-    run = Run(project, first, settled(project, first))
-    task = surveyed_task(run, survey)
-    for release in releases_of(run, task=task):
+    run = Run(project, first, resolve_auto(project, first))
+    task = task_from_survey(run, survey)
+    for release in list_releases(run, task=task):
         about = task if release.kind == "answers" else None
-        noise = noise_of(run, release.kind)
+        noise = make_noise(run, release.kind)
         release_at_price(run, release.identity, release.worst_case, noise, lambda: {}, task=about)
     other = [*settings, "data.path=images/two.csv"]
     refused = _check("--preset", "own", *(word for one in other for word in ("--set", one)))
@@ -266,7 +266,7 @@ def test_undeclared_classes_of_another_task_are_refused_and_declared_ones_are_pr
     assert "Account clinic, edition 1, holds releases for the classes a, b. Correct the label; or, if this is" in said
     assert not list(project.glob("data/p*/*/images"))
     declared = look_at(project, derive(project, "own", [*other, "data.classes=[c, d]"]))
-    answers = next(each.worst_case for each in releases_of(run, task=task) if each.kind == "answers")
+    answers = next(each.worst_case for each in list_releases(run, task=task) if each.kind == "answers")
     assert declared.cost == price(answers, 1e-5) < 4
     edition = look_at(project, derive(project, "own", [*other, "data.edition=second"]))
     assert edition.cost == pytest.approx(4, abs=1e-3)
@@ -522,7 +522,7 @@ def test_a_transcription_is_priced_exactly_and_held_against_its_account_and_the_
     assert "annotation.sigma to 226.23 or more" in own
     ledger = open_transcribed(run)
     ledger.release(
-        **release_terms(run, 2, surveyed_task(run, found.survey)),
+        **release_terms(run, 2, task_from_survey(run, found.survey)),
         draw=lambda: ({"x": np.zeros(1)}, event_of(section(run.params), 2)),
     )
     _, again = looked_at("ledger.epsilon=30")

@@ -16,12 +16,12 @@ import tasks.tools.sweep
 from tasks.config.presets import selected_run
 from tasks.pipeline.aggregate import release_once
 from tasks.runtime.accounts import open_account
-from tasks.runtime.origin import laid_down_by
 from tasks.runtime.parameters import write_parameters
-from tasks.runtime.releases import accuracy_of, assurance, identity_in_ledger, releases_of
+from tasks.runtime.releases import accuracy_mechanism, assurance, identity_in_ledger, list_releases
 from tasks.runtime.run import open_run
+from tasks.runtime.staleness import data_settings_digest
 from tasks.runtime.store import Folders, read_json, write_array, write_json
-from tasks.tools.sweep import candidates_of, cells_of, log_sweep, outcome, parse_vary, summary
+from tasks.tools.sweep import log_sweep, make_candidates, outcome, parse_vary, summary, table_cells
 from terrine.aggregation.votes import count_votes
 from terrine.data.source import Source
 from terrine.errors import BudgetError, InputError, LedgerError, SettingError
@@ -79,9 +79,11 @@ class Pipeline:
         write_array(folders.votes / "votes.npy", votes)
         write_json(folders.images / "manifest.json", {"seed": opened.params.seed})
         about = {"class_names": [str(number) for number in range(10)], "declared": True}
-        write_json(folders.dataset / "manifest.json", {"laid_down_by": laid_down_by(opened.params), **about})
+        write_json(
+            folders.dataset / "manifest.json", {"data_settings_digest": data_settings_digest(opened.params), **about}
+        )
         ledger, dataset = open_account(opened)
-        for before in releases_of(opened):
+        for before in list_releases(opened):
             if before.kind == "units":
                 self.release(ledger, dataset, run, before.identity, before.worst_case)
         release = release_once(opened, count_votes(votes, CLASSES), {})
@@ -101,7 +103,7 @@ class Pipeline:
                 "teachers": TEACHERS,
             },
         )
-        if (accuracy := accuracy_of(opened.params)) is not None:
+        if (accuracy := accuracy_mechanism(opened.params)) is not None:
             noised = {"accuracy": 0.9 - (opened.params.student.l2 or 0) / 10, "plus_minus": 0.02}
             write_json(folders.accuracy, noised)
             self.release(ledger, dataset, run, identity_in_ledger(opened, "accuracy"), accuracy.event)
@@ -126,7 +128,7 @@ def stages(project, monkeypatch):
     pipeline = Pipeline(project)
     for name in ("prepare", "make", "is_made"):
         monkeypatch.setattr(flows.sweep, name, getattr(pipeline, name))
-    monkeypatch.setattr(flows.sweep, "state_anew", lambda root, run: pipeline.restated.append(run))
+    monkeypatch.setattr(flows.sweep, "rewrite_statement", lambda root, run: pipeline.restated.append(run))
     monkeypatch.setattr(tasks.reports.comparison, "read_statement", read_json)
     monkeypatch.setattr(
         "tasks.tools.sweep.log_sweep", lambda root, preset, result: vars(pipeline).update(result=result)
@@ -170,15 +172,17 @@ def test_what_is_no_list_of_values_is_refused_with_the_text(text):
 
 def test_mechanisms_are_varied_with_their_students_and_back(project):
     varied = ["aggregation.mechanism=histogram,moments,gradients"]
-    candidates = candidates_of(project, "terrine-digits", [], varied)
+    candidates = make_candidates(project, "terrine-digits", [], varied)
     kinds = [(each.params.aggregation.mechanism, each.params.student.kind) for each in candidates]
     assert kinds == [("histogram", "linear"), ("moments", "sums"), ("gradients", "sums")]
-    students = candidates_of(project, "terrine-digits", [], ["student.kind=linear,sums"])
+    students = make_candidates(project, "terrine-digits", [], ["student.kind=linear,sums"])
     assert [each.params.aggregation.reveals for each in students] == ["histogram", "sums"]
 
 
 def test_every_combination_is_a_candidate_and_equal_ones_are_one(project):
-    candidates = candidates_of(project, "terrine-digits", ["seed=3"], ["aggregation.sigma=20,40,20", "student.l2=1,2"])
+    candidates = make_candidates(
+        project, "terrine-digits", ["seed=3"], ["aggregation.sigma=20,40,20", "student.l2=1,2"]
+    )
     assert [tuple(candidate.settings.values()) for candidate in candidates] == [
         ("20", "1"),
         ("20", "2"),
@@ -209,7 +213,7 @@ def test_every_combination_is_a_candidate_and_equal_ones_are_one(project):
 )
 def test_what_cannot_be_varied_is_refused_in_a_sentence(project, varied, assignments, message):
     with pytest.raises(SettingError, match=message):
-        candidates_of(project, "terrine-digits", assignments, varied)
+        make_candidates(project, "terrine-digits", assignments, varied)
 
 
 @pytest.mark.parametrize(
@@ -226,7 +230,7 @@ def test_what_cannot_be_varied_is_refused_in_a_sentence(project, varied, assignm
     ],
 )
 def test_candidates_share_a_release_when_only_the_student_differs(project, varied, releases):
-    candidates = candidates_of(project, "terrine-digits", [], [varied])
+    candidates = make_candidates(project, "terrine-digits", [], [varied])
     assert len({candidate.release for candidate in candidates}) == releases
 
 
@@ -288,7 +292,7 @@ def test_units_are_not_counted_for_a_sweep_that_is_refused(project, select):
     automatic = ["partition.teachers=auto", "aggregation.sigma=auto", "queries.count=auto", "queries.batch=100"]
     settings = [*PRIVATE, *automatic, f"ledger.epsilon={9 if select == 'none' else 40}"]
     with pytest.raises((BudgetError, SettingError), match="Nothing was drawn" if select == "none" else "no. covered"):
-        candidates_of(project, "trial", settings, ["aggregation.epsilon=6,7"], select)
+        make_candidates(project, "trial", settings, ["aggregation.epsilon=6,7"], select)
     place = project / "data" / "private" / "ledger"
     ledger = Ledger(f"sqlite:///{place}/ledger.db", place / "releases", load_or_create_key(place / "key"))
     assert "reserve" not in {row.kind for row in ledger.rows()}
@@ -298,14 +302,14 @@ def test_the_data_are_looked_at_once_for_all_candidates(project, monkeypatch):
     plain, surveys = Source.survey, []
     monkeypatch.setattr(Source, "survey", lambda *given, **named: surveys.append(given) or plain(*given, **named))
     automatic = ["partition.teachers=auto", "aggregation.sigma=auto", "privacy.units=1400", "ledger.epsilon=99"]
-    candidates = candidates_of(project, "trial", [*PRIVATE, *automatic], ["aggregation.epsilon=6,7,8"])
+    candidates = make_candidates(project, "trial", [*PRIVATE, *automatic], ["aggregation.epsilon=6,7,8"])
     assert len({candidate.params.aggregation.sigma for candidate in candidates}) == 3
     assert len(surveys) == 1
 
 
 def candidates_run(root, budget):
     varied = ["aggregation.sigma=30,40"]
-    return candidates_of(root, "trial", [*PRIVATE, f"ledger.epsilon={budget}"], varied)[0].run
+    return make_candidates(root, "trial", [*PRIVATE, f"ledger.epsilon={budget}"], varied)[0].run
 
 
 def test_releases_that_were_made_before_need_no_room(project, stages):
@@ -334,7 +338,7 @@ def test_accuracies_with_noise_are_chosen_by_on_private_data_and_each_is_in_the_
     first, second = (row["run"] for row in result["candidates"])
     assert result["selected"] == first
     assert not any("accuracy" in row for row in result["candidates"])
-    assert "80.0 ± 2.0 %" in str(cells_of(result))
+    assert "80.0 ± 2.0 %" in str(table_cells(result))
     ledger, dataset = account_of(project, second)
     assert len(ledger.events(dataset)) == 3
     assert result["epsilon_tuning_composed"] == round_up(ledger.spent(dataset, DELTA))
@@ -359,14 +363,14 @@ def test_a_choice_by_accuracy_names_the_best_and_says_what_it_leaks(project, sta
     result = stages.result
     assert result["selected"] == result["candidates"][1]["run"]
     assert any("Neither price covers the test records" in line for line in summary(result))
-    assert "80.00" in str(cells_of(result))
+    assert "80.00" in str(table_cells(result))
 
 
 def test_without_a_choice_nothing_is_chosen_and_private_accuracies_are_not_shown(project, stages):
     run_sweep("student.l2=1,2", settings=[*PRIVATE, "ledger.epsilon=8"])
     assert stages.result["selected"] is None
     assert not any("accuracy" in row for row in stages.result["candidates"])
-    assert "accuracy" not in str(cells_of(stages.result)[0])
+    assert "accuracy" not in str(table_cells(stages.result)[0])
 
 
 def test_a_candidate_that_fails_after_its_release_is_paid_for_and_the_others_are_made(project, stages):
@@ -387,7 +391,7 @@ def test_a_refusal_by_the_ledger_ends_the_sweep(project, stages, refusal):
 
 
 def test_a_sweep_without_any_release_has_no_price(project):
-    candidates = candidates_of(project, "trial", [], ["student.l2=1,2"])
+    candidates = make_candidates(project, "trial", [], ["student.l2=1,2"])
     failures = {candidate.run: "The file is cut short." for candidate in candidates}
     with pytest.raises(SettingError, match=r"No candidate came to its release: The file is cut short\."):
         outcome(project, candidates, failures, "none")

@@ -27,7 +27,7 @@ from tasks.config.presets import (
     with_assignments,
 )
 from tasks.config.values import flat
-from tasks.runtime.locks import locked, of_project
+from tasks.runtime.locks import lock_path, locked
 from tasks.runtime.release_identity import release_digest
 from tasks.runtime.store import Folders, write_text
 from terrine.errors import SettingError, typed
@@ -93,7 +93,7 @@ def _begin(root: Path, name: str, preset: str | None, assignments: list[str]) ->
     start = read_preset(root, preset)
     overrides, _ = with_assignments(root, start, assignments)
     ignored = root / PRESETS / ".gitignore"
-    with locked(of_project(root, "named")):
+    with locked(lock_path(root, "named")):
         text = ignored.read_text(encoding="utf-8") if ignored.is_file() else IGNORED
         if f"\n{name}.yaml\n" not in text:
             write_text(ignored, f"{text}{name}.yaml\n")

@@ -9,9 +9,9 @@ import yaml
 
 from tasks.config.presets import derive, presets, read_preset, reproduce_command, resolve, runs
 from tasks.pipeline.graph import MAIN
-from tasks.runtime.naming import name_run, states
 from tasks.runtime.parameters import write_parameters
 from tasks.runtime.run import open_run
+from tasks.runtime.run_names import name_run, states
 from tasks.runtime.store import Folders
 from tasks.runtime.versioning import select
 from terrine.errors import ArtefactError, SettingError

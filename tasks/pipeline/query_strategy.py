@@ -47,7 +47,7 @@ def adviser(run: Run, teachers: int, classes: int) -> Adviser:
     return advise
 
 
-def describe(run: Run) -> dict[str, Any]:
+def describe_selection(run: Run) -> dict[str, Any]:
     """Return how a statement says that queries were chosen; nothing where all were asked at once, in order."""
     queries = run.params.queries
     if queries.rounds == 1 and queries.select == "order":

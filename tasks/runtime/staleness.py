@@ -10,7 +10,7 @@ from tasks.runtime.run import Run
 from terrine.errors import ArtefactError
 
 
-def laid_down_by(params: Params) -> str:
+def data_settings_digest(params: Params) -> str:
     """Return a digest of the settings that decide what a run's records are, and whether anybody may read them."""
     # Without what is as it always is: a setting that a later version adds makes no records others.
     said = params.data.model_dump(mode="json", exclude=PLACES | {"edition"}, exclude_defaults=True)
@@ -22,7 +22,9 @@ def check_records(run: Run) -> None:
 
     Private ones would be charged to nobody under the settings of a public benchmark.
     """
-    check_made(run, records=run.folders.dataset_manifest().get("laid_down_by") == laid_down_by(run.params))
+    check_made(
+        run, records=run.folders.dataset_manifest().get("data_settings_digest") == data_settings_digest(run.params)
+    )
 
 
 def check_made(run: Run, **as_now: bool) -> None:

@@ -6,8 +6,8 @@ import pytest
 
 from tasks.config.presets import resolve
 from tasks.pipeline.graph import MAIN
-from tasks.runtime import code
-from tasks.runtime.code import code_digest, write_code
+from tasks.runtime import code_digest as code
+from tasks.runtime.code_digest import code_digest, write_code
 from tasks.runtime.run import Run
 from tasks.runtime.stage_graph import PARAMETERS
 from tasks.transcription.graph import TRANSCRIPTION
