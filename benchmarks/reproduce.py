@@ -36,7 +36,7 @@ from flows.stopping import stoppable
 
 prepare_environment()
 
-from flows import making, stages
+from flows import stages
 from tasks.config.params import Params
 from tasks.config.presets import derive, project_root, redact_override, resolve
 from tasks.config.values import read_yaml
@@ -184,10 +184,10 @@ def make_all(root: Path, rows: Sequence[Row]) -> bool:
     complete = True
     for place, (run, row) in enumerate(of.items()):
         try:
-            if not stages.is_made(root, run):
+            if not stages.is_complete(root, run):
                 left = time_left(root, rows, list(of)[place:])
                 print(f"Run {place + 1} of {len(of)}, {run}: {row}{left}", flush=True)
-                making.make(root, run)
+                stages.make_run(root, run)
         except (TerrineError, LoggedError) as error:
             complete, row.missing = False, f"not made: {error}"
             print(f"{row}: {row.missing}", *getattr(error, "__notes__", []), sep="\n", flush=True)

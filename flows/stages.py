@@ -1,6 +1,6 @@
-"""The stages of a run: the tasks of each, and their order.
+"""Run the stages of a run.
 
-`dvc repro` gives every stage a process of its own, so each stage imports its own tasks only.
+`dvc repro` starts a process for every stage, so the tasks of a stage are imported when it runs.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from flows.execution import Executor, executor
-from flows.terminal import SHOWN
+from flows.server import prefect_server
+from flows.terminal import SHOWN, quiet
 from tasks.config.presets import resolve
 from tasks.pipeline.graph import MAIN
 from tasks.pipeline.mlflow_runs import tracked
@@ -33,7 +34,16 @@ from terrine.errors import ArtefactError
 def over_groups(
     run: Run, execute: Executor, task: Any, groups: Sequence[range], *arguments: Any, name: str = ""
 ) -> None:
-    """Call task(run, *arguments, group) for every group of teachers, each on its device; `name` begins their names."""
+    """Call task(run, *arguments, group) for every group of teachers, each on its device.
+
+    Args:
+        run: The run.
+        execute: Runs the calls.
+        task: The task.
+        groups: Groups of teachers.
+        *arguments: Arguments between the run and the group.
+        name: Prefix of the names of the task runs.
+    """
     calls = [(execute.place(run, part), *arguments, group) for part, group in enumerate(groups)]
     execute.map(task, calls, [f"{name}{group.start}-{group.stop - 1}" for group in groups])
 
@@ -123,11 +133,11 @@ _BODIES: Mapping[Stage, Callable[[Run, Executor], None]] = {
     TRANSCRIPTION["teach"]: _teach_clients,
     TRANSCRIPTION["transcribe"]: _transcribe,
 }
-"""Stages that do more than call their tasks with the run, one after the other."""
+"""Functions for stages that do more than call each of their tasks with the run."""
 
 
 def run_tasks(stage: Stage, run: Run, execute: Executor) -> None:
-    """Run the tasks of a stage. One that reads private records first checks that these are the run's."""
+    """Run the tasks of a stage. If it reads private records, check first that they belong to the run's settings."""
     if "private/" in stage.needs:
         check_records(run)
     with budget_explained(run):
@@ -139,13 +149,13 @@ def run_tasks(stage: Stage, run: Run, execute: Executor) -> None:
 
 
 def run_through(run: Run, first: str, last: str) -> None:
-    """Run the stages from `first` to `last` in this process, without DVC and Prefect."""
+    """Run the stages from `first` to `last` in this process without DVC and Prefect."""
     for stage in pipeline_of(run.params).between(first, last):
         run_tasks(stage, run, Executor())
 
 
 def run_stage(root: Path, name: str, stage: str) -> None:
-    """Run one stage of a run, in a Prefect flow or outside."""
+    """Run one stage of a run, in a Prefect flow or outside of one."""
     CURRENT.begin(stage)
     if stage == PARAMETERS.name:
         run = write_parameters(root, name)
@@ -171,21 +181,21 @@ def run_stages(
     *,
     selects: bool,
 ) -> None:
-    """Run every stage that DVC calls changed, with `run_one`, and commit it.
+    """Run and commit every stage that DVC reports as changed.
 
-    Other runs of the project may be made at the same time. Leftovers of killed processes are removed first.
+    Other processes may run other runs of the project. Temporary files of killed processes are removed first.
 
     Args:
         root: The project.
         run: The name of the run.
-        run_one: Called with the project, the run and the stage.
-        logger: Gets a line for each stage that is not run.
+        run_one: Runs a stage; called with the project, the run and the stage.
+        logger: Receives a line for each unchanged stage.
         selects: Whether later commands refer to this run.
     """
     clear(root, run)
     run_one = tracked(run_one)
     with making(root, run):
-        pipeline, lines = begin(root, run), SHOWN.get()
+        pipeline, lines = check_run(root, run), SHOWN.get()
         if selects:
             select(root, run, pipeline)
         refresh(root, run, pipeline)
@@ -204,21 +214,21 @@ def run_stages(
 
 
 def clear(root: Path, run: str) -> None:
-    """Remove leftovers of killed processes: of this run, and of the whole project if no process is at work there."""
+    """Remove temporary files of killed processes: the run's, and the project's if no process is working in it."""
     when_alone(root, lambda: remove_leftovers(project_leftovers(root)))
     with making(root, run):
         remove_leftovers(run_leftovers(Folders(root, run)))
 
 
-def is_made(root: Path, run: str) -> bool:
-    """Tell whether a run is finished and DVC would run no stage of it again."""
+def is_complete(root: Path, run: str) -> bool:
+    """Return whether a run is finished and DVC reports no stage as changed."""
     return Folders(root, run).finished and not changed_stages(root, run, pipeline_of(resolve(root, run)))
 
 
 def rewrite_statement(root: Path, name: str) -> None:
-    """Write a run's statement again, with what was learnt since: an audit's bound, or the cost of a search.
+    """Write a run's statement again with newer facts: the result of an audit or the cost of a search.
 
-    The release is stored, so nothing is drawn or charged.
+    The release is stored, so no noise is drawn and nothing is charged.
 
     Raises:
         ArtefactError: See `check_released`.
@@ -230,7 +240,7 @@ def rewrite_statement(root: Path, name: str) -> None:
 
 
 def check_released(root: Path, name: str) -> None:
-    """Check that a run's release and statement belong to its current settings, data and code.
+    """Check that a run's release belongs to its current settings, data and code.
 
     Raises:
         ArtefactError: If running the stage again would make another release.
@@ -243,7 +253,7 @@ def check_released(root: Path, name: str) -> None:
 
 
 def make_changed(root: Path, name: str, stages: Sequence[str]) -> None:
-    """Run those of some stages of a run that DVC calls changed, and commit them."""
+    """Run and commit those of the given stages that DVC reports as changed."""
     graph = pipeline_of(resolve(root, name))
     with making(root, name):
         for stage in stages:
@@ -252,10 +262,28 @@ def make_changed(root: Path, name: str, stages: Sequence[str]) -> None:
                 commit(root, name, stage, graph)
 
 
-def begin(root: Path, name: str) -> Pipeline:
-    """Return the pipeline of a run, after every check that is possible before any work."""
+def check_run(root: Path, name: str) -> Pipeline:
+    """Return the pipeline of a run after all checks that are possible before any work."""
     params = resolve(root, name)
     pipeline = pipeline_of(params)
     if pipeline.check is not None:
         load(pipeline.check)(Run(root, name, params))
     return pipeline
+
+
+def make_run(root: Path, run: str, *, with_server: bool = True) -> None:
+    """Make a run with a line for each stage; see `flows.terminal.quiet`.
+
+    Args:
+        root: The project.
+        run: The name of the run.
+        with_server: Whether the stages are tasks of a Prefect flow. Otherwise they are called one after the other.
+    """
+    with quiet(root, run):
+        if not with_server:
+            run_stages(root, run, run_stage, logging.getLogger(__name__), selects=False)
+            return
+        with prefect_server():
+            from flows.pipeline import pipeline
+
+            pipeline(preset=run, selects=False)

@@ -16,11 +16,10 @@ from prefect.runtime import deployment
 from rich.table import Table
 
 from flows.environment import prepare_environment
-from flows.making import make
 from flows.printing import printer, shorten_users_errors
 from flows.server import prefect_server
 from flows.site_policy import check_overrides
-from flows.stages import is_made, make_changed, rewrite_statement
+from flows.stages import is_complete, make_changed, make_run, rewrite_statement
 from tasks.config.presets import project_root, selected_run
 from tasks.runtime.releases import record_search
 from tasks.runtime.run import Run
@@ -103,7 +102,7 @@ def state_price(root: Path, candidates: list[Candidate]) -> None:
     price, delta = worst_case_price(root, candidates), candidates[0].params.aggregation.delta
     for candidate in candidates:
         record_search(Run(root, candidate.run, candidate.params), price, delta)
-        if is_made(root, candidate.run):
+        if is_complete(root, candidate.run):
             rewrite_statement(root, candidate.run)
 
 
@@ -122,7 +121,7 @@ def make_all(root: Path, candidates: list[Candidate], workers: int = 1) -> dict[
             now = [one for one in waiting if one.release in released or first[one.release] is one]
             now = now if workers > 1 else waiting[:1]
             waiting = [candidate for candidate in waiting if candidate not in now]
-            begun = [(one, None if is_made(root, one.run) else submit(root, one.run)) for one in now]
+            begun = [(one, None if is_complete(root, one.run) else submit(root, one.run)) for one in now]
             for candidate, making in begun:
                 try:
                     if making is not None:
@@ -153,7 +152,7 @@ def _makers(workers: int) -> Iterator[Callable[[Path, str], Future[None]]]:
 def _here(root: Path, run: str) -> Future[None]:
     done = Future[None]()
     try:
-        done.set_result(make(root, run))
+        done.set_result(make_run(root, run))
     except Exception as error:
         done.set_exception(error)
     return done
@@ -164,4 +163,4 @@ def _apart(root: Path, run: str) -> None:
     prepare_environment()
     with open(os.devnull, "w") as nowhere:
         os.dup2(nowhere.fileno(), 1)
-        make(root, run)
+        make_run(root, run)

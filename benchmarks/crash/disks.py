@@ -67,10 +67,10 @@ def _states(folder: Path, tables: Path) -> dict[str, tuple[Path, Path]]:
     for stage in MAIN.names:
 
         def make(stage: str = stage) -> None:
-            from flows.stages import begin, make_changed
+            from flows.stages import check_run, make_changed
             from tasks.runtime.versioning import select
 
-            select(project, "small", begin(project, "small"))
+            select(project, "small", check_run(project, "small"))
             make_changed(project, "small", [stage])
 
         answer_in(project, make)

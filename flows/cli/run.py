@@ -55,7 +55,7 @@ def run(
 
     If the data have changed since the run read them, the command says so and exits with status 1.
     """
-    from flows.stages import begin, clear
+    from flows.stages import check_run, clear, make_run
     from tasks.config.presets import derive, project_root, selected_run
     from tasks.pipeline.dataset import note_changed_files
     from tasks.reports.summary import costs
@@ -72,14 +72,12 @@ def run(
     else:
         name = derive(root, preset or selected_run(root), assignments)
     refuse(root, name)
-    graph = begin(root, name)
+    graph = check_run(root, name)
     select(root, name, graph)
     changed = changed_stages(root, name, graph)
     if changed:
-        from flows.making import make
-
         console.print(Text.assemble("Run ", (name, "bold")))
-        make(root, name, with_server=not no_server)
+        make_run(root, name, with_server=not no_server)
     else:
         clear(root, name)
     made = open_run(root, name)

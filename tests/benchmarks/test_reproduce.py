@@ -102,7 +102,7 @@ def drawn(tmp_path, monkeypatch):
         for path in (Folders(root, run).evaluation, Folders(root, run).statement):
             write_json(path, {})
 
-    monkeypatch.setattr("flows.making.make", make)
+    monkeypatch.setattr("flows.stages.make_run", make)
     return made
 
 
@@ -138,7 +138,7 @@ def test_a_row_that_cannot_be_made_leaves_the_others(drawn, monkeypatch, capsys)
             raise InputError("There are no digits here.")
         make(root, run)
 
-    monkeypatch.setattr("flows.making.make", refuse_the_first)
+    monkeypatch.setattr("flows.stages.make_run", refuse_the_first)
     with pytest.raises(SystemExit) as ended:
         main(["drawn", "--seeds", "1", "--table", "Table 1"])
     assert ended.value.code == 1

@@ -64,13 +64,13 @@ class Pipeline:
         self.failing = {}
         self.restated = []
 
-    def is_made(self, _root, run):
+    def is_complete(self, _root, run):
         return Folders(self.root, run).evaluation.is_file() and run not in self.changed
 
     def prepare(self, root, run):
         write_parameters(root, run)
 
-    def make(self, root, run):
+    def make_run(self, root, run):
         self.made.append(run)
         opened = write_parameters(root, run)
         folders, settings = opened.folders, opened.params.aggregation
@@ -126,7 +126,7 @@ class Pipeline:
 @pytest.fixture
 def stages(project, monkeypatch):
     pipeline = Pipeline(project)
-    for name in ("prepare", "make", "is_made"):
+    for name in ("prepare", "make_run", "is_complete"):
         monkeypatch.setattr(flows.sweep, name, getattr(pipeline, name))
     monkeypatch.setattr(flows.sweep, "rewrite_statement", lambda root, run: pipeline.restated.append(run))
     monkeypatch.setattr(tasks.reports.comparison, "read_statement", read_json)
