@@ -18,6 +18,7 @@ from flows.execution import executor
 from flows.pipeline import stage_flow
 from flows.runners import local_cluster
 from flows.stages import run_stage, run_tasks, run_through
+from tasks.artefacts.teachers import teaching_folder
 from tasks.config.presets import read_preset
 from tasks.config.sections import Runner
 from tasks.pipeline import teach

@@ -10,7 +10,7 @@ import numpy as np
 
 from flows.stages import run_through
 from tasks.artefacts.records import read_assignment, read_dataset
-from tasks.artefacts.teachers import read_states, read_votes
+from tasks.artefacts.teachers import read_states, read_votes, voter_count
 from tasks.config.params import merge_overrides, validate
 from tasks.runtime.run import SPLIT_SEED, Run
 from terrine.data.units import name_codes, place_codes, shares

@@ -10,6 +10,7 @@ from flows.stages import run_through
 from tasks.artefacts.records import read_assignment, read_dataset
 from tasks.artefacts.teachers import read_votes
 from tasks.config.params import merge_overrides, validate
+from tasks.pipeline.sums import load_summed_records
 from tasks.runtime.run import Run
 from terrine.aggregation.gradient_rounds import JOINT
 from terrine.aggregation.records import STEP

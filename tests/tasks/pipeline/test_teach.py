@@ -11,7 +11,14 @@ import torch
 
 from flows.stages import run_through
 from tasks.artefacts.records import read_assignment, read_dataset
-from tasks.artefacts.teachers import HEADS, read_states, read_teachers_manifest, read_votes, teacher_file
+from tasks.artefacts.teachers import (
+    HEADS,
+    read_states,
+    read_teachers_manifest,
+    read_votes,
+    teacher_file,
+    teaching_folder,
+)
 from tasks.config.params import merge_overrides, validate
 from tasks.config.values import merge
 from tasks.pipeline import teach, vote
