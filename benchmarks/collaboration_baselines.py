@@ -199,7 +199,7 @@ def _heads(run: Run) -> LinearHeads:
 
 def unprotected(setting: Setting, heads: LinearHeads) -> dict[str, tuple[float, float, int]]:
     """A party by itself, and all of them without noise."""
-    alone = [setting.accuracy(setting.votes[:, teacher]) for teacher in range(heads.teachers)]
+    alone = [setting.accuracy(setting.votes[:, teacher]) for teacher in range(len(heads.weight))]
     plurality = count_votes(setting.votes, setting.classes).argmax(1)
     return {
         "a party by itself, not private": (float(np.mean(alone)), float("inf"), 0),

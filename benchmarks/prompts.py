@@ -78,7 +78,7 @@ def one_by_one(
         for _ in range(settings.epochs):
             for batch in epoch_batches(len(own), settings.batch, generator):
                 with batch_statistics(kind.backbone, kind.settings.statistics):
-                    outputs = kind.backbone.network(kind.framed(images[batch], omega["border"][None]))
+                    outputs = kind.backbone.network(images[batch] + kind.pattern(omega["border"][None]))
                 loss = F.cross_entropy(outputs @ omega["weight"].T + omega["bias"], labels[batch])
                 optimiser.zero_grad()
                 loss.backward()

@@ -134,7 +134,7 @@ def transfer(taught: Taught, backbone: Backbone, images: Rows, sources: int, *, 
     batches = [batch for part in parts for batch in near_equal(part)]
     features = features_in_batches(backbone, images, batches, "current")
     histograms = count_votes(vote(taught.heads, features), taught.classes)
-    teachers = taught.heads.teachers
+    teachers = len(taught.heads.weight)
     sigma = calibrate(EPSILON, DELTA, len(images)).sigma
     noise = ReplayNoise(derive_seed(seed, "replayed noise"))
     released = GaussianHistogram(sigma=sigma).answer(histograms, epsilon=EPSILON, delta=DELTA, noise=noise)

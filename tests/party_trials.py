@@ -62,7 +62,6 @@ AVERAGED = {
     "kind": "averaged",
     "statistics": "original",
     "centre": "shared",
-    "control_release": "released",
     "rounds": 3,
     "steps": 2,
     "learning_rate": 0.5,
@@ -73,7 +72,7 @@ AVERAGED = {
 
 
 def terms_of_averages(**changes):
-    """Terms of a centre, two averages of five numbers with their control variates, and then votes."""
+    """Terms of a centre, two averages of five numbers, and then votes."""
     values = {"sigma": 4.0, "threshold": None, "sigma1": None, "sigma2": None, "mechanism": "histogram"}
     values |= {"teaching": {"seed": 3, "teachers": AVERAGED}, "noise_multiplier": 2.0, "weights": 5, "features": 3}
     return terms_of(**(values | changes))
@@ -86,13 +85,12 @@ class ToyTeachers:
         self.terms, self.shared, self.wanted = terms, terms.averages, wanted
 
     def vectors(self, number, question):
-        """What each of them adds in a round: [teachers, length] for every vector of it."""
+        """Return each teacher's vector in a round: [teachers, length]."""
         if number == 0:
-            return [self.wanted[:, :3]]
+            return self.wanted[:, :3]
         start = self.shared.start(question, number)
         value = np.zeros(5) if start.average is None else start.average.value
-        moved = self.wanted - value + start.centre.sum()
-        return [moved, moved / 3 + number]
+        return self.wanted - value + start.centre.sum()
 
     def votes(self, question):
         """Their votes at what the last average led to: whole numbers [asked, teachers]."""
@@ -240,18 +238,19 @@ class Site:
 
 def _plain_averages(terms, wanted, noise, gone):
     """The votes after averages that one place makes of all teachers' vectors: nothing here knows of shares."""
-    averaging, clips = terms.averages.averaging, []
+    averaging = terms.averages.averaging
     toys = {name: ToyTeachers(terms, own) for name, own in wanted.items()}
     value, control, question = np.zeros(5), np.zeros(5), None
     for number in range(terms.averages.passes):
         there = [toy for name, toy in toys.items() if number < gone.get(name, number + 1)]
-        vectors = zip(*(toy.vectors(number, question) for toy in there), strict=True)
-        clips = [averaging.centre_mechanism] if number == 0 else averaging.mechanisms(number - 1)
-        means = [clip.release(own, noise) / terms.total for clip, own in zip(clips, vectors, strict=True)]
+        clip = averaging.mechanism if number else averaging.centre_mechanism
+        mean = clip.release([toy.vectors(number, question) for toy in there], noise) / terms.total
         if number == 0:
-            centre = question = means[0]
+            centre = question = mean
             continue
-        value, control = value + means[0], control + means[1]
+        settings = averaging.settings
+        length = settings.learning_rate * settings.step_decay ** (number - 1)
+        value, control = value + mean, control + (-control - mean / (settings.steps * length))
         question = np.concatenate([centre, value, control])
     return {name: toy.votes(question) for name, toy in toys.items() if name not in gone}
 

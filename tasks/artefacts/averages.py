@@ -46,7 +46,7 @@ def manifest(**content: Any) -> dict[str, Any]:
     nothing: dict[str, Any] = {
         "notice": "PRIVATE: control variates and figures of updates. Do not publish.",
         "averages": 0,
-        **dict.fromkeys(("mode", "clip", "noise_multiplier", "control", "centred")),
+        **dict.fromkeys(("mode", "clip", "noise_multiplier", "centred")),
         "vectors": 0,
         "coordinates": 0,
         "noise": None,
@@ -74,7 +74,7 @@ def describe_averages(run: Run) -> dict[str, Any]:
     if not run.params.teachers.averages:
         return {}
     manifest = read_average_manifest(run.folders)
-    names = ("mode", "averages", "vectors", "clip", "noise_multiplier", "control", "centred")
+    names = ("mode", "averages", "vectors", "clip", "noise_multiplier", "centred")
     return {"averaging": {name: manifest[name] for name in names if manifest[name] is not None}}
 
 

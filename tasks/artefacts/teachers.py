@@ -102,7 +102,7 @@ def load_records(run: Run, inputs: str) -> Records:
     dataset = read_dataset(run.folders)
     labels, assignment = dataset.train_labels, read_assignment(run.folders)
     if inputs == "features":
-        labels, assignment = (run.params.teachers.repeated(values) for values in (labels, assignment))
+        labels, assignment = (run.params.teachers.repeat_for_copies(values) for values in (labels, assignment))
     return Records(record_inputs(run, inputs, dataset), labels, assignment, dataset.classes)
 
 

@@ -133,7 +133,7 @@ class OwnAverages:
         shared, teachers = self._shared, range(self._held)
         start = shared.start(weights, number)
         if number < shared.first:
-            return shared.shared([party_means(self._records, teachers)], number)[:, None]
+            return shared.shared(party_means(self._records, teachers), number)[:, None]
         learner, place = self._learner, number - shared.first
         average = Average.start(learner)
         if start.average is not None:
@@ -157,7 +157,7 @@ class OwnAverages:
         )
         with atomic_file(self._folder / f"own-{place + 1}.npy", owner_only=True) as file:
             np.save(file, local.own, allow_pickle=False)
-        return shared.shared([local.update, local.own - before][: len(shared.parts(number))], number)[:, None]
+        return shared.shared(local.update, number)[:, None]
 
     def _own_before(self, place: int) -> np.ndarray:
         """Return the teachers' control variates before a round, [held, P]: those of their last round."""

@@ -99,7 +99,7 @@ def _teaching(terms: Terms) -> list[str]:
     settings = terms.teaching.settings
     said = [f"Teachers are of kind {settings.kind}, trained alike at all parties with seed {terms.teaching.seed}."]
     if (averages := terms.averages) is not None:
-        clip, rounds = plain(averages.averaging.clip), averages.averaging.settings.rounds
+        clip, rounds = plain(averages.averaging.settings.clip), averages.averaging.settings.rounds
         said.append(
             f"In {rounds} rounds they learn from one another before they vote. After each but the last the mean of "
             f"their updates, {averages.weights:,} numbers each, limited in length to {clip}, is told to all parties, "

@@ -30,9 +30,9 @@ from terrine.device import resolve_device
 from terrine.privacy.accounting.events import Event, NonPrivateEvent, to_json
 from terrine.privacy.ledger.ledger import StoredRelease
 from terrine.privacy.noise import NoiseSource, check_slack
-from terrine.teachers.averaging.averaged import centre_records, party_means
+from terrine.teachers.averaging.averaged import AveragedTeachers, centre_records, party_means
 from terrine.teachers.averaging.learners import Learner
-from terrine.teachers.averaging.ttac import Average, local_round, mean_over_groups, server_step
+from terrine.teachers.averaging.ttac import Average, derived_control, local_round, mean_over_groups, server_step
 
 CENTRE_FILE = "centre.npy"
 
@@ -69,8 +69,7 @@ def check_budget(run: Run) -> None:
         return
     aggregation = run.params.aggregation
     learner = make_learner(run)
-    for mechanism in averaging.mechanisms(0):
-        mechanism.clipped(np.zeros((1, learner.length)))
+    averaging.mechanism.clipped(np.zeros((1, learner.length)))
     check_slack(_coordinates(run), aggregation.epsilon, aggregation.delta, "aggregation.epsilon")
     check_releases(run)
 
@@ -139,18 +138,19 @@ def combine(run: Run, number: int, groups: list[range]) -> None:
     start, before = _start_of(run, number, learner), _own_before(run, number, learner)
     parts = [read_tensors(folder / group_name(group)) for group in groups]
     updates, own = [part["update"] for part in parts], np.concatenate([part["own"] for part in parts])
-    changes = [own - before]
-    averaging = averaging_mechanism(run.params)
-    history: dict[str, Any] = _figures(updates, None if averaging is None else averaging.clip)
+    averaging, settings = averaging_mechanism(run.params), run.params.teachers
+    assert isinstance(settings, AveragedTeachers)
+    history: dict[str, Any] = _figures(updates, None if averaging is None else settings.clip)
     if averaging is None:
-        update, change = mean_over_groups(updates), mean_over_groups(changes)
+        update, change = mean_over_groups(updates), mean_over_groups([own - before])
     else:
         noise, event = make_noise(run, "averages", number), averaging.event(1)
-        release = _release(run, number, event, noise, lambda: averaging.release(updates, changes, number, noise))
-        update, change = averaging.means(release.arrays, start, number)
+        release = _release(run, number, event, noise, lambda: {"update": averaging.release(updates, noise)})
+        update = release.arrays["update"]
+        change = derived_control(start, update, settings, number)
         history["release_id"] = release.release_id
         record_data_change(run, "averages", release, _remembered(run))
-    after = server_step(start, update, change, run.params.teachers)
+    after = server_step(start, update, change, settings)
     write_array(folder / OWN, own)
     write_json(folder / "history.json", {"round": number, **history})
     write_tensors(folder / AVERAGE, {"value": after.value, "control": after.control})
@@ -168,9 +168,8 @@ def collect_averages(run: Run) -> None:
     averaging = averaging_mechanism(run.params)
     about: dict[str, Any] = {"averages": count, "mode": run.params.teachers.mode}
     if averaging is not None:
-        vectors = count * averaging.vectors + averaging.centred
         about |= averaging.describe() | {
-            "vectors": vectors,
+            "vectors": count + averaging.centred,
             "coordinates": _coordinates(run),
             "noise": run.params.aggregation.noise,
         }
@@ -192,7 +191,7 @@ def _coordinates(run: Run) -> int:
     averaging, learner = averaging_mechanism(run.params), make_learner(run)
     if averaging is None:
         return 0
-    released = rounds(run) * averaging.vectors * learner.length
+    released = rounds(run) * learner.length
     return released + (teacher_context(run).backbone().feature_dim if averaging.centred else 0)
 
 

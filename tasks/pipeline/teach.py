@@ -66,7 +66,7 @@ def groups(run: Run) -> list[range]:
 def nothing_taught(run: Run) -> None:
     """Write the artefact of a run whose records are summed, so that nobody learns from them."""
     about: dict[str, Any] = {"untrained": [], "files": {}}
-    manifest = {"kind": None, "teachers": 0, "statistics": None, "stacked": False, "count_teachers_missing_class": 0}
+    manifest = {"kind": None, "teachers": 0, "statistics": None, "stacked": False, "teachers_missing_a_class": 0}
     with atomic_folder(run.folders.teachers) as folder:
         write_json(folder / "manifest.json", {**manifest, **about, "digest": digest(about, 64)})
 
@@ -85,15 +85,15 @@ def extract_features(run: Run) -> None:
     assignment = read_assignment(run.folders)
     features = private_features(
         read_backbone(run.folders),
-        settings.shown(dataset.train_images, assignment, seed=run.params.seed),
-        settings.repeated(assignment),
+        settings.augmented_images(dataset.train_images, assignment, seed=run.params.seed),
+        settings.repeat_for_copies(assignment),
         settings.statistics,
         most=settings.feature_batch,
         device=device,
     )
     with atomic_file(path) as stream:
         np.save(stream, features.rows, allow_pickle=False)
-    write_json(about, features.about())
+    write_json(about, {"partition": features.partition, "min_records": features.min_records})
 
 
 def _device(run: Run) -> torch.device:
@@ -166,7 +166,7 @@ def collect_teachers(run: Run) -> None:
         "teachers": teachers,
         "statistics": run.params.teachers.statistics,
         "stacked": kind.stacked,
-        "count_teachers_missing_class": _missing_a_class(run),
+        "teachers_missing_a_class": _missing_a_class(run),
         "made_from": teachers_made_from(run),
     }
     if isinstance(kind, FinetuneKind):

@@ -225,8 +225,7 @@ def _besides(described: Mapping[str, Any]) -> Iterator[Event]:
     if (noise := (averaging := described.get("averaging", {})).get("noise_multiplier")) is not None:
         centres, rounds = int(averaging["centred"]), averaging["averages"]
         vectors = averaging["vectors"] - centres
-        # Control variates follow from updates, or are released beside them where there are any.
-        if vectors not in (rounds, rounds * (1 + (averaging["control"] == "released"))):
+        if vectors != rounds:
             raise ValueError(f"{rounds} averages are not {vectors} vectors")
         yield RepeatedEvent(ClippedSum(averaging["clip"], noise).event, vectors)
         yield RepeatedEvent(ClippedSum(CENTRE_CLIP, noise).event, centres)

@@ -48,7 +48,7 @@ _said: set[tuple[type[nn.Module], ...]] = set()
 """Architectures of which the log has said that they have no batch normalisation."""
 
 
-def fewest(statistics: Statistics) -> int:
+def min_batch_size(statistics: Statistics) -> int:
     """Return how many images a batch must hold: two where its own statistics have a part, for one image has none."""
     return 1 if statistics == "original" else 2
 

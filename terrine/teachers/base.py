@@ -1,28 +1,29 @@
-"""Teachers: the settings that kinds have in common, what a kind builds, and the registry.
+"""Base classes of teachers: their settings, the object that trains them and casts their votes, and the registry.
 
-A kind is a class below `Teachers` in a file that `TEACHERS` names: its settings, and `build`, which makes what trains
-and votes (`TeacherKind`). Files of kinds import torch inside functions, so that reading parameters needs none.
+A kind of teacher is a subclass of `Teachers` in a module that `TEACHERS` names: its settings, and `build`, which
+returns its `TeacherKind`. These modules import torch inside functions, so reading parameters does not need it.
 
 Formal guarantees of every kind:
-- A teacher is a function of its own records, its settings, the seed and its number. No other teacher's record enters
-  it, not even through batch statistics, so one record touches one teacher and moves one vote.
-- How many records other teachers have does not enter it either, not by a bit: no precision, shape, batch or order of
-  its arithmetic follows from their numbers. Teachers are trained and vote one after the other, with two exceptions.
-  `linear` (and heads of `averaged`) stacks teachers with equally many records on the CPU, in products that treat them
-  one by one; `prompt` teachers share passes through a frozen network whose shapes are fixed by settings alone.
-- On the CPU it is the same to the last bit however teachers are grouped into tasks and however many threads there are;
+- A teacher is a function of its own records, its settings, the seed and its number. No record of another teacher enters
+  it, not even through batch statistics, so one record affects one teacher and moves one vote.
+- The number of other teachers' records does not enter it either, not even in the last bit: no precision, shape, batch
+  or order of its arithmetic depends on it. Teachers are trained and vote one after the other, with two exceptions.
+  `linear` (and heads of `averaged`) stacks teachers with equally many records on the CPU, in products that treat
+  matrices separately; `prompt` teachers share passes through a frozen network whose shapes are fixed by settings.
+- On the CPU it is the same to the last bit for every grouping of teachers into tasks and every number of threads;
   a `prompt` teacher agrees with itself in another group within floating point.
-- A teacher with fewer than `least` records, or fewer than its features need, is not trained and is no error
-  (`terrine.teachers.ensemble.fallback_votes`): how many a teacher has decides about that teacher alone.
-- Its state is arrays of numbers by name, so it travels as safetensors; nothing is pickled.
-- Votes are cast on fixed batches of queries, which all teachers share, and touch no state.
+- A teacher with fewer than `min_records` records, or fewer than its features need, is not trained, and this is no error
+  (`terrine.teachers.ensemble.fallback_votes`): a teacher's record count affects only that teacher.
+- Its state consists of named numeric arrays, stored as safetensors; nothing is pickled.
+- Votes are cast on fixed batches of queries, which all teachers share, and change no state.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
 
@@ -44,50 +45,55 @@ if TYPE_CHECKING:
     from terrine.teachers.ensemble import FittedTeachers
     from terrine.teachers.records import Arrays, AugmentedCopies, Records
 
+    Device = torch.device | str
+    TrainedStates = Iterator[tuple[int, Arrays]]
 
-class TeacherKind(Protocol):
-    """What trains and votes: made by `Teachers.build` of a kind's settings.
 
-    stacked: states of all teachers have equal shapes and are small, so they are kept in one file.
-    block: teachers that vote together.
-    least: records without which a teacher is not trained.
+class TeacherKind(ABC):
+    """Trains teachers of one kind and casts their votes; made by `Teachers.build`.
+
+    Attributes:
+        stacked: Whether states of all teachers have equal shapes and are small, so that one file holds them.
+        block: Number of teachers that vote together.
+        min_records: A teacher with fewer records is not trained.
     """
 
-    stacked: bool
-    block: int
+    stacked: bool = True
+    block: int = 64
+    min_records: int = 1
 
-    @property
-    def least(self) -> int:
-        """See the class."""
-        ...
+    @abstractmethod
+    def train(self, records: Records, teachers: Sequence[int], *, seed: int, device: Device = "cpu") -> TrainedStates:
+        """Yield (number, state) of each teacher, in order, each trained on its own records.
 
-    def train(
-        self, records: Records, teachers: Sequence[int], *, seed: int, device: torch.device | str
-    ) -> Iterator[tuple[int, Arrays]]:
-        """Yield (number, state) of each of the teachers, in their order, each trained on its own records.
+        Teachers with too few records are skipped. Pass them nevertheless: if teachers share a computation, it reserves
+        a place for each.
 
-        Teachers with too few records are passed over. They are to be asked for all the same: where teachers share a
-        computation, it has a place for each that is asked for.
+        Raises:
+            InputError: records that this kind cannot learn from.
         """
-        ...
 
-    def vote(self, states: Iterable[Arrays], queries: Queries, *, device: torch.device | str) -> np.ndarray:
-        """Return the class of every query by every teacher: unsigned integers [queries, teachers], smallest type.
+    @abstractmethod
+    def vote(self, states: Iterable[Arrays], queries: Queries, *, device: Device = "cpu") -> np.ndarray:
+        """Return each teacher's class for each query: unsigned integers [queries, teachers], smallest type that fits.
 
-        Where states are `stacked`, zeros take the place of a teacher that was not trained, and what comes out there is
-        not its vote (`terrine.teachers.ensemble`): the others' arithmetic has the same shapes with it and without.
+        If states are `stacked`, zeros replace the state of an untrained teacher, and its column is not its vote
+        (`terrine.teachers.ensemble`): the arithmetic of the others has the same shapes with it and without it.
         """
-        ...
 
 
 @dataclass(frozen=True)
 class TeacherContext:
-    """What a kind finds around it: the number of classes, the images' geometry, and the backbone, loaded if wanted.
+    """Facts about a run from which `Teachers.build` makes a kind.
 
-    Averaged teachers also want the seed of the run (what they start from is public and shared), how many parties there
-    are, and the averages of their rounds, loaded if wanted. by_teacher: features of records are a backbone's, so kinds
-    that learn from features refuse all that were not computed teacher by teacher (`terrine.teachers.records`).
-    findings: where a record has several; None where it is of one class.
+    Attributes:
+        backbone: Loads the public backbone.
+        seed: The run's seed; averaged teachers start from public weights that depend on it.
+        parties: Number of parties that average with one another.
+        start: Loads the averages of earlier rounds.
+        by_teacher: Features come from a backbone, so they must have been computed teacher by teacher
+            (`terrine.teachers.records`).
+        findings: Number and bound of findings; None if a record has one class.
     """
 
     classes: int
@@ -105,7 +111,17 @@ class Teachers(Settings):
     """Models that each learn from their own part of the private records, and vote (Papernot et al. 2017, section 2)."""
 
     shares_passes: ClassVar[bool] = False
-    """Whether teachers learn in passes that they share, of which it was seen on the CPU alone that they mix nothing."""
+    """Whether teachers share passes, whose isolation of teachers was tested only on the CPU."""
+    inputs: ClassVar[Literal["features", "images"]] = "features"
+    """Training inputs: features of the frozen backbone (of a table: its columns), or images."""
+    averages: ClassVar[bool] = False
+    """Whether every teacher learns from all others."""
+    releases_averages: ClassVar[bool] = False
+    """Whether averages among teachers are released with noise."""
+    unprotected: ClassVar[bool] = False
+    """Whether teachers average without noise, so that noise on votes guarantees nothing."""
+    party_restriction: ClassVar[str | None] = None
+    """Error message if separate institutions cannot use these settings, or None."""
 
     kind: str
     statistics: Literal["current", "original"] = "current"
@@ -116,26 +132,20 @@ class Teachers(Settings):
     """Number of teachers trained together in one task."""
 
     def build(self, context: TeacherContext) -> TeacherKind:
-        """Return what trains and votes. Raises SettingError where these settings do not suit what is found around."""
+        """Return the object that trains and votes. Raises SettingError if these settings do not suit the context."""
         raise NotImplementedError
 
     def fit(
-        self,
-        data: Dataset,
-        parts: Parts,
-        backbone: Backbone | None = None,
-        *,
-        seed: int = 0,
-        device: torch.device | str = "cpu",
+        self, data: Dataset, parts: Parts, backbone: Backbone | None = None, *, seed: int = 0, device: Device = "cpu"
     ) -> FittedTeachers:
-        """Train teachers, each from its own part of the records, which no batch ever mixes with another's.
+        """Train teachers, each on its own part of the records; no batch mixes records of two teachers.
 
         Args:
-            parts: Who learns from what, of this very dataset (`terrine.data.partition.partition`).
-            backbone: What makes features; None for teachers that learn from images or a table's rows.
+            parts: The assignment of this dataset's records to teachers (`terrine.data.partition.partition`).
+            backbone: Computes features; None for teachers that learn from images or a table's rows.
 
         Returns:
-            The teachers: private. One with too few records is not trained, and votes by a rule that reads none.
+            The teachers: private. A teacher with too few records is not trained, and its votes depend on no record.
 
         Raises:
             SettingError: settings that do not suit the data, or teachers that learn from one another.
@@ -151,8 +161,8 @@ class Teachers(Settings):
         device = torch.device(device)
         if self.averages:
             raise SettingError(
-                f"teachers.kind={self.kind} learn from one another, in rounds that are releases of their own: run them "
-                "in the pipeline, which keeps account of both."
+                f"teachers.kind={self.kind} average in rounds that are separate releases. Run them in the pipeline, "
+                "which accounts for both."
             )
         if data.several:
             raise SettingError(f"{data.name} has several findings: run it in the pipeline (docs/targets.md).")
@@ -161,7 +171,7 @@ class Teachers(Settings):
 
         def given() -> Backbone:
             if backbone is None:
-                raise SettingError(f"teachers.kind={self.kind} want a backbone: fit(data, parts, backbone).")
+                raise SettingError(f"teachers.kind={self.kind} needs a backbone: fit(data, parts, backbone).")
             return backbone
 
         inputs: np.ndarray | PrivateFeatures = data.train_images
@@ -169,13 +179,13 @@ class Teachers(Settings):
         by_teacher = features is not None and data.column_names is None
         labels, assignment = data.train_labels, parts.assignment
         if features is not None and by_teacher:
-            images = features.shown(data.train_images, assignment, seed=seed)
-            labels, assignment = features.repeated(labels), features.repeated(assignment)
+            images = features.augmented_images(data.train_images, assignment, seed=seed)
+            labels, assignment = features.repeat_for_copies(labels), features.repeat_for_copies(assignment)
             inputs = private_features(
                 given(), images, assignment, self.statistics, most=features.feature_batch, device=device
             )
         elif features is not None:
-            if features.repeated(labels) is not labels:
+            if features.repeat_for_copies(labels) is not labels:
                 raise SettingError(f"{data.name} is a table, whose rows have no deformed copies. Set copies to 0.")
             inputs = PrivateFeatures.of_rows(data.train_images)
         records = Records(inputs, labels, assignment, data.classes)
@@ -193,46 +203,19 @@ class Teachers(Settings):
         return FittedTeachers(self, kind, states, data, parts, backbone, seed, device)
 
     def refuse_shared_passes(self, device: torch.device, *, public: bool) -> None:
-        """Raise SettingError for an accelerator where it was never seen that one teacher's records do not move another,
-        and the data are not public."""
+        """Raise SettingError for shared passes over private data on an accelerator, where isolation is untested."""
         if device.type != "cpu" and self.shares_passes and not public:
             raise SettingError(
-                f"teachers.kind={self.kind} shares passes between teachers. That one teacher's records move no other "
-                f"was seen on the CPU alone, not on {device.type}, and the data are not public: set device=cpu, or use "
-                "another kind."
+                f"teachers.kind={self.kind} shares passes between teachers. Their isolation was tested only on the "
+                f"CPU, not on {device.type}, and the data are not public: set device=cpu, or use another kind."
             )
 
-    @property
-    def inputs(self) -> Literal["features", "images"]:
-        """What they learn from: features of the frozen backbone, or a table's columns; or images."""
-        return "features"
-
-    @property
-    def averages(self) -> bool:
-        """Whether every teacher learns from every other."""
-        return False
-
-    @property
-    def releases_averages(self) -> bool:
-        """Whether what they learn from one another is a release with noise."""
-        return False
-
-    @property
-    def unprotected(self) -> bool:
-        """Whether they learn from one another without noise, so that votes alone guarantee nothing."""
-        return False
-
-    @property
-    def party_restriction(self) -> str | None:
-        """Why institutions that show one another nothing cannot have such teachers; None where they can."""
-        return None
-
     def voters(self, parties: int) -> int:
-        """Return how many vote: every party, or every group of them."""
+        """Return the number of models that vote: one per party, or per group of parties."""
         return parties
 
     def check(self, run: Any) -> None:
-        """Raise ValueError where teachers that learn from images are to learn from a table."""
+        """Raise ValueError if teachers that need images are to learn from a table."""
         if run.data.name == "table" and self.inputs == "images":
             raise ValueError(
                 f"teachers.kind={self.kind} learns from images, and data.name=table has none. Set teachers.kind to "
@@ -246,12 +229,12 @@ class FeatureTeachers(Teachers):
     feature_batch: Annotated[int, Unit("records")] = Field(500, ge=2)
     """Maximum number of records of one teacher that share batch statistics."""
 
-    def shown(self, images: Rows, assignment: np.ndarray, *, seed: int) -> Rows | AugmentedCopies:
-        """Return what features are made of: the images, and behind them what else teachers see of them."""
+    def augmented_images(self, images: Rows, assignment: np.ndarray, *, seed: int) -> Rows | AugmentedCopies:
+        """Return the images [records, C, H, W] from which features are computed, followed by deformed copies if any."""
         return images
 
-    def repeated(self, values: np.ndarray) -> np.ndarray:
-        """Return labels or teachers [records] of what is `shown`."""
+    def repeat_for_copies(self, values: np.ndarray) -> np.ndarray:
+        """Return labels or teachers [records], repeated for each image of `augmented_images`."""
         return values
 
 
@@ -275,7 +258,7 @@ TEACHERS = Kinds(
 
 
 def start_seed(seed: int, teacher: int, initialisation: str) -> int:
-    """Return the seed of a teacher's initial weights: the run's if they are `shared`, one of its `own` otherwise.
+    """Return the seed of a teacher's initial weights: the run's if `shared`, otherwise one of the teacher's own.
 
     Both are public, so they cost no privacy. A shared start makes teachers agree more (Anonymous 2025, section 4).
     """

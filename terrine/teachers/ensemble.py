@@ -3,19 +3,18 @@
     teachers = LinearTeachers(ridge=0.1).fit(data, parts, backbone)
     votes = teachers.vote(queries)
 
-The stages `teach` and `vote` use the same functions, so with equal settings and seed these are the stages' teachers and
-votes, to the bit.
+The stages `teach` and `vote` use the same functions, so equal settings and seeds give the same bits.
 
-**Teachers with too few records** are not trained, and vote by a rule that reads no record. Parts are dealt by names
-alone (`terrine.data.partition`), so some are small and some are empty. Such a teacher cannot be an error: whether a run
-fails would tell how many records others have. It still has a vote, because the number of teachers is public: its vote
-on a query is drawn uniformly over the classes from (seed, teacher, query), which is public and always the same.
+**Teachers with too few records** are not trained; their votes depend on no record. Parts are assigned by names only
+(`terrine.data.partition`), so some are small or empty. This cannot be an error, since a failed run would reveal record
+counts. An untrained teacher still votes, because the number of teachers is public: its vote on a query is drawn
+uniformly over the classes from (seed, teacher, query), which are public and fixed.
 
-Why one unit still moves one teacher, also when it makes a part cross the threshold: whether teacher t is trained is a
-function of its own part alone. Below the threshold its votes are a function of (seed, t), above it of its own records,
-the settings, the seed and t. Take two datasets that differ under one name, dealt to teacher t. Every other part is the
-same in both, so every other teacher is trained in both or in neither, and votes the same in both. Teacher t's votes
-may all change, from the rule to a trained model, and that is what accounting charges for: one vote in every query.
+One unit affects one teacher even if it makes a part cross the threshold: only teacher t's own part determines whether
+it is trained. Below the threshold its votes are a function of (seed, t); above, of its own records, the settings, the
+seed and t. Take two datasets that differ under one name, assigned to teacher t. All other parts are equal, so each
+other teacher is trained in both cases or in neither, with equal votes. All votes of teacher t may change, from fallback
+votes to those of a trained model. Accounting charges for this: one vote in every query.
 """
 
 from __future__ import annotations
@@ -43,17 +42,17 @@ if TYPE_CHECKING:
     from terrine.teachers.base import TeacherKind, Teachers
 
 States = Callable[[Sequence[int]], Iterable[Arrays]]
-"""Numbers of teachers -> their states, in that order."""
+"""Teacher numbers -> their states, in that order."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class FittedTeachers:
     """Teachers, each trained on its own part of the records: private, as their votes are.
 
-    settings  what they were trained with
-    states    the state of each by its number; without those that had too few records
-    parts     who learned from what
-    backbone  what made their features; None where they learn from images or rows
+    Attributes:
+        states: State of each trained teacher by number; teachers with too few records are missing.
+        parts: The assignment of records to teachers.
+        backbone: Computed the features; None for teachers of images or rows.
     """
 
     settings: Teachers
@@ -69,23 +68,23 @@ class FittedTeachers:
         """Let every teacher label every query.
 
         Args:
-            queries: uint8 images [queries, C, H, W]; teachers of a table take its rows.
+            queries: uint8 images [queries, C, H, W], or rows for teachers of a table.
 
         Returns:
-            The votes, private, with all that a release must know of them.
+            The private votes, with the facts that a release needs.
 
         Raises:
             InputError: images that do not fit the backbone or the teachers.
         """
         from terrine.models.backbone import features_in_batches
 
-        classes, voters = self.data.classes, self.settings.voters(self.parts.teachers)
+        data, backbone = self.data, self.backbone
+        classes, voters = data.classes, self.settings.voters(self.parts.teachers)
         asked = queries
-        if self.settings.inputs == "features" and self.backbone is not None:
-            rows = features_in_batches(
-                self.backbone, queries.inputs, queries.batches, self.settings.statistics, self.device
-            )
+        if self.settings.inputs == "features" and backbone is not None:
+            rows = features_in_batches(backbone, queries.inputs, queries.batches, self.settings.statistics, self.device)
             asked = Queries(rows, queries.batches)
+        examples = Examples("programs" if queries.origin else "provided", len(queries))
         untrained = set(range(voters)) - self.states.keys()
         blank = {name: np.zeros_like(array) for name, array in next(iter(self.states.values()), {}).items()}
         blocks = [range(first, min(first + self.kind.block, voters)) for first in range(0, voters, self.kind.block)]
@@ -105,48 +104,43 @@ class FittedTeachers:
             ],
             axis=1,
         )
-        data, backbone = self.data, self.backbone
-        told = {"settings": dict(data.settings)} if data.settings else {}
+        settings = {"settings": dict(data.settings)} if data.settings else {}
         return Votes(
             votes,
             classes,
             queries=queries.digest,
             assignment=self.parts.assignment,
             unit=self.parts.unit,
-            public=self.data.public,
+            public=data.public,
             disjoint=bool(self.parts.proof["every_record_in_exactly_one_part"]),
             made_from={
-                "data": {"name": data.name, "shape": list(data.train_images.shape[1:]), **told},
+                "data": {"name": data.name, "shape": list(data.train_images.shape[1:]), **settings},
                 "partition": self.parts.describe(),
                 "queries": queries.describe(),
                 "backbone": None if backbone is None else backbone.origin or {"sha256": backbone.digest()},
                 "teachers": self.settings.model_dump(mode="json", exclude={"per_task"}),
                 "seed": self.seed,
             },
-            public_inputs=self._public_inputs(queries),
+            public_inputs=self._public_inputs(queries, examples),
             facts=Facts(
-                "image" if self.data.column_names is None else "row",
-                (_examples(queries),),
-                held_out=len(self.data.test_images) > 0,
+                "image" if data.column_names is None else "row",
+                (examples,),
+                held_out=len(data.test_images) > 0,
                 by_party=self.parts.describe().get("kind") == "party",
             ),
-            people=None if self.data.public else self.data.people(self.parts.unit),
-            class_names=self.data.class_names,
-            declared=self.data.declared or self.data.scale is not None,
+            people=None if data.public else data.people(self.parts.unit),
+            class_names=data.class_names,
+            declared=data.declared or data.scale is not None,
         )
 
-    def _public_inputs(self, queries: Queries) -> tuple[PublicInput, ...]:
+    def _public_inputs(self, queries: Queries, examples: Examples) -> tuple[PublicInput, ...]:
         drawn = queries.origin
-        told = f" ({', '.join(sorted(drawn['programs']))}; seed {drawn['seed']})" if drawn else ""
-        found = [PublicInput("query images", origin_of((_examples(queries),)) + told, queries.digest)]
+        programs = f" ({', '.join(sorted(drawn['programs']))}; seed {drawn['seed']})" if drawn else ""
+        found = [PublicInput("query images", origin_of((examples,)) + programs, queries.digest)]
         if self.backbone is not None:
             kind = self.backbone.describe()["kind"]
             found.append(PublicInput("backbone", f"{kind}: public images only", self.backbone.digest()))
         return tuple(found)
-
-
-def _examples(queries: Queries) -> Examples:
-    return Examples("programs" if queries.origin else "provided", len(queries))
 
 
 def cast_votes(
@@ -161,16 +155,20 @@ def cast_votes(
     device: torch.device,
     findings: Findings | None = None,
 ) -> np.ndarray:
-    """Return the votes of a block of teachers, trained or not: unsigned integers [queries, teachers].
+    """Return the votes of a block of teachers, trained or not.
 
-    With `findings`, which `kind` must also have, [queries · findings, teachers]. states: `stacked` kinds need zeros for
-    a teacher that was not trained.
+    Args:
+        states: Loads states; for `stacked` kinds it must return zeros for an untrained teacher.
+        findings: Must be those of `kind`.
+
+    Returns:
+        Unsigned integers [queries, teachers], or with `findings` [queries · findings, teachers].
     """
     trained = [teacher for teacher in block if teacher not in untrained]
     votes = fallback_votes(block, len(queries), classes, seed=seed, findings=findings)
     if trained:
-        # Stacked states share a product: those that were not trained keep their places in it, so that its shapes say
-        # nothing about who they are.
+        # Stacked states share a product: untrained teachers keep their places in it, so that its shape does not depend
+        # on which teachers were trained.
         asked = list(block) if kind.stacked else trained
         cast = kind.vote(states(asked), queries, device=device)
         places = [asked.index(teacher) for teacher in trained]
@@ -181,10 +179,10 @@ def cast_votes(
 def fallback_votes(
     teachers: Sequence[int], queries: int, classes: int, *, seed: int, findings: Findings | None = None
 ) -> np.ndarray:
-    """Return the votes of teachers that were not trained: unsigned integers [queries, teachers].
+    """Return the votes of untrained teachers: unsigned integers [queries, teachers].
 
-    With several findings, those of scores drawn uniformly from −1 to 1, [queries · findings, teachers]. A vote depends
-    only on (seed, teacher, number of the query).
+    A vote depends only on (seed, teacher, query number). With several findings, votes [queries · findings, teachers]
+    follow from scores drawn uniformly from −1 to 1.
     """
     asked = queries * (1 if findings is None else findings.number)
     votes = np.empty((asked, len(teachers)), vote_type(classes))

@@ -1,8 +1,8 @@
-"""Teachers that are scikit-learn classifiers: PATE does not care what a teacher is.
+"""Teachers that are scikit-learn classifiers: PATE accepts any kind of model.
 
-Any classifier of scikit-learn that takes plain settings, by its name, on frozen features or on a table's columns (the
-PATE papers use random forests on UCI Adult). A trained classifier is stored as bytes in the format of skops, which
-holds arrays and a description, no code and no pickle; when it is read, every type in it must be scikit-learn's own.
+Any classifier of scikit-learn with plain settings, by name, on frozen features or on a table's columns (the PATE papers
+use random forests on UCI Adult). A trained classifier is stored in the format of skops, which contains arrays and a
+description but no code and no pickle; on reading, every type in it must belong to scikit-learn.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import json
 import re
 import warnings
 import zipfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -25,12 +25,12 @@ from terrine.errors import ArtefactError, InputError, SettingError, first_line
 from terrine.extras import from_extra
 from terrine.queries import Queries
 from terrine.settings import Field, Settings
-from terrine.teachers.base import FeatureTeachers, TeacherContext, start_seed
+from terrine.teachers.base import FeatureTeachers, TeacherContext, TeacherKind, start_seed
 from terrine.teachers.memory import is_out_of_memory
 from terrine.teachers.records import Arrays, Records, teacher_rows, vote_type
 
 if TYPE_CHECKING:
-    import torch
+    from terrine.teachers.base import Device, TrainedStates
 
 
 class Estimator(Settings):
@@ -53,30 +53,29 @@ class EstimatorTeachers(FeatureTeachers):
         return EstimatorKind(self, context.classes, by_teacher=context.by_teacher)
 
 
-class EstimatorKind:
-    """The kind `estimator`, see `terrine.teachers.base`: a state is the classifier's bytes, uint8, under `skops`.
+class EstimatorKind(TeacherKind):
+    """The kind `estimator`: a state is the classifier's bytes, uint8, named `skops`.
 
-    A teacher that saw one class alone is that class, int64 [1] under `only`: many classifiers refuse to learn it. One
-    whose records its classifier cannot learn from (too few neighbours, a class with a single record) is not trained,
-    as one without records: an error would tell about records. by_teacher: see `LinearKind`.
-    Raises SettingError for an unknown classifier, or options it does not take.
+    If a teacher saw one class, its state is that class, int64 [1], named `only`, since many classifiers refuse to learn
+    it. A teacher whose records its classifier cannot learn from (too few neighbours, a class with a single record) is
+    not trained, like one without records, since an error would reveal something about records. by_teacher: see
+    `LinearKind`.
+
+    Raises:
+        SettingError: an unknown classifier, or options that it does not accept.
     """
 
     stacked = False
-    block = 64
-    least = 1
 
     def __init__(self, settings: EstimatorTeachers, classes: int, *, by_teacher: bool = False) -> None:
         self.settings, self.estimator, self.classes = settings, settings.estimator, classes
         self.by_teacher = by_teacher
         self._check_options()
 
-    def train(
-        self, records: Records, teachers: Sequence[int], *, seed: int, device: torch.device | str = "cpu"
-    ) -> Iterator[tuple[int, Arrays]]:
+    def train(self, records: Records, teachers: Sequence[int], *, seed: int, device: Device = "cpu") -> TrainedStates:
         """Yield (number, state) of each teacher that can be trained, on the CPU, each by one thread."""
-        values = records.of("features", by_teacher=self.by_teacher)
-        teachers = records.enough(teachers, self.least)
+        values = records.checked_inputs("features", by_teacher=self.by_teacher)
+        teachers = records.trainable(teachers, self.min_records)
         rows = teacher_rows(records.assignment, teachers)
 
         def fit(position: int) -> tuple[int, Arrays | None]:
@@ -102,7 +101,7 @@ class EstimatorKind:
                 if state is not None:
                     yield teacher, state
 
-    def vote(self, states: Iterable[Arrays], queries: Queries, *, device: torch.device | str = "cpu") -> np.ndarray:
+    def vote(self, states: Iterable[Arrays], queries: Queries, *, device: Device = "cpu") -> np.ndarray:
         """Return votes [queries, teachers], computed on the CPU batch by batch."""
 
         def decide(state: Arrays) -> np.ndarray:
@@ -111,7 +110,7 @@ class EstimatorKind:
                 votes[:] = state["only"][0]
                 return votes
             if "skops" not in state:
-                raise ArtefactError("A teacher's file holds no classifier. Run the stage 'teach' again.")
+                raise ArtefactError("A teacher's file contains no classifier. Run the stage 'teach' again.")
             estimator = from_bytes(state["skops"].tobytes())
             with threadpool_limits(1, user_api="openmp"):
                 for batch in queries.batches:
@@ -124,7 +123,7 @@ class EstimatorKind:
         return np.stack(columns, axis=1) if columns else empty
 
     def _check_options(self) -> None:
-        """Refuse what the classifier refuses whatever the records are."""
+        """Raise SettingError for options that the classifier rejects before seeing any records."""
         estimator = self._build(0, 0)
         try:
             estimator._validate_params()
@@ -157,9 +156,9 @@ class EstimatorKind:
 
 @functools.cache
 def _classifiers() -> dict[str, Any]:
-    """Return scikit-learn's classifiers by name; looked up once, because it imports all of scikit-learn.
+    """Return scikit-learn's classifiers by name; cached, since the search imports all of scikit-learn.
 
-    Its remarks on convergence, several lines per teacher, are silenced from then on.
+    Also silences convergence warnings, of which there are several lines per teacher.
     """
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.utils import all_estimators
@@ -171,13 +170,13 @@ def _classifiers() -> dict[str, Any]:
 _one_thread_each = FirstAndLast(
     lambda: threadpool_limits(1, user_api="blas"), lambda limits: limits.restore_original_limits()
 )
-"""One thread per classifier, so that sums are rounded alike on every machine; threads of BLAS are the process's."""
+"""One thread per classifier, so that sums are rounded equally on every machine; BLAS threads are per process."""
 
 
 def to_bytes(estimator: Any) -> bytes:
     """Return a trained scikit-learn estimator as an uncompressed skops archive: equal state, equal bytes.
 
-    skops names entries after addresses in memory and stamps them with the time; both are replaced by counting.
+    skops names entries by memory address and adds timestamps; this replaces the names by a counter and drops the times.
     """
     with from_extra("pipeline", "Teachers of scikit-learn"):
         import skops.io
@@ -202,11 +201,13 @@ def to_bytes(estimator: Any) -> bytes:
 
 
 def from_bytes(data: bytes) -> Any:
-    """Return the estimator that `to_bytes` described.
+    """Return the estimator that `to_bytes` stored.
 
-    Raises ArtefactError for a damaged archive and for one that holds a type that is not scikit-learn's. The trees of
-    scikit-learn are loaded without a check of their indices, so the bytes must be those that were written: the
+    scikit-learn does not check the indices of trees that it loads, so the bytes must be those that were written: the
     pipeline compares digests before it calls this.
+
+    Raises:
+        ArtefactError: a damaged archive, or one with a type that does not belong to scikit-learn.
     """
     with from_extra("pipeline", "Teachers of scikit-learn"):
         import skops.io
@@ -216,12 +217,12 @@ def from_bytes(data: bytes) -> Any:
         foreign = [name for name in unknown if not name.startswith("sklearn.")]
         if foreign:
             raise ArtefactError(
-                f"A teacher's file holds the type {foreign[0]}, which is not scikit-learn's. It was not written by "
-                "Terrine: delete it and run the stage 'teach' again."
+                f"A teacher's file contains the type {foreign[0]}, which does not belong to scikit-learn. It was not "
+                "written by Terrine: delete it and run the stage 'teach' again."
             )
         return skops.io.loads(data, trusted=unknown)
     except (zipfile.BadZipFile, KeyError, ValueError, TypeError, AttributeError, ImportError) as error:
         raise ArtefactError(
             f"A teacher's classifier cannot be read ({first_line(error)}). Delete the teachers and run the stage "
-            "'teach' again, with the scikit-learn that shall vote."
+            "'teach' again with the current version of scikit-learn."
         ) from error

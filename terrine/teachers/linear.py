@@ -2,23 +2,24 @@
 
 Teachers that share a backbone differ only in their heads, so the features of all records are computed once and each
 teacher learns from its own rows. On the CPU teachers with equally many records are stacked into one batched problem, as
-many at a time as a fixed amount of memory holds. Two ways to train (`LinearTeachers.optimiser`):
+many as a fixed amount of memory holds. There are two optimisers (`LinearTeachers.optimiser`):
 
 - `adam`: cross-entropy by Adam, the setting of DIET-PATE (Anonymous 2025; 50 epochs, step 1e-3);
 - `ridge`: least squares on one-hot labels with a penalty, solved exactly. A teacher has far fewer records than
-  features; the closed form then is one small Cholesky factor, and its teachers are better than Adam's.
+  features, so the closed form is one small Cholesky factor; its teachers are better than Adam's.
 
-Of several findings at once (labels [records, findings]) a head has a score for each, by least squares on 0 and 1 or by
-the sum of a logistic loss each. A score says how much likelier the finding is than among the teacher's own records, and
-one above 0 is a vote yes; where votes are bounded, for the highest scores alone (`terrine.aggregation.votes`). Were
-yes said to what is likelier than not, few teachers would ever say it of a rare finding (docs/targets.md).
+With several findings (labels [records, findings]) a head has a score for each, by least squares on 0 and 1 or by the
+sum of their logistic losses. A score compares the finding's probability with its frequency among the teacher's own
+records, and a positive score is a vote for yes; if votes are bounded, only the highest scores are
+(`terrine.aggregation.votes`). A threshold of probability 1/2 would hardly ever give a yes to rare findings
+(docs/targets.md).
 
-Guarantees, besides those of every kind (`terrine.teachers.base`):
-- On a CPU it is the same to the last bit whichever teachers share its stack, so whoever has equally many records, and
-  however many threads there are: no teacher is padded to another's length, every batched product treats its matrices
-  one by one, and a stack is computed by one thread (`terrine.determinism.parallel`).
-- An accelerator may choose another kernel for another number of stacked matrices, and how many there are would follow
-  from other teachers' records. So there teachers are trained one after the other.
+Guarantees, in addition to those of every kind (`terrine.teachers.base`):
+- On a CPU a teacher is the same to the last bit for every stack it is in, hence for all record counts of other
+  teachers, and for every number of threads: no teacher is padded to another's length, batched products treat matrices
+  separately, and one thread computes a stack (`terrine.determinism.parallel`).
+- An accelerator may choose its kernel by the number of stacked matrices, which would depend on other teachers' records.
+  There, teachers are trained one after the other.
 """
 
 from __future__ import annotations
@@ -36,19 +37,21 @@ from terrine.models.deformations import Deformations
 from terrine.npy import Rows
 from terrine.queries import Queries
 from terrine.settings import Field, Unit
-from terrine.teachers.base import FeatureTeachers, GradientTeachers, TeacherContext
+from terrine.teachers.base import FeatureTeachers, GradientTeachers, TeacherContext, TeacherKind
 from terrine.teachers.records import Arrays, AugmentedCopies, PrivateFeatures, Records, teacher_rows, vote_type
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-_PART_BYTES = 2**25  # of the teachers stacked on a CPU
+    from terrine.teachers.base import Device, TrainedStates
+
+_STACK_BYTES = 2**25  # of the teachers stacked on a CPU
 _TEACHER_BLOCK, _QUERY_BLOCK = 256, 512  # of one matrix product when voting
 
 
 class CopyDeformations(Deformations):
-    """The largest amount of each deformation of a copy: unless said otherwise, half of what features may forget."""
+    """Maximum deformations of a copy: by default half of the deformations to which features are made invariant."""
 
     rotation: Annotated[float, Unit("degrees")] = Field(7.5, ge=0, le=180)
     scale: float = Field(0.06, ge=0, lt=1)
@@ -57,9 +60,9 @@ class CopyDeformations(Deformations):
 
 
 class LinearTeachers(FeatureTeachers, GradientTeachers):
-    """Linear heads; a ridge regression is the better teacher of few records, `adam` is the setting of DIET-PATE.
+    """Linear heads; `ridge` regression is better for few records, `adam` is the setting of DIET-PATE.
 
-    `initialisation` and the settings of gradient steps are `adam`'s: a closed form has no start.
+    `initialisation` and the settings of gradient steps apply to `adam` only.
     """
 
     kind: Literal["linear"] = "linear"
@@ -82,16 +85,16 @@ class LinearTeachers(FeatureTeachers, GradientTeachers):
     deformations: CopyDeformations = CopyDeformations()
     """What is done to a copy: what leaves an image the same."""
 
-    def repeated(self, values: np.ndarray) -> np.ndarray:
+    def repeat_for_copies(self, values: np.ndarray) -> np.ndarray:
         return values if not self.copies else np.concatenate([values] * (1 + self.copies))
 
-    def shown(self, images: Rows, assignment: np.ndarray, *, seed: int) -> Rows | AugmentedCopies:
+    def augmented_images(self, images: Rows, assignment: np.ndarray, *, seed: int) -> Rows | AugmentedCopies:
         if not self.copies:
             return images
         return AugmentedCopies(images, assignment, self.copies, self.deformations, seed=seed)
 
     def check(self, run: Any) -> None:
-        """Raise ValueError where there are no images to copy."""
+        """Raise ValueError if there are no images to copy."""
         super().check(run)
         if run.data.name == "table" and self.copies:
             raise ValueError(
@@ -117,50 +120,35 @@ class LinearHeads:
                 f"arrays of shapes {self.weight.shape} and {self.bias.shape}."
             )
 
-    @property
-    def teachers(self) -> int:
-        """Number of teachers."""
-        return len(self.weight)
 
+class LinearKind(TeacherKind):
+    """The kind `linear`: a state is a head's weight [classes, features] and bias [classes].
 
-class LinearKind:
-    """The kind `linear`, see `terrine.teachers.base`: a state is a head's weight [classes, features] and bias.
-
-    by_teacher: features are a backbone's, and refused unless they were computed teacher by teacher
-    (`terrine.teachers.records`); otherwise plain rows are taken, too.
+    With `by_teacher`, features must have been computed teacher by teacher (`terrine.teachers.records`); otherwise plain
+    rows are accepted, too.
     """
 
-    stacked = True
     block = 1024
-    least = 1
 
     def __init__(
         self, settings: LinearTeachers | None = None, *, by_teacher: bool = False, findings: Findings | None = None
     ) -> None:
         self.settings, self.by_teacher, self.findings = settings or LinearTeachers(), by_teacher, findings
 
-    def train(
-        self, records: Records, teachers: Sequence[int], *, seed: int, device: torch.device | str = "cpu"
-    ) -> Iterator[tuple[int, Arrays]]:
+    def train(self, records: Records, teachers: Sequence[int], *, seed: int, device: Device = "cpu") -> TrainedStates:
         """Yield (number, head) of each teacher that has enough records; see `train_heads`."""
-        records.of("features", by_teacher=self.by_teacher)
-        teachers = records.enough(teachers, self.least)
+        records.checked_inputs("features", by_teacher=self.by_teacher)
+        teachers = records.trainable(teachers, self.min_records)
         if not teachers:
             return
+        labels, assignment, classes = records.labels, records.assignment, records.classes
         heads = train_heads(
-            records.inputs,
-            records.labels,
-            records.assignment,
-            teachers,
-            records.classes,
-            self.settings,
-            seed=seed,
-            device=device,
+            records.inputs, labels, assignment, teachers, classes, self.settings, seed=seed, device=device
         )
         for teacher, weight, bias in zip(teachers, heads.weight, heads.bias, strict=True):
             yield teacher, {"weight": weight, "bias": bias}
 
-    def vote(self, states: Iterable[Arrays], queries: Queries, *, device: torch.device | str = "cpu") -> np.ndarray:
+    def vote(self, states: Iterable[Arrays], queries: Queries, *, device: Device = "cpu") -> np.ndarray:
         """Return votes [queries, teachers]; see `vote`. A head's score of a query does not depend on its batch."""
         states = list(states)
         heads = LinearHeads(*(np.stack([state[name] for state in states]) for name in ("weight", "bias")))
@@ -176,22 +164,29 @@ def train_heads(
     settings: LinearTeachers | None = None,
     *,
     seed: int,
-    device: torch.device | str = "cpu",
+    device: Device = "cpu",
 ) -> LinearHeads:
-    """Train the heads of the given teachers, each on the records assigned to it; the result is in their order.
+    """Train the heads of the given teachers, each on the records assigned to it.
 
-    features: of `private_features`, computed under this very assignment. Or float32 [records, features], an array or a
-        memory map: by passing one the caller asserts that row i is a function of record i alone, or of records of its
-        own teacher, as a table's columns and features computed image by image are; features under current statistics
-        are not, unless no batch mixed teachers. Only the group's rows are read.
-    labels: int64 [records], 0 .. classes - 1, or of several findings [records, classes], 0 or 1. assignment: int64
-        [records], the teacher of each record.
-    teachers: numbers of the group's teachers. seed: of the run; a teacher's shuffles derive from it and its number.
+    A teacher may lack a class: it learns that the class is rare. With one class it learns nothing, and unless `prior`
+    is 1 it votes for a pseudorandom class.
 
-    A teacher may lack a class: it learns that the class is rare. With one class alone it learns nothing, and unless
-    `prior` is 1 its vote goes to a class by lot. Raises InputError when arrays do not fit together, a
-    label is outside its range, features were computed for another partition, a teacher has no record, or its features
-    are not finite.
+    Args:
+        features: The result of `private_features` under this assignment, or float32 [records, features], an array or a
+            memory map. With an array the caller asserts that row i depends only on record i, or on records of its own
+            teacher. This holds for a table's columns and for features computed image by image; it does not hold for
+            features under current statistics if a batch mixed teachers. Only the given teachers' rows are read.
+        labels: int64 [records], 0 .. classes - 1, or for several findings [records, classes], 0 or 1.
+        assignment: int64 [records], the teacher of each record.
+        teachers: Numbers of the teachers to train.
+        seed: The run's seed; a teacher's shuffles depend on it and on the teacher's number.
+
+    Returns:
+        The heads, in the order of `teachers`.
+
+    Raises:
+        InputError: arrays that do not fit together, a label out of range, features of another partition or that are not
+            finite, or a teacher without records.
     """
     import torch
 
@@ -199,7 +194,7 @@ def train_heads(
 
     settings = settings or LinearTeachers()
     device = torch.device(device)
-    features = Records(features, labels, assignment, classes).of("features")
+    features = Records(features, labels, assignment, classes).checked_inputs("features")
     rows = teacher_rows(assignment, teachers)
     weight = np.empty((len(teachers), classes, features.shape[1]), np.float32)
     bias = np.empty((len(teachers), classes), np.float32)
@@ -218,17 +213,19 @@ def train_heads(
         return positions
 
     sizes = {position: len(own) for position, own in enumerate(rows)}
-    for _ in side_by_side(train, stacked(sizes, lambda size: 4 * size * features.shape[1], device), device):
+    for _ in side_by_side(train, stacks(sizes, lambda size: 4 * size * features.shape[1], device), device):
         pass
     return LinearHeads(weight, bias)
 
 
-def stacked(sizes: Mapping[int, int], bytes_of: Callable[[int], int], device: torch.device) -> Iterator[list[int]]:
-    """Yield positions of teachers of one size, as many as memory allows; off the CPU one at a time.
+def stacks(sizes: Mapping[int, int], memory: Callable[[int], int], device: torch.device) -> Iterator[list[int]]:
+    """Yield positions of teachers of equal size, as many as memory allows; off the CPU one at a time.
 
-    sizes: by position, of what a teacher learns from at once. bytes_of: what a teacher of a size takes meanwhile.
-    Which teachers share a part may follow from how many records they have, and on an accelerator the kernel may follow
-    from the part.
+    Teachers of a stack have equal numbers of records, and an accelerator's kernel may depend on the size of a stack.
+
+    Args:
+        sizes: Records in one step of a teacher, by position.
+        memory: Bytes that a teacher of a size needs.
     """
     if device.type != "cpu":
         yield from ([position] for position in sizes)
@@ -237,20 +234,26 @@ def stacked(sizes: Mapping[int, int], bytes_of: Callable[[int], int], device: to
     for position, size in sizes.items():
         by_size.setdefault(size, []).append(position)
     for size in sorted(by_size, reverse=True):
-        most = max(1, _PART_BYTES // bytes_of(size))
+        most = max(1, _STACK_BYTES // memory(size))
         for first in range(0, len(by_size[size]), most):
             yield by_size[size][first : first + most]
 
 
-def vote(
-    heads: LinearHeads, features: Rows, *, device: torch.device | str = "cpu", findings: Findings | None = None
-) -> np.ndarray:
-    """Return every teacher's class for every query: unsigned integers [queries, teachers], smallest type that fits.
+def vote(heads: LinearHeads, features: Rows, *, device: Device = "cpu", findings: Findings | None = None) -> np.ndarray:
+    """Return every teacher's class for every query.
 
-    features: float32 [queries, features], an array or a memory map. One matrix product, taken in blocks of queries
-    and teachers, so that the scores [queries, teachers, classes] are never held at once. Of equal scores the lower
-    class wins. Of several findings the votes are 0 or 1, [queries · findings, teachers]. Raises InputError when
-    features do not fit the heads or are not finite.
+    This is one matrix product, computed in blocks of queries and teachers, so that the scores [queries, teachers,
+    classes] are never all in memory. Ties go to the lower class.
+
+    Args:
+        features: float32 [queries, features], an array or a memory map.
+
+    Returns:
+        Unsigned integers [queries, teachers] of the smallest type that fits; for several findings 0 or 1, [queries ·
+        findings, teachers].
+
+    Raises:
+        InputError: features that do not fit the heads or are not finite.
     """
     import torch
 

@@ -1,4 +1,4 @@
-"""A group of teachers that does not fit into memory is halved and tried again, down to one teacher."""
+"""Out-of-memory handling: a group of teachers that does not fit is halved and tried again, down to one teacher."""
 
 import gc
 import logging
@@ -12,7 +12,7 @@ _CPU_WORDS = ("can't allocate memory", "cannot allocate memory", "not enough mem
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Say whether `error` means that memory ran out: Python's, CUDA's, or torch's allocator on the CPU."""
+    """Return whether `error` is an out-of-memory error of Python, CUDA or torch's CPU allocator."""
     import torch
 
     if isinstance(error, MemoryError | torch.cuda.OutOfMemoryError):
@@ -27,14 +27,17 @@ def train_within_memory(
     *,
     public: bool,
 ) -> None:
-    """Train `teachers` with `train` and hand every finished one to `keep`, in smaller parts where memory runs out.
+    """Train `teachers` with `train` and pass each finished one to `keep`, in smaller groups if memory runs out.
 
-    A part that runs out is halved, without the teachers that it finished. A teacher is the same in any part (see
-    `terrine.teachers.base`). Raises MemoryError when one teacher alone is too large, which a scheduler may try again
-    when there is more room; every other error passes through.
+    The unfinished teachers of a group that runs out are halved. A teacher is the same in every group
+    (`terrine.teachers.base`).
 
-    public: whether figures of the records may be logged. If not, nothing is logged, and the error contains no number:
-    teachers' record counts decide which groups run out and how much memory they request.
+    Args:
+        public: Whether figures of the records may be logged. If not, nothing is logged and the error contains no
+            number, since record counts determine which groups run out of memory and how much they request.
+
+    Raises:
+        MemoryError: one teacher does not fit; a scheduler may retry later. Other errors of `train` pass through.
     """
     import torch
 
@@ -53,25 +56,26 @@ def train_within_memory(
             reason = first_line(error)
         if not reason:
             continue
-        # Outside the handler, whose traceback holds on to the tensors that did not fit.
+        # Outside the handler, whose traceback keeps the tensors alive.
         gc.collect()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
         rest = [teacher for teacher in part if teacher not in finished]
         if len(rest) == len(part) == 1:
-            which = f"Teacher {rest[0]} alone does not fit into memory ({reason})."
+            which = f"Teacher {rest[0]} does not fit into memory ({reason})."
             raise MemoryError(
-                (which if public else "A teacher alone does not fit into memory.")
+                (which if public else "A teacher does not fit into memory.")
                 + " Use a smaller teachers.batch or architecture, fewer workers on this machine, or a worker with more "
                 "memory."
             )
         middle = (len(rest) + 1) // 2
         halves = [half for half in (rest[:middle], rest[middle:]) if half]
         if public:
+            sizes = " and ".join(str(len(half)) for half in halves)
             _logger.warning(
-                "Memory ran out while a group of %d teachers was trained (%s): trying again with groups of %s.",
+                "Out of memory in a group of %d teachers (%s). Trying groups of %s.",
                 len(part),
                 reason,
-                " and ".join(str(len(half)) for half in halves),
+                sizes,
             )
         waiting[:0] = halves

@@ -1,13 +1,13 @@
 """Training and voting of single networks: `scratch` and `finetune` teachers.
 
-A teacher is trained by Adam on the cross-entropy of its own records, shuffled in every epoch by its own generator and
-cut into near-equal batches. While it learns, dropout is off and batch normalisation is stateless (see
-`terrine.models.statistics`): no running average is kept, and nothing couples two teachers.
+A teacher is trained by Adam on the cross-entropy of its own records, which its own generator shuffles in every epoch
+and which are cut into near-equal batches. During training, dropout is off and batch normalisation is stateless
+(`terrine.models.statistics`): no running average is updated, and nothing couples two teachers.
 
-Teachers are trained one by one and vote one by one, on every device: on the CPU side by side, each by one thread; on an
-accelerator one after the other, on CUDA all of them in mixed precision (bfloat16) while they learn and in float32 when
-they vote. They could share a computation (`torch.func.vmap`) only where they have equally many records, and then how
-many others have would decide about a teacher's arithmetic.
+Teachers are trained and vote one by one on every device: on the CPU concurrently, each by one thread; on an accelerator
+one after the other, on CUDA always with bfloat16 mixed precision in training and float32 in voting. They could share a
+computation (`torch.func.vmap`) only if they had equally many records, and the record counts of others would then
+determine a teacher's arithmetic.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from terrine.device import fixed_kernels, mixed_precision
 from terrine.errors import ArtefactError, InputError
 from terrine.heads import initial_head
 from terrine.models.backbone import as_float
-from terrine.models.statistics import Statistics, batch_statistics, fewest, has_batch_norm
+from terrine.models.statistics import Statistics, batch_statistics, has_batch_norm, min_batch_size
 from terrine.queries import Queries
 from terrine.teachers.records import Arrays, vote_type
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class Classifier(nn.Module):
-    """Features of a network and a linear head: uint8 or float images [B, C, H, W] to scores [B, classes]."""
+    """A network and a linear head: uint8 or float images [B, C, H, W] to scores [B, classes]."""
 
     def __init__(self, network: nn.Module, features: int, classes: int, seed: int) -> None:
         super().__init__()
@@ -48,22 +48,25 @@ class Classifier(nn.Module):
 
 
 def least_records(network: nn.Module, statistics: Statistics) -> int:
-    """Return how many records a network needs to learn: two where it normalises a batch by itself, else one."""
-    return fewest(statistics) if has_batch_norm(network) else 1
+    """Return how many records a network needs to learn: two if it normalises a batch by its own statistics, else one.
+
+    A network without batch normalisation needs one under all statistics.
+    """
+    return min_batch_size(statistics) if has_batch_norm(network) else 1
 
 
 def epoch_batches(
     records: int, batch: int | None, generator: torch.Generator, device: torch.device | str = "cpu"
 ) -> list[Tensor]:
-    """Return one epoch's shuffled batches: near-equal parts of a permutation of the records, see `parts`."""
-    order = torch.randperm(records, generator=generator).to(device)  # at once: each move would be waited for
-    return list(torch.tensor_split(order, parts(records, batch)))
+    """Return one epoch's shuffled batches: near-equal parts of a permutation of the records."""
+    order = torch.randperm(records, generator=generator).to(device)  # once, since each transfer blocks
+    return list(torch.tensor_split(order, count_batches(records, batch)))
 
 
-def parts(records: int, batch: int | None) -> int:
-    """Return into how many near-equal batches of at most `batch` records are cut, none with fewer than two.
+def count_batches(records: int, batch: int | None) -> int:
+    """Return the number of near-equal batches of at most `batch` records, none with fewer than two.
 
-    Three records with a batch of two are one batch of three: a batch of one has no statistics.
+    Three records with a batch of two are one batch of three, since a batch of one has no statistics.
     """
     return max(1, min(-(-records // (batch or records)), records // 2))
 
@@ -76,17 +79,14 @@ def train_classifier(
     statistics: Statistics,
     settings: NetworkTeachers,
 ) -> None:
-    """Train one classifier in place."""
+    """Train one classifier in place on uint8 images [records, C, H, W] and labels int64 [records]."""
     learned = [value for value in classifier.parameters() if value.requires_grad]
     groups: list[dict[str, Any]] = [
         {"params": [value for value in learned if value.ndim > 1], "weight_decay": settings.weight_decay},
         {"params": [value for value in learned if value.ndim <= 1]},
     ]
-    adam = torch.optim.Adam(
-        groups,
-        lr=settings.learning_rate,
-        fused=True,  # a launch in the place of eight for every tensor, which on an accelerator were half of a step
-    )
+    # Fused: one launch instead of eight per tensor, which would take half of a step on an accelerator.
+    adam = torch.optim.Adam(groups, lr=settings.learning_rate, fused=True)
     with batch_statistics(classifier, statistics):
         for _ in range(settings.epochs):
             for index in epoch_batches(len(images), settings.batch, generator, images.device):
@@ -107,13 +107,21 @@ def vote_with_networks(
     *,
     device: torch.device | str,
 ) -> np.ndarray:
-    """Return every teacher's class for every query: unsigned integers [queries, teachers].
+    """Return every teacher's class for every query. Ties go to the lower class.
 
-    states: arrays that replace entries of the classifier `frame`, one teacher after the other; they may be read
-    lazily. Under `current` statistics each of the fixed batches is normalised by itself. Of equal scores the lower
-    class wins. Teachers vote one by one, on the CPU each on its batches side by side. `frame` is left as it was. Raises
-    InputError for images of another type or batches that do not cover the queries, ArtefactError for a state that does
-    not fit.
+    Teachers vote one by one, on the CPU each on several batches concurrently. Under `current` statistics each of the
+    fixed batches is normalised separately.
+
+    Args:
+        states: Arrays that replace entries of the classifier `frame`, one teacher after the other; may be lazy.
+        frame: A classifier, which stays unchanged.
+
+    Returns:
+        Unsigned integers [queries, teachers].
+
+    Raises:
+        InputError: images of another type, or batches that do not cover the queries.
+        ArtefactError: a state that does not fit.
     """
     device = torch.device(device)
     images, votes_as = queries.inputs, vote_type(frame.classes)
@@ -121,14 +129,14 @@ def vote_with_networks(
         raise InputError(f"Networks vote on images, uint8 [queries, C, H, W], not on {images.dtype} {images.shape}.")
     covered = np.sort(np.concatenate([np.asarray(batch) for batch in queries.batches]))
     if not np.array_equal(covered, np.arange(len(images))):
-        raise InputError(f"The batches do not hold each of {len(images)} queries once.")
+        raise InputError(f"The batches do not contain each of {len(images)} queries once.")
     frame = copy.deepcopy(frame).to(device)
     columns: list[np.ndarray] = []
     names: set[str] | None = None
     for state in states:
         if names not in (None, set(state)):
             raise ArtefactError(
-                "Teachers hold different arrays, so they were not trained alike: run the stage 'teach' again."
+                "Teachers have different arrays, so their settings differed: run the stage 'teach' again."
             )
         names = set(state)
         load_state(frame, state)
@@ -147,20 +155,20 @@ def vote_with_networks(
 
 
 def load_state(classifier: Classifier, state: Arrays) -> None:
-    """Replace entries of `classifier` by the arrays of `state`. Raises ArtefactError when they do not fit."""
+    """Replace entries of `classifier` by the arrays of `state`. Raises ArtefactError if they do not fit."""
     entries = classifier.state_dict()
     for name, value in state.items():
         if name not in entries or tuple(entries[name].shape) != value.shape:
             raise ArtefactError(
-                f"A teacher's array '{name}' does not fit the network it is to be loaded into. The teachers were "
-                "trained with other settings or another backbone: run the stage 'teach' again."
+                f"A teacher's array '{name}' does not fit its network. The teachers were trained with other settings "
+                "or another backbone: run the stage 'teach' again."
             )
         entries[name].copy_(torch.from_numpy(np.array(value)))
     forget_attention(classifier)
 
 
 def forget_attention(module: nn.Module) -> None:
-    """Drop what timm's attention layers computed from their weights and keep in evaluation mode: the weights change."""
+    """Clear what timm's attention layers cache in evaluation mode, since their weights change."""
     for layer in module.modules():
         if getattr(layer, "attention_bias_cache", None):
             layer.attention_bias_cache = {}  # type: ignore[assignment]

@@ -1,21 +1,21 @@
 """Teachers that are networks: trained from scratch, or a public backbone whose last layers are fine-tuned.
 
-**scratch** (classic PATE, Papernot et al. 2017): a whole network each, on its own records alone. With `original`
-statistics a teacher votes with the batch-norm statistics of its own records, recorded with the final weights; with
-`current` statistics with those of the query batch at hand.
+**scratch** (classic PATE, Papernot et al. 2017): a whole network per teacher, trained on its own records. With
+`original` statistics a teacher votes with the batch-norm statistics of its own records, recorded with the final
+weights; with `current` statistics it votes with those of the query batch.
 
-**finetune**: the shared public backbone, its last x % of parameters and a head trained on a teacher's own records. With
-`current` statistics batch normalisation uses the batch at hand, when training and when voting; with `original`
-statistics the backbone's stored ones, which never change: a teacher that trains no layer of the backbone is the linear
-teacher of the same features.
+**finetune**: the shared public backbone; its last x % of parameters and a head are trained on a teacher's own records.
+With `current` statistics batch normalisation uses the current batch in training and in voting. With `original`
+statistics it uses the backbone's stored ones, which never change: a teacher that trains no layer of the backbone then
+equals the linear teacher of the same features.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
 
@@ -26,43 +26,41 @@ from terrine.errors import SettingError
 from terrine.geometry import Size
 from terrine.queries import Queries
 from terrine.settings import Field, Unit
-from terrine.teachers.base import GradientTeachers, TeacherContext, start_seed
+from terrine.teachers.base import GradientTeachers, TeacherContext, TeacherKind, start_seed
 from terrine.teachers.records import Arrays, Records, teacher_rows
 
 if TYPE_CHECKING:
-    import torch
     from torch import Tensor
 
     from terrine.models.backbone import Backbone
     from terrine.models.statistics import Statistics
+    from terrine.teachers.base import Device, TrainedStates
     from terrine.teachers.network_training import Classifier
 
 BLOCK = 16
-"""Networks whose votes are kept together."""
+"""Networks whose votes are stored together."""
 
 Architecture = Literal["small_cnn", "resnet10", "resnet18", "resnet34", "vgg9", "cryptonet", "pate_cnn"]
 
 Trainable = Annotated[float, Unit("per cent"), Field(ge=0.5, le=100)]
-"""Percentage of the backbone's parameters, the last ones, that are trained at least; the head always is."""
+"""Minimum percentage of the backbone's parameters, from its end, that are trained in addition to the head."""
 
 
 class NetworkTeachers(GradientTeachers):
     """Teachers that are networks, each trained by Adam (Kingma and Ba 2015) on its own images."""
+
+    inputs: ClassVar[Literal["features", "images"]] = "images"
 
     epochs: int = Field(50, ge=1)
     """Passes over a teacher's records."""
     batch: Annotated[int | None, Unit("records")] = Field(256, ge=2)
     """Records per teacher and step, at least 2 because batch statistics need them. null: all records in every step."""
 
-    @property
-    def inputs(self) -> Literal["features", "images"]:
-        return "images"
-
 
 class ScratchTeachers(NetworkTeachers):
-    """Classic PATE: a network each, on its own records alone (Papernot et al. 2017).
+    """Classic PATE: one network per teacher, trained on its own records (Papernot et al. 2017).
 
-    statistics: `original` are those of the teacher's own records, recorded under its final weights.
+    With `original` statistics, those of the teacher's own records under its final weights are recorded.
     """
 
     kind: Literal["scratch"] = "scratch"
@@ -74,9 +72,9 @@ class ScratchTeachers(NetworkTeachers):
 
 
 class FinetuneTeachers(NetworkTeachers):
-    """Transfer-PATE (Li et al. 2023, section 4): all teachers start from one public backbone and train its end.
+    """Transfer-PATE (Li et al. 2023, section 4): teachers start from one public backbone and train its last layers.
 
-    statistics: `original` are the backbone's own, when it learns and when it votes.
+    With `original` statistics, teachers use the backbone's own in training and in voting.
     """
 
     kind: Literal["finetune"] = "finetune"
@@ -93,7 +91,7 @@ class FinetuneTeachers(NetworkTeachers):
 
 
 def check_weights(run: Any, key: str) -> None:
-    """Raise ValueError for a backbone without weights; key: the setting that is `finetune`."""
+    """Raise ValueError if the backbone has no weights, although the setting `key` is `finetune`."""
     if not run.backbone.has_weights:
         raise ValueError(
             f"teachers.{key}=finetune trains weights of the backbone, and backbone.kind={run.backbone.kind} has none. "
@@ -101,57 +99,44 @@ def check_weights(run: Any, key: str) -> None:
         )
 
 
-class NetworkKind:
-    """What kinds that are networks share: how their teachers are trained, kept one by one, and vote."""
+class NetworkKind(TeacherKind):
+    """Base of the kinds whose teachers are networks: one state per file, trained and voting one by one.
+
+    Attributes:
+        state_keys: Names of a state's arrays in the classifier's `state_dict`.
+        training_statistics: Statistics of batch normalisation during training.
+    """
 
     stacked = False
     block = BLOCK
-
-    def __init__(self, settings: NetworkTeachers, classes: int) -> None:
-        self.settings, self.classes = settings, classes
+    settings: NetworkTeachers
+    classes: int
+    training_statistics: Statistics
+    state_keys: list[str]
 
     def classifier(self, seed: int) -> Classifier:
-        """Return a classifier with the initial weights of `seed`; what is not trained requires no gradient."""
+        """Return a classifier with the initial weights of `seed`; parameters that are not trained need no gradient."""
         raise NotImplementedError
 
-    @property
-    def kept(self) -> list[str]:
-        """Names of the state's entries in the classifier's `state_dict`."""
-        raise NotImplementedError
-
-    @property
-    def training_statistics(self) -> Statistics:
-        """Of batch normalisation while a teacher learns."""
-        return self.settings.statistics
-
-    def finish(self, classifier: Classifier, images: Tensor) -> None:
-        """Record statistics of a trained classifier's images, uint8 [records, C, H, W], where they are wanted."""
+    def _finish(self, classifier: Classifier, images: Tensor) -> None:
+        """Record statistics of a trained classifier's images, uint8 [records, C, H, W], if settings ask for them."""
 
     @cached_property
-    def least(self) -> int:
-        """See `TeacherKind`."""
+    def min_records(self) -> int:  # type: ignore[override]
+        """Two if the network normalises a batch by its own statistics, else one."""
         from terrine.teachers.network_training import least_records
 
         return least_records(self.classifier(0), self.training_statistics)
 
-    def train(
-        self, records: Records, teachers: Sequence[int], *, seed: int, device: torch.device | str = "cpu"
-    ) -> Iterator[tuple[int, Arrays]]:
-        """Yield (number, state) of each teacher that has enough records, in their order.
-
-        Raises InputError for images of another type.
-        """
+    def train(self, records: Records, teachers: Sequence[int], *, seed: int, device: Device = "cpu") -> TrainedStates:
+        """See `TeacherKind.train`."""
         import torch
 
         from terrine.teachers.network_training import forget_attention, train_classifier
 
-        device, settings, values = torch.device(device), self.settings, records.of("images")
-        teachers, kept = records.enough(teachers, self.least), self.kept
+        device, settings, values = torch.device(device), self.settings, records.checked_inputs("images")
+        teachers, keys = records.trainable(teachers, self.min_records), self.state_keys
         rows = dict(zip(teachers, teacher_rows(records.assignment, teachers), strict=True))
-
-        def prepared(teacher: int) -> tuple[int, Classifier]:
-            # In the calling thread: initial weights come from a generator that threads share.
-            return teacher, self.classifier(start_seed(seed, teacher, settings.initialisation)).to(device)
 
         def train(item: tuple[int, Classifier]) -> tuple[int, Arrays]:
             teacher, classifier = item
@@ -162,74 +147,78 @@ class NetworkKind:
                 generator = torch_generator(seed, "teacher shuffle", teacher)
                 train_classifier(classifier, images, labels, generator, self.training_statistics, settings)
                 forget_attention(classifier)
-                self.finish(classifier, images)
+                self._finish(classifier, images)
             state = classifier.state_dict()
-            return teacher, {name: state[name].detach().cpu().numpy() for name in kept}
+            return teacher, {name: state[name].detach().cpu().numpy() for name in keys}
 
-        yield from side_by_side(train, map(prepared, teachers), device)
+        # Lazily, in the calling thread: initial weights come from a generator that threads share.
+        seeds = ((teacher, start_seed(seed, teacher, settings.initialisation)) for teacher in teachers)
+        untrained = ((teacher, self.classifier(own).to(device)) for teacher, own in seeds)
+        yield from side_by_side(train, untrained, device)
 
-    def vote(self, states: Iterable[Arrays], queries: Queries, *, device: torch.device | str = "cpu") -> np.ndarray:
+    def vote(self, states: Iterable[Arrays], queries: Queries, *, device: Device = "cpu") -> np.ndarray:
         """Return votes [queries, teachers]; see `vote_with_networks`."""
         from terrine.teachers.network_training import vote_with_networks
 
-        frame = self.classifier(0)
-        return vote_with_networks(states, frame, queries, self.settings.statistics, device=device)
+        return vote_with_networks(states, self.classifier(0), queries, self.settings.statistics, device=device)
 
 
 class ScratchKind(NetworkKind):
-    """The kind `scratch`, see `terrine.teachers.base`: a state is all weights, and recorded statistics if they count.
+    """The kind `scratch` for images of `channels` and `size`: a state is all weights, and recorded statistics if used.
 
-    channels, size: of the images.
+    Training uses current statistics; voting uses those of the settings.
     """
 
     settings: ScratchTeachers
+    training_statistics = "current"
 
     def __init__(self, settings: ScratchTeachers, channels: int, size: Size, classes: int) -> None:
-        super().__init__(settings, classes)
-        self.channels, self.size = channels, size
+        self.settings, self.channels, self.size, self.classes = settings, channels, size, classes
 
     def classifier(self, seed: int) -> Classifier:
-        """Return a classifier with the initial weights of `seed`."""
+        """See `NetworkKind.classifier`."""
         from terrine.models.architecture import build_backbone
         from terrine.teachers.network_training import Classifier
 
         backbone = build_backbone(self.settings.architecture, channels=self.channels, size=self.size, seed=seed)
         return Classifier(backbone.network, backbone.feature_dim, self.classes, seed)
 
-    @property
-    def kept(self) -> list[str]:
+    @cached_property
+    def state_keys(self) -> list[str]:  # type: ignore[override]
+        """See the base class."""
         classifier = self.classifier(0)
         recorded = classifier.named_buffers() if self.settings.statistics == "original" else ()
         buffers = [name for name, value in recorded if value.is_floating_point()]
         return [name for name, _ in classifier.named_parameters()] + buffers
 
-    @property
-    def training_statistics(self) -> Statistics:
-        """It learns under current statistics, whatever it votes with."""
-        return "current"
-
-    def finish(self, classifier: Classifier, images: Tensor) -> None:
+    def _finish(self, classifier: Classifier, images: Tensor) -> None:
         import torch
 
         from terrine.models.backbone import as_float
         from terrine.models.statistics import has_batch_norm, record_statistics
-        from terrine.teachers.network_training import parts
+        from terrine.teachers.network_training import count_batches
 
         if self.settings.statistics == "original" and has_batch_norm(classifier):
-            batches = torch.tensor_split(images, parts(len(images), self.settings.batch))
+            batches = torch.tensor_split(images, count_batches(len(images), self.settings.batch))
             record_statistics(classifier, map(as_float, batches), "all")
 
     def initial(self, seed: int) -> Arrays:
         """Return the state of a classifier with the initial weights of `seed`."""
         state = self.classifier(seed).state_dict()
-        return {name: state[name].numpy() for name in self.kept}
+        return {name: state[name].numpy() for name in self.state_keys}
 
 
 class FinetuneKind(NetworkKind):
-    """The kind `finetune`, see `terrine.teachers.base`: a state is the trained parameters alone.
+    """The kind `finetune`: a state is the trained parameters.
 
-    backbone: what all teachers start from; it is not changed. Its last parameters are trained as whole tensors
-    (`terrine.models.weights`). Raises SettingError for a backbone that has no parameters.
+    All teachers start from `backbone`, which is not changed. Its last parameters are trained as whole tensors
+    (`terrine.models.weights`); the backbone's statistics stay the same.
+
+    Attributes:
+        share: Percentage of the backbone's parameters that is trained.
+
+    Raises:
+        SettingError: a backbone without parameters.
     """
 
     def __init__(self, settings: FinetuneTeachers, backbone: Backbone, classes: int) -> None:
@@ -240,26 +229,19 @@ class FinetuneKind(NetworkKind):
                 f"The backbone '{backbone.describe()['kind']}' has no weights to fine-tune. Use teachers.kind=linear, "
                 "or a backbone with weights (resnet10, resnet18)."
             )
-        super().__init__(settings, classes)
-        self.backbone = backbone
-        self.names = [name for name, _ in last_parameters(backbone.network, settings.trainable)]
-
-    @property
-    def share(self) -> float:
-        """The percentage of the backbone's parameters that is trained, as whole tensors allow."""
-        sizes = {name: value.numel() for name, value in self.backbone.network.named_parameters()}
-        return 100 * sum(sizes[name] for name in self.names) / sum(sizes.values())
+        self.settings, self.backbone, self.classes = settings, backbone, classes
+        self.training_statistics = settings.statistics
+        trained = last_parameters(backbone.network, settings.trainable)
+        self.names = [name for name, _ in trained]
+        self.state_keys = [*(f"network.{name}" for name in self.names), "head.weight", "head.bias"]
+        total = sum(value.numel() for value in backbone.network.parameters())
+        self.share = 100 * sum(value.numel() for _, value in trained) / total
 
     def classifier(self, seed: int) -> Classifier:
-        """Return the backbone with the initial head of `seed`; only what is trained requires a gradient."""
+        """Return the backbone with the initial head of `seed`; only trained parameters require a gradient."""
         from terrine.teachers.network_training import Classifier
 
         classifier = Classifier(copy.deepcopy(self.backbone.network), self.backbone.feature_dim, self.classes, seed)
         for name, value in classifier.network.named_parameters():
             value.requires_grad_(name in set(self.names))
         return classifier
-
-    @property
-    def kept(self) -> list[str]:
-        """See `NetworkKind`; the backbone's statistics stay as they are."""
-        return [*(f"network.{name}" for name in self.names), "head.weight", "head.bias"]

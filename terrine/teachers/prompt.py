@@ -1,31 +1,28 @@
 """Visual-prompt teachers (Prom-PATE): a frozen source, reprogrammed by a trained border and a label mapping.
 
 Li et al. (2023), section 3.2. An image x of the target task is shrunk, padded to the source's canvas and framed by a
-trained pattern ω1; what the frozen source f makes of it is mapped to the target's classes by ω2:
+trained pattern ω1; ω2 maps the outputs of the frozen source f to the target's classes:
 
     x̂ = M ⊙ ω1 + (1 - M) ⊙ pad(resize(x))                    (1)
     y = softmax(mapping(ω2; f(x̂)))                            (2)
 
-The mask M is one outside the shrunken image. Without it (`mask` false, the paper's Table 9) the pattern lies over the
-whole canvas: x̂ = ω1 + pad(resize(x)). Only ω = (ω1, ω2) is trained, by Adam, and makes up a teacher.
+The mask M is one outside the shrunken image. Without it (`mask` false, the paper's Table 9) the pattern covers the
+whole canvas: x̂ = ω1 + pad(resize(x)). A teacher consists of ω = (ω1, ω2), trained by Adam.
 
-Many teachers at once: the source is the same for all and frozen, so one forward and one backward pass over a batch that
-mixes the records of many teachers serves all of them, each record in the frame of its own teacher. The loss is the sum
-of the teachers' own mean losses, so a teacher's gradient is the one it would have alone. Under `current` statistics
-batch normalisation is taken teacher by teacher (`terrine.models.statistics`).
+The frozen source is shared, so one forward and one backward pass over a batch serves many teachers, each record in the
+frame of its own teacher. The loss is the sum of the teachers' mean losses, so a teacher's gradient equals the one in a
+separate pass. Under `current` statistics batch normalisation is computed per teacher (`terrine.models.statistics`).
 
-Every teacher that is asked for has its places in every pass of its part, as many as a batch may be large, whether it
-has records to fill them, has fewer than the others or has none at all: what is left over is padding, weighs nothing and
-is masked. So the shapes of all passes follow from the settings and the teachers' numbers, and neither what another
-teacher's records hold nor how many they are moves a bit of a teacher. How often a part is passed follows from its
-largest teacher; a teacher sits out the passes it has no batch for.
+Each teacher passed to `train` has a fixed number of places in every pass of its group, even if it has fewer records
+than places or none; unused places are masked padding with weight zero. So settings and teacher numbers determine the
+shapes of all passes, and neither contents nor number of another teacher's records change a bit of a teacher. The
+largest teacher determines the number of passes; a teacher skips the passes for which it has no batch.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
@@ -38,7 +35,7 @@ from terrine.errors import ArtefactError, SettingError
 from terrine.geometry import in_words
 from terrine.queries import Queries
 from terrine.settings import Field, Settings, Unit
-from terrine.teachers.base import TeacherContext, Teachers, start_seed
+from terrine.teachers.base import TeacherContext, TeacherKind, Teachers, start_seed
 from terrine.teachers.records import Arrays, Records, teacher_rows, vote_type
 
 if TYPE_CHECKING:
@@ -46,13 +43,14 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from terrine.models.backbone import Backbone
+    from terrine.teachers.base import Device, TrainedStates
 
 INNER_SHARE = 192 / 224
-"""Side of the shrunken image, in sides of the canvas, that the paper found best (Table 11)."""
+"""Side of the shrunken image relative to the canvas, the best of the paper's Table 11."""
 
 
 class Prompt(Settings):
-    """How a prompt is shaped and trained; the defaults are those of Li et al. 2023."""
+    """Shape and training of a prompt; the defaults are those of Li et al. 2023."""
 
     inner: Annotated[int | None, Unit("pixels")] = Field(None, ge=1)
     """Side of the shrunken image on the source's canvas. null: 192/224 of the canvas, the best in Table 11."""
@@ -76,11 +74,11 @@ class Prompt(Settings):
     statistics take a whole query batch."""
 
     @model_validator(mode="after")
-    def _a_step_fits_into_a_pass(self) -> Prompt:
+    def _check_pass_size(self) -> Prompt:
         if self.together < self.batch:
             raise ValueError(
-                f"together={self.together} is less than the records of one teacher in a step, "
-                f"teachers.prompt.batch={self.batch}. Raise it, or lower the batch"
+                f"together={self.together} is less than teachers.prompt.batch={self.batch}, the records of one "
+                "teacher in a step. Raise it, or lower the batch"
             )
         return self
 
@@ -89,16 +87,13 @@ class PromptTeachers(Teachers):
     """Prom-PATE: visual prompts on one frozen source (Li et al. 2023, section 3.2)."""
 
     shares_passes: ClassVar[bool] = True
+    inputs: ClassVar[Literal["features", "images"]] = "images"
 
     kind: Literal["prompt"] = "prompt"
     prompt: Prompt = Prompt()
 
-    @property
-    def inputs(self) -> Literal["features", "images"]:
-        return "images"
-
     def check(self, run: Any) -> None:
-        """Raise ValueError for an image that leaves no frame on a canvas whose side is known."""
+        """Raise ValueError for images that are not square, or leave no border on a canvas of known side."""
         super().check(run)
         if not isinstance(run.data.size, int):
             raise ValueError(
@@ -115,28 +110,33 @@ class PromptTeachers(Teachers):
         return PromptKind(self, context.backbone(), context.classes)
 
 
-class PromptKind:
-    """The kind `prompt`, see `terrine.teachers.base`. A state is the border and the mapping:
+class PromptKind(TeacherKind):
+    """The kind `prompt`. A state contains the border and the mapping:
 
-    border           float32 [C, pixels], the pattern where it is trained: outside the shrunken image, or everywhere
-    outputs          int64 [classes], of `random`: the source's output that stands for each class
-    weight, bias     [classes, outputs or hidden] and [classes], of fc1 and fc2
-    hidden_weight, hidden_bias      [hidden, outputs] and [hidden], of fc2
+    border           float32 [C, pixels], the trained pattern: outside the shrunken image, or everywhere
+    outputs          int64 [classes], for `random`: the source's output for each class
+    weight, bias     [classes, outputs or hidden] and [classes], for fc1 and fc2
+    hidden_weight, hidden_bias      [hidden, outputs] and [hidden], for fc2
 
-    backbone: the frozen source; its canvas is the side its network works at. Raises SettingError for a backbone that
-    takes no images, an inner side that leaves no border, or fewer outputs than classes under `random`.
+    `backbone` is the frozen source, whose input side is the canvas.
+
+    Attributes:
+        places: A teacher's places in a pass: at least three, since three records in batches of two are one batch.
+
+    Raises:
+        SettingError: a backbone that takes no images, an inner side without a border, or fewer outputs than classes
+            with `random`.
     """
-
-    stacked = True
-    block = 64
 
     def __init__(self, settings: PromptTeachers, backbone: Backbone, classes: int) -> None:
         import torch
 
+        from terrine.models.statistics import min_batch_size
+
         if backbone.describe()["kind"] == "columns":
-            raise SettingError("teachers.kind=prompt frames images, and a table has none. Use linear or estimator.")
-        # A frozen copy: the backbone is shared with others, who may train it. Channels last makes convolutions a fifth
-        # faster, forth and back.
+            raise SettingError("teachers.kind=prompt needs images, and a table has none. Use linear or estimator.")
+        # A frozen copy, since other code may train the shared backbone. Channels last makes convolutions a fifth faster
+        # in both passes.
         self.backbone = copy.deepcopy(backbone).requires_grad_(False)
         self.backbone.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.settings, self.prompt, self.classes = settings, settings.prompt, classes
@@ -161,21 +161,11 @@ class PromptKind:
             first = (self.canvas - self.inner) // 2
             frame[first : first + self.inner, first : first + self.inner] = False
         self.positions = frame.flatten().nonzero().flatten()
-
-    @property
-    def least(self) -> int:
-        """See `TeacherKind`."""
-        from terrine.models.statistics import fewest
-
-        return fewest(self.settings.statistics)
-
-    @property
-    def places(self) -> int:
-        """A teacher's places in a pass: `parts` makes one batch of three records where batches are of two."""
-        return max(self.prompt.batch, 3)
+        self.min_records = min_batch_size(settings.statistics)
+        self.places = max(self.prompt.batch, 3)
 
     def initial(self, seed: int, teacher: int) -> dict[str, Tensor]:
-        """Return a teacher's ω before training: no pattern, and a mapping from (seed, teacher) as settings say."""
+        """Return a teacher's initial ω: a zero pattern, and a mapping drawn from (seed, teacher)."""
         import torch
 
         from terrine.heads import initial_head
@@ -207,13 +197,12 @@ class PromptKind:
         after = self.canvas - self.inner - before
         return F.pad(small, (before, after, before, after))
 
-    def framed(self, placed: Tensor, border: Tensor) -> Tensor:
-        """Return x̂ [B, C, canvas, canvas] of placed images and the borders [B, C, pixels] or [1, C, pixels]."""
-        # Outside the shrunken image the padding is zero, so the sum is equation (1), and with no mask it is Table 9's.
-        return placed + self._pattern(border)
+    def pattern(self, border: Tensor) -> Tensor:
+        """Return borders [T, C, pixels] on the canvas, [T, C, canvas, canvas], with zeros elsewhere.
 
-    def _pattern(self, border: Tensor) -> Tensor:
-        """Return borders [T, C, pixels] on the canvas, [T, C, canvas, canvas], with zeros elsewhere."""
+        Added to the result of `place` it gives x̂: padding is zero, so the sum is equation (1), or Table 9's without a
+        mask.
+        """
         pattern = border.new_zeros((len(border), border.shape[1], self.canvas * self.canvas))
         pattern = pattern.index_copy(2, self.positions.to(border.device), border)
         return pattern.unflatten(2, (self.canvas, self.canvas))
@@ -235,16 +224,14 @@ class PromptKind:
             outputs = F.relu(apply(outputs, omega["hidden_weight"], omega["hidden_bias"]))
         return apply(outputs, omega["weight"], omega["bias"])
 
-    def train(
-        self, records: Records, teachers: Sequence[int], *, seed: int, device: torch.device | str = "cpu"
-    ) -> Iterator[tuple[int, Arrays]]:
+    def train(self, records: Records, teachers: Sequence[int], *, seed: int, device: Device = "cpu") -> TrainedStates:
         """Yield (number, state) of each teacher that has enough records."""
         import torch
 
         device = torch.device(device)
-        records.of("images")
-        enough = records.enough(teachers, self.least)
-        rows = dict(zip(enough, teacher_rows(records.assignment, enough), strict=True))
+        records.checked_inputs("images")
+        trainable = records.trainable(teachers, self.min_records)
+        rows = dict(zip(trainable, teacher_rows(records.assignment, trainable), strict=True))
         self.backbone.to(device)
         size = max(1, self.prompt.together // self.places)
         parts = [list(teachers[first : first + size]) for first in range(0, len(teachers), size)]
@@ -256,7 +243,7 @@ class PromptKind:
     def _train_together(
         self, records: Records, part: list[int], rows: dict[int, np.ndarray], seed: int, device: torch.device
     ) -> list[tuple[int, Arrays]]:
-        """Train those of a part that have records, in `rows`, in shared passes in which all of it have places."""
+        """Train those teachers of a part that are in `rows`, in shared passes with places for the whole part."""
         import torch
 
         from terrine.teachers.network_training import epoch_batches
@@ -300,13 +287,17 @@ class PromptKind:
         targets: Tensor,
         counts: Sequence[int],
     ) -> list[Tensor]:
-        """Return the gradient of every teacher's mean cross-entropy over its own records, stacked as ω is.
+        """Return the gradient of every teacher's mean cross-entropy over its own records, stacked like ω.
 
-        placed: [teachers * places, C, canvas, canvas]; targets: [teachers, places]; of a teacher's places the first
-        `counts` are records. Where a teacher has none, its row is zero.
+        Args:
+            placed: [teachers * places, C, canvas, canvas].
+            targets: [teachers, places].
+            counts: Number of records of each teacher, which occupy its first places; with none, its row is zero.
         """
         import torch
         import torch.nn.functional as F
+
+        from terrine.models.statistics import batch_statistics, grouped_statistics
 
         teachers, places = targets.shape
         own = torch.tensor(list(counts), device=placed.device)[:, None]
@@ -314,9 +305,11 @@ class PromptKind:
         weights = present.to(placed.dtype) / own.clamp_min(1)
         leaves = {name: value.detach().requires_grad_() for name, value in trained.items()}
         stacked = omega | leaves
-        with torch.enable_grad(), self._statistics(counts, places):
-            framed = placed.unflatten(0, (teachers, places)) + self._pattern(stacked["border"])[:, None]
-            # Not multiplied by zero: a network may have no derivative at what padding holds.
+        original = self.settings.statistics == "original"
+        statistics = batch_statistics(self.backbone, "original") if original else grouped_statistics(counts, places)
+        with torch.enable_grad(), statistics:
+            framed = placed.unflatten(0, (teachers, places)) + self.pattern(stacked["border"])[:, None]
+            # Not multiplied by zero, since a network may have no derivative there.
             framed = torch.where(present[:, :, None, None, None], framed, 0)
             outputs = self.backbone.network(framed.flatten(0, 1)).unflatten(0, (teachers, places))
             scores = self.scores(torch.where(present[:, :, None], outputs, 0), stacked)
@@ -324,15 +317,8 @@ class PromptKind:
             loss = (losses.view(teachers, places) * weights).sum()
         return list(torch.autograd.grad(loss, list(leaves.values())))
 
-    def _statistics(self, counts: Sequence[int], places: int) -> AbstractContextManager[Any]:
-        from terrine.models.statistics import batch_statistics, grouped_statistics
-
-        if self.settings.statistics == "original":
-            return batch_statistics(self.backbone, "original")
-        return grouped_statistics(counts, places)
-
-    def vote(self, states: Iterable[Arrays], queries: Queries, *, device: torch.device | str = "cpu") -> np.ndarray:
-        """Return votes [queries, teachers]: under `current` statistics each teacher and each batch by itself."""
+    def vote(self, states: Iterable[Arrays], queries: Queries, *, device: Device = "cpu") -> np.ndarray:
+        """Return votes [queries, teachers]; under `current` statistics, teachers and batches are separate."""
         import torch
 
         from terrine.models.statistics import batch_statistics
@@ -348,7 +334,7 @@ class PromptKind:
             with torch.no_grad(), statistics, fixed_kernels(device):
                 for teacher, state in enumerate(stacked):
                     omega = {name: torch.from_numpy(value)[None].to(device) for name, value in state.items()}
-                    outputs = self.backbone.network(self.framed(placed, omega["border"]))
+                    outputs = self.backbone.network(placed + self.pattern(omega["border"]))
                     votes[batch, teacher] = self.scores(outputs[None], omega)[0].argmax(dim=1).cpu().numpy()
 
         parts = list(queries.batches)
@@ -364,7 +350,7 @@ class PromptKind:
         found = {name: value.shape for name, value in state.items()}
         if found != expected:
             raise ArtefactError(
-                f"Prompt teacher {number} holds arrays {found} where {expected} are wanted. The teachers were trained "
+                f"Prompt teacher {number} has arrays {found} instead of {expected}. The teachers were trained "
                 "with other settings or another backbone: run the stage 'teach' again."
             )
         return {name: np.array(value) for name, value in state.items()}

@@ -1,19 +1,18 @@
-"""Private records and their features; no batch mixes the records of two teachers, which the guarantee rests on.
+"""Private records and their features, computed so that no batch mixes the records of two teachers.
 
 With current statistics a feature depends on all images of its batch (`terrine.models.statistics`). If records of two
-teachers shared a batch, one record would touch both and could move all votes, and the charge for one vote would be far
-too small. So the features of records are computed in one place, teacher by teacher, and carry the digest of their
-partition:
+teachers shared a batch, one record would affect both and could move all votes, but only one vote would be charged.
+Features of records are therefore computed only here, teacher by teacher, and carry the digest of their partition:
 
     features = private_features(backbone, images, assignment, "current", most=500)
-    heads = train_heads(features, labels, assignment, teachers, classes, seed=0)     # refused under another partition
+    heads = train_heads(features, labels, assignment, teachers, classes, seed=0)     # refused for another partition
 
 Guarantee: a record's features are a function of the records of its own part, the backbone, `statistics`, `most` and,
-with `shuffle`, that seed and the teacher's number. Records of other parts do not enter them, not even as a number: the
+with `shuffle`, that seed and the teacher's number. Records of other parts do not enter them, nor does their number: the
 shape of every pass is that of one teacher's batch.
 
 Features that mix no records by construction (a table's columns, or features computed image by image) are declared with
-`PrivateFeatures.of_rows`: its caller asserts that row i is a function of record i alone.
+`PrivateFeatures.of_rows`: the caller asserts that row i is a function of record i only.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Literal, cast
 
 import numpy as np
 
@@ -44,21 +43,23 @@ Arrays = dict[str, np.ndarray]
 
 @dataclass(frozen=True)
 class PrivateFeatures:
-    """Features of records that belong to a partition. To be made by `private_features` or `of_rows`, not by hand.
+    """Features of records under a partition, made by `private_features` or `of_rows`.
 
-    rows       float32 [records, features], an array or a memory map
-    partition  digest of the assignment they were computed under; None: row by row, so they go with any
-    least      records that a part needs to have features: two where statistics are the batch's, or partly.
-               The rows of a smaller part are zeros, and its teacher is not trained
+    Attributes:
+        rows: float32 [records, features], an array or a memory map.
+        partition: Digest of the assignment under which they were computed; None if they are valid under any, because
+            each row depends on one record.
+        min_records: Records that a part needs to have features: two if batches use their own statistics. The rows of a
+            smaller part are zeros, and its teacher is not trained.
     """
 
     rows: np.ndarray
     partition: str | None
-    least: int = 1
+    min_records: int = 1
 
     @classmethod
     def of_rows(cls, rows: np.ndarray) -> PrivateFeatures:
-        """Return features of which the caller asserts that row i is a function of record i alone."""
+        """Return features of which the caller asserts that row i is a function of record i only."""
         return cls(rows, None)
 
     def __len__(self) -> int:
@@ -68,18 +69,14 @@ class PrivateFeatures:
         """Raise InputError unless these features may be used by teachers of `assignment`, int64 [records]."""
         if self.partition is not None and self.partition != assignment_digest(assignment):
             raise InputError(
-                "These features were computed for another partition of the records: their batches mix records that "
-                "are different teachers' by now, and one record would touch several teachers. Compute them with "
+                "These features were computed for another partition: their batches mix records of teachers that are "
+                "now different, so one record would affect several teachers. Compute them with "
                 "terrine.teachers.records.private_features under the assignment that teachers train under."
             )
 
-    def about(self) -> dict[str, Any]:
-        """Return what must be kept beside the rows, as JSON values: `PrivateFeatures(rows, **about)`."""
-        return {"partition": self.partition, "least": self.least}
-
 
 def assignment_digest(assignment: np.ndarray) -> str:
-    """Return a digest of an assignment's content, whatever its integer type. Private, as the assignment is."""
+    """Return a digest of an assignment, independent of its integer type; private like the assignment."""
     values = np.ascontiguousarray(assignment, dtype="<i8")
     return hashlib.sha256(str(values.shape).encode() + values.tobytes()).hexdigest()
 
@@ -95,14 +92,20 @@ def private_features(
     shuffle: int | None = None,
     progress: Callable[[float, str], None] | None = None,
 ) -> PrivateFeatures:
-    """Return the features of uint8 images [records, C, H, W], every teacher's part by itself.
+    """Compute the features of images separately for each teacher's part.
 
-    assignment: int64 [records], the teacher of each record. most: records in a batch, at least 2; a part is cut into
-    near-equal batches. shuffle: a seed, by which a teacher's records are shuffled before they are cut, for files that
-    are sorted by class; None keeps their order. progress: called with (fraction done, a line about it).
+    A part with fewer records than `statistics` need has no features; this is no error.
 
-    A part with fewer records than `statistics` need has no features, and that is no error. Raises InputError when
-    images and assignment do not fit together.
+    Args:
+        images: uint8 [records, C, H, W].
+        assignment: int64 [records], the teacher of each record.
+        most: Maximum number of records in a batch, at least 2; a part is cut into near-equal batches.
+        shuffle: Seed for shuffling a teacher's records before they are cut, for files sorted by class; None keeps
+            their order.
+        progress: Called with (fraction done, description).
+
+    Raises:
+        InputError: images and assignment differ in length.
     """
     if assignment.shape != (len(images),):
         raise InputError(
@@ -110,9 +113,9 @@ def private_features(
             "per image."
         )
     from terrine.models.backbone import features_in_batches
-    from terrine.models.statistics import fewest
+    from terrine.models.statistics import min_batch_size
 
-    least = fewest(statistics)
+    least = min_batch_size(statistics)
     rows = np.zeros((len(images), backbone.feature_dim), np.float32)
     batches = record_batches(assignment, most, least=least, shuffle=shuffle)
     with fixed_kernels(device):
@@ -123,15 +126,15 @@ def private_features(
 def record_batches(
     assignment: np.ndarray, most: int, *, least: int = 1, shuffle: int | None = None
 ) -> list[np.ndarray]:
-    """Return batches of record numbers, each within one teacher's part; parts below `least` records are left out.
+    """Return batches of record numbers, each within one teacher's part, without parts below `least` records.
 
-    A part is cut into near-equal batches of at most `most` records, and of at least two where it has two: three
-    records with a `most` of two are one batch of three.
+    A part is cut into near-equal batches of at most `most` records, and of at least two if it has two: three records
+    with a `most` of two make one batch of three.
     """
     if most < 2:
         raise InputError(f"most is {most}: a batch of one record has no statistics. Use 2 or more.")
     batches: list[np.ndarray] = []
-    for teacher, part in _parts(assignment):
+    for teacher, part in _records_by_teacher(assignment):
         if len(part) < least:
             continue
         if shuffle is not None:
@@ -140,8 +143,8 @@ def record_batches(
     return batches
 
 
-def _parts(assignment: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
-    """Yield the number and the record numbers, ascending, of each teacher that has records."""
+def _records_by_teacher(assignment: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
+    """Yield (number, ascending record numbers) of each teacher that has records."""
     order = np.argsort(assignment, kind="stable")
     teachers, starts = np.unique(assignment[order], return_index=True)
     yield from zip(teachers.tolist(), np.split(order, starts[1:]), strict=False)
@@ -149,15 +152,17 @@ def _parts(assignment: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
 
 @dataclass(frozen=True)
 class Records:
-    """What teachers learn from.
+    """Training data of teachers.
 
-    inputs      features, or uint8 images [records, C, H, W], as the kind wants; a memory map will do. Features of a
-                backbone are `PrivateFeatures` of this very assignment. A plain float32 array [records, features] is
-                taken as `PrivateFeatures.of_rows`: whoever passes one says that no row depends on another record
-    labels      int64 [records], 0 .. classes - 1; of several findings int64 [records, classes], 0 or 1
-    assignment  int64 [records], the teacher of each record
+    Attributes:
+        inputs: Features, or uint8 images [records, C, H, W]; arrays or memory maps. A backbone's features are
+            `PrivateFeatures` of this assignment. A plain float32 array [records, features] is treated as
+            `PrivateFeatures.of_rows`: the caller asserts that no row depends on another record.
+        labels: int64 [records], 0 .. classes - 1; for several findings int64 [records, classes], 0 or 1.
+        assignment: int64 [records], the teacher of each record.
 
-    Raises InputError when arrays do not fit together, or features were computed for another assignment.
+    Raises:
+        InputError: arrays that do not fit together, or features computed for another assignment.
     """
 
     inputs: np.ndarray | PrivateFeatures
@@ -180,30 +185,30 @@ class Records:
 
     @property
     def values(self) -> np.ndarray:
-        """What is learned from, as an array."""
+        """The inputs as an array."""
         return self.inputs.rows if isinstance(self.inputs, PrivateFeatures) else self.inputs
 
-    def enough(self, teachers: Sequence[int] | np.ndarray, least: int) -> list[int]:
-        """Return those of `teachers` that have `least` records, and as many as their features need, in their order."""
+    def trainable(self, teachers: Sequence[int] | np.ndarray, least: int) -> list[int]:
+        """Return those of `teachers` that have `least` records, and as many as their features need, in order."""
         if isinstance(self.inputs, PrivateFeatures):
-            least = max(least, self.inputs.least)
+            least = max(least, self.inputs.min_records)
         counts = np.bincount(self.assignment, minlength=max(teachers, default=0) + 1)
         return [teacher for teacher in teachers if counts[teacher] >= least]
 
-    def of(self, wanted: Literal["features", "images"], *, by_teacher: bool = False) -> np.ndarray:
-        """Return the inputs as an array.
+    def checked_inputs(self, wanted: Literal["features", "images"], *, by_teacher: bool = False) -> np.ndarray:
+        """Return the inputs as an array after checking their kind.
 
         Args:
             wanted: `features`, float32 [records, features], or `images`, uint8 [records, C, H, W].
             by_teacher: Features must have been computed teacher by teacher (`private_features`).
 
         Raises:
-            InputError: the inputs are not what is wanted.
+            InputError: the inputs are of another kind.
         """
         if by_teacher and (not isinstance(self.inputs, PrivateFeatures) or self.inputs.partition is None):
             raise InputError(
-                "These features of a backbone were not computed teacher by teacher: a batch may hold records of "
-                "several teachers, and then one record touches all of them. Compute them with "
+                "These features of a backbone were not computed teacher by teacher: a batch may contain records of "
+                "several teachers, so one record would affect all of them. Compute them with "
                 "terrine.teachers.records.private_features under the assignment that teachers train under."
             )
         values = self.values
@@ -234,24 +239,26 @@ def vote_type(classes: int) -> np.dtype:
 
 
 def count_teachers_missing_class(labels: np.ndarray, assignment: np.ndarray, teachers: int, classes: int) -> int:
-    """Return how many teachers never saw a record of some class: allowed, and a private figure.
+    """Return the number of teachers that have no record of some class: allowed, and a private figure.
 
-    labels int64 [records] in 0 .. classes - 1, assignment int64 [records] in 0 .. teachers - 1.
+    Args:
+        labels: int64 [records], 0 .. classes - 1.
+        assignment: int64 [records], 0 .. teachers - 1.
     """
     counts = np.bincount(assignment * classes + labels, minlength=teachers * classes)
     return int((counts.reshape(teachers, classes) == 0).any(axis=1).sum())
 
 
 class AugmentedCopies:
-    """uint8 images [records · (1 + copies), C, H, W]: all images, then the first copy of each, then the second ...
+    """uint8 images [records · (1 + copies), C, H, W]: all images, then the first copy of each, then the second, ...
 
-    A majority of teachers who each saw forty digits errs where forty digits mislead. Copies add what a teacher can know
-    beyond its records: a digit that is turned or shifted a little is the same digit. A copy is drawn when it is
-    indexed: an index array gives an array, like an array in memory.
+    Deformed copies give a teacher of few records knowledge that does not depend on records: a digit turned or shifted a
+    little is the same digit. A copy is computed when it is indexed: an index array gives an array, like an array in
+    memory.
 
-    Guarantee: how a record's copies are deformed depends on the seed, its teacher's number, the size of its own part
-    and its place there, and on no other teacher's records, not even their number. Copies are their teacher's records in
-    every later step, so one unit still moves one teacher.
+    Guarantee: the deformations of a record's copies depend on the seed, its teacher's number, the size of its own part
+    and its position there. Records of other teachers, and their number, have no influence. Copies belong to their
+    record's teacher in every later step, so one unit still moves one teacher.
     """
 
     def __init__(
@@ -261,7 +268,7 @@ class AugmentedCopies:
 
         self._images, self._deformations = images, deformations
         self._amounts = torch.zeros(copies, len(images), 5)
-        for teacher, part in _parts(assignment):
+        for teacher, part in _records_by_teacher(assignment):
             generator = torch_generator(seed, "deformed copies", teacher)
             drawn = draw_amounts(len(part) * copies, generator).view(len(part), copies, 5)
             self._amounts[:, torch.from_numpy(part)] = drawn.transpose(0, 1)

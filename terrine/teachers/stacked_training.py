@@ -1,6 +1,6 @@
 """Training of many small models at once: linear heads with equally many records, and Adam on stacked problems.
 
-Every batched product treats its matrices one by one, so a head is the same to the last bit whatever is stacked with it.
+Batched products treat their matrices separately, so a head is the same to the last bit in every stack.
 """
 
 from __future__ import annotations
@@ -28,15 +28,18 @@ _BETA1, _BETA2, _EPSILON = 0.9, 0.999, 1e-8  # Adam's own, as everywhere
 def by_ridge(inputs: Tensor, targets: Tensor, classes: int, settings: LinearTeachers) -> tuple[Tensor, Tensor]:
     """Return weight [T, C, D] and bias [T, C] that minimise ‖Y − X Wᵀ − b‖² + ridge · s · ‖W‖², one-hot Y, free b.
 
-    Of b, 1 − `prior` of the classes' frequencies are taken away. A query's scores then add up to `prior`, and a class
-    that a teacher has no record of has score 0, so it never votes for one; with records of one class alone, and `prior`
-    below 1, its vote goes to a class by lot.
+    A share 1 − `prior` of the class frequencies is subtracted from b. A query's scores then sum to `prior`, and a class
+    without records has score 0, so the teacher never votes for it. If all records have one class and `prior` is below
+    1, the teacher votes for a pseudorandom class. With deformed copies the penalty grows with n, so that identical
+    copies change nothing.
 
-    With deformed copies among the records the penalty grows with n: copies that are all alike change nothing.
+    Here s is the mean squared norm of a centred record. With fewer records than features the n x n dual is solved,
+    (X Xᵀ + ridge s) A = Y, Wᵀ = Xᵀ A, otherwise the D x D primal.
 
-    inputs: [T, n, D]; targets: [T, n], or [T, n, C] of findings, whose b makes the score of a mean record 0; s is the
-    mean squared norm of a centred record. Solved in the n x n dual when there are fewer records than features,
-    (X Xᵀ + ridge s) A = Y, Wᵀ = Xᵀ A, and in the D x D primal otherwise.
+    Args:
+        inputs: [T, n, D].
+        targets: [T, n], or for findings [T, n, C], whose b makes the score of a mean record 0.
+        classes: C.
     """
     records, features = inputs.shape[1:]
     mean = inputs.mean(1, keepdim=True)
@@ -47,14 +50,14 @@ def by_ridge(inputs: Tensor, targets: Tensor, classes: int, settings: LinearTeac
     one_hot -= frequency
     dual = records < features
     gram = torch.bmm(centred, centred.mT) if dual else torch.bmm(centred.mT, centred)
-    # The factor is computed in double precision where there is one: a small penalty leaves the system ill-conditioned.
+    # Double precision if available, since a small penalty leaves the system ill-conditioned.
     gram = gram.to(torch.float32 if inputs.device.type == "mps" else torch.float64)
     diagonal = gram.diagonal(dim1=1, dim2=2)
-    # A teacher whose records are all alike has scale 0, and nothing to learn beside the labels' frequencies.
+    # A teacher with identical records has scale 0 and learns only the label frequencies.
     scale = diagonal.sum(1, keepdim=True) / records
     diagonal += settings.ridge * (1 + settings.copies) * torch.where(scale > 0, scale, 1.0)
     factor, failed = torch.linalg.cholesky_ex(gram)
-    # Records beyond what floating point can square have no head, and their teacher none but for its labels.
+    # If squares of records overflow, the head is zero and only the label frequencies remain.
     failed = (failed > 0) | ~torch.isfinite(factor).flatten(1).all(1)
     right = one_hot if dual else torch.bmm(centred.mT, one_hot)
     solution = torch.cholesky_solve(right.to(gram.dtype), factor).to(inputs.dtype)
@@ -66,25 +69,18 @@ def by_ridge(inputs: Tensor, targets: Tensor, classes: int, settings: LinearTeac
     bias = (settings.prior * frequency + bias)[:, 0]
     if settings.prior < 1:
         for teacher in (targets == targets[:, :1]).all(1).nonzero().flatten().tolist():
-            bias[teacher] = _by_lot(inputs[teacher], classes)
+            # The teacher's own class would tell nothing about a query, and many such teachers would bias all answers
+            # towards the most common class. So its vote is pseudorandom, and a function of its own records only:
+            # teacher numbers repeat among parties.
+            drawn = torch.tensor(crc32(inputs[teacher].cpu().numpy().data) % classes)
+            bias[teacher] = F.one_hot(drawn, classes).to(bias)
     return weight, bias
-
-
-def _by_lot(records: Tensor, classes: int) -> Tensor:
-    """Return the bias of a teacher that has records of one class alone, and so no weights: one class has its vote.
-
-    Which class that is says nothing of a query. Were it the teacher's own, all such votes would lean to the class that
-    most parties have, and an ensemble of many would call everything by it. So it is drawn, from the teacher's own
-    records and nothing else: numbers of teachers are alike at several parties, and one record still moves one teacher.
-    """
-    drawn = crc32(records.cpu().numpy().data) % classes
-    return F.one_hot(torch.tensor(drawn), classes).to(records)
 
 
 def by_adam(
     inputs: Tensor, targets: Tensor, classes: int, settings: LinearTeachers, seed: int, teachers: Sequence[int]
 ) -> tuple[Tensor, Tensor]:
-    """Return weight [T, C, D] and bias [T, C] after Adam on each teacher's own shuffled batches."""
+    """Return weight [T, C, D] and bias [T, C] after Adam on each teacher's own shuffled batches; see `by_ridge`."""
     _, records, features = inputs.shape
     device = inputs.device
     seeds = [start_seed(seed, teacher, settings.initialisation) for teacher in teachers]
@@ -110,7 +106,10 @@ def by_adam(
             own_inputs = inputs if index is None else _take(inputs, index)
             own_targets = one_hot if index is None else _take(one_hot, index)
             logits = torch.bmm(own_inputs, weight.mT) + bias[:, None]
-            likely = _logistic(logits) if several else torch.softmax(logits, dim=2)
+            if several:  # not torch.sigmoid, whose last bit may depend on an element's position (`_adam_step`)
+                likely = torch.softmax(torch.stack([logits, torch.zeros_like(logits)], dim=-1), dim=-1)[..., 0]
+            else:
+                likely = torch.softmax(logits, dim=2)
             error = (likely - own_targets) / own_inputs.shape[1]
             gradient = torch.bmm(error.mT, own_inputs)
             if settings.weight_decay:
@@ -123,11 +122,6 @@ def by_adam(
     return weight, bias
 
 
-def _logistic(scores: Tensor) -> Tensor:
-    """Return 1 / (1 + e^−score), of which no element's last bit hangs on its place among the others (`_adam_step`)."""
-    return torch.softmax(torch.stack([scores, torch.zeros_like(scores)], dim=-1), dim=-1)[..., 0]
-
-
 def _take(values: Tensor, index: Tensor) -> Tensor:
     """Return values [T, n, K] at each teacher's own rows [T, b]: [T, b, K]."""
     offset = torch.arange(len(values), device=values.device)[:, None] * values.shape[1]
@@ -137,8 +131,8 @@ def _take(values: Tensor, index: Tensor) -> Tensor:
 def _adam_step(state: tuple[Tensor, Tensor, Tensor], gradient: Tensor, learning_rate: float, step: int) -> None:
     """Move a parameter by Adam, in place (Kingma and Ba 2015, algorithm 1).
 
-    Every operation rounds once. Fused multiply-adds would round differently in the vectorised body of an array and in
-    its tail, and a teacher's place in its part would show in its last bit.
+    Every operation rounds once. Fused multiply-adds round differently in an array's vectorised body and in its tail, so
+    a teacher's last bit would depend on its position in the stack.
     """
     value, first, second = state
     first.mul_(_BETA1).add_(gradient * (1 - _BETA1))
@@ -150,7 +144,7 @@ def _adam_step(state: tuple[Tensor, Tensor, Tensor], gradient: Tensor, learning_
 class StackedAdam:
     """Kingma and Ba's Adam, in place, on tensors [problems, ...]; each problem counts its own steps.
 
-    A problem is moved as `torch.optim.Adam` would move it alone: one that sits out a step keeps its moments.
+    Each problem moves as with its own `torch.optim.Adam`: if it skips a step, its moments stay the same.
     """
 
     def __init__(self, values: list[Tensor]) -> None:
@@ -161,7 +155,7 @@ class StackedAdam:
 
     @torch.no_grad()
     def step(self, gradients: Sequence[Tensor], active: Sequence[int], rate: float) -> None:
-        """Move the problems `active` by their gradients, stacked as the values are; other rows are not looked at."""
+        """Move the problems `active` by their gradients, stacked like the values; other rows are ignored."""
         device = self.count.device
         rows = torch.tensor(list(active), device=device)
         everyone = len(rows) == len(self.count)

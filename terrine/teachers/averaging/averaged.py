@@ -1,27 +1,25 @@
-"""The kind `averaged`: teachers that learn in rounds, with averages between them (TTAC, docs/components.md).
+"""The kind `averaged`: teachers that train in rounds with averages between them (TTAC, docs/components.md).
 
-What is left to do when the averages are known:
+Given the averages, the following remains:
 
-averaging: none     each teacher alone, all R rounds: conventional training.
-averaging: blocks   each group of g parties alone, all R rounds; the group's average is what votes. To the rest of the
-                    pipeline the group is the teacher: a record touches one group and moves one vote.
-averaging: global   the last round alone, from the average of the R - 1 rounds before and the teachers' own control
-                    variates, which another step has made. If that average was released with noise, a teacher is a
-                    function of its own records and of what was released: the kind's guarantee holds given the
-                    release, and the two compose. If it was not, a teacher is a function of every record.
+averaging: none     each teacher separately, all R rounds: conventional training.
+averaging: blocks   each group of g parties separately, all R rounds; the group's average votes. For the rest of the
+                    pipeline the group is the teacher: a record affects one group and moves one vote.
+averaging: global   the last round, from the average of the R - 1 rounds before and the teachers' own control variates,
+                    which another stage has computed. If that average was released with noise, a teacher is a function
+                    of its own records and of releases: the kind's guarantee holds given the release, and the two
+                    compose. Otherwise a teacher is a function of every record.
 
-A party with too few records stands still in every round (`terrine.teachers.averaging.ttac`). So with `none` it is not
-trained, and votes by the rule that all such teachers vote by; with `global` it votes with the average it stands at,
-which was released; and a group votes with what its other parties make of it, or, where all stand still, with the public
-start.
-Each is a function of the party's or the group's own records, of what was released, and of public numbers, so one unit
-moves one voter, also when it makes a party stand still.
+A party with too few records does not move in any round (`terrine.teachers.averaging.ttac`). So with `none` it is not
+trained and casts fallback votes; with `global` it votes with the released average; and a group votes with the average
+of its other parties or, if none moves, with the public start. Each is a function of the party's or the group's own
+records, of releases, and of public numbers, so one unit moves one voter even if it makes a party stop moving.
 
-**A common centre** (`centre: shared`) stands in for batch statistics for parties whose data differ. Features must be
-centred before a linear teacher can vote on images of another kind (docs/components.md). A party with one class cannot
-centre them by its own mean, which would remove the class. So the mean of the parties' means is computed from all, with
-averaging `global` as a release of its own: every party's mean of features of unit length is itself of length 1 at most,
-which bounds it without a clipping norm. Queries are centred by the mean of their own batch, which is public.
+**A common centre** (`centre: shared`) replaces batch statistics for parties whose data differ. Features must be centred
+before a linear teacher can vote on images of another kind (docs/components.md). A party with one class cannot centre
+them by its own mean, which would remove the class. So the mean of the parties' means is computed, with averaging
+`global` as a separate release: a mean of features of unit length has norm 1 at most, so it needs no clipping norm.
+Queries are centred by the mean of their own batch, which is public.
 
     record:   x / ‖x‖ - centre, to unit length again
     query:    x / ‖x‖ - mean over its batch of x / ‖x‖, to unit length again
@@ -29,7 +27,7 @@ which bounds it without a clipping norm. Queries are centred by the mean of thei
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -41,20 +39,19 @@ from terrine.errors import InputError, SettingError
 from terrine.queries import Queries
 from terrine.settings import Field, Unit
 from terrine.teachers.averaging.ttac import Average, exact_means, local_round, server_step, unit_rows
-from terrine.teachers.base import FeatureTeachers, GradientTeachers, TeacherContext
+from terrine.teachers.base import FeatureTeachers, GradientTeachers, TeacherContext, TeacherKind
 from terrine.teachers.networks import Architecture, FinetuneTeachers, ScratchTeachers, Trainable, check_weights
 from terrine.teachers.records import Arrays, PrivateFeatures, Records, assignment_digest, teacher_rows
 
 if TYPE_CHECKING:
-    import torch
-
     from terrine.teachers.averaging.learners import Learner
+    from terrine.teachers.base import Device, TrainedStates
 
 
 class AveragedTeachers(FeatureTeachers, GradientTeachers):
     """TTAC, averaging and correction: Algorithm 1 of Dodwadmath and Stich 2022; in brackets its symbols.
 
-    learning_rate [η_f]: the local step. batch: records in a mini-batch, drawn in the order of permutations.
+    learning_rate is the local step η_f, batch the size of a mini-batch, cut from permutations of the records.
     """
 
     kind: Literal["averaged"] = "averaged"
@@ -91,11 +88,9 @@ class AveragedTeachers(FeatureTeachers, GradientTeachers):
     """S: maximum norm of a teacher's update with mode=private."""
     budget_share: float | None = Field(None, gt=0, lt=1)
     """mode=private: share of the run's budget for the averages, in units of μ²."""
-    control_release: Literal["derived", "released"] = "derived"
-    """mode=private: derive the control variate from the released average, or release it separately."""
 
     @model_validator(mode="after")
-    def _settings_go_together(self) -> AveragedTeachers:
+    def _check_combinations(self) -> AveragedTeachers:
         wanted = {
             "block": self.averaging == "blocks",
             "clip": self.releases_averages,
@@ -117,9 +112,9 @@ class AveragedTeachers(FeatureTeachers, GradientTeachers):
             raise ValueError("batch=1 is too small for teachers that are networks. Set teachers.batch to 2 or more")
         if self.centre == "shared" and (self.learner != "linear" or self.statistics != "original"):
             raise ValueError(
-                f"centre=shared does not go with learner={self.learner} and statistics={self.statistics}: it takes the "
-                "place of batch statistics for heads on features. Set teachers.learner=linear and statistics=original, "
-                "or teachers.centre=none"
+                f"centre=shared does not go with learner={self.learner} and statistics={self.statistics}: it replaces "
+                "batch statistics for heads on features. Set teachers.learner=linear and statistics=original, or "
+                "teachers.centre=none"
             )
         if self.averages and self.rounds < 2:
             raise ValueError(
@@ -129,26 +124,28 @@ class AveragedTeachers(FeatureTeachers, GradientTeachers):
         return self
 
     @property
-    def inputs(self) -> Literal["features", "images"]:
+    def inputs(self) -> Literal["features", "images"]:  # type: ignore[override]
         return "features" if self.learner == "linear" else "images"
 
     @property
-    def averages(self) -> bool:
+    def averages(self) -> bool:  # type: ignore[override]
         return self.averaging == "global"
 
     @property
-    def releases_averages(self) -> bool:
+    def releases_averages(self) -> bool:  # type: ignore[override]
         return self.averages and self.mode == "private"
 
     @property
-    def unprotected(self) -> bool:
+    def unprotected(self) -> bool:  # type: ignore[override]
         return self.averages and self.mode == "paper"
 
     @property
-    def party_restriction(self) -> str | None:
-        """See `Teachers`. Of a group's updates a sum without noise may be seen by its members alone, so that groups
-        over several institutions would need shares that each group opens by itself; and a group within one institution
-        is one teacher on the records of all its parts, trained the long way."""
+    def party_restriction(self) -> str | None:  # type: ignore[override]
+        """See `Teachers`.
+
+        Only a group's members may see the exact sum of its updates, so groups over several institutions would need
+        shares that each group opens. A group within one institution equals one teacher on the records of all its parts.
+        """
         if self.averaging == "blocks":
             return (
                 "teachers.averaging=blocks is not for institutions: members of a group see one another's updates, and "
@@ -170,7 +167,7 @@ class AveragedTeachers(FeatureTeachers, GradientTeachers):
         return self.learning_rate * self.step_decay**number
 
     def check(self, run: Any) -> None:
-        """Raise ValueError where the data, the backbone or the budget do not allow such averages."""
+        """Raise ValueError if the data, the backbone or the budget do not allow such averages."""
         super().check(run)
         if self.unprotected and not (run.data.public_benchmark and run.ledger.epsilon is None):
             raise ValueError(
@@ -180,9 +177,9 @@ class AveragedTeachers(FeatureTeachers, GradientTeachers):
         if self.averaging != "none" and run.aggregation.where == "parties":
             raise ValueError(
                 self.party_restriction
-                or f"teachers.averaging={self.averaging} does not go with aggregation.where=parties, a trial whose "
-                "parties are dealt the votes of teachers that have learned: these learn in the session itself. Use "
-                "`terrine party propose`, with data of its own at every party"
+                or f"teachers.averaging={self.averaging} does not go with aggregation.where=parties, which splits the "
+                "votes of trained teachers among simulated parties: these teachers train in the session. Use "
+                "`terrine party propose` with data at every party"
             )
         if self.block is not None and self.voters(run.partition.teachers) < 2:
             raise ValueError(
@@ -196,7 +193,7 @@ class AveragedTeachers(FeatureTeachers, GradientTeachers):
         return AveragedKind(self, self.make_learner(context), context.parties, context.start)
 
     def make_learner(self, context: TeacherContext) -> Learner:
-        """Return the learner: a head on the backbone's features, its last layers too, or a network."""
+        """Return the learner: a head on features, the backbone's last layers with a head, or a network."""
         from terrine.teachers.averaging.learners import LinearLearner, ModuleLearner
 
         if self.learner == "linear":
@@ -216,10 +213,12 @@ class AveragedTeachers(FeatureTeachers, GradientTeachers):
 
 @dataclass(frozen=True)
 class RoundState:
-    """What the last round starts from.
+    """State from which the last round starts.
 
-    average: [P]. own: every teacher's c_i, [teachers, P]; a memory map will do. centre: of all parties' features,
-    [features], where they are centred.
+    Attributes:
+        average: θ and c, [P].
+        own: Every teacher's c_i, [teachers, P], an array or a memory map.
+        centre: The centre of all parties' features, [features], if they are centred.
     """
 
     average: Average
@@ -228,10 +227,10 @@ class RoundState:
 
 
 def assign_blocks(parties: int, size: int, seed: int) -> list[np.ndarray]:
-    """Return the parties of each group: `size` of them drawn at random, in the last group what is left over.
+    """Return the parties of each group: `size` of them drawn at random, the remaining ones in the last group.
 
-    The draw looks at numbers alone. A last group smaller than half of `size` joins the one before. Raises SettingError
-    when there are not enough parties for two groups.
+    The draw depends only on numbers. A last group smaller than half of `size` joins the one before. Raises SettingError
+    if there are not enough parties for two groups.
     """
     count = max(1, round(parties / size))
     if count < 2:
@@ -242,11 +241,13 @@ def assign_blocks(parties: int, size: int, seed: int) -> list[np.ndarray]:
     ]
 
 
-class AveragedKind:
+class AveragedKind(TeacherKind):
     """The kind `averaged`.
 
-    learner: what is learned and how it votes. parties: their number; with averaging `blocks` voters are blocks. start:
-    of averaging `global`, called when teachers are trained.
+    Args:
+        learner: The model.
+        parties: Number of parties; with averaging `blocks` voters are blocks.
+        start: Loads the start of the last round, for averaging `global`.
     """
 
     def __init__(
@@ -254,37 +255,33 @@ class AveragedKind:
     ) -> None:
         self.settings, self.learner, self.parties, self.start = settings, learner, parties, start
         self.stacked, self.block = learner.stacked, learner.block
-        self.least = learner.least if settings.averaging == "none" else 0
+        self.min_records = learner.min_records if settings.averaging == "none" else 0
 
-    def train(
-        self, records: Records, teachers: Sequence[int], *, seed: int, device: torch.device | str = "cpu"
-    ) -> Iterator[tuple[int, Arrays]]:
+    def train(self, records: Records, teachers: Sequence[int], *, seed: int, device: Device = "cpu") -> TrainedStates:
         """Yield (number, state) of each teacher, or of each group of parties with averaging `blocks`."""
         if self.settings.averaging == "none":
-            teachers = records.enough(teachers, self.least)
+            teachers = records.trainable(teachers, self.min_records)
         if not teachers:
             return
         if self.settings.averaging == "global":
             values = self._last_round(records, teachers, seed, device)
         else:
-            values = self._alone(records, teachers, seed, device)
+            values = self._separately(records, teachers, seed, device)
         for teacher, weights in zip(teachers, values, strict=True):
             yield teacher, self.learner.state(weights)
 
-    def vote(self, states: Iterable[Arrays], queries: Queries, *, device: torch.device | str = "cpu") -> np.ndarray:
+    def vote(self, states: Iterable[Arrays], queries: Queries, *, device: Device = "cpu") -> np.ndarray:
         """Return votes [queries, teachers]."""
         return self.learner.vote(states, queries, device=device)
 
-    def _last_round(
-        self, records: Records, teachers: Sequence[int], seed: int, device: torch.device | str
-    ) -> np.ndarray:
+    def _last_round(self, records: Records, teachers: Sequence[int], seed: int, device: Device) -> np.ndarray:
         settings = self.settings
         if self.start is None:
-            raise InputError("Averaged teachers start from an average, and there is none. Run the stage 'average'.")
+            raise InputError("Averaged teachers need an average to start from. Run the stage 'average'.")
         start = self.start()
         if self.learner.centred:
             if start.centre is None:
-                raise InputError("The averages were made without a centre. Run the stage 'average' again.")
+                raise InputError("The averages have no centre. Run the stage 'average' again.")
             records = centre_records(records, teachers, start.centre)
         own = np.asarray(start.own[list(teachers)])
         number = settings.rounds - 1
@@ -293,8 +290,8 @@ class AveragedKind:
         )
         return np.asarray(start.average.value + local.update)
 
-    def _alone(self, records: Records, teachers: Sequence[int], seed: int, device: torch.device | str) -> np.ndarray:
-        """Return the weights [teachers, P] of teachers, or groups, that learn from nobody else."""
+    def _separately(self, records: Records, teachers: Sequence[int], seed: int, device: Device) -> np.ndarray:
+        """Return the weights [teachers, P] of teachers, or groups, trained without the others."""
         settings, learner = self.settings, self.learner
         if settings.block is None:
             groups = [np.array([teacher]) for teacher in teachers]
@@ -328,14 +325,14 @@ class AveragedKind:
 def party_means(records: Records, teachers: Sequence[int] | np.ndarray) -> np.ndarray:
     """Return each party's mean of features of unit length, float64 [teachers, features]. Private.
 
-    Zeros for a party with too few records: it counts in the centre like everybody, and zero is within the norm.
+    A party with too few records has a zero mean, which counts in the centre and is within the norm.
     """
     values = records.values
     if values.ndim != 2:
         raise InputError(f"Only features have a centre, not inputs of shape {list(values.shape)}.")
     means = np.zeros((len(teachers), values.shape[1]))
-    enough = set(records.enough(teachers, 1))
-    present = [position for position, teacher in enumerate(teachers) if teacher in enough]
+    trainable = set(records.trainable(teachers, 1))
+    present = [position for position, teacher in enumerate(teachers) if teacher in trainable]
     parts = teacher_rows(records.assignment, [teachers[position] for position in present])
     for position, own in zip(present, parts, strict=True):
         means[position] = unit_rows(values[own]).mean(axis=0, dtype=np.float64)
@@ -343,9 +340,10 @@ def party_means(records: Records, teachers: Sequence[int] | np.ndarray) -> np.nd
 
 
 def centre_records(records: Records, teachers: Sequence[int] | np.ndarray, centres: np.ndarray) -> Records:
-    """Return the records of these teachers alone, their features centred, in the order they had.
+    """Return the records of these teachers with centred features, in the same order.
 
-    centres: one for all, [features], or each teacher's, [teachers, features].
+    Args:
+        centres: One for all, [features], or one per teacher, [teachers, features].
     """
     kept = np.flatnonzero(np.isin(records.assignment, teachers))
     assignment = records.assignment[kept]
@@ -357,5 +355,5 @@ def centre_records(records: Records, teachers: Sequence[int] | np.ndarray, centr
     features: np.ndarray | PrivateFeatures = inputs
     if isinstance(records.inputs, PrivateFeatures):
         partition = None if records.inputs.partition is None else assignment_digest(assignment)
-        features = PrivateFeatures(inputs, partition, records.inputs.least)
+        features = PrivateFeatures(inputs, partition, records.inputs.min_records)
     return Records(features, records.labels[kept], assignment, records.classes)

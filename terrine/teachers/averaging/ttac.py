@@ -5,27 +5,27 @@ In every round each teacher i starts from the average θ, takes T steps of gradi
     θ_i ← θ_i - η_f (∇f_i(θ_i) - c_i + c)                    (eq. 2)
     c_i⁺ ← c_i - c + (θ - θ_i) / (T η_f)                     (eq. 3)
 
-and the averages of what changed move θ and c (eq. 4 and 5). Parties whose data differ are pulled apart by what they
-have; the correction replaces a party's own direction c_i by everybody's, c.
+and the mean changes move θ and c (eq. 4 and 5). Different data pull parties apart; the correction replaces a party's
+own direction c_i by the common one, c.
 
-    averaging: global   one θ for all teachers, the paper's algorithm. Every teacher then is a function of every record:
-                        votes alone no longer bound what one record does. `terrine.teachers.averaging.private` makes the
-                        averages private, and votes given them move one at a time again.
-    averaging: blocks   one θ for each group of g teachers, which vote as one. A record touches one group: sound.
+    averaging: global   one θ for all teachers, the paper's algorithm. Every teacher is then a function of every record,
+                        so noise on votes does not bound the effect of a record. `terrine.teachers.averaging.private`
+                        makes the averages private; given them, a record moves one vote per query again.
+    averaging: blocks   one θ for each group of g teachers, which cast one vote. A record affects one group: sound.
     averaging: none     Algorithm 2, conventional training: a group of one.
-    correction: none    c and c_i stay zero, which is federated averaging.
+    correction: none    c and c_i stay zero: federated averaging.
 
-The teachers that vote are the θ_i of the last round, so R rounds use R - 1 averages, and the last is never made.
+The teachers that vote are the θ_i of the last round, so R rounds use R - 1 averages.
 
-A round is two functions. `local_round` is the part of some teachers, from the average and their own records alone: a
-task of a cluster may carry it. `server_step` is what the averages of all do to θ and c. `average_teachers` is
-the loop over both in one process. Mini-batches derive from (seed, round, teacher), so that grouping changes none.
+A round consists of two functions. `local_round` trains some teachers, given the average and their own records, so a
+cluster task can run it. `server_step` updates θ and c from the means over all. `average_teachers` loops over both in
+one process. Mini-batches derive from (seed, round, teacher), so they do not depend on the grouping.
 
-A party with fewer records than the learner needs stands still: θ_i = θ, so its Δθ_i is zero and eq. 3 makes its c_i⁺
-c_i - c, as if its own direction had been zero. It counts in the means as everybody does, for the number of parties is
-public and the number of those that learned is not. A zero update is within every clipping norm S, so exchanging one
-unit, also one that makes a party stand still or move, changes the sum of clipped updates by at most 2S, the sensitivity
-that is charged (`terrine.teachers.averaging.private`). Eq. 3 holds for all parties, so Δc is a function of Δθ still.
+A party with fewer records than the learner needs stays at θ_i = θ: its Δθ_i is zero and, by eq. 3, its c_i⁺ is c_i - c,
+as if its own direction had been zero. It counts in the means, since the number of parties is public and the number of
+trained ones is not. A zero update is within every clipping norm S. So replacing one unit, even one that makes a party
+start or stop moving, changes the sum of clipped updates by at most 2S, the sensitivity that is charged
+(`terrine.teachers.averaging.private`). Eq. 3 holds for all parties, so Δc remains a function of Δθ.
 """
 
 from __future__ import annotations
@@ -40,35 +40,34 @@ from terrine.determinism.parallel import side_by_side
 from terrine.determinism.randomness import numpy_generator
 from terrine.errors import InputError
 from terrine.npy import Rows
-from terrine.teachers.linear import stacked
+from terrine.teachers.linear import stacks
 from terrine.teachers.records import Records, teacher_rows
 
 if TYPE_CHECKING:
     import torch
-    from torch import Tensor
 
     from terrine.teachers.averaging.averaged import AveragedTeachers
     from terrine.teachers.averaging.learners import Learner
 
-_COPIES = 6  # of a teacher's weights that are held while it learns
+_COPIES = 6  # of a teacher's weights in memory during training
 
 
 @dataclass(frozen=True)
 class Average:
-    """What a round starts from: θ and c, float64 [P]."""
+    """The state from which a round starts: θ and c, float64 [P]."""
 
     value: np.ndarray
     control: np.ndarray
 
     @classmethod
     def start(cls, learner: Learner) -> Average:
-        """Return the public start: the learner's own weights, and no direction yet."""
+        """Return the public start: the learner's initial weights and a zero direction."""
         value = learner.initial().double().cpu().numpy()
         return cls(value, np.zeros_like(value))
 
 
 def mean_over_groups(groups: Sequence[np.ndarray]) -> np.ndarray:
-    """Return the mean float64 [P] of vectors [teachers, P] in groups; the same to the last bit however grouped."""
+    """Return the mean float64 [P] of vectors [teachers, P] in groups; the same to the last bit for every grouping."""
     total, count = np.zeros(groups[0].shape[1]), 0
     for group in groups:
         for vector in group:
@@ -78,10 +77,10 @@ def mean_over_groups(groups: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def derived_control(start: Average, update: np.ndarray, settings: AveragedTeachers, number: int) -> np.ndarray:
-    """Return Δc, [P], as the mean update determines it.
+    """Return Δc, [P], as a function of the mean update, [P].
 
-    By eq. 3, c_i⁺ - c_i = -c - (θ_i - θ) / (T η_f) for every teacher, so the mean of the left side is this function of
-    the mean of the right side. Where the update was released, Δc therefore costs no further privacy.
+    By eq. 3, c_i⁺ - c_i = -c - (θ_i - θ) / (T η_f) for every teacher; take the mean of both sides. If the update was
+    released, Δc therefore costs no further privacy.
     """
     if settings.correction == "none":
         return np.zeros_like(start.control)
@@ -94,8 +93,8 @@ def server_step(start: Average, update: np.ndarray, control_update: np.ndarray, 
 
 
 @dataclass(frozen=True)
-class Local:
-    """What some teachers did in a round: Δθ_i and c_i⁺, each [teachers, P]. Private, both."""
+class LocalResult:
+    """Results of some teachers in a round: Δθ_i and c_i⁺, each [teachers, P]. Private."""
 
     update: np.ndarray
     own: np.ndarray
@@ -112,26 +111,35 @@ def local_round(
     *,
     seed: int,
     device: torch.device | str = "cpu",
-) -> Local:
-    """Return what these teachers do in round `number` (from 0), in their order; lines 5 to 12 of Algorithm 1.
+) -> LocalResult:
+    """Train teachers in round `number` (from 0); lines 5 to 12 of Algorithm 1.
 
-    start: θ and c, [P], or [teachers, P] where each has its own. own: c_i of these teachers, [teachers, P]. A teacher's
-    result depends on its start, its c_i, its own records, the settings, the seed, its number and the round. One with
-    too few records stands still (see the module). Raises InputError for inputs of another kind, or c_i of another
-    shape.
+    A teacher's result depends on its start, its c_i, its own records, the settings, the seed, its number and the round.
+    A teacher with too few records does not move (see the module).
+
+    Args:
+        start: θ and c, [P], or [teachers, P] with one row per teacher.
+        own: c_i of these teachers, [teachers, P].
+
+    Returns:
+        The results in the order of `teachers`.
+
+    Raises:
+        InputError: inputs of another kind, or c_i of another shape.
     """
     import torch
 
-    records.of(learner.inputs, by_teacher=learner.by_teacher)
+    records.checked_inputs(learner.inputs, by_teacher=learner.by_teacher)
     if own.shape != (len(teachers), learner.length):
         raise InputError(
             f"Control variates of shape {list(own.shape)} do not fit {len(teachers)} teachers with {learner.length} "
             "weights each."
         )
     device = torch.device(device)
-    enough = set(records.enough(teachers, learner.least))
-    moving = [position for position, teacher in enumerate(teachers) if teacher in enough]
-    rows = dict(zip(moving, teacher_rows(records.assignment, [teachers[position] for position in moving]), strict=True))
+    trainable = set(records.trainable(teachers, learner.min_records))
+    moving = [position for position, teacher in enumerate(teachers) if teacher in trainable]
+    parts = teacher_rows(records.assignment, [teachers[position] for position in moving])
+    rows = dict(zip(moving, parts, strict=True))
     update = np.zeros(own.shape, own.dtype)
     after = own.copy()
     if settings.correction == "control_variates":
@@ -148,7 +156,12 @@ def local_round(
             for values in (start.value, start.control)
         )
         before = torch.as_tensor(own[positions]).to(theta)
-        values = _steps(learner, theta, control - before, records, np.stack(batches, 1), settings.rate(number))
+        correction = control - before
+        values = theta.clone()  # updated in place, since new pages for a network's weights cost time
+        for index in np.stack(batches, 1):
+            inputs = torch.from_numpy(np.ascontiguousarray(records.values[index])).to(device)
+            labels = torch.from_numpy(records.labels[index].astype(np.int64, copy=False)).to(device)
+            values -= learner.gradients(values, inputs, labels).add_(correction).mul_(settings.rate(number))
         moved = values - theta
         if settings.correction == "control_variates":
             before = before - control - moved / (settings.steps * settings.rate(number))
@@ -156,30 +169,16 @@ def local_round(
 
     sizes = {position: settings.batch or len(own) for position, own in rows.items()}
     width = int(np.prod(records.values.shape[1:]))
-    parts = stacked(sizes, lambda size: 4 * (_COPIES * learner.length + 2 * size * width), device)
-    for _ in side_by_side(learn, parts, device):
+    stacked = stacks(sizes, lambda size: 4 * (_COPIES * learner.length + 2 * size * width), device)
+    for _ in side_by_side(learn, stacked, device):
         pass
-    return Local(update, after)
-
-
-def _steps(
-    learner: Learner, theta: Tensor, correction: Tensor, records: Records, batches: np.ndarray, rate: float
-) -> Tensor:
-    """Return θ_i after gradient descent on batches [steps, teachers, batch] of record numbers; eq. 2."""
-    import torch
-
-    values = theta.clone()  # in place from here on: a network's weights are megabytes, and fresh pages cost time
-    for index in batches:
-        inputs = torch.from_numpy(np.ascontiguousarray(records.values[index])).to(theta.device)
-        labels = torch.from_numpy(records.labels[index].astype(np.int64, copy=False)).to(theta.device)
-        values -= learner.gradients(values, inputs, labels).add_(correction).mul_(rate)
-    return values
+    return LocalResult(update, after)
 
 
 def _batches(rows: np.ndarray, settings: AveragedTeachers, generator: np.random.Generator) -> np.ndarray:
-    """Return record numbers [steps, batch]: one permutation of the teacher's records after the other, cut.
+    """Return record numbers [steps, batch] cut from successive permutations of the teacher's records.
 
-    Every teacher has batches of one size, also one with fewer records than that, so that all learn as one problem.
+    All teachers have batches of one size, even with fewer records than that, so that all learn as one problem.
     """
     if settings.batch is None:
         return np.tile(rows, (settings.steps, 1))
@@ -188,15 +187,17 @@ def _batches(rows: np.ndarray, settings: AveragedTeachers, generator: np.random.
     return np.concatenate(passes)[:wanted].reshape(settings.steps, settings.batch)
 
 
-Combine = Callable[[Average, list[Local], np.ndarray, int], tuple[np.ndarray, np.ndarray]]
-"""(start, what all teachers did, their c_i before, round) -> mean Δθ and mean Δc."""
+Combine = Callable[[Average, list[LocalResult], np.ndarray, int], tuple[np.ndarray, np.ndarray]]
+"""(start, results of all teachers, their c_i before, round) -> mean Δθ and mean Δc."""
 
 
-def exact_means(start: Average, locals_: list[Local], before: np.ndarray, number: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return mean Δθ and mean Δc as the paper has them, without any noise; lines 11 and 15 of Algorithm 1."""
-    ends = np.cumsum([len(part.own) for part in locals_])[:-1]
-    changes = [part.own - old for part, old in zip(locals_, np.split(before, ends), strict=True)]
-    return mean_over_groups([part.update for part in locals_]), mean_over_groups(changes)
+def exact_means(
+    start: Average, results: list[LocalResult], before: np.ndarray, number: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return mean Δθ and mean Δc as in the paper, without noise; lines 11 and 15 of Algorithm 1."""
+    ends = np.cumsum([len(part.own) for part in results])[:-1]
+    changes = [part.own - old for part, old in zip(results, np.split(before, ends), strict=True)]
+    return mean_over_groups([part.update for part in results]), mean_over_groups(changes)
 
 
 def average_teachers(
@@ -211,7 +212,8 @@ def average_teachers(
 ) -> tuple[Average, np.ndarray]:
     """Return θ and c after `rounds` rounds of all `teachers`, and their c_i [teachers, P], in one process.
 
-    combine: how the means are made; exact ones are not private.
+    Args:
+        combine: Computes the means; exact ones are not private.
     """
     average = Average.start(learner)
     own = np.zeros((len(teachers), learner.length), learner.initial().numpy().dtype)
@@ -223,10 +225,10 @@ def average_teachers(
 
 
 def unit_rows(features: Rows) -> np.ndarray:
-    """Return features [..., D] brought to unit length, float32; a vector of zeros stays one.
+    """Return features [..., D] scaled to unit length, float32; a zero vector stays zero.
 
-    A record's gradient is then bounded whatever the record is, and steps mean the same on every backbone. It needs no
-    figure about the data, so it costs nothing.
+    This bounds the gradient of every record, and gives steps the same meaning on every backbone. It uses no figure
+    about the data, so it costs nothing.
     """
     values = np.asarray(features, np.float32)
     norms = np.linalg.norm(values, axis=-1, keepdims=True)

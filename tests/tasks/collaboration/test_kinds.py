@@ -30,7 +30,7 @@ from terrine.queries import Queries
 from terrine.teachers.averaging.averaged import AveragedKind, RoundState, centre_records, party_means
 from terrine.teachers.averaging.learners import LinearLearner
 from terrine.teachers.averaging.private import calibrated
-from terrine.teachers.averaging.ttac import Average, local_round, server_step
+from terrine.teachers.averaging.ttac import Average, derived_control, local_round, server_step
 from terrine.teachers.records import Records, private_features
 from tests.party_trials import SEED, Site
 from tests.tasks.collaboration.conftest import PRESET
@@ -138,8 +138,8 @@ def votes_after_averages(configs):
             name: local_round(learner, average, controls[name], own, teachers[name], settings, number, seed=seed)
             for name, (_, own) in records.items()
         }
-        released = averaging.release([local.update for local in found.values()], [], number, noise)
-        average = server_step(average, *averaging.means(released, average, number), settings)
+        update = averaging.release([local.update for local in found.values()], noise)
+        average = server_step(average, update, derived_control(average, update, settings, number), settings)
         controls = {name: local.own for name, local in found.items()}
     votes = []
     for name, (own, _) in records.items():
@@ -255,14 +255,14 @@ def test_teachers_that_institutions_cannot_have_are_refused_before_anything_is_d
 
 def test_a_party_that_missed_rounds_goes_on_with_what_it_last_knew(agreed, digits, project, tmp_path):
     """Control variates stay at the party, round by round, and outlast its process."""
-    proposal = agreed("averaged", control_release="released", rounds=4)
+    proposal = agreed("averaged", rounds=4)
     terms = proposal.terms
     config = joined(proposal, digits, project, tmp_path)["south"]
     generator, asked = np.random.default_rng(0), terms.averages.asked
     weights = [None, *(generator.normal(size=asked(number)) / 100 for number in range(1, 5))]
     first = given_by(config)
     shared = [first(number, weights[number]) for number in range(5)]
-    assert [own.shape for own in shared] == [(30, 1), (620, 1), (620, 1), (620, 1), (terms.asked, 2)]
+    assert [own.shape for own in shared] == [(30, 1), (310, 1), (310, 1), (310, 1), (terms.asked, 2)]
     # Started again it reports the very same, also the votes, whose stages have cleared their records away.
     again = given_by(config)
     for number in (3, 4, 0):

@@ -232,16 +232,16 @@ def test_a_partys_process_loads_no_heavy_library():
 def test_terms_of_averages_price_every_vector_and_the_votes_and_ask_in_rounds(mechanism, overlap):
     confident = {"mechanism": "confident", "threshold": 3.0, "sigma1": 4.0, "sigma2": 3.0, "sigma": None}
     terms = terms_of_averages(overlap=overlap, **(confident if mechanism == "confident" else {}))
-    vectors = 1 + 2 * 2  # a centre, and of each of two rounds the update and the control variate
+    vectors = 1 + 2  # a centre, and two mean updates
     votes = 20 * (1 / 4.0**2 + 2 / 3.0**2) if mechanism == "confident" else 20 * 2 / 4.0**2
     assert mu_squared(terms.event()) == pytest.approx(overlap**2 * (vectors * (2 / 2.0) ** 2 + votes))
-    assert terms.numbers == 3 + 2 * 2 * 5 + 20 * 5
+    assert terms.numbers == 3 + 2 * 5 + 20 * 5
     rounds = [terms.agreement(number) for number in range(terms.last + 1)]
     assert [one.reveal for one in rounds] == ["sums"] * 3 + ["argmax" if mechanism == "confident" else "histogram"]
     assert [(one.queries, one.classes, one.weights) for one in rounds] == [
         (3, 1, 0),
-        (10, 1, 3),
-        (10, 1, 13),
+        (5, 1, 3),
+        (5, 1, 13),
         (20, 4, 13),
     ]
     assert [one.threshold for one in rounds] == [None] * 3 + [terms.threshold]
@@ -263,7 +263,7 @@ def test_terms_of_averages_lack_nothing_and_hold_nothing_that_contradicts_them()
         ({"teaching": teaching(mode="paper", **apart)}, "teachers.mode=paper is not for institutions"),
         ({"teaching": {"teachers": {"kind": "prompts"}}}, "there is no 'prompts'. Did you mean prompt"),
         ({"teaching": teaching(steps=0)}, "steps=0: input should be greater than or equal to 1"),
-        ({"noise_multiplier": 1e-5}, "6 teachers in all could wrap averages around"),
+        ({"noise_multiplier": 1e-5}, "Averages of 6 teachers could overflow"),
     ):
         with pytest.raises(ValueError, match=sentence):
             terms_of_averages(**changes)

@@ -160,9 +160,7 @@ def test_a_crash_in_the_middle_is_continued_and_charged_once(tmp_path, prepared,
     assert read_average_manifest(run.folders)["averages"] == 3
 
 
-@pytest.mark.parametrize(
-    "teachers", [PAPER, {**PAPER, "correction": "none"}, {**PRIVATE, "control_release": "released"}]
-)
+@pytest.mark.parametrize("teachers", [PAPER, {**PAPER, "correction": "none"}, PRIVATE])
 def test_averages_do_not_depend_on_who_carries_which_teachers(tmp_path, prepared, teachers):
     found = []
     for per_task in (1, 5):

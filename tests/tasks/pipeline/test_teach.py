@@ -214,7 +214,7 @@ def test_teachers_that_never_saw_a_class_are_counted_in_the_private_manifest_and
     assert expected > 0
     with caplog.at_level(logging.INFO):
         taught(run)
-    assert read_teachers_manifest(run.folders)["count_teachers_missing_class"] == expected
+    assert read_teachers_manifest(run.folders)["teachers_missing_a_class"] == expected
     assert "never saw" not in caplog.text
     public = prepared(tmp_path / "public", many)
     with caplog.at_level(logging.INFO):
@@ -308,7 +308,7 @@ def test_where_nobody_has_enough_records_all_vote_by_the_rule(prepared, tmp_path
 
     def demanding(run):
         kind = plain(run)
-        kind.least = 1_000
+        kind.min_records = 1_000
         return kind
 
     monkeypatch.setattr(teach, "teacher_kind", demanding)

@@ -88,7 +88,7 @@ KINDS = {
         "mechanism": VOTES
         | {
             "averaging": {"mode": "private", "averages": 3, "vectors": 4, "clip": 0.5, "noise_multiplier": 90.0}
-            | {"control": "derived", "centred": True}
+            | {"centred": True}
         }
         | {"block": 5},
         "event": compose(GaussianEvent(2.0, 90.0), RepeatedEvent(GaussianEvent(1.0, 45.0), 3), ANSWERS),

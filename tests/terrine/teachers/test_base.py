@@ -97,7 +97,7 @@ def test_every_kind_is_built_from_its_defaults(name):
     settings = TEACHERS.of(name)(**NEEDED.get(name, {}))
     assert settings == TEACHERS.of(name)(**settings.model_dump(mode="json"))
     kind = settings.build(IMAGES)
-    assert kind.least >= 0
+    assert kind.min_records >= 0
     assert kind.block > 0
     assert settings.voters(5) == 5
 
@@ -174,13 +174,13 @@ def test_a_group_that_does_not_fit_is_halved_without_what_it_finished_and_said_s
 
 def test_one_teacher_that_is_too_large_alone_is_an_error_with_its_number():
     machine = Machine(0, MemoryError("no room"))
-    with pytest.raises(MemoryError, match=r"Teacher 3 alone does not fit into memory \(no room\)"):
+    with pytest.raises(MemoryError, match=r"Teacher 3 does not fit into memory \(no room\)"):
         run(machine, [3, 4])
     assert machine.parts == [[3, 4], [3]]
 
 
 def test_of_private_records_neither_the_log_nor_the_error_has_a_number(caplog):
-    with caplog.at_level(logging.INFO), pytest.raises(MemoryError, match=r"A teacher alone does not fit") as caught:
+    with caplog.at_level(logging.INFO), pytest.raises(MemoryError, match=r"A teacher does not fit") as caught:
         run(Machine(0, CPU), range(4), public=False)
     assert not caplog.records
     assert not any(character.isdigit() for character in str(caught.value))
@@ -189,7 +189,7 @@ def test_of_private_records_neither_the_log_nor_the_error_has_a_number(caplog):
 
 def test_what_was_finished_before_is_kept_when_a_later_teacher_fails():
     kept = []
-    with pytest.raises(MemoryError, match="Teacher 1 alone"):
+    with pytest.raises(MemoryError, match="Teacher 1 does not fit"):
         train_within_memory(_second_fails, [0, 1], lambda teacher, state: kept.append(teacher), public=True)
     assert kept == [0]
 

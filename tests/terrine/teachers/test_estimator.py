@@ -83,14 +83,14 @@ def test_a_type_that_is_not_scikit_learns_is_not_loaded(feature_records):
     with zipfile.ZipFile(out, "w") as archive:
         for name, content in files.items():
             archive.writestr(name, content)
-    with pytest.raises(ArtefactError, match=r"holds the type subprocess\.Popen"):
+    with pytest.raises(ArtefactError, match=r"contains the type subprocess\.Popen"):
         from_bytes(out.getvalue())
 
 
 def test_damaged_bytes_are_an_artefact_error(feature_queries):
     with pytest.raises(ArtefactError, match="cannot be read"):
         from_bytes(b"no archive")
-    with pytest.raises(ArtefactError, match="holds no classifier"):
+    with pytest.raises(ArtefactError, match="contains no classifier"):
         estimators("GaussianNB").vote([{"weight": np.zeros(1)}], feature_queries)
 
 

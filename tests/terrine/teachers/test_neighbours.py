@@ -14,7 +14,7 @@ from terrine.teachers.averaging.ttac import Average, local_round
 from terrine.teachers.base import TEACHERS as KINDS_OF_TEACHERS
 from terrine.teachers.base import TeacherContext
 from terrine.teachers.ensemble import fallback_votes
-from terrine.teachers.linear import LinearTeachers, stacked
+from terrine.teachers.linear import LinearTeachers, stacks
 from terrine.teachers.records import PrivateFeatures, Records, private_features
 from tests.devices import DEVICES
 from tests.terrine.teachers.averaging.helpers import averaged
@@ -88,8 +88,8 @@ def records_of(settings, size: int = SIZES[MOVED], exchanged: bool = False, devi
     order = np.argsort(np.concatenate([np.arange(count) for count in sizes]), kind="stable")
     own, told, assignment = own[order], told[order], assignment[order]
     if settings.inputs == "features":
-        shown = settings.shown(own, assignment, seed=3)
-        told, assignment = settings.repeated(told), settings.repeated(assignment)
+        shown = settings.augmented_images(own, assignment, seed=3)
+        told, assignment = settings.repeat_for_copies(told), settings.repeat_for_copies(assignment)
         backbone = copy.deepcopy(BACKBONE)
         features = private_features(backbone, shown, assignment, settings.statistics, most=4, device=device)
         return Records(features, told, assignment, CLASSES)
@@ -145,7 +145,7 @@ def test_a_teacher_is_trained_from_least_records_on_and_not_before(name):
     settings = settings_of(name)
     kind = settings.build(AROUND)
     features_need = 2 if settings.inputs == "features" and settings.statistics != "original" else 1
-    least = max(kind.least, features_need) if not settings.averages else 0
+    least = max(kind.min_records, features_need) if not settings.averages else 0
     if "copies" in name:
         least = 1  # which has company in its copies
     if name == "estimator of neighbours":
@@ -181,8 +181,8 @@ def test_features_of_a_record_are_those_of_a_pass_over_its_own_part(records):
 
 def test_one_teacher_is_a_stack_of_its_own_where_a_kernel_may_follow_from_the_number_of_stacked_matrices():
     sizes = dict(enumerate([4, 7, 4]))
-    assert sorted(stacked(sizes, lambda size: size, torch.device("cpu"))) == [[0, 2], [1]]
-    assert list(stacked(sizes, lambda size: size, torch.device("cuda"))) == [[0], [1], [2]]
+    assert sorted(stacks(sizes, lambda size: size, torch.device("cpu"))) == [[0, 2], [1]]
+    assert list(stacks(sizes, lambda size: size, torch.device("cuda"))) == [[0], [1], [2]]
 
 
 @pytest.mark.parametrize("settings", [LinearTeachers(ridge=0.1), LinearTeachers(optimiser="adam", epochs=2, batch=3)])

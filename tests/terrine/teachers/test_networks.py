@@ -14,7 +14,7 @@ from terrine.heads import initial_head
 from terrine.models.architecture import build_backbone
 from terrine.models.statistics import batch_statistics
 from terrine.queries import Queries
-from terrine.teachers.network_training import Classifier, epoch_batches, load_state, parts, vote_with_networks
+from terrine.teachers.network_training import Classifier, count_batches, epoch_batches, load_state, vote_with_networks
 from terrine.teachers.networks import Architecture, FinetuneKind, FinetuneTeachers, ScratchKind, ScratchTeachers
 from terrine.teachers.records import Records
 
@@ -49,7 +49,7 @@ def plainly_trained(records: Records, teacher: int, architecture: str = "small_c
     generator = torch_generator(7, "teacher shuffle", teacher)
     for _ in range(SETTINGS.epochs):
         order = torch.randperm(len(images), generator=generator)
-        for index in torch.tensor_split(order, parts(len(images), SETTINGS.batch)):
+        for index in torch.tensor_split(order, count_batches(len(images), SETTINGS.batch)):
             optimiser.zero_grad()
             F.cross_entropy(network(images[index]), labels[index]).backward()
             optimiser.step()
@@ -142,7 +142,7 @@ def test_what_is_no_image_is_refused(feature_records, feature_queries):
 
 def test_batches_must_hold_every_query_once(queries):
     wrong = Queries(queries.inputs, queries.batches[:2])
-    with pytest.raises(InputError, match="do not hold each of 60 queries once"):
+    with pytest.raises(InputError, match="do not contain each of 60 queries once"):
         vote_with_networks([], classifier(), wrong, "current", device="cpu")
 
 
@@ -152,7 +152,7 @@ def test_a_state_of_another_network_is_refused(records, queries):
     with pytest.raises(ArtefactError, match=r"'head\.weight' does not fit"):
         vote_with_networks(states, classifier(), queries, "current", device="cpu")
     del states[1]["head.weight"]
-    with pytest.raises(ArtefactError, match="Teachers hold different arrays"):
+    with pytest.raises(ArtefactError, match="Teachers have different arrays"):
         vote_with_networks(states, classifier(), queries, "current", device="cpu")
 
 
@@ -185,7 +185,7 @@ def test_only_the_last_layers_and_the_head_are_part_of_the_state_and_the_backbon
 @pytest.mark.parametrize("statistics", ["current", "original"])
 def test_a_teacher_that_trains_no_layer_is_a_head_on_frozen_features(backbone, records, statistics):
     kind = finetune(backbone, 0.5, statistics=statistics)
-    kind.names = []
+    kind.names, kind.state_keys = [], ["head.weight", "head.bias"]
     states = dict(kind.train(records, range(5), seed=2))
     assert set(states[0]) == {"head.weight", "head.bias"}
     own = records.assignment == 4
@@ -197,7 +197,7 @@ def test_a_teacher_that_trains_no_layer_is_a_head_on_frozen_features(backbone, r
     generator = torch_generator(2, "teacher shuffle", 4)
     for _ in range(3):
         order = torch.randperm(len(images), generator=generator)
-        for index in torch.tensor_split(order, parts(len(images), 8)):
+        for index in torch.tensor_split(order, count_batches(len(images), 8)):
             with torch.no_grad(), batch_statistics(backbone, statistics):
                 features = backbone.network(images[index])
             optimiser.zero_grad()

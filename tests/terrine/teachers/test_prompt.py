@@ -133,7 +133,7 @@ def test_loss_gradients_equal_those_of_one_teacher_and_padding_has_none(backbone
         mine = slice(places * teacher, places * teacher + count)
         if count:
             with batch_statistics(backbone, statistics):
-                outputs = backbone.network(kind.framed(placed[mine], leaves["border"][None]))
+                outputs = backbone.network(placed[mine] + kind.pattern(leaves["border"][None]))
             F.cross_entropy(plain_scores(outputs, leaves), labels[mine]).backward(inputs=list(leaves.values()))
         for name, gradient in zip(omega, found, strict=True):
             expected = leaves[name].grad if count else torch.zeros_like(leaves[name])
@@ -147,7 +147,7 @@ def test_an_image_is_framed_as_the_equation_says(backbone, inner, mask):
     images = torch.randint(0, 256, (2, 1, SIZE, SIZE), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     border = torch.randn(2, 1, len(kind.positions), generator=torch.Generator().manual_seed(1))
     small = F.interpolate(images.float() / 255, size=(inner, inner), mode="bilinear", antialias=True)
-    found = kind.framed(kind.place(images), border)
+    found = kind.place(images) + kind.pattern(border)
     for number in range(2):
         expected = plain_frame(small[number : number + 1], border[number], inner, mask)
         torch.testing.assert_close(found[number : number + 1], expected)

@@ -49,10 +49,10 @@ def test_parts_without_enough_records_are_left_out_and_have_features_of_zeros(re
     assert {len(batch) for batch in record_batches(assignment, 100, least=2)} == {49, 40}
     for statistics in ("current", "halfway"):
         features = private_features(BACKBONE, records.inputs, assignment, statistics, most=100)
-        assert features.least == 2
+        assert features.min_records == 2
         assert np.flatnonzero(~features.rows.any(axis=1)).tolist() == [4]
     original = private_features(BACKBONE, records.inputs, assignment, "original", most=100)
-    assert original.least == 1
+    assert original.min_records == 1
     assert original.rows.any(axis=1).all()
 
 
@@ -86,9 +86,9 @@ def test_features_of_its_own_partition_train_the_heads_that_their_rows_do(record
     heads = train_heads(features, records.labels, same, range(5), 3, seed=0)
     rows = train_heads(features.rows, records.labels, records.assignment, range(5), 3, seed=0)
     assert np.array_equal(heads.weight, rows.weight)
-    again = PrivateFeatures(features.rows, **features.about())
+    again = PrivateFeatures(features.rows, features.partition, features.min_records)
     assert again.partition == features.partition
-    assert again.least == 2
+    assert again.min_records == 2
 
 
 @pytest.mark.parametrize("name", ["linear", "estimator"])
@@ -210,7 +210,7 @@ def test_copies_that_are_all_alike_change_no_head(dimension):
     teacher = np.arange(24) % 2
     alone = train_heads(rows, labels, teacher, [0, 1], 3, tr.LinearTeachers(ridge=0.2), seed=0)
     copied = tr.LinearTeachers(ridge=0.2, copies=3)
-    repeated = [copied.repeated(values) for values in (rows, labels, teacher)]
+    repeated = [copied.repeat_for_copies(values) for values in (rows, labels, teacher)]
     heads = train_heads(*repeated, [0, 1], 3, copied, seed=0)
     np.testing.assert_allclose(heads.weight, alone.weight, rtol=1e-4, atol=1e-6)
     np.testing.assert_allclose(heads.bias, alone.bias, rtol=1e-4, atol=1e-6)

@@ -125,7 +125,7 @@ def test_without_an_average_there_is_nothing_to_start_from(parties):
         list(AveragedKind(averaged(), linear(), 12).train(parties, range(2), seed=0))
     average, own = average_teachers(LinearLearner(5, 4), parties, range(12), averaged(), rounds=1, seed=3)
     kind = AveragedKind(averaged(), linear(centred=True), 12, lambda: RoundState(average, own))
-    with pytest.raises(InputError, match="without a centre"):
+    with pytest.raises(InputError, match="have no centre"):
         list(kind.train(parties, range(2), seed=0))
 
 

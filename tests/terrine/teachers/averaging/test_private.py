@@ -16,7 +16,7 @@ from terrine.queries import Queries
 from terrine.teachers.averaging.averaged import AveragedKind, AveragedTeachers, RoundState
 from terrine.teachers.averaging.learners import LinearLearner
 from terrine.teachers.averaging.private import PrivateAveraging, calibrated
-from terrine.teachers.averaging.ttac import Average, average_teachers, local_round, server_step
+from terrine.teachers.averaging.ttac import Average, average_teachers, derived_control, local_round, server_step
 from terrine.teachers.records import Records
 from tests.noises import Silence
 from tests.terrine.teachers.averaging.helpers import averaged, sorted_records
@@ -38,14 +38,13 @@ def parties():
 
 def test_without_clipping_and_noise_the_private_step_is_the_published_one(parties):
     learner = LinearLearner(6, 3)
-    for control in ("derived", "released"):
-        averaging = PrivateAveraging(made_private(SETTINGS, clip=1e3, control_release=control), 1.0)
-        published, _ = average_teachers(learner, parties, range(4), SETTINGS, rounds=3, seed=7)
-        private, _ = average_teachers(
-            learner, parties, range(4), SETTINGS, rounds=3, seed=7, combine=averaging.combine(Silence())
-        )
-        np.testing.assert_allclose(private.value, published.value, atol=1e-5)
-        np.testing.assert_allclose(private.control, published.control, atol=1e-5)
+    averaging = PrivateAveraging(made_private(SETTINGS, clip=1e3), 1.0)
+    published, _ = average_teachers(learner, parties, range(4), SETTINGS, rounds=3, seed=7)
+    private, _ = average_teachers(
+        learner, parties, range(4), SETTINGS, rounds=3, seed=7, combine=averaging.combine(Silence())
+    )
+    np.testing.assert_allclose(private.value, published.value, atol=1e-5)
+    np.testing.assert_allclose(private.control, published.control, atol=1e-5)
 
 
 def test_each_update_is_clipped_by_itself_before_the_mean(parties):
@@ -54,36 +53,23 @@ def test_each_update_is_clipped_by_itself_before_the_mean(parties):
     local = local_round(learner, start, own, parties, range(4), SETTINGS, 0, seed=7)
     norms = np.linalg.norm(local.update, axis=1)
     clip = float(np.median(norms))
-    averaging = PrivateAveraging(made_private(SETTINGS, clip=clip, control_release="released"), 2.0)
-    released = averaging.release([local.update], [local.own - own], 0, Silence())
+    released = PrivateAveraging(made_private(SETTINGS, clip=clip), 2.0).release([local.update], Silence())
     plain = sum(update * min(1.0, clip / norm) for update, norm in zip(local.update, norms, strict=True)) / 4
-    np.testing.assert_allclose(released["update"], plain, atol=1e-6)
-    changes = local.own - own
-    limit = clip / (SETTINGS.steps * SETTINGS.rate(0))
-    plain = sum(change * min(1.0, limit / np.linalg.norm(change)) for change in changes) / 4
-    np.testing.assert_allclose(released["control_update"], plain, atol=1e-6)
+    np.testing.assert_allclose(released, plain, atol=1e-6)
     assert (norms > clip).any()
 
 
-def test_a_round_releases_one_vector_or_two_and_the_centre_is_one_more():
-    derived = PrivateAveraging(made_private(SETTINGS), 5.0)
-    released = PrivateAveraging(made_private(SETTINGS, control_release="released"), 5.0)
-    centred = PrivateAveraging(made_private(SETTINGS, centre="shared"), 5.0)
-    assert mu_squared(derived.event(3)) == pytest.approx(3 * (2 / 5) ** 2)
-    assert mu_squared(released.event(3)) == pytest.approx(6 * (2 / 5) ** 2)
+def test_a_round_releases_one_vector_and_the_centre_is_one_more():
+    plain, centred = (PrivateAveraging(made_private(SETTINGS, centre=kind), 5.0) for kind in ("none", "shared"))
+    assert mu_squared(plain.event(3)) == pytest.approx(3 * (2 / 5) ** 2)
+    assert mu_squared(plain.whole_event()) == pytest.approx(3 * (2 / 5) ** 2)
     assert mu_squared(centred.whole_event()) == pytest.approx(4 * (2 / 5) ** 2)
-    plain = made_private(SETTINGS, control_release="released", correction="none")
-    assert PrivateAveraging(plain, 5.0).vectors == 1
-    for number in range(3):
-        for mechanism in released.mechanisms(number):
-            assert mu_squared(mechanism.event) == pytest.approx((2 / 5) ** 2)
 
 
 @pytest.mark.parametrize("epsilon", [2.0, 6.0, 10.0])
-@pytest.mark.parametrize(("control", "centre"), [("derived", "none"), ("released", "shared")])
-def test_averages_take_their_share_and_leave_the_rest_to_the_votes_exactly(epsilon, control, centre):
-    own = made_private(SETTINGS, control_release=control, centre=centre)
-    averaging = calibrated(own, epsilon=epsilon, delta=DELTA)
+@pytest.mark.parametrize("centre", ["none", "shared"])
+def test_averages_take_their_share_and_leave_the_rest_to_the_votes_exactly(epsilon, centre):
+    averaging = calibrated(made_private(SETTINGS, centre=centre), epsilon=epsilon, delta=DELTA)
     limit = mu_of(epsilon, DELTA) ** 2
     averages = averaging.whole_event()
     assert mu_squared(averages) == pytest.approx(0.7 * limit, rel=1e-7)
@@ -225,15 +211,15 @@ def private_runs(hypothesis, runs, averaging, sigma, noise):
         return values.reshape(runs, PARTIES, -1)
 
     for number in range(ROUNDS.rounds - 1):
-        mechanism = averaging.mechanisms(number)[0]
+        mechanism = averaging.mechanism
         local = [learned(records, average, mine, number) for records, mine in zip(sides, own, strict=True)]
         updates = each_run(local[hypothesis].update)
-        released = [averaging.release([of_run], [], number, noise) for of_run in updates]
-        seen = np.stack([release["update"] for release in released]) * PARTIES
+        mean = np.stack([averaging.release([update], noise) for update in updates])
+        seen = mean * PARTIES
         clean = [each_run(mechanism.clipped(part.update)).sum(axis=1) for part in local]
         ratio += (((seen - clean[0]) ** 2) - ((seen - clean[1]) ** 2)).sum(axis=1) / (2 * mechanism.sigma**2)
-        update, change = averaging.means({"update": seen / PARTIES}, average, number)
-        average, own = server_step(average, update, change, ROUNDS), [part.own for part in local]
+        change = derived_control(average, mean, averaging.settings, number)
+        average, own = server_step(average, mean, change, ROUNDS), [part.own for part in local]
     histograms = []
     for records, mine in zip(sides, own, strict=True):
         values = np.repeat(average.value, PARTIES, axis=0) + learned(records, average, mine, ROUNDS.rounds - 1).update
