@@ -339,8 +339,8 @@ def check_answered_once(folder, terms, votes, absent=(), gone=None):
         cost += 2 * passed.sum() / terms.sigma2**2
     else:
         cost = most = 2 * queries / terms.sigma**2
-    if terms.averages is not None:  # a centre, and an update and a control variate in each of two rounds
-        cost, most = (figure + 5 * (2 / terms.noise_multiplier) ** 2 for figure in (cost, most))
+    if terms.averages is not None:  # a centre, and a mean update in each of two rounds
+        cost, most = (figure + 3 * (2 / terms.noise_multiplier) ** 2 for figure in (cost, most))
     assert mu_squared(from_json(reserve.content["event"])) == pytest.approx(most)
     assert mu_squared(from_json(commit.content["event"])) == pytest.approx(cost)
     assert ledger_of(folder).verify() == 3
