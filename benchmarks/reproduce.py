@@ -1,14 +1,14 @@
 """Reproduce presets, or the rows of a paper, over several seeds, and print their table.
 
-    python -m benchmarks.reproduce ttac [--table "Table 1"] [--gpu] [--seeds 5] [--finished]
+    python -m benchmarks.reproduce ttac [--table "Table 1"] [--gpu] [--seeds 5] [--workers 2] [--finished]
     python -m benchmarks.reproduce terrine-mnist terrine-mnist-eps1 --set aggregation.sigma=60 --markdown
 
 The published figures of a paper are in benchmarks/papers/NAME.yaml: its title, its page of docs/, the rows of its
 tables, and the commands for its other tables. They are printed beside ours, with what is smaller or different here, and
 a star if accuracies differ by more than two standard deviations. Their ε is by the paper's own account; ours is exact.
 
-All rows are made with one seed before the next seed begins. Finished runs are not made again: run the same command
-again after an interruption. A run that cannot be made, e.g. for lack of data, leaves the others; the exit status is 1.
+Finished runs are not made again: run the same command again after an interruption. A run that cannot be made, e.g. for
+lack of data, leaves the others; the exit status is 1.
 A Markdown table may be published: of private data it has released accuracies only, and neither paths nor accounts.
 """
 
@@ -24,11 +24,13 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 from operator import attrgetter
 from pathlib import Path
+from typing import Any
 
 from rich.table import Column, Table
 from rich.text import Text
 
 from benchmarks.cells import common_options
+from benchmarks.tables import measurements
 from flows.cli import main as run_command
 from flows.environment import prepare_environment
 from flows.printing import LoggedError, printer
@@ -37,6 +39,7 @@ from flows.stopping import stoppable
 prepare_environment()
 
 from flows import stages
+from flows.sweep import run_makers
 from tasks.config.params import Params
 from tasks.config.presets import derive, project_root, redact_override, resolve
 from tasks.config.values import read_yaml
@@ -58,7 +61,8 @@ class PaperRow:
 
     table: Its table, figure or section. row: Its row or cell there. spread: The number after ±. epsilon: ε by the
     paper's own account. sets: `--set` assignments. reduced: What is smaller or different here; empty if the preset is
-    the paper's system. gpu: Whether two CPU cores would take a day or more for five seeds.
+    the paper's system. gpu: Whether two CPU cores would take a day or more for five seeds. other_data: Whether the
+    paper used another dataset, so that accuracies cannot be compared.
     """
 
     table: str
@@ -70,6 +74,7 @@ class PaperRow:
     sets: tuple[str, ...] = ()
     reduced: str = ""
     gpu: bool = False
+    other_data: bool = False
 
     @property
     def of_a_preset(self) -> bool:
@@ -79,13 +84,15 @@ class PaperRow:
 
 @dataclass(frozen=True)
 class Paper:
-    """A paper; `elsewhere` has the command or page for each table and figure that no preset makes."""
+    """A paper: its rows, the commands for other tables and figures, and the reasons why some cannot be made here."""
 
     name: str
     title: str
     page: str
     rows: tuple[PaperRow, ...]
     elsewhere: dict[str, str]
+    not_possible: dict[str, str] = field(default_factory=dict)
+    cells: dict[str, Any] = field(default_factory=dict)
 
     def chosen(self, table: str | None) -> tuple[PaperRow, ...]:
         """Return the rows of one table, or all. Raises SettingError for a table without rows."""
@@ -94,6 +101,8 @@ class Paper:
             return tuple(row for row in self.rows if table in (None, row.table))
         if table in self.elsewhere:
             raise SettingError(f"{table} of {self.name} is made by {self.elsewhere[table]}.")
+        if table in self.not_possible:
+            raise SettingError(f"{table} of {self.name} is not possible here: {self.not_possible[table]}.")
         raise SettingError(
             f"{self.name} has no rows of '{table}' here, but of {', '.join(tables)}.{did_you_mean(table, tables)}"
         )
@@ -109,6 +118,14 @@ def papers() -> dict[str, Paper]:
         made = tuple(PaperRow(sets=tuple(row.pop("set", ())), **row) for row in rows)
         found[path.stem] = Paper(name=path.stem, rows=made, elsewhere=values.pop("elsewhere", {}), **values)
     return found
+
+
+def committed_rows() -> dict[str, str]:
+    """Return the accuracies in docs/measurements by table and row, in per cent."""
+    table = measurements()["papers/reproduced"]
+    accuracy = table["columns"].index("ours, %")
+    rows = (row for block in table["measured"] for row in block["rows"])
+    return {row[0].partition(", ")[2]: row[accuracy] for row in rows}
 
 
 def published(preset: str) -> PaperRow | None:
@@ -129,6 +146,8 @@ class Row:
     """Why the row has no figures."""
     figures: list[dict[str, float]] = field(default_factory=list)
     """`figures` of its finished runs."""
+    committed: str = ""
+    """Accuracy in docs/measurements, in per cent."""
 
     def __str__(self) -> str:
         return f"{self.paper.table}: {self.name}" if self.paper is not None and self.is_of_a_paper else self.name
@@ -177,20 +196,31 @@ def figures(run: Run, *, published: bool = False) -> dict[str, float]:
     return {"accuracy": accuracy, "in_batches": in_batches} | public
 
 
-def make_all(root: Path, rows: Sequence[Row]) -> bool:
-    """Make the runs of all rows, seed by seed; return whether all could be made."""
+def make_all(root: Path, rows: Sequence[Row], workers: int = 1) -> bool:
+    """Make the runs of all rows and return whether all could be made.
+
+    One worker makes them seed by seed, so that an early end has some of every row. Several make the seeds of a row at
+    the same time, and the rows one after the other, because rows share teachers.
+    """
     by_seed = zip_longest(*(row.runs for row in rows))
     of = {run: row for runs in by_seed for run, row in zip(runs, rows, strict=True) if run is not None}
-    complete = True
-    for place, (run, row) in enumerate(of.items()):
-        try:
-            if not stages.is_complete(root, run):
-                left = time_left(root, rows, list(of)[place:])
-                print(f"Run {place + 1} of {len(of)}, {run}: {row}{left}", flush=True)
-                stages.make_run(root, run)
-        except (TerrineError, LoggedError) as error:
-            complete, row.missing = False, f"not made: {error}"
-            print(f"{row}: {row.missing}", *getattr(error, "__notes__", []), sep="\n", flush=True)
+    groups = [(run,) for run in of] if workers == 1 else [row.runs for row in rows]
+    complete, order = True, list(of)
+    with run_makers(workers) as submit:
+        for group in groups:
+            begun = {}
+            for run in group:
+                if not stages.is_complete(root, run):
+                    left = time_left(root, rows, order[order.index(run) :]) if workers == 1 else ""
+                    print(f"Run {order.index(run) + 1} of {len(order)}, {run}: {of[run]}{left}", flush=True)
+                    begun[run] = submit(root, run)
+            for run, making in begun.items():
+                try:
+                    making.result()
+                except (TerrineError, LoggedError) as error:
+                    row = of[run]
+                    complete, row.missing = False, f"not made: {error}"
+                    print(f"{row}: {row.missing}", *getattr(error, "__notes__", []), sep="\n", flush=True)
     return complete
 
 
@@ -257,7 +287,7 @@ def shown(accuracy: float, spread: float) -> str:
 
 def differs(paper: PaperRow, accuracy: float, spread: float) -> bool:
     """Return whether our mean is more than two standard deviations (of both, in squares) from the paper's."""
-    return 0 < 2 * math.hypot(spread, paper.spread) < abs(accuracy - paper.accuracy)
+    return not paper.other_data and 0 < 2 * math.hypot(spread, paper.spread) < abs(accuracy - paper.accuracy)
 
 
 def beside(paper: PaperRow | None, accuracy: float, spread: float) -> str:
@@ -278,7 +308,8 @@ def letters_of(rows: Sequence[Row]) -> dict[str, str]:
 def terminal_table(rows: Sequence[Row]) -> Table:
     """Return the table for a terminal of 80 columns; `notes` explains its letters."""
     of_papers = any(row.paper is not None for row in rows)
-    numbers = ["ours, %", "exact ε", *(["theirs, %", "their ε", "difference"] if of_papers else ["answered", "runs"])]
+    compared = "committed, %" if any(row.committed for row in rows) else "difference"
+    numbers = ["ours, %", "exact ε", *(["theirs, %", "their ε", compared] if of_papers else ["answered", "runs"])]
     table = Table(Column("row", overflow="fold"), box=None, pad_edge=False)
     for heading in numbers:
         table.add_column(heading, justify="right", no_wrap=True)
@@ -291,9 +322,12 @@ def terminal_table(rows: Sequence[Row]) -> Table:
         ours = [shown(*row.accuracy), row.epsilon] if row.figures else [row.missing.partition(":")[0], ""]
         if paper is not None:
             ours += [shown(paper.accuracy, paper.spread), f"{paper.epsilon:g}" if paper.epsilon else ""]
-            if row.figures:
+            if compared != "difference":
+                ours.append(row.committed)
+            elif row.figures:
                 star = "*" if differs(paper, *row.accuracy) else " "
-                ours.append(f"{row.accuracy[0] - paper.accuracy:+.2f} {star}")
+                difference = f"{row.accuracy[0] - paper.accuracy:+.2f} {star}"
+                ours.append("other data" if paper.other_data else difference)
         elif not of_papers and row.figures:
             ours += [row.answered, str(len(row.figures))]
         table.add_row(f"{row.name} {letters.get(paper.reduced, '') if paper else ''}".strip(), *ours)
@@ -349,6 +383,7 @@ def notes(rows: Sequence[Row], papers: Sequence[Paper], table: str | None, *, re
         lines.append(f"{paper.title}: {paper.page} says what is other here, setting by setting.")
         if table is None:
             lines += ["Made elsewhere:", *(f"  {name}: {command}" for name, command in paper.elsewhere.items())]
+            lines += ["Not possible here:", *(f"  {name}: {reason}" for name, reason in paper.not_possible.items())]
     return lines
 
 
@@ -361,16 +396,25 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--table", help='of papers, one table only, as "Table 1"')
     parser.add_argument("--gpu", action="store_true", help="of papers, also the rows that need a GPU")
     parser.add_argument("--seeds", type=int, default=5, help="seeds 0, 1, ... of each row")
-    parser.add_argument("--finished", action="store_true", help="make nothing: print what is finished so far")
+    parser.add_argument("--workers", type=int, default=1, help="seeds of a row that are made at the same time")
+    parser.add_argument(
+        "--finished", action="store_true", help="make nothing: print finished rows, beside the committed measurements"
+    )
     parser.add_argument("--markdown", action="store_true", help="print the table in Markdown, with more columns")
     given = parser.parse_args(arguments)
     asked = [known[name] for name in given.names if name in known]
-    if given.seeds < 1 or (given.table is not None and not asked):
-        parser.error(f"--seeds is at least 1, and --table needs a paper: {', '.join(known)}")
+    if min(given.seeds, given.workers) < 1 or (given.table is not None and not asked):
+        parser.error(f"--seeds and --workers are at least 1, and --table needs a paper: {', '.join(known)}")
     root = project_root()
 
+    overrides = " ".join(f"--set {redact_override(override)}" for override in given.set)
+
     def row(name: str, preset: str, sets: Sequence[str], paper: PaperRow | None) -> Row:
-        if paper is not None and paper.gpu and not given.gpu:
+        for_gpu = paper is not None and paper.gpu
+        if overrides:  # another system or other data than the paper's: nothing to compare
+            table = f"{paper.table}: " if paper is not None and name == paper.row else ""
+            name, paper = f"{table}{name} {overrides}", None
+        if for_gpu and not given.gpu:
             return Row(name, preset, paper, (), "for a GPU")
         each = [[*sets, *([f"seed={seed}"] if seed else [])] for seed in range(given.seeds)]
         runs = (derive(root, preset, assignments, keeps=not given.finished) for assignments in each)
@@ -382,9 +426,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
             chosen = known[name].chosen(given.table)
             rows += [row(one.row, one.preset, (*one.sets, *given.set), one) for one in chosen]
         else:
-            title = " ".join([name, *(f"--set {redact_override(override)}" for override in given.set)])
-            rows.append(row(f"`{title}`", name, given.set, None if given.set else published(name)))
-    complete = given.finished or make_all(root, rows)
+            rows.append(row(f"`{name}`", name, given.set, published(name)))
+    complete = given.finished or make_all(root, rows, given.workers)
+    if given.finished:
+        stored = committed_rows()
+        for each in (each for each in rows if each.paper is not None):
+            each.committed = stored.get(str(each), "")
     for each in rows:
         finished = (open_run(root, run) for run in each.runs if Folders(root, run).finished)
         each.figures = [figures(run, published=given.markdown) for run in finished]

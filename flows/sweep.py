@@ -114,7 +114,7 @@ def make_all(root: Path, candidates: list[Candidate], workers: int = 1) -> dict[
     """
     released, failures = set[str](), dict[str, str]()
     waiting = list(candidates)
-    with _makers(workers) as submit:
+    with run_makers(workers) as submit:
         while waiting:
             # Of candidates that share a release, and so teachers and votes, one is made before the others.
             first = {one.release: one for one in reversed(waiting)}
@@ -135,7 +135,7 @@ def make_all(root: Path, candidates: list[Candidate], workers: int = 1) -> dict[
 
 
 @contextmanager
-def _makers(workers: int) -> Iterator[Callable[[Path, str], Future[None]]]:
+def run_makers(workers: int) -> Iterator[Callable[[Path, str], Future[None]]]:
     """Yield a function that makes a run: here, or in one of several processes that share a server."""
     if workers == 1:
         yield _here

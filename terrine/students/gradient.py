@@ -32,7 +32,8 @@ USB: dict[str, Any] = {
     "decay": 0.999,
     "fairness": 0.001,
 }
-"""FixMatch and FreeMatch in USB (Wang et al. 2022, usb_cv). Its rate decays by 0.5 per layer, which is not built."""
+"""FixMatch and FreeMatch in USB (github.com/microsoft/Semi-supervised-learning, usb_cv), without its decay of the
+learning rate by 0.5 per layer."""
 
 
 class GradientStudent(Student):

@@ -76,3 +76,8 @@ def test_a_table_that_is_not_there_is_refused_with_those_that_are():
         ttac.chosen("Table 2")
     with pytest.raises(SettingError, match=r"Figure 2 of ttac is made by python benchmarks/heterogeneous.py"):
         ttac.chosen("Figure 2")
+
+
+def test_a_table_that_cannot_be_made_here_is_refused_with_the_reason():
+    with pytest.raises(SettingError, match=r"Table 1 of diet-pate is not possible here: .*not public"):
+        papers()["diet-pate"].chosen("Table 1")

@@ -1,9 +1,13 @@
 """Reproduction: the rows of a paper are made, each once."""
 
+from contextlib import contextmanager
+
 import pytest
 
+import flows.sweep
 from benchmarks.reproduce import Paper, PaperRow, Row, figures, main, time_left
 from tasks.config.params import validate
+from tasks.config.presets import resolve
 from tasks.runtime.run import Run
 from tasks.runtime.store import Folders, write_json
 from terrine.errors import InputError
@@ -102,7 +106,7 @@ def drawn(tmp_path, monkeypatch):
         for path in (Folders(root, run).evaluation, Folders(root, run).statement):
             write_json(path, {})
 
-    monkeypatch.setattr("flows.stages.make_run", make)
+    monkeypatch.setattr("flows.sweep.make_run", make)
     return made
 
 
@@ -127,10 +131,39 @@ def test_a_papers_rows_are_made_and_what_was_not_is_said(drawn, tmp_path, capsys
     assert "--table needs a paper: drawn" in capsys.readouterr().err
 
 
-def test_a_row_that_cannot_be_made_leaves_the_others(drawn, monkeypatch, capsys):
-    from flows import making
+def test_overrides_are_named_and_stop_the_comparison_with_the_paper(drawn, capsys):
+    main(["drawn", "--seeds", "1", "--table", "Table 2", "--set", "data.name=digits"])
+    printed = capsys.readouterr().out
+    assert "--set data.name=digits" in printed.replace("\n", " ")
+    assert "theirs" not in printed
+    assert "92.00" not in printed
 
-    make = making.make
+
+def test_committed_measurements_stand_beside_finished_runs(drawn, monkeypatch, capsys):
+    monkeypatch.setattr("benchmarks.reproduce.committed_rows", lambda: {"Table 2: other": "91.23 ± 0.50"})
+    main(["drawn", "--seeds", "1", "--table", "Table 2", "--finished"])
+    assert "91.23 ± 0.50" in capsys.readouterr().out
+
+
+def test_with_workers_the_seeds_of_a_row_are_made_together(drawn, tmp_path, monkeypatch):
+    begun = []
+
+    @contextmanager
+    def makers(workers):
+        def submit(root, run):
+            begun.append(run)
+            return flows.sweep._here(root, run)
+
+        assert workers == 2
+        yield submit
+
+    monkeypatch.setattr("benchmarks.reproduce.run_makers", makers)
+    main(["drawn", "--seeds", "2", "--table", "Table 1", "--workers", "2"])
+    assert [resolve(tmp_path, run).queries.count for run in begun] == [60, 60, 80, 80]
+
+
+def test_a_row_that_cannot_be_made_leaves_the_others(drawn, monkeypatch, capsys):
+    make = flows.sweep.make_run
 
     def refuse_the_first(root, run):
         if not drawn:
@@ -138,7 +171,7 @@ def test_a_row_that_cannot_be_made_leaves_the_others(drawn, monkeypatch, capsys)
             raise InputError("There are no digits here.")
         make(root, run)
 
-    monkeypatch.setattr("flows.stages.make_run", refuse_the_first)
+    monkeypatch.setattr("flows.sweep.make_run", refuse_the_first)
     with pytest.raises(SystemExit) as ended:
         main(["drawn", "--seeds", "1", "--table", "Table 1"])
     assert ended.value.code == 1

@@ -263,7 +263,7 @@ def test_with_workers_one_candidate_of_each_release_goes_before_those_that_share
         assert workers == 3
         yield submit
 
-    monkeypatch.setattr(flows.sweep, "_makers", makers)
+    monkeypatch.setattr(flows.sweep, "run_makers", makers)
     run_sweep("aggregation.sigma=30,40", "student.l2=1,2", workers=3)
     first, second, third, fourth = (row["run"] for row in stages.result["candidates"])
     assert begun == [first, third, second, fourth]
