@@ -275,7 +275,7 @@ def medical_doors(folder: Path) -> Iterator[tuple[str, Door, list[bytes]]]:
 
 def student_doors(folder: Path) -> Iterator[tuple[str, Door, list[bytes]]]:
     """Files of a student's folder, changed under a seal that fits."""
-    from tasks.reports.statement_page import guarantee
+    from tasks.serving.pages import guarantee
     from terrine.deployment.manifest import MANIFEST, seal
     from terrine.deployment.model import StudentModel
     from terrine.deployment.rows import TableStudent

@@ -44,13 +44,13 @@ from tasks.config.params import Params
 from tasks.config.presets import derive, project_root, redact_override, resolve
 from tasks.config.values import read_yaml
 from tasks.reports.accuracy import known_accuracy
-from tasks.reports.statement_page import read_statement
 from tasks.runtime.progress import timings
 from tasks.runtime.run import Run, open_run
 from tasks.runtime.stage_graph import Pipeline
 from tasks.runtime.store import Folders, read_json
 from tasks.transcription.graph import pipeline_of
 from terrine.errors import SettingError, TerrineError, did_you_mean
+from terrine.privacy.statement import read_statement
 
 PAPERS = Path(__file__).with_name("papers")
 

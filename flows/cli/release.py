@@ -46,10 +46,10 @@ def statement(
 
     Recipients check the pages with `terrine verify`.
     """
-    from tasks.reports.statement_page import languages
+    from tasks.reports.language import LANGUAGES
     from tasks.runtime.accounts import site_signing_key
     from tasks.runtime.run import chosen_run
-    from tasks.serving.pages import write_pages, write_single
+    from tasks.serving.pages import write_pages, write_single_page
     from terrine.files import write_text
 
     console, made = printer(soft_wrap=True), chosen_run(run)
@@ -70,11 +70,11 @@ def statement(
     if html is not None or pdf is not None:
         if sign or len(language or []) > 1:
             raise SettingError("--html and --pdf write one page, of one --language; --sign signs those in the release.")
-        write_single(made.folders.release, (language or ["en"])[0], html, pdf)
+        write_single_page(made.folders.release, (language or ["en"])[0], html, pdf)
         console.print(f"Written: {', '.join(str(file) for file in (html, pdf) if file is not None)}")
         return
     key = site_signing_key(made) if sign else None
-    written = write_pages(made.folders.release, list(dict.fromkeys(language or languages())), key)
+    written = write_pages(made.folders.release, list(dict.fromkeys(language or LANGUAGES)), key)
     if written.no_pdf is not None:
         console.print(written.no_pdf, style="yellow")
     console.print(f"Written to {made.folders.release}: {', '.join(written.files)}")

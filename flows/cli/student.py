@@ -156,8 +156,7 @@ def serve(
 ) -> None:
     """Answer requests over HTTP: MLflow's /invocations, /images for pictures and .npy stacks, /rows for CSV files."""
     from tasks.reports.accuracy import gap_of
-    from tasks.reports.statement_page import OWN_STATISTICS
-    from tasks.serving.predict import student_folder
+    from tasks.serving.predict import OWN_STATISTICS, student_folder
     from tasks.serving.service import LOOPBACK, build_app, read_key
     from tasks.serving.service import serve as serve_app
     from terrine.deployment.rows import TableStudent
@@ -204,9 +203,8 @@ def export(
     reference: ReferenceOption = None,
 ) -> None:
     """Export the student as ONNX and PyTorch programs, compared with the original, with digests and statement."""
-    from tasks.reports.statement_page import OWN_STATISTICS
     from tasks.serving.export import export_folder
-    from tasks.serving.predict import student_folder
+    from tasks.serving.predict import OWN_STATISTICS, student_folder
 
     console = printer(soft_wrap=True)
     with console.status("exporting") as status:

@@ -30,7 +30,7 @@ from tasks.pipeline.evaluate import evaluate_student
 from tasks.pipeline.figures.released_accuracy import about_accuracy, held_out_units, right_answers
 from tasks.pipeline.mlflow_runs import attempt
 from tasks.reports.accuracy import released_accuracy
-from tasks.reports.statement_page import languages, read_statement
+from tasks.reports.language import LANGUAGES
 from tasks.runtime.accounts import SIGNING
 from tasks.runtime.run import Run
 from tasks.runtime.store import Folders, atomic_folder, link, read_json, write_json, write_text
@@ -41,6 +41,7 @@ from terrine.deployment.model import check_student
 from terrine.errors import ArtefactError, InputError, SettingError
 from terrine.files import file_digest
 from terrine.privacy.noised_accuracy import shares_of_units
+from terrine.privacy.statement import read_statement
 
 log = logging.getLogger("terrine.party")
 
@@ -109,7 +110,7 @@ def _sign(config: PartyConfig, release: Path, public: Path) -> str:
     from terrine.deployment.signature import fingerprint, public_pem, signing_key
 
     key = signing_key(config.folder / SIGNING)
-    write_pages(release, languages(), key)
+    write_pages(release, LANGUAGES, key)
     write_text(public, public_pem(key.public_key()).decode())
     return fingerprint(key.public_key())
 

@@ -22,7 +22,7 @@ from tasks.pipeline.aggregate import write_answers
 from tasks.pipeline.public_inputs import describe_records
 from tasks.pipeline.student import train_student
 from tasks.pipeline.sums import write_sums
-from tasks.reports.statement_page import write_statement
+from tasks.reports.statement_page import write_statement_and_page
 from tasks.runtime.code_digest import code_version
 from tasks.runtime.run import Run
 from tasks.runtime.store import Folders, link
@@ -75,7 +75,7 @@ def learn(config: PartyConfig) -> Path:
             )
         write_sums(run, release, sums.course, whitening, voted, None)
     train_student.fn(run)
-    write_statement(run, _statement(run, terms, about, release), names)
+    write_statement_and_page(run, _statement(run, terms, about, release), names)
     return run.folders.student
 
 

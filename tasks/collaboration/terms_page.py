@@ -9,14 +9,14 @@ from typing import Any
 from tasks.collaboration.proposal import grouped
 from tasks.parties.terms import Role, Terms
 from tasks.reports.pages import plain
-from tasks.reports.statement_page import guesses_in_a_hundred, mechanism_texts
+from tasks.reports.statement_page import correct_guesses, mechanism_texts
 from terrine.aggregation.mechanism import MECHANISMS
 from terrine.geometry import in_words
 from terrine.privacy.accounting.events import to_json
 from terrine.privacy.accounting.gaussian import round_up
 from terrine.privacy.accounting.pricing import price
 from terrine.privacy.noise import delta_slack
-from terrine.privacy.statement import TRUST_MODELS, protected
+from terrine.privacy.statement import TRUST_MODELS, neighbouring
 from terrine.spans import span
 
 _WIDTH = 100
@@ -30,7 +30,7 @@ def page(terms: Terms) -> str:
         ],
         "Who takes part": _parties(terms),
         "What is asked": _asked(terms),
-        "Whom ε protects": [_first_upper(protected(terms.unit, terms.overlap)) + "."],
+        "Neighbouring data": [f"In them {neighbouring(terms.unit, terms.overlap)}."],
         "What is guaranteed": _guaranteed(terms),
         "Who learns what": [f"{role}: {text}." for role, text in _learns(terms).items()],
         "Who is trusted": [_first_upper(TRUST_MODELS["parties"]) + "."],
@@ -126,7 +126,7 @@ def _statement(terms: Terms, described: Mapping[str, Any]) -> dict[str, Any]:
 
 def _guaranteed(terms: Terms) -> list[str]:
     cost = round_up(price(terms.event(), terms.delta))
-    guesses = guesses_in_a_hundred(_statement(terms, {"mechanism": terms.mechanism}))
+    guesses = correct_guesses(_statement(terms, {"mechanism": terms.mechanism}))
     return [
         f"ε ≤ {terms.epsilon:g} at δ = {terms.delta:g}; all that is asked costs ε = {cost:g} at most. With whom ε "
         f"protects, no outcome becomes more than e^{terms.epsilon:g} times as likely, up to a probability of "

@@ -13,6 +13,7 @@ from pydantic import Field, ValidationError, ValidationInfo, field_validator, mo
 from tasks.config.listing import list_settings
 from tasks.config.sections import (
     WITH_MOMENTS,
+    About,
     Collaboration,
     Evaluation,
     LedgerSettings,
@@ -59,6 +60,7 @@ class Params(Settings):
     collaboration: Collaboration = Collaboration()
     student: STUDENTS.union() = LinearStudent()  # type: ignore[valid-type]
     evaluation: Evaluation = Evaluation()
+    about: About = About()
     ledger: LedgerSettings = LedgerSettings()
     runner: Runner = Runner()
     transcription: Transcription | None = None

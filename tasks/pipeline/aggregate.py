@@ -30,7 +30,7 @@ from tasks.pipeline.moments import count_moments, describe_moments, release_mome
 from tasks.pipeline.public_inputs import describe_records
 from tasks.pipeline.query_strategy import adviser, describe_selection
 from tasks.pipeline.sums import release_sums
-from tasks.reports.statement_page import write_statement
+from tasks.reports.statement_page import write_statement_and_page
 from tasks.runtime.accounts import ledger_account, noise_source, open_account, site_key, stored_people
 from tasks.runtime.release_identity import Inputs, check_queries, describe_release, input_digests, record_data_change
 from tasks.runtime.releases import (
@@ -95,7 +95,7 @@ def release_answers(run: Run) -> None:
     _write_private_figures(run, histograms, release)
     record_data_change(run, "answers", release, inputs)
     names = answer_names(votes_manifest["class_names"], findings is not None)
-    write_statement(run, privacy_statement(run, votes_manifest, release), names)
+    write_statement_and_page(run, privacy_statement(run, votes_manifest, release), names)
 
 
 def split_votes(votes: np.ndarray, teachers: Mapping[str, int]) -> dict[str, np.ndarray]:

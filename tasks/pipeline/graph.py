@@ -97,7 +97,7 @@ MAIN = Pipeline(
             comment="reads private, writes release: noise is added here, and the ledger charged",
             tasks="tasks.pipeline.aggregate:release_answers",
             code="aggregation models privacy students",
-            settings="seed aggregation collaboration privacy queries.select queries.rounds teachers.statistics",
+            settings="seed aggregation collaboration privacy queries.select queries.rounds teachers.statistics about",
             needs="private/votes private/average private/teachers private/dataset private/partition"
             " public/backbone public/images",
             makes="release/answers release/privacy.json release/statement.html private/accounting",

@@ -21,7 +21,6 @@ from tasks.pipeline.mlflow_runs import attempt, code_tags, open_experiment, star
 from tasks.pipeline.synthesize import drawing_cost
 from tasks.reports.accuracy import known_accuracy, released_accuracy, released_error, served_accuracy
 from tasks.reports.comparison import own_settings
-from tasks.reports.statement_page import read_statement
 from tasks.runtime.progress import timings
 from tasks.runtime.run import Run
 from tasks.runtime.stage_graph import Pipeline
@@ -29,7 +28,8 @@ from tasks.runtime.staleness import check_records
 from tasks.runtime.step import step
 from tasks.runtime.store import read_json, write_json
 from tasks.runtime.versioning import lock_digest
-from terrine.privacy.facts import told
+from terrine.privacy.facts import sentences
+from terrine.privacy.statement import read_statement
 
 QUERIES = ("query images", "query rows")
 """Names in statements of the public inputs that are data sets."""
@@ -159,7 +159,7 @@ def _note(run: Run, statement: Mapping[str, Any], artefacts: str) -> str:
         *served_accuracy(run),
     ]
     return (
-        f"{' '.join([', '.join(figures) + '.', *told(statement, 'unprotected')])}\n\n"
+        f"{' '.join([', '.join(figures) + '.', *sentences(statement, 'unprotected')])}\n\n"
         f"    {reproduce_command(run.root, run.name, local=False)}\n\n"
         f"[Privacy statement]({artefacts}/release/statement.html) · [all parameters]({artefacts}/parameters.yaml)"
         " · what names files or accounts of the site is left out"

@@ -21,7 +21,7 @@ from tasks.reports.accuracy import OF_ORDER, gap_warning, released_accuracy, rel
 from tasks.reports.charts import confusion_colours, png_data_uri, stacked_histogram, white_reads_better
 from tasks.reports.pages import bar_rows, percent, plain, render
 from tasks.reports.partition_figures import partition_figures
-from tasks.reports.statement_page import read_statement, statement_texts
+from tasks.reports.statement_page import mechanism_texts
 from tasks.runtime.code_digest import code_version
 from tasks.runtime.release_identity import data_changes
 from tasks.runtime.run import Run
@@ -31,6 +31,7 @@ from tasks.runtime.versioning import lock_digest
 from terrine.aggregation.votes import answer_names
 from terrine.data.label_mix import row_shares
 from terrine.device import resolve_device
+from terrine.privacy.statement import read_statement
 from terrine.queries import Queries
 
 WIDEST_TABLE = 25
@@ -77,7 +78,7 @@ def write_report(run: Run) -> None:
         "versions": versions(run),
         "command": reproduce_command(run.root, run.name, local=not run.params.tracking.private_metrics),
         "changes": data_changes(run),
-        **statement_texts(statement),
+        **mechanism_texts(statement),
     }
     write_text(run.folders.report, render("report.html", values))
 

@@ -31,7 +31,7 @@ from tasks.pipeline.moments import (
     write_moments,
 )
 from tasks.pipeline.public_inputs import describe_records
-from tasks.reports.statement_page import write_statement
+from tasks.reports.statement_page import write_statement_and_page
 from tasks.runtime.accounts import ledger_account, noise_source, release_at_price
 from tasks.runtime.parameters import check_signal_of_sums
 from tasks.runtime.progress import progress_reporter
@@ -95,7 +95,7 @@ def release_sums(run: Run, release_id: str) -> None:
         write_json(folder / "figures.json", {"notice": NOTICE})
     record_data_change(run, "answers", release, inputs)
     answers = answer_names(names, bool(run.params.data.several))
-    write_statement(run, _statement(run, release, course, numbers, slack, len(answers)), answers)
+    write_statement_and_page(run, _statement(run, release, course, numbers, slack, len(answers)), answers)
     shutil.rmtree(_work(run, whitening, statistics), ignore_errors=True)
 
 

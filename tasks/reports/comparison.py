@@ -15,12 +15,12 @@ from typing import Any
 from tasks.config.params import FAMILIES, Params, public_parameters
 from tasks.config.values import flat
 from tasks.reports.accuracy import released_accuracy
-from tasks.reports.statement_page import read_statement
 from tasks.runtime.progress import timings
 from tasks.runtime.run import open_run
 from tasks.runtime.staleness import check_records
 from tasks.runtime.store import Folders, read_json
 from terrine.errors import ArtefactError, TerrineError
+from terrine.privacy.statement import read_statement
 
 DEFAULT = "default"
 HIDDEN = "tracking", "runner", "device"

@@ -1,276 +1,239 @@
-"""The release statement in words, by language, and its technical page, which is published beside privacy.json.
+"""Pages of the privacy statement: for people who decide about a publication, in their language, on screen and paper.
 
-The page is drawn from privacy.json and the names of the classes. Both may be published, so the page may be: no private
-artefact, not even a path to one, is read here. A language is one file of messages beside this one, and how it writes
-numbers and dates. Sentences about recorded facts are those of `terrine.privacy.sentences`. Every language has the same
-keys with the same {placeholders}; a test checks this.
+A page follows from privacy.json and the signature alone, so recipients can draw it again and compare it
+(`tasks/serving/verification.py`). No private artefact is read here. The technical page, statement.html, is the English
+page with an appendix.
 """
 
 from __future__ import annotations
 
+import io
+import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
-from decimal import Decimal
-from functools import cache
-from pathlib import Path
-from typing import Any, get_args
+from datetime import UTC, datetime
+from typing import Any
 
-import yaml
 from markupsafe import Markup
 
 from tasks.config.listing import meanings
+from tasks.reports.language import Language
 from tasks.reports.pages import bar_rows, plain, render
 from tasks.runtime.run import Run
-from tasks.runtime.store import read_json, write_json, write_text
+from tasks.runtime.store import write_text
 from terrine.aggregation.mechanism import MECHANISMS, Aggregation
-from terrine.deployment.manifest import check_seal
-from terrine.errors import ArtefactError, SettingError, did_you_mean
-from terrine.files import file_digest
+from terrine.errors import TerrineError, first_line
+from terrine.extras import from_extra
+from terrine.logs import hushed
 from terrine.privacy.accounting.events import UnsupportedEventError, from_json
 from terrine.privacy.accounting.gaussian import delta_of, mu_of
 from terrine.privacy.accounting.loss_distribution import loss_delta
-from terrine.privacy.facts import Said, Section, keys, told
-from terrine.privacy.sentences import SENTENCES
-from terrine.privacy.statement import OUTCOME_DEPENDENT, PrivacyStatement, statement_from
+from terrine.privacy.statement import OUTCOME_DEPENDENT, PrivacyStatement, write_statement
 from terrine.settings import Unit
 
-FOLDER = Path(__file__).with_name("languages")
-_NO_BREAK = "\N{NO-BREAK SPACE}"
-_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
-_SMALLEST = -7
-"""The power of ten from which on small numbers are written with it."""
-
-
-def languages() -> list[str]:
-    """Return the codes of the languages there are."""
-    return sorted(path.stem for path in FOLDER.glob("*.yaml"))
-
-
-@cache
-def _messages(code: str) -> Mapping[str, Any]:
-    return yaml.safe_load((FOLDER / f"{code}.yaml").read_text(encoding="utf-8")) | SENTENCES[code]
+TECHNICAL = "statement.html"
+WIDE = 95.0
+"""Correct guesses in a hundred from which a page says that the limit is wide."""
+_VOTES = ("histogram", "gnmax", "lnmax", "confident", "interactive")
+TRANSCRIPTION_TEXTS = {
+    "annotation": "Model transcription (DPSD): for images of a generator, the teachers' gradients with respect to the "
+    "student's answers were summed, each limited in norm, and Gaussian noise was added. Student and generator learned "
+    "from nothing else.",
+    "answers": "Model transcription (DPSD): for each image of a generator, each teacher named a class by randomised "
+    "response, among those that the student found most probable. Student and generator learned from nothing else.",
+    "labels": "Label protection at the source: every private label passed through randomised response once. All models "
+    "learned from the resulting labels. The images are not protected.",
+}
+PARAMETER_TEXTS = {
+    "sigma": "standard deviation of the noise, in units of beta",
+    "rounds": "number of rounds in which a student of the released answers selected queries",
+    "averaging": "averages of teachers before the vote; their cost is part of ε",
+    "counted": "number of units, to choose the number of teachers; its cost is part of ε",
+    "moments": "means and deviations of private images, for normalisation; their cost is part of ε",
+    "numbers": "released noisy sums",
+    "beta": "largest norm of a teacher's gradient; unit of the noise",
+    "norm": "whether beta limits the gradient of a batch or of each sample",
+    "iterations": "annotated batches",
+    "top_k": "largest entries kept of each gradient, or classes among which an answer was drawn",
+    "samples": "annotated images",
+    "epsilon": "ε of one answer by randomised response",
+    "discriminator": "the generator learned from the teacher itself instead of the student",
+    "block": "parties whose models were averaged to vote as one",
+    "overlap": "number of institutions that may hold data of one person and are covered by ε",
+    "parties": "parties: those that hold records, then the guardian and the student party",
+    "opened": "day on which the student party opened the release, UTC",
+    "findings": "findings per image, each a question with the answers no and yes",
+    "findings_bound": "largest number of findings that a teacher may report per image; bounds the sensitivity",
+    "bins": "edges of the bins of a number, fixed in advance; each bin is a class",
+    "grades": "number of classes, which are ordered grades",
+    "select": "order of the queries, chosen from released answers and public images only",
+}
 
 
 @dataclass(frozen=True)
-class Language:
-    """A language by its code, with its messages, and what a page shows in them."""
+class SignatureMark:
+    """Signature as shown on a page: time in UTC, and fingerprint of the key."""
 
-    code: str
-    messages: Mapping[str, Any]
-
-    @classmethod
-    def of(cls, code: str) -> Language:
-        """Read a language. Raises SettingError for an unknown one."""
-        if code not in languages():
-            raise SettingError(
-                f"There are no statements in {code!r}.{did_you_mean(code, languages())} Languages: "
-                f"{', '.join(languages())}."
-            )
-        return cls(code, _messages(code))
-
-    def say(self, key: str, values: Mapping[str, Any]) -> Markup:
-        """Return a message with its placeholders filled; what is put in is escaped, the message's own marks are not.
-
-        Signs stay with their numbers: no line breaks at "ε = 8".
-        """
-        text = Markup(self.messages[key]).format(**values)  # of our own files
-        return text.replace(" = ", f"{_NO_BREAK}={_NO_BREAK}")
-
-    def told(self, said: Said, section: Section) -> list[Markup]:
-        """Return the sentences of a section that follow from a statement's facts (`terrine.privacy.facts.TABLE`)."""
-        return [
-            self.say(
-                key,
-                {
-                    name: self.number(value) if value == int(value) else self.exact(value)
-                    for name, value in values.items()
-                },
-            )
-            for key, values in keys(said, section)
-        ]
-
-    def number(self, value: float | Decimal, digits: int = 0) -> str:
-        """Write a number with `digits` decimals."""
-        whole, _, rest = f"{value:.{digits}f}".partition(".")
-        form = self.messages["format"]
-        if len(whole) >= form["grouped_from"]:
-            whole = f"{int(whole):,}".replace(",", form["thousands"])
-        return whole + (form["decimal"] + rest if rest else "")
-
-    def exact(self, value: float) -> str:
-        """Write a number with all the digits that it has: 0.00001, and what is smaller with a power of ten."""
-        return self._decimal(Decimal(repr(float(value))))
-
-    def factor(self, epsilon: float) -> str:
-        """Write e to the power ε, rounded up to three digits."""
-        power = epsilon / math.log(10)
-        whole = math.floor(power)
-        return self._decimal(Decimal(math.ceil(10 ** (power - whole + 2))).scaleb(whole - 2))
-
-    def percent(self, share: float) -> str:
-        """Write a share as a percentage."""
-        shown = self._decimal(Decimal(repr(float(share))) * 100).replace(" ", _NO_BREAK)
-        return str(self.messages["format"]["percent"]).format(value=shown).replace(" ", _NO_BREAK)
-
-    def date(self, when: datetime) -> str:
-        """Write a day."""
-        form = self.messages["format"]
-        day = form["first"] if when.day == 1 else str(when.day)
-        text = str(form["date"]).format(day=day, month=self.messages["months"][when.month - 1], year=when.year)
-        return text.replace(" ", _NO_BREAK)
-
-    def _decimal(self, value: Decimal) -> str:
-        value, power = value.normalize(), value.adjusted()
-        if not value or _SMALLEST <= power < 6:
-            exponent = value.as_tuple().exponent
-            assert isinstance(exponent, int)
-            return self.number(value, max(0, -exponent))
-        mantissa = value.scaleb(-power)
-        digits = len(mantissa.as_tuple().digits) - 1
-        shown = str(self.messages["format"]["power"]).format(
-            mantissa=self.number(mantissa, digits), exponent=str(power).translate(_RAISED)
-        )
-        return shown.replace(" ", _NO_BREAK)
+    when: datetime
+    key: str
 
 
-TRANSCRIPTION_TEXTS = {
-    "annotation": "Model transcription (DPSD): for each image of a generator it was summed up how the teachers would "
-    "change the student's answer, each change limited in length; Gaussian noise was added to the sum, and student and "
-    "generator learned from nothing else.",
-    "answers": "Model transcription (DPSD): for each image of a generator each teacher named a class by randomised "
-    "response, among those that the student found most probable; student and generator learned from nothing else.",
-    "labels": "Label protection at the source: every private label was replaced, once, by randomised response. All "
-    "models learned from these labels, so what they say costs nothing more. The images are not protected.",
-}
-
-PARAMETER_TEXTS = {
-    "sigma": "Standard deviation of the noise, in units of beta",
-    "rounds": "How often a student of the released answers chose what to ask next",
-    "averaging": "How teachers learned from one another before they voted; what that cost is part of ε",
-    "counted": "How much there is, to choose the number of teachers by; what that cost is part of ε",
-    "moments": "What private images have in common, to normalise images by; what that cost is part of ε",
-    "numbers": "Sums that were released, each with noise",
-    "beta": "Largest norm of a teacher's gradient; noise is in units of it",
-    "norm": "Whether beta limits the gradient of a whole batch or of each sample",
-    "iterations": "Batches annotated",
-    "top_k": "Largest entries kept of each gradient, or classes among which an answer was drawn",
-    "samples": "Images annotated",
-    "epsilon": "ε of one answer by randomised response",
-    "discriminator": "Whom the generator learned from instead of the student: it has seen the teacher itself",
-    "block": "Parties whose models were averaged to vote as one",
-    "overlap": "At how many institutions the data of one person may be; ε protects who is at so many",
-    "parties": "Who took part: who holds records, then the guardian and the student party",
-    "opened": "The day on which the student party opened what was released, UTC",
-    "findings": "How many findings each image was asked about: each a question with the answers no and yes",
-    "findings_bound": "The most findings that a teacher may say an image has; one unit moves twice as many answers",
-    "bins": "Edges of the bins that numbers were asked about in, stated beforehand: a bin is a class",
-    "grades": "How many classes there are, which are grades in an order",
-    "select": "What was asked first: chosen from released answers and public images alone",
-}
+def write_statement_and_page(run: Run, statement: PrivacyStatement, class_names: Sequence[str]) -> None:
+    """Write privacy.json and statement.html of a run."""
+    write_statement(run.folders.statement, statement)
+    page = render_technical_page(statement.to_dict(), class_names)
+    write_text(run.folders.statement.with_name(TECHNICAL), page)
 
 
-def read_statement(path: Path) -> dict[str, Any]:
-    """Return the statement in a privacy.json, checked.
+def render_technical_page(statement: Mapping[str, Any], class_names: Sequence[str]) -> str:
+    """Return the technical page, HTML.
 
-    Raises ArtefactError where it is not what Terrine wrote.
-    """
-    try:
-        return statement_from(read_json(path)).to_dict()
-    # Figures of other kinds and sizes than any statement has do not get as far as being compared.
-    except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError, MemoryError) as error:
-        raise ArtefactError(f"{path} is not what Terrine wrote: {error}") from error
+    Args:
+        statement: Content of privacy.json.
+        class_names: Classes of the release, by label.
 
-
-def render_statement(statement: Mapping[str, Any], class_names: Sequence[str]) -> str:
-    """Return the page, HTML, of a privacy statement as `PrivacyStatement.to_dict` gives it, with the release's classes
-    by label.
-
-    Raises ValueError when they are not as many as the statement's, and jinja2.UndefinedError when a field is missing.
+    Raises:
+        ValueError: The number of classes differs from the statement's.
     """
     rows = bar_rows(class_names, statement["answered_per_class"])
-    return render("statement.html", {"statement": statement, "per_class": rows, **statement_texts(statement)})
+    return render("statement.html", {**_page_values(statement, "en"), "per_class": rows, **mechanism_texts(statement)})
 
 
-def write_statement(run: Run, statement: PrivacyStatement, class_names: Sequence[str]) -> None:
-    """Write what the run says about itself: privacy.json, and the page drawn from it."""
-    content = statement.to_dict()
-    write_json(run.folders.statement, content)
-    write_text(run.folders.statement.with_name("statement.html"), render_statement(content, class_names))
+def render_statement_page(statement: Mapping[str, Any], code: str, mark: SignatureMark | None = None) -> str:
+    """Return the page, HTML, in one language.
+
+    Args:
+        statement: Content of privacy.json.
+        code: Code of the language.
+        mark: The signature; None: the page is not signed.
+    """
+    return render("statement_page.html", _page_values(statement, code, mark))
 
 
-def statement_texts(statement: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the English templates say about a statement in words, all of it derived from the statement."""
-    english = Language.of("en")
-    facts = {section: english.told(statement, section) for section in get_args(Section)}
-    summary = statement["summary"].removesuffix(" ".join(told(statement, "unprotected"))).rstrip()
-    guarantee: dict[str, Any] = {"summary": summary, "guesses": guesses_in_a_hundred(statement)}
-    if statement["private"]:
-        guarantee["factor"] = english.factor(statement["epsilon_guaranteed"])
-        if "event_added" in statement:
-            guarantee["factor_added"] = english.factor(statement["epsilon_added"])
-            guarantee["guesses_added"] = guesses_in_a_hundred(statement, "event_added")
-    return {**mechanism_texts(statement), "texts": {**facts, **guarantee}}
-
-
-def mechanism_texts(statement: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a mechanism in words: a sentence, and its parameters with their values and meanings."""
-    mechanism = dict(sorted(statement["mechanism"].items()))  # as privacy.json has it
-    name = mechanism.pop("mechanism", "unknown")
-    kind_of_unit = "groups" if statement["unit"] == "group" else "records"
-    if counted := mechanism.get("counted"):
-        mechanism["counted"] = (
-            f"{counted['units']:,} {kind_of_unit}, with noise of standard deviation {plain(counted['sigma'])}"
-        )
-    if moments := mechanism.get("moments"):
-        mechanism["moments"] = (
-            f"{moments['numbers']:,} sums, with noise of standard deviation {plain(moments['noise_multiplier'])}; "
-            f"the vector that each {statement['unit']} adds has length 1 at most"
-        )
-    if numbers := mechanism.get("numbers"):
-        mechanism["numbers"] = f"{numbers:,}"
-    text, texts = TRANSCRIPTION_TEXTS.get(name, name), PARAMETER_TEXTS
-    if name in MECHANISMS.names():
-        kind = MECHANISMS.of(name)
-        text, texts = kind.text, PARAMETER_TEXTS | _meanings(kind)
+def _page_values(statement: Mapping[str, Any], code: str, mark: SignatureMark | None = None) -> dict[str, Any]:
+    language, guesses = Language.load(code), correct_guesses(statement)
+    values = placeholder_values(statement, language, mark, guesses)
+    given = statement["facts"]["about"]
     return {
-        "mechanism_text": text,
-        "mechanism_parameters": [(key, _in_words(value), texts.get(key, "")) for key, value in mechanism.items()],
+        "statement": statement,
+        "language": code,
+        "say": lambda key: language.say(key, values),
+        "sentences": lambda section: language.sentences(statement, section),
+        "done": done(statement),
+        "about": None if given is None else {key: value for key, value in given.items() if key != "one_per_person"},
+        "author": (given or {}).get("controller") or "Terrine",
+        "files": published_files(statement),
+        "mark": mark,
+        "shown": values,
+        "wide": (guesses or 0) > WIDE,
     }
 
 
-def _meanings(kind: type[Aggregation]) -> dict[str, str]:
-    """Return what each parameter of a mechanism means, and what it counts."""
-    found = {}
-    for name in kind.parameters():
-        units = [f", in {mark.name}" for mark in kind.model_fields[name].metadata if isinstance(mark, Unit)]
-        found[name] = meanings(kind).get(name, "").removesuffix(".") + "".join(units)
-    return found
+def done(statement: Mapping[str, Any]) -> list[str]:
+    """Return the keys of the messages about the procedure; none if the mechanism's name does not determine it."""
+    mechanism = statement["mechanism"]
+    if not statement["private"] and _reason(statement) == "method":
+        return []
+    name = str(mechanism.get("mechanism"))
+    extras = [key for key in ("bins", "grades", "averaging", "moments", "counted") if key in mechanism]
+    examples = bool(statement["facts"]["examples"])
+    if "numbers" in mechanism:
+        first = ["sums_gradients" if name == "gradients" else "sums_moments", *["fitted"] * examples]
+    elif name in TRANSCRIPTION_TEXTS and name not in MECHANISMS.names():
+        first = [name]
+    else:
+        first = ["votes", *["asked"] * examples, name if name in _VOTES else "other", "answered"]
+    return [*first, *extras, "student"] if statement["private"] else first
 
 
-def _in_words(value: Any) -> Any:
-    """Return a parameter that has parts as one line of text."""
-    if not isinstance(value, Mapping):
-        return value
-    return ", ".join(
-        f"{name.replace('_', ' ')} {part:g}" if isinstance(part, float) else f"{name.replace('_', ' ')} {part}"
-        for name, part in value.items()
-    )
+def published_files(statement: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the files of a release that may be published: names, and the key of the message that describes them."""
+    mechanism, transcribed = statement["mechanism"], statement["mechanism"].get("mechanism") in TRANSCRIPTION_TEXTS
+    files = [("student/", "file_student")]
+    if transcribed:
+        files.append(("annotations/, generator/", "file_transcription"))
+    elif "parties" not in mechanism:  # a student party publishes no answers
+        files.append(("answers/", "file_sums" if "numbers" in mechanism else "file_answers"))
+    files.append(("privacy.json, statement*, model-card.md, signature.json", "file_statement"))
+    if statement["facts"]["accuracy_epsilon"] is not None:
+        files.append(("accuracy.json", "file_accuracy"))
+    return files if "parties" in mechanism else [*files, ("metrics.json, plots/", "file_tables")]
 
 
-def guesses_in_a_hundred(statement: Mapping[str, Any], event: str = "event") -> float | None:
-    """Return how often in a hundred a best-informed guess about one unit is right at most, rounded up to one decimal.
+def _reason(statement: Mapping[str, Any]) -> str:
+    """Return why a statement guarantees nothing."""
+    if statement["noise"] != "secure":
+        return "replay"
+    return "method" if statement["partition_disjoint"] else "partition"
+
+
+def _noun(statement: Mapping[str, Any]) -> str:
+    """Return the key of the noun for the protected unit."""
+    return str(statement["facts"]["record"] if statement["unit"] == "record" else statement["unit"])
+
+
+def placeholder_values(
+    statement: Mapping[str, Any], language: Language, mark: SignatureMark | None, guesses: float | None
+) -> dict[str, str]:
+    """Return the values of all placeholders in a language; empty if the statement has no such value."""
+    mechanism, private = statement["mechanism"], statement["private"]
+    added = private and "event_added" in statement
+    none, delta = language.messages["row_none"], statement["delta"]
+
+    def epsilon(name: str) -> str:
+        value = statement.get(name)
+        return none if value is None else language.number(value, 4)
+
+    anyone, certain = language.messages["nouns"][_noun(statement)]
+    return {
+        "run": statement["run"],
+        "any": anyone,
+        "certain": certain,
+        "reason": language.messages[f"broken_{_reason(statement)}"],
+        "mechanism": str(mechanism.get("mechanism")),
+        "epsilon": epsilon("epsilon_guaranteed"),
+        "used": epsilon("epsilon") if private else none,
+        "spent": epsilon("epsilon_dataset"),
+        "account": epsilon("epsilon_account"),
+        "budget": epsilon("epsilon_budget"),
+        "added": epsilon("epsilon_added"),
+        "tuning": epsilon("epsilon_tuning"),
+        "claimed": epsilon("epsilon_claimed"),
+        "audit": epsilon("audit_epsilon"),
+        "confidence": language.percent(statement["audit_confidence"] or 0),
+        "delta": language.exact(delta),
+        "one_in": language.number(int(1 / delta * (1 + 1e-9))),
+        "factor": language.factor(statement["epsilon_guaranteed"]) if private else "",
+        "guesses": "" if guesses is None else language.number(guesses, 1),
+        "factor_added": language.factor(statement["epsilon_added"]) if added else "",
+        "guesses_added": language.number(correct_guesses(statement, "event_added") or 0, 1) if added else "",
+        "examples": Markup("; ").join(language.sentences(statement, "examples")),
+        **{name: language.number(statement[name]) for name in ("teachers", "queries", "asked", "answered")},
+        "numbers": language.number(mechanism.get("numbers", 0)),
+        "moments": language.number(mechanism.get("moments", {}).get("numbers", 0)),
+        "bins": "; ".join(language.exact(edge) for edge in mechanism.get("bins", ())),
+        "grades": language.number(mechanism.get("grades", 0)),
+        "overlap": language.number(mechanism.get("overlap", 1)),
+        "parties": ", ".join(mechanism.get("parties", ())),
+        "opened": language.date(datetime.fromisoformat(opened)) if (opened := mechanism.get("opened")) else "",
+        "date": "" if mark is None else language.date(mark.when),
+        "key": "" if mark is None else mark.key,
+    }
+
+
+def correct_guesses(statement: Mapping[str, Any], event: str = "event") -> float | None:
+    """Return how often in a hundred the best guess about one unit is right at most, rounded up to one decimal.
 
     The guess is between two equally likely neighbouring datasets, by someone who knows everything else and sees the
     release. It is right with probability at most (1 + TV)/2, where the total variation TV is the δ at ε = 0:
-    2Φ(μ/2) − 1 for Gaussian mechanisms (Dong, Roth & Su 2022, section 2), with the budget's μ where the number of
-    answers depends on what is released; by the privacy losses for others, and at most (e^ε − 1 + 2δ)/(e^ε + 1) for any
+    2Φ(μ/2) − 1 for Gaussian mechanisms (Dong, Roth & Su 2022, section 2), with the budget's μ if the number of
+    answers depends on released outcomes; by the privacy losses for others, and at most (e^ε − 1 + 2δ)/(e^ε + 1) for any
     (ε, δ)-private release (Kairouz, Oh & Viswanath 2015).
 
     Args:
-        event: `event`, for datasets that differ in a unit exchanged, added or removed; or `event_added`, for datasets
-            that differ in a unit added or removed, as `epsilon_added` does.
+        statement: Content of privacy.json.
+        event: `event` for replaced, added or removed units; `event_added` for added or removed ones.
 
     Returns:
         None if nothing is guaranteed.
@@ -290,32 +253,69 @@ def guesses_in_a_hundred(statement: Mapping[str, Any], event: str = "event") -> 
     return min(100.0, float(math.ceil(500 * (1 + variation))) / 10)
 
 
-OWN_STATISTICS = (
-    "NOT COVERED BY ANY ε: your own images were given as a reference. Their means and variances, without noise, "
-    "are in exported files and behind every answer. Keep both where those images may be."
-)
-"""Replaces the statement if a student normalises with given images."""
-_TOLD = ("run", "epsilon", "delta", "unit", "noise", "private", "summary")
-
-
-def guarantee(student: Path) -> dict[str, Any] | None:
-    """Return the main fields of the statement beside the folder `student`, with its digest, or None if it is missing.
-
-    `epsilon` is what is guaranteed where that is more than what was used. Raises ArtefactError for a statement whose
-    figures are not what its own event costs, or which is about another release than the student's.
-    """
-    path = student.parent / "privacy.json"
-    if not path.is_file():
-        return None
-    statement = read_statement(path)
-    made_from = check_seal(student).get("release")
-    if made_from != statement["release_id"]:
-        raise ArtefactError(
-            f"{path} is about another release than the one that the student in {student} says it was made from "
-            f"({'none' if made_from is None else str(made_from)[:16]}). Get both again from where they were published, "
-            "or run the stage 'student' again."
+def mechanism_texts(statement: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a mechanism in words: a sentence, and its parameters with their values and meanings."""
+    mechanism = dict(sorted(statement["mechanism"].items()))  # as privacy.json has it
+    name = mechanism.pop("mechanism", "unknown")
+    units = "groups" if statement["unit"] == "group" else "records"
+    if counted := mechanism.get("counted"):
+        mechanism["counted"] = (
+            f"{counted['units']:,} {units}, with noise of standard deviation {plain(counted['sigma'])}"
         )
-    told = {name: statement.get(name) for name in _TOLD}
-    if statement.get("private") and statement.get("epsilon_guaranteed") is not None:
-        told["epsilon"] = statement["epsilon_guaranteed"]
-    return {**told, "statement_sha256": file_digest(path)}
+    if moments := mechanism.get("moments"):
+        mechanism["moments"] = (
+            f"{moments['numbers']:,} sums, with noise of standard deviation {plain(moments['noise_multiplier'])}; "
+            f"each {statement['unit']} contributes a vector of length 1 at most"
+        )
+    if numbers := mechanism.get("numbers"):
+        mechanism["numbers"] = f"{numbers:,}"
+    text, texts = TRANSCRIPTION_TEXTS.get(name, name), PARAMETER_TEXTS
+    if name in MECHANISMS.names():
+        kind = MECHANISMS.of(name)
+        text, texts = kind.text, PARAMETER_TEXTS | _meanings(kind)
+    return {
+        "mechanism_text": text,
+        "mechanism_parameters": [(key, _in_words(value), texts.get(key, "")) for key, value in mechanism.items()],
+    }
+
+
+def _meanings(kind: type[Aggregation]) -> dict[str, str]:
+    """Return the meaning of each parameter of a mechanism, with its unit."""
+    found = {}
+    for name in kind.parameters():
+        units = [f", in {mark.name}" for mark in kind.model_fields[name].metadata if isinstance(mark, Unit)]
+        found[name] = meanings(kind).get(name, "").removesuffix(".") + "".join(units)
+    return found
+
+
+def _in_words(value: Any) -> Any:
+    """Return a parameter that is a mapping as one line of text."""
+    if not isinstance(value, Mapping):
+        return value
+    return ", ".join(
+        f"{name.replace('_', ' ')} {part:g}" if isinstance(part, float) else f"{name.replace('_', ' ')} {part}"
+        for name, part in value.items()
+    )
+
+
+def render_pdf(html: str) -> bytes:
+    """Return a page as PDF. Its metadata are the page's title, language and author, and today's date.
+
+    Raises:
+        MissingExtraError: WeasyPrint is not installed.
+        TerrineError: The library pango, which WeasyPrint needs, is not installed.
+    """
+    try:
+        with from_extra("pdf", "Statements as PDF"), hushed("weasyprint", logging.CRITICAL):
+            from weasyprint import HTML
+    except OSError as error:
+        raise TerrineError(
+            f"Statements as PDF need the library pango, which is not installed ({first_line(error)}). Install it (apt "
+            "install libpango-1.0-0 libpangoft2-1.0-0, brew install pango), or print the HTML page from a browser."
+        ) from error
+    target = io.BytesIO()
+    with hushed("weasyprint", logging.CRITICAL):  # warnings about CSS for screens
+        document = HTML(string=html).render()
+        document.metadata.created = document.metadata.modified = datetime.now(UTC).isoformat(timespec="seconds")
+        document.write_pdf(target)
+    return target.getvalue()

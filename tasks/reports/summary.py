@@ -15,13 +15,12 @@ from tasks.reports.accuracy import (
     shown_accuracy,
     shown_measure,
 )
-from tasks.reports.statement_page import read_statement
 from tasks.runtime.progress import timings
 from tasks.runtime.release_identity import data_changes
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_json
-from terrine.privacy.facts import told
-from terrine.privacy.statement import OUTCOME_DEPENDENT
+from terrine.privacy.facts import sentences
+from terrine.privacy.statement import OUTCOME_DEPENDENT, read_statement
 
 _SUMS = "sums over records, with noise"
 
@@ -80,7 +79,7 @@ def result_lines(run: Run, *own: tuple[str, str]) -> Text:
     lines.append(("report (private)", str(run.folders.report.relative_to(run.root))))
     notes = [*data_changes(run), *filter(None, [gap_warning(evaluation)])]
     lines.extend((Text("note (private)", style="bold yellow"), note) for note in notes)
-    lines.extend((_alarm("not protected"), sentence) for sentence in told(statement, "unprotected"))
+    lines.extend((_alarm("not protected"), sentence) for sentence in sentences(statement, "unprotected"))
     may_leave = "may be published" if statement["private"] else "results"
     lines.append((may_leave, str(run.folders.release.relative_to(run.root))))
     widest = max(len(name) for name, _ in lines)
@@ -96,7 +95,7 @@ def for_anybody(run: Run) -> dict[str, str]:
     rows = {"run": run.name, "ε": "none: NOT PRIVATE"}
     if statement["private"]:
         rows["ε"] = f"{statement['epsilon_guaranteed']:g} at δ = {statement['delta']:g}, per {statement['unit']}"
-        rows |= {"not protected": " ".join(public)} if (public := told(statement, "unprotected")) else {}
+        rows |= {"not protected": " ".join(public)} if (public := sentences(statement, "unprotected")) else {}
     if "accuracy" in accuracy:
         rows["accuracy as served (test split)"] = f"{100 * accuracy['accuracy']:.2f} %"
     if "accuracy_in_batches" in accuracy:

@@ -21,7 +21,7 @@ from tasks.runtime.task import load_task
 from terrine.errors import ArtefactError
 from terrine.planning import noise_of_count
 from terrine.privacy.accounting.events import Event, NonPrivateEvent, compose, count_of_units
-from terrine.privacy.facts import Record
+from terrine.privacy.facts import About, Record
 from terrine.privacy.ledger.account import Account, check_together
 from terrine.privacy.ledger.ledger import Ledger
 from terrine.privacy.ledger.task import Task
@@ -209,12 +209,12 @@ def describe_counting(params: Params) -> dict[str, Any]:
 
 def record_facts(params: Params) -> dict[str, Any]:
     """Return the arguments of `Facts` that follow from settings."""
-    own = not params.data.public_benchmark
+    own, stated = not params.data.public_benchmark, params.about.model_dump()
     return {
         "record": _RECORDS.get(params.data.name, "image"),
         "held_out": True,
         "accuracy_epsilon": params.evaluation.epsilon,
-        "by_party": params.partition.kind == "party" or params.aggregation.where == "parties",
+        "about": About(**stated) if own or any(stated.values()) else None,
         "declared_units": params.privacy.units if own and not params.privacy.counted else None,
     }
 

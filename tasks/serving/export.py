@@ -14,10 +14,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from tasks.reports.statement_page import OWN_STATISTICS, guarantee
 from tasks.runtime.store import atomic_folder, write_json
-from tasks.serving.pages import FIGURES, SIGNATURE, pages_in
-from tasks.serving.predict import read_reference, refuse_image_options
+from tasks.serving.pages import FIGURES, SIGNATURE, guarantee, pages_in
+from tasks.serving.predict import OWN_STATISTICS, read_reference, refuse_image_options
 from terrine.data.encoding import Encoding
 from terrine.deployment.export import Format, check_against_student, export_student, write_raw_columns
 from terrine.deployment.manifest import MANIFEST, seal

@@ -17,14 +17,14 @@ import numpy as np
 
 import terrine
 from tasks.reports.accuracy import served_accuracy
-from tasks.reports.statement_page import read_statement
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_json, read_tensors
 from terrine.deployment.model import REFERENCE, StudentModel
 from terrine.deployment.rows import TableStudent, takes_table
 from terrine.files import file_digest
 from terrine.logs import hushed
-from terrine.privacy.facts import told
+from terrine.privacy.facts import sentences
+from terrine.privacy.statement import read_statement
 
 if TYPE_CHECKING:
     from mlflow.models.model import ModelInfo
@@ -75,7 +75,7 @@ def log_student_models(run: Run) -> ModelInfo:
         f"{'no ε' if epsilon is None else f'ε = {epsilon:.4f}'} at δ = {statement['delta']:g} per {statement['unit']}"
     )
     text = guarantee if private else f"{statement['warning']} (nominally {guarantee})"
-    text = " ".join([f"{', '.join([text, *served_accuracy(run)])}.", *told(statement, "unprotected")])
+    text = " ".join([f"{', '.join([text, *served_accuracy(run)])}.", *sentences(statement, "unprotected")])
     client.update_model_version(run.name, str(version), f"{text} The statement is in artifacts/statement.html.")
     tags = {
         "private": "yes" if private else "NOT PRIVATE",

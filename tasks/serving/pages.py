@@ -1,11 +1,11 @@
-"""What is written about a release for people beside its privacy.json, signed or not, and drawn again to be compared.
+"""Pages and archive of a release, drawn from its privacy.json and signed on request.
 
-privacy.json         what all of it follows from
-statement.html       the technical page (stage `aggregate`)
-statement-de.html    the page for an ethics board, by language; .pdf the same on paper
-model-card.md        the student in a page, for registries
-signature.json       what the site signed: digests of these, and of the student
-student.zip          all of it in one file that may be mailed, with the accuracy and the student
+privacy.json         statement, for programs
+statement.html       technical page (stage `aggregate`)
+statement-de.html    page for approval, by language; .pdf the same on paper
+model-card.md        description of the student, for registries
+signature.json       digests of these files and of the student, signed by the site
+student.zip          all of it, with the accuracy and the student
 """
 
 from __future__ import annotations
@@ -21,29 +21,38 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tasks.reports.board_page import Mark, board_page, pdf_of
+from tasks.reports.language import LANGUAGES
 from tasks.reports.pages import render
-from tasks.reports.statement_page import guarantee, languages, read_statement, render_statement, statement_texts
+from tasks.reports.statement_page import (
+    TECHNICAL,
+    SignatureMark,
+    mechanism_texts,
+    render_pdf,
+    render_statement_page,
+    render_technical_page,
+)
 from tasks.runtime.store import atomic_file, write_text
 from terrine.deployment.manifest import MANIFEST, check_seal
 from terrine.errors import ArtefactError, TerrineError, named
 from terrine.files import file_digest
+from terrine.privacy.facts import sentences
+from terrine.privacy.statement import read_statement
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-FIGURES, TECHNICAL, CARD, SIGNATURE = "privacy.json", "statement.html", "model-card.md", "signature.json"
+FIGURES, CARD, SIGNATURE = "privacy.json", "model-card.md", "signature.json"
 ARCHIVE, ACCURACY, STUDENT = "student.zip", "accuracy.json", "student"
 LARGEST = 2**35
-"""Most bytes that a received archive may unpack to: a small file can unpack to any size."""
+"""Largest size of a received archive when unpacked, in bytes."""
 STATEMENT = (FIGURES, TECHNICAL)
-"""What every release has."""
-_BOARD = re.compile(r"statement-([a-z]+)\.(html|pdf)")
+"""Files that every release has."""
+_PAGE = re.compile(r"statement-([a-z]+)\.(html|pdf)")
 
 
 @dataclass(frozen=True)
 class Written:
-    """What was written: names of files, the fingerprint of the key that signed them, and why there is no PDF."""
+    """Result of `write_pages`: names of files, fingerprint of the signing key, and why there is no PDF."""
 
     files: list[str]
     key: str | None
@@ -51,43 +60,73 @@ class Written:
 
 
 def pages_in(folder: Path) -> list[str]:
-    """Return the names of the pages that lie in a folder."""
+    """Return the names of the pages in a folder."""
     found = (path.name for path in folder.iterdir() if path.is_file())
-    return sorted(name for name in found if name in (TECHNICAL, CARD) or _BOARD.fullmatch(name))
+    return sorted(name for name in found if name in (TECHNICAL, CARD) or _PAGE.fullmatch(name))
 
 
-def drawn(name: str, statement: dict[str, Any], classes: Sequence[str] | None, mark: Mark | None) -> str | None:
-    """Return what the file of this name says of a statement; None where that cannot be told: of a PDF, or without the
-    names of the classes where the page has them."""
-    board = _BOARD.fullmatch(name)
-    if board is not None and board[2] == "html" and board[1] in languages():
-        return board_page(statement, board[1], mark)
+def draw_page(
+    name: str, statement: dict[str, Any], classes: Sequence[str] | None, mark: SignatureMark | None
+) -> str | None:
+    """Return the content of a page by its file name.
+
+    Args:
+        name: File name.
+        statement: Content of privacy.json.
+        classes: Class names of the student; None: unknown.
+        mark: The signature; None: not signed.
+
+    Returns:
+        None for PDF files, and for pages that need the class names if these are unknown.
+    """
+    page = _PAGE.fullmatch(name)
+    if page is not None and page[2] == "html" and page[1] in LANGUAGES:
+        return render_statement_page(statement, page[1], mark)
     if classes is None:
         return None
     if name == TECHNICAL:
-        return render_statement(statement, classes)
+        return render_technical_page(statement, classes)
     return model_card(statement, classes) if name == CARD else None
 
 
 def model_card(statement: dict[str, Any], classes: Sequence[str]) -> str:
     """Return the student's model card, Markdown."""
-    return render(
-        "model_card.md",
-        {
-            "statement": statement,
-            "run": statement["run"],
-            "classes": classes,
-            **statement_texts(statement),
-        },
-    )
+    texts = {section: sentences(statement, section) for section in ("files", "outside", "limits")}
+    values = {"statement": statement, "run": statement["run"], "classes": classes, "texts": texts}
+    return render("model_card.md", values | mechanism_texts(statement))
 
 
-def class_names(folder: Path) -> list[str] | None:
-    """Return the classes of the student in a folder, its seal checked, as the statement's; None where there is none.
+def guarantee(student: Path) -> dict[str, Any] | None:
+    """Return the main fields of the statement next to the folder `student`, with its digest; None if it is missing.
 
-    Raises ArtefactError for a student that is damaged, or of another release than the statement in the folder.
+    `epsilon` is the guaranteed ε.
+
+    Raises:
+        ArtefactError: The statement is inconsistent, or is about another release than the student's.
     """
-    student = folder / "student"
+    path = student.parent / FIGURES
+    if not path.is_file():
+        return None
+    statement = read_statement(path)
+    made_from = check_seal(student).get("release")
+    if made_from != statement["release_id"]:
+        raise ArtefactError(
+            f"{path} is about another release than the student in {student} (made from {str(made_from)[:16]}). Get "
+            "both again from where they were published, or run the stage 'student' again."
+        )
+    found = {name: statement[name] for name in ("run", "epsilon", "delta", "unit", "noise", "private", "summary")}
+    if statement["epsilon_guaranteed"] is not None:
+        found["epsilon"] = statement["epsilon_guaranteed"]
+    return {**found, "statement_sha256": file_digest(path)}
+
+
+def student_classes(folder: Path) -> list[str] | None:
+    """Return the class names of the student in a release's folder; None if there is no student.
+
+    Raises:
+        ArtefactError: The student is damaged, or belongs to another release than the statement in the folder.
+    """
+    student = folder / STUDENT
     if not student.is_dir():
         return None
     guarantee(student)
@@ -95,28 +134,33 @@ def class_names(folder: Path) -> list[str] | None:
 
 
 def write_pages(folder: Path, codes: Sequence[str], key: Ed25519PrivateKey | None = None) -> Written:
-    """Write the pages of the statement in `folder`, in these languages, and sign them where there is a key; PDF where
-    that can be made. Pages and a signature of before give way.
+    """Write the statement's pages, as PDF too if possible, and sign them; earlier pages and signatures are removed.
 
-    Raises ArtefactError where the statement or the student is damaged, they do not belong together, or the technical
-    page, which is there already, is not what this version draws, and would be found not to be.
+    Args:
+        folder: The release's folder.
+        codes: Languages.
+        key: The site's key; None: do not sign.
+
+    Raises:
+        ArtefactError: Statement or student is damaged, they do not belong together, or the existing technical page
+            differs from what this version draws, so that verification of the signed page would fail.
     """
     from terrine.deployment.signature import fingerprint, sign, write_signature
 
-    statement, classes = read_statement(folder / FIGURES), class_names(folder)
-    technical = drawn(TECHNICAL, statement, classes, None)
+    statement, classes = read_statement(folder / FIGURES), student_classes(folder)
+    technical = draw_page(TECHNICAL, statement, classes, None)
     there = (folder / TECHNICAL).read_bytes() if TECHNICAL in pages_in(folder) else None
     if key is not None and None not in (there, technical) and there != str(technical).encode():
         raise ArtefactError(
-            f"{folder / TECHNICAL} is not what this Terrine draws of {FIGURES}: another version did, or somebody "
-            f"changed it. Make the run again, which charges nothing: terrine run --preset {statement['run']}"
+            f"{folder / TECHNICAL} differs from what this version of Terrine draws from {FIGURES}: it was changed, or "
+            f"drawn by another version. Write it again, free of charge: terrine run --preset {statement['run']}"
         )
     now = datetime.now(UTC).replace(microsecond=0)
-    mark = None if key is None else Mark(now, fingerprint(key.public_key()))
-    pages = [(f"statement-{code}.html", board_page(statement, code, mark)) for code in codes]
+    mark = None if key is None else SignatureMark(now, fingerprint(key.public_key()))
+    pages = [(f"statement-{code}.html", render_statement_page(statement, code, mark)) for code in codes]
     no_pdf, papers = None, []
     try:
-        papers = [(Path(name).with_suffix(".pdf").name, pdf_of(page)) for name, page in pages]
+        papers = [(Path(name).with_suffix(".pdf").name, render_pdf(page)) for name, page in pages]
     except TerrineError as error:
         no_pdf = str(error)
     if classes is not None:
@@ -132,7 +176,7 @@ def write_pages(folder: Path, codes: Sequence[str], key: Ed25519PrivateKey | Non
         content = {
             "release": statement["release_id"],
             "files": {name: file_digest(folder / name) for name in (FIGURES, *pages_in(folder))},
-            "student": None if classes is None else file_digest(folder / "student" / MANIFEST),
+            "student": None if classes is None else file_digest(folder / STUDENT / MANIFEST),
             "terrine": version("terrine"),
             "signed": now.isoformat(),
         }
@@ -142,32 +186,39 @@ def write_pages(folder: Path, codes: Sequence[str], key: Ed25519PrivateKey | Non
 
 
 def clear_pages(folder: Path) -> None:
-    """Remove the signature of a release and all pages but the technical one, which comes with its statement."""
+    """Remove the signature and all pages except the technical one, which is written with the statement."""
     for name in (SIGNATURE, *pages_in(folder)):
         if name != TECHNICAL:
             (folder / name).unlink(missing_ok=True)
 
 
-def write_single(folder: Path, code: str, html: Path | None, pdf: Path | None) -> None:
-    """Write one page about the statement in `folder` to files elsewhere, signed as those in the folder are."""
+def write_single_page(folder: Path, code: str, html: Path | None, pdf: Path | None) -> None:
+    """Write the page in one language to other files, marked as signed if the release's statement is.
+
+    Args:
+        folder: The release's folder.
+        code: Language.
+        html: HTML file to write.
+        pdf: PDF file to write.
+    """
     from terrine.deployment.signature import read_signature
 
     mark = None
     if (folder / SIGNATURE).is_file():
         signature = read_signature(folder / SIGNATURE)
         if signature.files.get(FIGURES) == file_digest(folder / FIGURES):
-            mark = Mark(signature.when, signature.key)
-    page = board_page(read_statement(folder / FIGURES), code, mark)
+            mark = SignatureMark(signature.when, signature.key)
+    page = render_statement_page(read_statement(folder / FIGURES), code, mark)
     if html is not None:
         write_text(html, page)
     if pdf is not None:
         with atomic_file(pdf) as file:
-            file.write(pdf_of(page))
+            file.write(render_pdf(page))
 
 
 def pack(release: Path, archive: Path) -> None:
-    """Write what lies in a release's folder, and may leave it, into one file. The same is the same file: it has no
-    times in it."""
+    """Write the publishable files of a release into one archive, without timestamps, so that equal files give equal
+    bytes."""
     beside = (release / name for name in (FIGURES, *pages_in(release), SIGNATURE, ACCURACY))
     files = [*(path for path in beside if path.is_file()), *sorted((release / STUDENT).rglob("*"))]
     with atomic_file(archive) as stream, zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as packed:
@@ -178,10 +229,10 @@ def pack(release: Path, archive: Path) -> None:
 
 @contextmanager
 def unpacked(path: Path) -> Iterator[Path]:
-    """Give the folder of a release that was handed on: the one that is named, or what a file holds, for as long as the
-    block lasts.
+    """Yield the folder of a received release: `path` itself, or an archive unpacked temporarily.
 
-    Raises ArtefactError for a file that is damaged or would fill the disk.
+    Raises:
+        ArtefactError: The archive is damaged or too large.
     """
     if path.is_dir():
         yield path
@@ -190,14 +241,14 @@ def unpacked(path: Path) -> Iterator[Path]:
         try:
             with zipfile.ZipFile(path) as packed:
                 if unpacked_size(packed) > LARGEST:
-                    raise ArtefactError(f"{path} would take more than {LARGEST >> 30} GiB. It is no student's.")
-                packed.extractall(temporary)  # which keeps to the folder, whatever names it holds
+                    raise ArtefactError(f"{path} would take more than {LARGEST >> 30} GiB, so it is not a student's.")
+                packed.extractall(temporary)  # never writes outside of the folder
         except (zipfile.BadZipFile, OSError, RuntimeError, NotImplementedError) as error:
-            raise ArtefactError(f"{path} is damaged ({error}). Get it again from who handed it on.") from error
+            raise ArtefactError(f"{path} is damaged ({error}). Get it again from its sender.") from error
         with named(temporary, path):
             yield Path(temporary)
 
 
 def unpacked_size(packed: zipfile.ZipFile) -> int:
-    """Return how many bytes all that an archive holds takes, by its own directory, past which nothing is unpacked."""
+    """Return the unpacked size in bytes according to the archive's directory; extraction stops at these sizes."""
     return sum(part.file_size for part in packed.infolist())

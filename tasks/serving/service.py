@@ -29,10 +29,10 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, create_mo
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from tasks.reports.pages import render
-from tasks.reports.statement_page import OWN_STATISTICS, guarantee
 from tasks.runtime.store import read_json
 from tasks.serving.middleware import RequestGuard, refusal
-from tasks.serving.predict import open_student
+from tasks.serving.pages import guarantee
+from tasks.serving.predict import OWN_STATISTICS, open_student
 from terrine.data.csv_file import read_csv_bytes
 from terrine.data.image_files import decode_image
 from terrine.deployment.manifest import MANIFEST

@@ -15,9 +15,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tasks.reports.board_page import Mark
-from tasks.reports.statement_page import read_statement
-from tasks.serving.pages import FIGURES, SIGNATURE, class_names, drawn, pages_in, unpacked
+from tasks.reports.statement_page import SignatureMark
+from tasks.serving.pages import FIGURES, SIGNATURE, draw_page, pages_in, student_classes, unpacked
 from terrine.aggregation.gradient_rounds import RoundSchedule
 from terrine.aggregation.mechanism import MECHANISMS, Mechanism, parse_mechanism
 from terrine.aggregation.sums import Sums, mu_left
@@ -38,6 +37,7 @@ from terrine.privacy.accounting.events import (
     of_several,
 )
 from terrine.privacy.noised_sum import ClippedMean, ClippedSum
+from terrine.privacy.statement import read_statement
 from terrine.teachers.averaging.private import CENTRE_CLIP
 
 if TYPE_CHECKING:
@@ -244,7 +244,7 @@ def _said(event: Event) -> str:
 def _student(folder: Path, signature: Signature | None, checks: list[Check]) -> list[str] | None:
     """Check the student beside a statement; return the names of its classes."""
     try:
-        classes = class_names(folder)
+        classes = student_classes(folder)
     except (TerrineError, *_FAULTS) as error:
         checks.append(Check("student", False, str(error)))
         return None
@@ -306,8 +306,8 @@ def _page(
             return Check(path.name, False, "It was not signed.")
         if signature.files[path.name] != file_digest(path):
             return Check(path.name, False, "It is not the one that was signed: it has another digest.")
-        mark = Mark(signature.when, signature.key)
-    page = None if statement is None else drawn(path.name, statement, classes, mark)
+        mark = SignatureMark(signature.when, signature.key)
+    page = None if statement is None else draw_page(path.name, statement, classes, mark)
     if page is not None and path.read_bytes() == page.encode():
         return Check(path.name, True, "It says what privacy.json says" + (", as signed." if signature else "."))
     if page is not None and (signature is None or signature.terrine == here):

@@ -15,7 +15,6 @@ import numpy as np
 
 from tasks.pipeline.mlflow_runs import create_database
 from tasks.reports.accuracy import gap_warning, served_accuracy
-from tasks.reports.statement_page import read_statement
 from tasks.runtime.accounts import ledger_before, site_signing_key
 from tasks.runtime.locks import lock_path
 from tasks.runtime.run import Run
@@ -29,6 +28,7 @@ from terrine.errors import ArtefactError, LedgerError, SettingError
 from terrine.files import file_digest
 from terrine.locks import locked
 from terrine.privacy.accounting.events import counts, from_json
+from terrine.privacy.statement import read_statement
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -61,7 +61,7 @@ TRANSCRIPTION = Pipeline(
             " tasks.transcription.session:ask tasks.transcription.session:learn"
             " tasks.transcription.session:transcribe_here tasks.transcription.session:finish",
             code="transcription models privacy",
-            settings="seed transcription privacy",
+            settings="seed transcription privacy about",
             needs="private/dataset private/partition private/labels private/teachers public/start",
             makes="release/annotations release/generator release/student release/privacy.json release/statement.html",
             fans_out=_clients_are_spread,

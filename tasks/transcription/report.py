@@ -14,7 +14,7 @@ from tasks.pipeline.mlflow_logging import log_finished
 from tasks.pipeline.report import evaluation, shown_parameters
 from tasks.reports.charts import png_data_uri
 from tasks.reports.pages import render
-from tasks.reports.statement_page import read_statement, statement_texts
+from tasks.reports.statement_page import mechanism_texts
 from tasks.reports.summary import result_lines
 from tasks.runtime.release_identity import data_changes
 from tasks.runtime.run import Run
@@ -22,6 +22,7 @@ from tasks.runtime.step import step
 from tasks.runtime.store import read_json, write_text
 from tasks.transcription.clients import read_manifest
 from tasks.transcription.graph import TRANSCRIPTION
+from terrine.privacy.statement import read_statement
 
 UNUSED = ("queries", "backbone", "pretraining", "teachers", "aggregation", "student")
 """Sections of the parameters that say nothing to a transcription."""
@@ -42,7 +43,7 @@ def write_report(run: Run) -> None:
         "sheet": picture,
         "parameters": flat(used(shown_parameters(run))),
         "changes": data_changes(run),
-        **statement_texts(statement),
+        **mechanism_texts(statement),
     }
     write_text(run.folders.report, render("transcription.html", values))
 

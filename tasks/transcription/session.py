@@ -25,7 +25,7 @@ from torch import Tensor
 
 from tasks.config.values import digest
 from tasks.pipeline.student import describe_reading
-from tasks.reports.statement_page import write_statement
+from tasks.reports.statement_page import write_statement_and_page
 from tasks.runtime.progress import progress_reporter
 from tasks.runtime.release_identity import Inputs, input_digests, record_data_change
 from tasks.runtime.run import Run
@@ -327,7 +327,7 @@ def finish(session: Session) -> None:
     _write_generator(session)
     _write_student(session, release)
     answered = released_per_class(annotations.argmax(-1).ravel(), session.classes)
-    write_statement(
+    write_statement_and_page(
         run,
         statement_of(run, release, session.classes, answered),
         read_json(run.folders.student / MANIFEST)["class_names"],

@@ -1,10 +1,10 @@
-"""Facts about the records behind a release, and the sentences that state them, in every language.
+"""Facts about the records behind a release, and the sentences that follow from them.
 
-Stages record facts; `TABLE` says which sentences follow from them. No sentence follows from the name of a mechanism or
-of a dataset, so none can state what did not happen. privacy.json, its pages, the model card and exports share the
-table.
+Stages record facts; `TABLE` derives sentences from them. No sentence is derived from the name of a mechanism or of a
+dataset, so none can state what did not happen. privacy.json, its pages, the model card and exports share the table.
+Translations of the sentences are in `tasks/reports/languages`.
 
-    >>> told(facts, "unprotected", "en")
+    >>> sentences(statement, "unprotected")
     ['The operator declared 303 rows of this table public. ...']
 """
 
@@ -15,10 +15,9 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
 from terrine.errors import SettingError
-from terrine.privacy.sentences import SENTENCES
 
 Record = Literal["image", "dicom", "volume", "row"]
-"""Kind of a record: an image file, the DICOM files that one row of labels describes, a volume, or a row of a table."""
+"""Kind of a record: an image file, the DICOM files of one row of labels, a volume, or a row of a table."""
 
 Origin = Literal["programs", "own rows", "own images", "public dataset", "provided"]
 """Origin of public examples: image programs; rows or images of the operator's own data that were declared public;
@@ -49,17 +48,34 @@ class Unprotected:
 
 
 @dataclass(frozen=True)
+class About:
+    """The operator's own statement about the data, which Terrine cannot check; None: not given."""
+
+    description: str | None = None
+    purpose: str | None = None
+    controller: str | None = None
+    contact: str | None = None
+    collected: str | None = None
+    one_per_person: bool | None = None
+
+    def __post_init__(self) -> None:
+        texts = (self.description, self.purpose, self.controller, self.contact, self.collected)
+        _require(all(text is None or isinstance(text, str) for text in texts), "the operator's statement is text")
+        _require(self.one_per_person in (None, True, False), f"one_per_person={self.one_per_person!r} is not a boolean")
+
+
+@dataclass(frozen=True)
 class Facts:
-    """Facts about records that a privacy statement states.
+    """Facts about records that a privacy statement contains.
 
     Attributes:
-        record: What one record is.
+        record: Kind of a record.
         examples: Public examples that the release was made with.
         unprotected: Records of the data that are not protected.
         held_out: Whether records were set aside for testing.
-        accuracy_epsilon: Separate ε under which an accuracy on them is released; None if none is.
-        by_party: Whether a record's teacher follows from the party that holds it.
+        accuracy_epsilon: Separate ε of releasing an accuracy on them; None if none is released.
         declared_units: Approximate number of units that the operator declared, if any.
+        about: The operator's statement about the data; None for public benchmarks and outside of a project.
     """
 
     record: Record
@@ -68,7 +84,7 @@ class Facts:
     held_out: bool = False
     accuracy_epsilon: float | None = None
     declared_units: int | None = None
-    by_party: bool = False
+    about: About | None = None
 
     def __post_init__(self) -> None:
         for value, allowed in (
@@ -92,106 +108,314 @@ class Facts:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Facts:
-        """Return the facts that `to_json` wrote. Raises SettingError or TypeError for anything else."""
+        """Return the facts that `to_json` wrote.
+
+        Raises:
+            SettingError: The facts contradict each other.
+            TypeError: The values are not those of facts.
+        """
         examples = tuple(Examples(**item) for item in values["examples"])
         unprotected = tuple(Unprotected(**item) for item in values["unprotected"])
-        return cls(**{**values, "examples": examples, "unprotected": unprotected})
+        about = None if values["about"] is None else About(**values["about"])
+        return cls(**{**values, "examples": examples, "unprotected": unprotected, "about": about})
 
 
-Section = Literal["examples", "unprotected", "files", "who", "outside", "limits"]
-Said = Mapping[str, Any]
-"""A privacy statement as privacy.json has it."""
+Section = Literal["examples", "unprotected", "files", "who", "outside", "person", "limits"]
+Content = Mapping[str, Any]
+"""The content of privacy.json."""
 Values = Mapping[str, float]
+Condition = Callable[[Content], list[Values]]
+"""Returns the values of the placeholders of each sentence; an empty list if the sentence does not apply."""
 
 
-def _examples(origin: Origin) -> Callable[[Said], list[Values]]:
-    return lambda said: [{"count": item["count"]} for item in said["facts"]["examples"] if item["origin"] == origin]
+def _count(of: str, key: str, value: str) -> Condition:
+    """Return the condition that gives {count} of the examples or unprotected records of one kind."""
+    return lambda content: [{"count": item["count"]} for item in content["facts"][of] if item[key] == value]
 
 
-def _unprotected(why: Reason) -> Callable[[Said], list[Values]]:
-    return lambda said: [{"count": item["count"]} for item in said["facts"]["unprotected"] if item["why"] == why]
+def _if(holds: Callable[[Content], object]) -> Condition:
+    return lambda content: [{}] if holds(content) else []
 
 
-def _when(condition: Callable[[Said], bool]) -> Callable[[Said], list[Values]]:
-    return lambda said: [{}] if condition(said) else []
+def _number(name: str) -> Condition:
+    """Return the condition that gives {count} if the fact of this name is a number other than zero."""
+    return lambda content: [{"count": content["facts"][name]}] if content["facts"][name] else []
 
 
-def _number(name: str) -> Callable[[Said], list[Values]]:
-    """Return what gives {count} if the fact of this name is a number other than zero."""
-    return lambda said: [{"count": said["facts"][name]}] if said["facts"][name] else []
+def _who(unit: str, *records: Record) -> Condition:
+    return _if(lambda content: content["unit"] == unit and content["facts"]["record"] in records)
 
 
-def _who(unit: str, *records: Record) -> Callable[[Said], list[Values]]:
-    return _when(lambda said: said["unit"] == unit and said["facts"]["record"] in records)
+def _person(unit: str, *declared: bool | None) -> Condition:
+    """Return the condition that the operator's statement declares one of these about units per person."""
+    return _if(
+        lambda content: (
+            content["unit"] == unit
+            and content["facts"]["about"] is not None
+            and content["facts"]["about"]["one_per_person"] in declared
+        )
+    )
 
 
-def _voted(said: Said) -> bool:
-    return "numbers" not in said["mechanism"]
+def _several(unit: str) -> Condition:
+    """Return the condition that one person may have several units."""
+    return _if(lambda content: content["unit"] == unit and not (content["facts"]["about"] or {}).get("one_per_person"))
 
 
+_ALWAYS = _if(lambda content: True)
 _IMAGES: tuple[Record, ...] = ("image", "dicom", "volume")
 
-TABLE: tuple[tuple[Section, str, Callable[[Said], list[Values]]], ...] = (
-    ("examples", "from_programs", _examples("programs")),
-    ("examples", "from_rows", _examples("own rows")),
-    ("examples", "from_images", _examples("own images")),
-    ("examples", "from_dataset", _examples("public dataset")),
-    ("examples", "from_provided", _examples("provided")),
-    ("unprotected", "unprotected_rows", _unprotected("own rows")),
-    ("unprotected", "unprotected_images", _unprotected("own images")),
-    ("unprotected", "unprotected_dataset", _unprotected("public dataset")),
-    ("unprotected", "unprotected_earlier", _unprotected("published earlier")),
-    ("files", "files_images", _when(lambda said: said["facts"]["record"] in _IMAGES)),
-    ("files", "files_rows", _when(lambda said: said["facts"]["record"] == "row")),
-    ("who", "who_image", _who("record", "image")),
-    ("who", "who_dicom", _who("record", "dicom")),
-    ("who", "who_volume", _who("record", "volume")),
-    ("who", "who_row", _who("record", "row")),
-    ("who", "who_images_of_one", _who("group", *_IMAGES)),
-    ("who", "who_rows_of_one", _who("group", "row")),
-    ("who", "who_label", _who("label", *_IMAGES, "row")),
-    ("outside", "outside_record", _when(lambda said: said["unit"] == "record")),
-    ("outside", "outside_group", _when(lambda said: said["unit"] == "group")),
-    ("outside", "outside_label", _when(lambda said: said["unit"] == "label")),
-    ("outside", "outside_elsewhere", _when(lambda said: True)),
-    ("outside", "outside_held_out", _when(lambda said: said["facts"]["held_out"])),
-    ("outside", "outside_accuracy", _number("accuracy_epsilon")),
-    ("outside", "outside_evaluation", _when(lambda said: said["facts"]["accuracy_epsilon"] is None)),
-    ("outside", "outside_units", _number("declared_units")),
-    ("outside", "outside_tuning", _when(lambda said: said["epsilon_tuning"] is None)),
-    ("limits", "outside_general", _when(lambda said: True)),
-    ("limits", "outside_public_teachers", _when(_voted)),
-    ("limits", "outside_public", _when(lambda said: not _voted(said))),
-    ("limits", "outside_operator", _when(lambda said: True)),
-    ("limits", "outside_law", _when(lambda said: True)),
+TABLE: tuple[tuple[Section, str, Condition, str], ...] = (
+    (
+        "examples",
+        "from_programs",
+        _count("examples", "origin", "programs"),
+        "{count} images that computer programs drew without using the private data",
+    ),
+    (
+        "examples",
+        "from_rows",
+        _count("examples", "origin", "own rows"),
+        "{count} rows that the operator declared public",
+    ),
+    (
+        "examples",
+        "from_images",
+        _count("examples", "origin", "own images"),
+        "{count} real images that the operator declared public",
+    ),
+    ("examples", "from_dataset", _count("examples", "origin", "public dataset"), "{count} images of a public dataset"),
+    (
+        "examples",
+        "from_provided",
+        _count("examples", "origin", "provided"),
+        "{count} examples that the operator provided as public",
+    ),
+    (
+        "unprotected",
+        "unprotected_rows",
+        _count("unprotected", "why", "own rows"),
+        "The operator declared {count} rows of this table public. Their exact content may become known, and the people "
+        "they describe are not protected.",
+    ),
+    (
+        "unprotected",
+        "unprotected_images",
+        _count("unprotected", "why", "own images"),
+        "The operator declared {count} images from these data public. The images themselves may become known, and the "
+        "people they show are not protected.",
+    ),
+    (
+        "unprotected",
+        "unprotected_dataset",
+        _count("unprotected", "why", "public dataset"),
+        "{count} images of the public dataset served as public examples. They are not protected.",
+    ),
+    (
+        "unprotected",
+        "unprotected_earlier",
+        _count("unprotected", "why", "published earlier"),
+        "{count} records were published by an earlier run of the same account. They are not protected.",
+    ),
+    (
+        "files",
+        "files_images",
+        _if(lambda content: content["facts"]["record"] in _IMAGES),
+        "The model’s files contain no real image. The sample images stored with it were drawn by computer programs.",
+    ),
+    (
+        "files",
+        "files_rows",
+        _if(lambda content: content["facts"]["record"] == "row"),
+        "The model’s files contain no row of the table. They contain values from the public rows: the mean and spread "
+        "of each numeric column, every distinct word of the other columns and, depending on the kind of model, single "
+        "values as thresholds.",
+    ),
+    ("who", "who_image", _who("record", "image"), "Each private image with its class (one “record”)."),
+    (
+        "who",
+        "who_dicom",
+        _who("record", "dicom"),
+        "Each private record with its class. A record is what one row of the label list describes: an image with all "
+        "its frames, a series or a study.",
+    ),
+    ("who", "who_volume", _who("record", "volume"), "Each private scan with its class (one “record”)."),
+    ("who", "who_row", _who("record", "row"), "Each private row of the table, with everything in it (one “record”)."),
+    (
+        "who",
+        "who_images_of_one",
+        _who("group", *_IMAGES),
+        "Each private group as a whole. A group is all images that belong together, for example all images of one "
+        "patient.",
+    ),
+    (
+        "who",
+        "who_rows_of_one",
+        _who("group", "row"),
+        "Each private group as a whole. A group is all rows that belong together, for example all rows about one "
+        "patient.",
+    ),
+    (
+        "who",
+        "who_label",
+        _who("label", *_IMAGES, "row"),
+        "The class of each private record, for example the diagnosis. The records themselves are not protected.",
+    ),
+    (
+        "outside",
+        "outside_record",
+        _several("record"),
+        "If one person has several records, each is protected on its own. All of them together may reveal more than ε "
+        "says.",
+    ),
+    (
+        "outside",
+        "outside_group",
+        _several("group"),
+        "If records of one person are in several groups, each group is protected on its own only.",
+    ),
+    (
+        "outside",
+        "outside_label",
+        _if(lambda content: content["unit"] == "label"),
+        "The images may become known. Only their classes are protected.",
+    ),
+    (
+        "outside",
+        "outside_held_out",
+        _if(lambda content: content["facts"]["held_out"]),
+        "Records that were set aside for testing are not covered by ε. No model was trained on them.",
+    ),
+    (
+        "outside",
+        "outside_accuracy",
+        _number("accuracy_epsilon"),
+        "An accuracy measured on them is published with noise. It costs a separate ε of {count}, which is not included "
+        "in the figures here. Other figures measured on private records are not covered.",
+    ),
+    (
+        "outside",
+        "outside_evaluation",
+        _if(lambda content: content["facts"]["accuracy_epsilon"] is None),
+        "Figures measured on private records, such as the model’s accuracy, are not covered by this ε.",
+    ),
+    (
+        "outside",
+        "outside_units",
+        _number("declared_units"),
+        "The operator stated that there are about {count} protected records or groups. If this number was taken from "
+        "the data, ε does not cover it.",
+    ),
+    (
+        "outside",
+        "outside_tuning",
+        _if(lambda content: content["epsilon_tuning"] is None),
+        "Settings that someone chose by looking at private results are not covered.",
+    ),
+    (
+        "outside",
+        "outside_elsewhere",
+        _ALWAYS,
+        "Publications about the same people elsewhere, which this site’s ledger does not contain, add to what can be "
+        "learned.",
+    ),
+    (
+        "person",
+        "person_one_record",
+        _person("record", True),
+        "No person has more than one record, so ε holds for each person.",
+    ),
+    (
+        "person",
+        "person_one_group",
+        _person("group", True),
+        "All records of a person are in one group, so ε holds for each person.",
+    ),
+    (
+        "person",
+        "person_one_label",
+        _person("label", True),
+        "No person has more than one record, so ε holds for the class of each person.",
+    ),
+    (
+        "person",
+        "person_several_records",
+        _person("record", False),
+        "A person can have several records. ε holds for each record, not for all records of a person together.",
+    ),
+    (
+        "person",
+        "person_several_groups",
+        _person("group", False),
+        "A person can be in several groups. ε holds for each group, not for all groups of a person together.",
+    ),
+    (
+        "person",
+        "person_several_labels",
+        _person("label", False),
+        "A person can have several records. ε holds for the class of each record, not for all of a person together.",
+    ),
+    (
+        "limits",
+        "limit_general",
+        _ALWAYS,
+        "The model learns general patterns. They can also be true of people whose data were not used; that does not "
+        "breach the guarantee.",
+    ),
+    (
+        "limits",
+        "limit_public_teachers",
+        _if(lambda content: "numbers" not in content["mechanism"]),
+        "The names of the classes, the number of teachers and the settings are public.",
+    ),
+    (
+        "limits",
+        "limit_public",
+        _if(lambda content: "numbers" in content["mechanism"]),
+        "The names of the classes and the settings are public.",
+    ),
+    (
+        "limits",
+        "limit_operator",
+        _ALWAYS,
+        "The guarantee does not hold if the operator does not do what is described here, or if someone gains access to "
+        "the private folder.",
+    ),
+    (
+        "limits",
+        "limit_law",
+        _ALWAYS,
+        "This statement does not decide whether the data may be used at all, or whether people consented.",
+    ),
 )
-"""The sentences of a statement: section, key in `terrine.privacy.sentences`, and the values of each sentence."""
+"""Sentences of a statement: section, key, condition with the values of each sentence, and text in English."""
 
 
-def keys(said: Said, section: Section) -> Iterator[tuple[str, Values]]:
-    """Yield the key and the values of each sentence of a section, in order."""
-    for own, key, values in TABLE:
-        if own == section:
-            yield from ((key, each) for each in values(said))
+def applicable(content: Content, section: Section) -> Iterator[tuple[str, str, Values]]:
+    """Yield key, English text and values of each sentence of a section that applies, in order.
 
-
-def told(said: Said, section: Section, code: str = "en") -> list[str]:
-    """Return the sentences of a section; numbers are written as in English (pages of other languages write their own).
-
-    said: a privacy statement as privacy.json has it; its facts, unit, mechanism and `epsilon_tuning` suffice.
+    Args:
+        content: The content of privacy.json; its `facts`, `unit`, `mechanism` and `epsilon_tuning` suffice.
+        section: The section.
     """
+    for own, key, values, text in TABLE:
+        if own == section:
+            yield from ((key, text, each) for each in values(content))
+
+
+def sentences(content: Content, section: Section) -> list[str]:
+    """Return the sentences of a section in English; see `applicable`."""
     return [
-        SENTENCES[code][key].format(**{name: f"{value:,}" for name, value in values.items()})
-        for key, values in keys(said, section)
+        text.format(**{name: f"{value:,}" for name, value in values.items()})
+        for _, text, values in applicable(content, section)
     ]
 
 
 def origin_of(examples: tuple[Examples, ...]) -> str:
     """Return the origin of public examples in English."""
-    said = {"facts": {"examples": [asdict(item) for item in examples]}}
-    return "; ".join(told(said, "examples"))
+    return "; ".join(sentences({"facts": {"examples": [asdict(item) for item in examples]}}, "examples"))
 
 
 def _require(condition: bool, fault: str) -> None:
     if not condition:
-        raise SettingError(f"Facts of a privacy statement contradict one another: {fault}.")
+        raise SettingError(f"Facts of a privacy statement contradict each other: {fault}.")

@@ -1,26 +1,30 @@
-"""What a release says about itself: data/release/privacy.json.
+"""The privacy statement of a release: data/release/<run>/privacy.json.
 
 A statement is published beside the release, so nothing in it may depend on private data except through the release
-itself. That is why it takes no ε: it takes the *event*, what was done, and prices it without looking at data. There is
-no field that a data-dependent figure could go into, and `statement_from` refuses a file with a field too many.
+itself. Therefore it takes no ε: it takes the *event*, i.e. the mechanisms that were run, and computes ε from it
+without looking at data. No field could hold a data-dependent figure, and `statement_from` rejects unknown fields.
 
     >>> statement = PrivacyStatement(run="digits", event=RepeatedEvent(vote_answer(40.0), 286), ...)
-    >>> print(summary_sentence(statement))
+    >>> write_statement(Path("privacy.json"), statement)
+    >>> print(statement)                         # the guarantee in a few sentences
 """
 
+import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
+from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from terrine.errors import SettingError
+from terrine.errors import ArtefactError, SettingError
+from terrine.files import write_text
 from terrine.privacy.accounting.events import Event, NonPrivateEvent, from_json, to_json
 from terrine.privacy.accounting.gaussian import round_up
 from terrine.privacy.accounting.pricing import price
-from terrine.privacy.facts import Facts, told
+from terrine.privacy.facts import Facts, sentences
 from terrine.privacy.ledger.task import Task
 from terrine.privacy.noise import NoiseKind
 
@@ -30,70 +34,60 @@ Unit = Literal["record", "group", "label"]
 TrustModel = Literal["central", "parties"]
 
 NEIGHBOURS = {
-    "record": "one record replaced, added or removed, every other record keeping its name and therefore its teacher "
-    "(the name of a record is {name}); a record given another name counts as two such steps, one removed and one added",
-    "group": "the records of one group replaced, added or removed, however many there are, every other group keeping "
-    "its name and therefore its teacher; a group given another name, or split in two, counts as two such steps",
-    "label": "the label of one record exchanged, the rest of it and all other records staying as they are",
+    "record": "one record is replaced, added or removed under its name, and all others are unchanged",
+    "group": "the records of one group are replaced, added or removed, and all other groups are unchanged",
+    "label": "the label of one record is replaced, and everything else is unchanged",
 }
-_NAMES = {"row": "its id, or else its place in the file"}
-_NAME_OF_FILE = "the path of its file without the class folder, its path in the list of labels, its id or its place"
-_AT_ITS_PARTY = "; so does one that moves to another party, since each party is a teacher or has its own"
-"""What `NEIGHBOURS` are besides, if parties hold the records and teachers vote."""
-PROTECTED = {
-    "record": "any one record exchanged, added or removed, all others keeping their names",
-    "group": "all records of any one group exchanged, added or removed, all other groups keeping their names",
-    "label": "the label of any one record exchanged (the rest of it is not protected)",
-}
+"""Neighbouring relations by unit (docs/privacy.md, "The protected unit")."""
 TRUST_MODELS = {
-    "central": "the operator of the pipeline sees the private data, the votes and the noise, and is trusted with them; "
-    "everybody else sees what is released",
-    "parties": "each teacher party sees only its own data; the privacy guardian draws the noise, follows the protocol "
-    "and colludes with no other party; the guarantee holds towards the student party, the other teacher parties and "
-    "the public, even if they collude with one another or depart from the protocol, unless they break AES, SHA-2, "
-    "SHA-3 or TLS",
+    "central": "the operator, who sees the private data, is trusted; the guarantee holds towards everyone else",
+    "parties": "each teacher party sees its own data only. The privacy guardian draws the noise; it is trusted to "
+    "follow the protocol and not to collude. The guarantee holds towards the student party, the other teacher parties "
+    "and the public, even if they collude or deviate from the protocol, under standard assumptions on AES, SHA-2, "
+    "SHA-3 and TLS",
 }
 NOT_PRIVATE = "NOT PRIVATE"
 
 OUTCOME_DEPENDENT = {"confident", "interactive"}
-"""Mechanisms whose number of answers depends on what they release: their guarantee is the budget that was fixed before,
-and the ε of what they turned out to release is what they used of it."""
+"""Mechanisms whose number of answers depends on released outcomes. Their guarantee is the budget, fixed in advance; the
+ε of the released answers is the used part of it."""
 
-# What may describe a mechanism: parameters chosen before any vote was seen, which institutions took part, and the day.
-# A new one is added here deliberately.
+# Parameters that were chosen before any vote was seen, the parties, and the day. Extend this set deliberately.
 MECHANISM_FIELDS = (
     {"mechanism", "sigma", "scale", "threshold", "sigma1", "sigma2", "surprise", "confidence", "select"}
     | {"epsilon", "delta", "rounds", "clip", "noise_multiplier", "samples", "top_k", "beta", "block", "averaging"}
     | {"discriminator", "counted", "moments", "numbers", "learning_rate", "share", "sigma_gradients", "overlap"}
     | {"findings", "findings_bound", "bins", "grades", "parties", "opened", "norm", "iterations"}
 )
-FOUND = " The class names are the labels that occurred in the data. They are published, and ε does not cover them."
+FOUND = "The class names are the labels that occurred in the data. They are published, and ε does not cover them."
 """Sentence of the summary if the class names were not declared."""
-BESIDES = {"counted": "the noisy number of {unit}s", "moments": "the noisy moments of private images"}
-"""What the event of a release covers besides its answers, by the field of the mechanism that says so."""
 
 
 def declare(name: str, parameters: Iterable[str], *, outcome_dependent: bool) -> None:
-    """Let statements speak of a mechanism by its parameters, which must be chosen before any vote is seen.
+    """Allow a plug-in's mechanism in statements.
 
-    Terrine's own need no declaration: their statements are read alike by whoever has this package alone.
+    Args:
+        name: The mechanism.
+        parameters: Names of its parameters, all of which are chosen before any vote is seen.
+        outcome_dependent: Whether its number of answers depends on released outcomes.
     """
     MECHANISM_FIELDS.update(parameters)
     if outcome_dependent:
         OUTCOME_DEPENDENT.add(name)
 
 
-# Beyond rounding in the last place, the whole cannot cost less than a part of it.
+# Relative tolerance for rounding: apart from it, the whole costs at least as much as its parts.
 _ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
 class PublicInput:
-    """Something public that the release was made with: query images, a backbone.
+    """A public input of the release, such as query images or a backbone.
 
     Attributes:
-        origin: Where it came from: a program with its seed, or an address.
-        digest: SHA-256 of its content, unkeyed: it is public.
+        name: Name of the input.
+        origin: A program with its seed, or an address.
+        digest: SHA-256 of its content.
     """
 
     name: str
@@ -103,42 +97,41 @@ class PublicInput:
 
 @dataclass(frozen=True)
 class PrivacyStatement:
-    """Everything a release says. Every figure in it may be published.
+    """Content of a privacy statement. All of it may be published.
 
     Attributes:
-        release_id: Identity of the release in the ledger; a keyed hash.
-        dataset: Keyed fingerprint of the dataset.
-        unit: What is protected: a record, all records of a group, or a label alone.
-        trust_model: Who is trusted with what.
-        event: What was done. Its exact ε, `epsilon`, is the guarantee of a mechanism whose number of answers is fixed.
+        run: Name of the run.
+        release_id: Release ID in the ledger; a keyed hash.
+        dataset: Keyed fingerprint of the account.
+        unit: Protected unit: a record, all records of a group, or a label.
+        trust_model: Key in `TRUST_MODELS`.
+        event: The mechanisms that were run. Its exact ε, `epsilon`, is the guarantee if the number of answers is fixed.
         delta: δ of every ε in the statement.
-        delta_slack: What the lattice of the noise adds to δ at most, `noise.delta_slack`.
-        epsilon_budget: The run's own budget: the guarantee that held before the first query was asked, however many
-            were going to be answered. For mechanisms of `OUTCOME_DEPENDENT` it is *the* guarantee, and `epsilon` what
-            was used of it; `epsilon_guaranteed` is the one that holds.
-        epsilon_dataset: ε that was used of the dataset over all runs up to this release, from the ledger: the price of
-            all of them as if they had been planned. The guarantee over runs that were chosen one by one is the
-            account's budget.
-        noise: `secure`, or `replay`: NOT PRIVATE.
-        mechanism: Its name and parameters, public values.
-        queries: How many there were.
-        asked: How many were looked at before the budget ended.
-        answered: How many labels were released.
-        answered_per_class: The released labels counted by class, `released_per_class`.
+        delta_slack: Bound on the addition to δ by the rounding grid of the noise (`noise.delta_slack`).
+        epsilon_budget: Budget of the run, fixed before the first query. For mechanisms in `OUTCOME_DEPENDENT` it is the
+            guarantee, and `epsilon` the used part of it.
+        epsilon_dataset: ε of all releases of the account so far, from the ledger, as if they had been planned. The
+            guarantee over adaptively chosen runs is `epsilon_account`.
+        noise: `secure`, or `replay`, which is NOT PRIVATE.
+        mechanism: Name and public parameters.
+        teachers: Number of teachers.
+        queries: Number of queries.
+        asked: Number of queries asked before the budget ended.
+        answered: Number of released labels.
+        answered_per_class: Released labels by class (`released_per_class`).
         partition_digest: Keyed hash of the partition.
-        partition_disjoint: Whether every unit was found in exactly one teacher's part.
-        public_inputs: What public material went in, and where it came from.
-        facts: What the stages recorded about the records: who is not protected, and what the release contains.
-        epsilon_tuning: ε including the search that chose the settings, when one looked at private outcomes.
-        audit_epsilon: Lower bound on ε that an audit found, when one ran.
-        epsilon_claimed: What the method's own paper claims, when that differs from what holds.
-        epsilon_account: What the dataset's account holds to over all runs, past and to come: the largest budget under
-            which anything was released; None where it holds to none.
-        event_added: The same as `event`, as it is among data of which one has a unit more than the other, and none is
-            exchanged: other papers' relation, beside whose figures `epsilon_added` is to be read. None where nothing
-            less than `event` is known of it.
-        task: The classes that the release is about, `ledger.task.Task.to_json`, as the ledger recorded them. All of it
-            is public: names that were `found` in the data are no less so, and no ε covers them.
+        partition_disjoint: Whether every unit is in exactly one teacher's part.
+        public_inputs: Public inputs and their origins.
+        facts: Facts about the records, recorded by the stages.
+        code_version: Version of Terrine.
+        epsilon_tuning: ε including a search for settings that used private outcomes; None if there was none.
+        audit_epsilon: Lower bound on ε found by an audit; None if none was run.
+        audit_confidence: Confidence of the audit's bound.
+        epsilon_claimed: ε that the method's paper claims, if it differs.
+        epsilon_account: Largest budget of the account under which anything was released; None if it has no budget.
+        event_added: `event` under add/remove neighbours, for comparison with other tools; None if no better bound than
+            `event` is known.
+        task: Classes of the release (`ledger.task.Task.to_json`). They are public and not covered by ε.
     """
 
     run: str
@@ -180,87 +173,96 @@ class PrivacyStatement:
             _require(value in allowed, f"{name} is one of {', '.join(allowed)}, got {value!r}")
         for name in ("run", "release_id", "dataset", "partition_digest", "code_version"):
             _require(bool(getattr(self, name)), f"{name} is missing")
-        _require(0 < self.delta < 1 and 0 <= self.delta_slack < 1, f"δ={self.delta} or its slack is no probability")
+        _require(0 < self.delta < 1 and 0 <= self.delta_slack < 1, f"δ={self.delta} or its slack is not a probability")
         _require(
             0 <= self.answered <= self.asked <= self.queries and self.teachers > 0,
             f"{self.answered} answered of {self.asked} asked of {self.queries} queries by {self.teachers} teachers "
-            "cannot be",
+            "is impossible",
         )
         _require(
             sum(self.answered_per_class) == self.answered and min(self.answered_per_class, default=0) >= 0,
             f"the released labels per class sum to {sum(self.answered_per_class)}, not to {self.answered}",
         )
         _require(
-            (self.audit_epsilon is None) == (self.audit_confidence is None), "an audit has a bound and a confidence"
+            (self.audit_epsilon is None) == (self.audit_confidence is None),
+            "an audit has both a bound and a confidence",
         )
         _require(
             self.epsilon_account is None or self.epsilon_account >= self.epsilon_dataset * (1 - _ROUNDING),
-            f"an account's budget of ε={self.epsilon_account} is no limit where ε={self.epsilon_dataset} was used",
+            f"the account's budget ε={self.epsilon_account} is below the used ε={self.epsilon_dataset}",
         )
         _require(
             self.epsilon_added is None or (self.unit != "label" and self.epsilon_added <= self.epsilon),
-            "what adding or removing a unit costs is part of what exchanging it does, and no label is added alone",
+            "ε under add/remove neighbours exceeds ε, or the unit is a label, which is never added or removed",
         )
-        _require(self.task is None or Task.describes(self.task), f"{self.task} describes no classes")
+        _require(self.task is None or Task.describes(self.task), f"{self.task} is not a list of classes")
         examples = sum(item.count for item in self.facts.examples) * int(self.mechanism.get("findings", 1))
         _require(
             examples in (0, self.queries) or "numbers" in self.mechanism,
-            f"the examples that were asked about make {examples} queries, not {self.queries}",
+            f"the public examples make {examples} queries, not {self.queries}",
         )
-        strange = set(self.mechanism) - MECHANISM_FIELDS
-        _require(not strange, f"a mechanism is described by public parameters, not by {', '.join(sorted(strange))}")
+        unknown = set(self.mechanism) - MECHANISM_FIELDS
+        _require(not unknown, f"{', '.join(sorted(unknown))} is not a public parameter of a mechanism")
         exact = self.epsilon * (1 - _ROUNDING)
         for name in ("epsilon_budget", "epsilon_dataset", "epsilon_tuning"):
             value = getattr(self, name)
             _require(
                 value is None or value >= exact or self.epsilon == math.inf,
-                f"{name}={value} is below the exact ε={self.epsilon} of the release itself; a data-dependent figure "
-                "has no place in a statement",
+                f"{name}={value} is below the exact ε={self.epsilon} of the release; statements contain no "
+                "data-dependent figures",
             )
 
     def __str__(self) -> str:
-        return summary_sentence(self)
+        return summarise(self)
 
     @property
     def epsilon(self) -> float:
-        """The exact, data-independent ε of this release at `delta`; infinite where nothing is guaranteed."""
+        """Exact, data-independent ε of the release at `delta`; infinite if nothing is guaranteed."""
         return math.inf if isinstance(self.event, NonPrivateEvent) else price(self.event, self.delta)
 
     @property
     def epsilon_guaranteed(self) -> float | None:
-        """The ε at `delta` that is guaranteed; None where nothing is."""
+        """Guaranteed ε at `delta`; None if nothing is guaranteed."""
         if not self.private:
             return None
         return self.epsilon_budget if self.mechanism.get("mechanism") in OUTCOME_DEPENDENT else self.epsilon
 
     @property
     def epsilon_added(self) -> float | None:
-        """ε at `delta` where a unit is added or removed, and none exchanged; the guarantee is the other one."""
+        """ε at `delta` under add/remove neighbours, for comparison; None if unknown."""
         return None if self.event_added is None else price(self.event_added, self.delta)
 
     @property
     def private(self) -> bool:
-        """Whether the statement is a guarantee at all."""
+        """Whether the statement guarantees anything."""
         return self.noise == "secure" and math.isfinite(self.epsilon) and self.partition_disjoint
 
-    def to_dict(self) -> dict[str, Any]:
-        """The content of privacy.json: JSON values, every ε rounded up to four decimals.
+    @property
+    def warning(self) -> str | None:
+        """Reason why nothing is guaranteed; None if the release is private."""
+        if self.noise != "secure":
+            return f"{NOT_PRIVATE}: the noise was replayed from a seed and can be subtracted again."
+        if not self.partition_disjoint:
+            return f"{NOT_PRIVATE}: the teachers' parts overlap, so one {self.unit} may change many votes."
+        return None if self.private else f"{NOT_PRIVATE}: the method has no differential-privacy guarantee."
 
-        It speaks of adding and removing alone only where that is known.
+    def to_dict(self) -> dict[str, Any]:
+        """Return the content of privacy.json: JSON values, every ε rounded up to four decimals.
+
+        `event_added` and `epsilon_added` are absent if unknown.
         """
         given = {field.name: getattr(self, field.name) for field in fields(self)}
         if (added := given.pop("event_added")) is not None:
             given |= {"event_added": to_json(added), "epsilon_added": self.epsilon_added}
-        printed = {name: _printed(value) for name, value in given.items() if name.startswith("epsilon_")}
+        given |= {"epsilon": self.epsilon, "epsilon_guaranteed": self.epsilon_guaranteed}
         return {
             **given,
-            **printed,
+            **{name: _round_finite(value) for name, value in given.items() if name.startswith("epsilon")},
             "schema_version": SCHEMA_VERSION,
             "private": self.private,
-            "warning": None if self.private else _warning(self),
-            **_who(self),
-            "epsilon_guaranteed": _printed(self.epsilon_guaranteed),
-            "epsilon": _printed(self.epsilon),
+            "warning": self.warning,
+            "neighbouring": neighbouring(self.unit, self.mechanism.get("overlap")),
+            "trust_model_text": TRUST_MODELS[self.trust_model],
             # A lower bound is rounded down.
             "audit_epsilon": None if self.audit_epsilon is None else -round_up(-self.audit_epsilon),
             "event": to_json(self.event),
@@ -268,15 +270,45 @@ class PrivacyStatement:
             "answered_per_class": list(self.answered_per_class),
             "public_inputs": [asdict(item) for item in self.public_inputs],
             "facts": self.facts.to_json(),
-            "summary": summary_sentence(self),
+            "summary": summarise(self),
         }
 
 
-def statement_from(content: Mapping[str, Any]) -> PrivacyStatement:
-    """The statement in a privacy.json, checked: nothing missing, nothing more, every figure what its event costs.
+def write_statement(path: Path, statement: PrivacyStatement) -> None:
+    """Write a statement as JSON: the file privacy.json of a release."""
+    text = json.dumps(statement.to_dict(), indent=2, sort_keys=True, ensure_ascii=False, default=_plain)
+    write_text(path, f"{text}\n")
+
+
+def read_statement(path: Path) -> dict[str, Any]:
+    """Return the content of a privacy.json, checked (`statement_from`).
 
     Raises:
-        SettingError: a missing or unknown field, or a figure that does not follow from the rest.
+        ArtefactError: The file cannot be read, or its content is inconsistent.
+    """
+    try:
+        return statement_from(json.loads(path.read_text(encoding="utf-8"))).to_dict()
+    # A file that Terrine did not write may hold values of any type and size.
+    except (
+        OSError,
+        ValueError,
+        TypeError,
+        LookupError,
+        AttributeError,
+        ArithmeticError,
+        RecursionError,
+        MemoryError,
+    ) as error:
+        raise ArtefactError(f"{path} is not what Terrine wrote: {error}") from error
+
+
+def statement_from(content: Mapping[str, Any]) -> PrivacyStatement:
+    """Return the statement in the content of a privacy.json.
+
+    Every figure is recomputed from the event.
+
+    Raises:
+        SettingError: A field is missing or unknown, or a figure does not follow from the rest.
     """
     version = content.get("schema_version")
     _require(version == SCHEMA_VERSION, f"schema_version is {version!r}; this Terrine reads {SCHEMA_VERSION}")
@@ -284,7 +316,7 @@ def statement_from(content: Mapping[str, Any]) -> PrivacyStatement:
     if "event_added" not in content:
         names.remove("event_added")
     missing = names - set(content)
-    _require(not missing, f"these fields are missing: {', '.join(sorted(missing))}")
+    _require(not missing, f"missing fields: {', '.join(sorted(missing))}")
     values = {name: content[name] for name in names}
     values |= {name: from_json(content[name]) for name in ("event", "event_added") if name in names}
     values["answered_per_class"] = tuple(content["answered_per_class"])
@@ -293,98 +325,80 @@ def statement_from(content: Mapping[str, Any]) -> PrivacyStatement:
     statement = PrivacyStatement(**values)
     written = statement.to_dict()
     unknown = set(content) - set(written)
-    _require(not unknown, f"these fields have no place in it: {', '.join(sorted(unknown))}")
+    _require(not unknown, f"unknown fields: {', '.join(sorted(unknown))}")
     wrong = [name for name, value in written.items() if name not in content or content[name] != value]
-    _require(not wrong, f"these fields do not follow from the rest: {', '.join(sorted(wrong))}")
+    _require(not wrong, f"fields that do not follow from the rest: {', '.join(sorted(wrong))}")
     return statement
 
 
-def summary_sentence(statement: PrivacyStatement) -> str:
-    """The guarantee in a few sentences for whoever has to approve the release."""
-    asked = "questions, one for each finding of a query" if "findings" in statement.mechanism else "queries"
-    answers = f"{statement.answered} answers, released for {statement.asked} of {statement.queries} {asked}"
-    if numbers := statement.mechanism.get("numbers"):
-        answers = f"{numbers:,} sums over all records, with noise"
+def summarise(statement: PrivacyStatement) -> str:
+    """Return the guarantee in a few sentences."""
+    mechanism, unit = statement.mechanism, statement.unit
+    questions = "questions, one per finding of a query" if "findings" in mechanism else "queries"
+    released = (
+        f"{statement.answered:,} released labels ({statement.asked:,} of {statement.queries:,} {questions} asked)"
+    )
+    if numbers := mechanism.get("numbers"):
+        released = f"{numbers:,} noisy sums over all records"
     if statement.epsilon_guaranteed is None:
-        return f"{_warning(statement)} These are {answers}; treat them as private data."
-    said = [text.format(unit=statement.unit) for name, text in BESIDES.items() if name in statement.mechanism]
-    besides = "".join(f", {text}" for text in said)
+        return f"{statement.warning} It released {released}; treat them as private data."
+    more = {"counted": f"the noisy number of {unit}s", "moments": "noisy moments of the private images"}
+    covered = ", ".join([released, *(text for name, text in more.items() if name in mechanism)])
     guaranteed, used = round_up(statement.epsilon_guaranteed), round_up(statement.epsilon)
-    budget = (
-        f"ε={guaranteed:g} is the run's budget, fixed before the first query; "
-        f"{'all of this' if besides else 'the answers that were given'} used ε={used:g} of it. "
-        if statement.mechanism.get("mechanism") in OUTCOME_DEPENDENT
-        else ""
-    )
-    added = (
-        ""
-        if statement.epsilon_added is None
-        else f"If {statement.unit}s are only added or removed, as most tools count, "
-        f"ε={round_up(statement.epsilon_added):g}. "
-    )
-    whom = protected(statement.unit, int(statement.mechanism.get("overlap", 1)))
-    unprotected = told({"facts": statement.facts.to_json()}, "unprotected")
     total, account = round_up(statement.epsilon_dataset), statement.epsilon_account
-    most = "" if account is None else f" of its account's budget, ε={round_up(account):g}"
-    return (
-        f"These {answers}{besides}, and everything computed from them, are ({guaranteed:g}, {statement.delta:g})-"
-        f"differentially private: with {whom}, no outcome becomes more than e^{guaranteed:g} "
-        f"times as likely, up to a probability of {statement.delta:g}. {budget}{added}Together with all earlier "
-        f"releases about the same dataset, ε={total:g} was used so far{most}. It holds for whatever the data are, and "
-        "for "
-        + (
-            "anyone outside the operator of the pipeline."
-            if statement.trust_model == "central"
-            else "anyone but the privacy guardian, parties that depart from the protocol included, as long as the "
-            "guardian follows it and colludes with no other party."
+    parts = [
+        f"Differentially private with ε = {guaranteed:g} and δ = {statement.delta:g} per {unit}. If "
+        f"{neighbouring(unit, mechanism.get('overlap'))}, no outcome becomes more than e^{guaranteed:g} "
+        f"times as probable, except with probability δ. This covers {covered}, and everything computed from them."
+    ]
+    if mechanism.get("mechanism") in OUTCOME_DEPENDENT:
+        parts.append(
+            f"ε = {guaranteed:g} is the run's budget, fixed before the first query; ε = {used:g} of it was used."
         )
-        + "".join(f" {sentence}" for sentence in unprotected)
-        + (FOUND if statement.task is not None and statement.task["found"] else "")
-    )
-
-
-def protected(unit: Unit, overlap: int) -> str:
-    """Say whom ε protects: a unit at one institution, or at several at once."""
-    return PROTECTED[unit] if overlap == 1 else f"at up to {overlap} of the institutions at once, {PROTECTED[unit]}"
-
-
-def _who(statement: PrivacyStatement) -> dict[str, str]:
-    """Say what neighbours are and who is trusted; where records were summed, nobody taught and nobody voted."""
-    named = _NAMES.get(statement.facts.record, _NAME_OF_FILE)
-    neighbouring, trusted = NEIGHBOURS[statement.unit].format(name=named), TRUST_MODELS[statement.trust_model]
-    if "numbers" in statement.mechanism:
-        neighbouring = neighbouring.replace(" and therefore its teacher", "")
-        trusted = trusted.replace("data, the votes and", "data and")
-    elif statement.unit != "label" and statement.facts.by_party:
-        neighbouring += _AT_ITS_PARTY
-    if overlap := statement.mechanism.get("overlap"):
-        neighbouring = f"at up to {overlap} of the institutions at once, {neighbouring}"
-    return {"neighbouring": neighbouring, "trust_model_text": trusted}
+    if statement.epsilon_added is not None:
+        added = round_up(statement.epsilon_added)
+        parts.append(f"If a {unit} is only added or removed, as most other tools count, ε = {added:g}.")
+    limit = "" if account is None else f" of the account's limit, ε = {round_up(account):g}"
+    parts.append(f"All releases about these data so far have used ε = {total:g}{limit}.")
+    if statement.trust_model == "central":
+        parts.append("The guarantee holds towards everyone except the operator.")
+    else:
+        parts.append(
+            "The guarantee holds towards everyone except the privacy guardian, even if other parties deviate from the "
+            "protocol, provided that the guardian follows it and colludes with nobody."
+        )
+    parts += sentences({"facts": statement.facts.to_json()}, "unprotected")
+    if statement.task is not None and statement.task["found"]:
+        parts.append(FOUND)
+    return " ".join(parts)
 
 
 def released_per_class(labels: ArrayLike, classes: int) -> tuple[int, ...]:
-    """Released labels counted by class; -1, unanswered, is left out.
+    """Return released labels counted by class, without unanswered queries (-1).
 
     Args:
         labels: int64 [queries] as released, in [-1, classes).
+        classes: Number of classes.
     """
     given = np.asarray(labels)
     return tuple(np.bincount(given[given >= 0], minlength=classes).tolist())
 
 
-def _warning(statement: PrivacyStatement) -> str:
-    if statement.noise != "secure":
-        return f"{NOT_PRIVATE}: the noise was replayed from a seed and can be subtracted again."
-    if not statement.partition_disjoint:
-        return f"{NOT_PRIVATE}: the teachers' parts overlap, so one {statement.unit} may move many votes."
-    return f"{NOT_PRIVATE}: the method has no differential-privacy guarantee."
+def neighbouring(unit: Unit, overlap: int | None = None) -> str:
+    """Return the neighbouring relation in words, for a unit at one institution or at up to `overlap` of them."""
+    return ("" if overlap in (None, 1) else f"at up to {overlap} of the institutions at once, ") + NEIGHBOURS[unit]
 
 
-def _printed(epsilon: float | None) -> float | None:
-    """An ε as it is published; what is not finite is no guarantee and has no number."""
+def _round_finite(epsilon: float | None) -> float | None:
+    """Return ε as published; an infinite ε guarantees nothing and becomes None."""
     return None if epsilon is None or not math.isfinite(epsilon) else round_up(epsilon)
+
+
+def _plain(value: Any) -> Any:
+    """Return a NumPy scalar as a Python number."""
+    return value.item()
 
 
 def _require(condition: bool, fault: str) -> None:
     if not condition:
-        raise SettingError(f"A privacy statement cannot be made: {fault}.")
+        raise SettingError(f"Invalid privacy statement: {fault}.")

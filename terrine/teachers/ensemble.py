@@ -126,7 +126,6 @@ class FittedTeachers:
                 "image" if data.column_names is None else "row",
                 (examples,),
                 held_out=len(data.test_images) > 0,
-                by_party=self.parts.describe().get("kind") == "party",
             ),
             people=None if data.public else data.people(self.parts.unit),
             class_names=data.class_names,

@@ -16,7 +16,6 @@ from tasks.config.params import merge_overrides, validate
 from tasks.pipeline.evaluate import evaluate_student, order_figures
 from tasks.pipeline.report import write_report
 from tasks.reports.accuracy import OF_ORDER, known_accuracy, released_accuracy, released_error
-from tasks.reports.statement_page import read_statement
 from tasks.reports.summary import for_anybody, result
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_json, read_table, write_json
@@ -27,6 +26,7 @@ from terrine.data.ordered import Scale
 from terrine.deployment.model import scale_of
 from terrine.errors import ArtefactError, SettingError
 from terrine.privacy.accounting.events import counts, from_json, vote_answer
+from terrine.privacy.statement import read_statement
 from tests.command_line import terrine
 
 EDGES = [0.0, 20.0, 40.0, 60.0, 80.0]

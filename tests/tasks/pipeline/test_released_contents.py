@@ -7,8 +7,8 @@ from flows.stages import run_through
 from tasks.artefacts.images import read_queries
 from tasks.config.params import merge_overrides, validate
 from tasks.pipeline import aggregate, student
-from tasks.reports.board_page import board_page
-from tasks.reports.statement_page import languages, read_statement
+from tasks.reports.language import LANGUAGES
+from tasks.reports.statement_page import render_statement_page
 from tasks.reports.summary import for_anybody
 from tasks.runtime.run import Run
 from tasks.serving.export import export_folder
@@ -17,6 +17,7 @@ from tasks.serving.pages import model_card
 from terrine.data.source import load_dataset
 from terrine.deployment.manifest import check_seal
 from terrine.deployment.model import REFERENCE, StudentModel
+from terrine.privacy.statement import read_statement
 from tests.real_records import records_in
 from tests.tasks.pipeline.test_table_run import VALUES as TABLE
 from tests.tasks.pipeline.test_table_run import adult, write
@@ -51,7 +52,7 @@ def finished(root, values, **changes):
 def pages_of(run, statement):
     classes = check_seal(run.folders.student)["class_names"]
     technical = (run.folders.release / "statement.html").read_text()
-    boards = {code: board_page(statement, code) for code in languages()}
+    boards = {code: render_statement_page(statement, code) for code in LANGUAGES}
     for code, page in boards.items():
         assert NONE_OF_IT[code] not in page
     return [technical, boards["en"], model_card(statement, classes), statement["summary"]]
@@ -100,7 +101,7 @@ def test_a_release_of_a_pool_has_none_of_its_images_and_names_how_many_are_publi
     assert statement["facts"]["unprotected"] == [{"why": "own images", "count": len(pool)}]
     for page in pages_of(run, statement):
         assert f"The operator declared {len(pool)} images from these data public." in page
-    assert "120 real images that the operator declared public" in board_page(statement, "en")
+    assert "120 real images that the operator declared public" in render_statement_page(statement, "en")
     export_folder(run.folders.student, images / "out", ["single", "frozen"], ["pt2"])
     assert check_seal(images / "out")["reference"] == manifest["reference"]
     save_student_model(run.folders.student, images / "model", check_example=False)
@@ -132,4 +133,4 @@ def test_a_declared_number_of_records_and_a_released_accuracy_are_facts(tmp_path
     _, statement = finished(tmp_path, TABLE, privacy={"units": 450}, evaluation={"epsilon": 0.5})
     facts = statement["facts"]
     assert (facts["declared_units"], facts["accuracy_epsilon"], facts["held_out"]) == (450, 0.5, True)
-    assert "records or groups is about 450" in board_page(statement, "en")
+    assert "are about 450 protected records" in render_statement_page(statement, "en")

@@ -17,7 +17,7 @@ from tasks.config.presets import derive, reproduce_command
 from tasks.pipeline.figures.subgroups import by_subgroup
 from tasks.pipeline.graph import MAIN
 from tasks.pipeline.report import contact_sheets, write_report
-from tasks.reports.statement_page import guesses_in_a_hundred, render_statement
+from tasks.reports.statement_page import correct_guesses, render_technical_page
 from tasks.runtime.parameters import write_parameters
 from tasks.runtime.store import read_json, write_array, write_json, write_table
 from terrine.measures import measures
@@ -183,7 +183,7 @@ def written(run):
 
 
 def statement_page(run):
-    return render_statement(
+    return render_technical_page(
         read_json(run.folders.statement), read_json(run.folders.answers / "manifest.json")["class_names"]
     )
 
@@ -396,43 +396,42 @@ def test_a_report_that_goes_into_mlflow_shows_no_path_and_no_account_and_one_at_
 def test_a_statement_shows_no_data_dependent_figure(tmp_path):
     run = make_run(tmp_path)
     statement = read_json(run.folders.statement)
-    html = render_statement(statement, BLOOD)
+    html = render_technical_page(statement, BLOOD)
     for text in ("0.618", "3.1416", "consensus", "data-dependent", "accuracy of the student", "votes per class"):
         assert text not in html.lower()
     # A figure that is not a field of the statement finds no place on the page either.
-    assert render_statement({**statement, "epsilon_data_dependent": 3.14159}, BLOOD) == html
+    assert render_technical_page({**statement, "epsilon_data_dependent": 3.14159}, BLOOD) == html
 
 
 def test_a_statement_says_unit_neighbours_trust_and_where_inputs_came_from():
     mechanism = {"mechanism": "histogram", "sigma": 25.0, "counted": {"units": 1414, "sigma": 4.8018}}
     statement = make_statement(np.array([0, 1, 1, -1]), 2, asked=3, unit="group", mechanism=mechanism)
-    text = re.sub(r"\s+", " ", "".join(data for data, _ in Page(render_statement(statement, ["no", "yes"])).texts))
+    text = re.sub(r"\s+", " ", "".join(data for data, _ in Page(render_technical_page(statement, ["no", "yes"])).texts))
     for part in (
-        statement["summary"],
-        statement["neighbouring"],
-        statement["trust_model_text"][1:],
+        "one group replaced, added or removed",
+        "The operator sees the private data",
         "drawn by gaussian with seed 0",
         statement["release_id"],
         "one patient",
-        "4; looked at before the budget ended: 3; answered: 3",
-        "1,414 groups, with noise of standard deviation 4.802 (How much there is",
+        "4; asked before the budget ended: 3; answered: 3",
+        "1,414 groups, with noise of standard deviation 4.802 (number of units, to choose",
     ):
         assert part in text, part
 
 
 def test_a_statement_without_answers_has_its_page():
-    assert "answered: 0" in render_statement(make_statement(np.full(4, -1), 3, asked=4), list("abc"))
+    assert "answered: 0" in render_technical_page(make_statement(np.full(4, -1), 3, asked=4), list("abc"))
 
 
 def test_optional_figures_appear_when_they_are_given():
     labels = np.zeros(3, dtype=np.int64)
-    html = render_statement(
+    html = render_technical_page(
         make_statement(
             labels, 2, asked=3, epsilon_tuning=9.25, epsilon_claimed=0.125, audit_epsilon=0.0625, audit_confidence=0.95
         ),
         ["no", "yes"],
     )
-    for text in ("9.2500", "0.1250", "0.0625", "95.0 %"):
+    for text in ("9.2500", "0.1250", "0.0625", "95\xa0%"):
         assert text in html
 
 
@@ -440,7 +439,7 @@ def test_the_best_guess_is_bounded_by_simulated_attacks():
     """The optimal attack on a Gaussian mechanism: one bit, shifted by the sensitivity."""
     labels = np.zeros(100, dtype=np.int64)
     event = ComposedEvent((RepeatedEvent(threshold_test(40.0), 200), RepeatedEvent(vote_answer(20.0), 100)))
-    bound = guesses_in_a_hundred(make_statement(labels, 2, asked=100, event=event))
+    bound = correct_guesses(make_statement(labels, 2, asked=100, event=event))
     mu = np.sqrt(200 / 40**2 + 100 * 2 / 20**2)
     generator = np.random.default_rng(0)
     with_record = generator.random(200_000) < 0.5
@@ -452,6 +451,6 @@ def test_the_best_guess_is_bounded_by_simulated_attacks():
 def test_other_mechanisms_are_bounded_by_their_epsilon():
     labels = np.zeros(1, dtype=np.int64)
     statement = make_statement(labels, 2, asked=1, event=LaplaceEvent(sensitivity=1.0, scale=1.0), epsilon_dataset=9.0)
-    bound = guesses_in_a_hundred(statement)
+    bound = correct_guesses(statement)
     # Guessing whether x + Laplace(1) came from 0 or 1 is right with probability 1 − ½ e^(−1/2).
     assert 100 * (1 - 0.5 * np.exp(-0.5)) <= bound <= 100 * np.e / (1 + np.e) + 0.2

@@ -20,7 +20,6 @@ from tasks.config.params import merge_overrides, validate
 from tasks.pipeline.evaluate import findings_figures
 from tasks.pipeline.report import write_report
 from tasks.pipeline.student import read_answers
-from tasks.reports.statement_page import read_statement
 from tasks.reports.summary import result
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_array, read_json, read_table
@@ -30,6 +29,7 @@ from terrine.errors import SettingError
 from terrine.heads import FindingsHead
 from terrine.privacy.accounting.events import counts, from_json, threshold_test, vote_answer
 from terrine.privacy.noise import ReplayNoise
+from terrine.privacy.statement import read_statement
 from tests.command_line import terrine
 from tests.drawn_findings import FINDINGS, VALUES, draw, write
 

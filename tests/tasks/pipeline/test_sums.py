@@ -52,7 +52,7 @@ def test_a_run_says_what_it_released_and_its_student_answers_each_image_by_itsel
     length = len(sums["second"])
     numbers = length * (length + 1) // 2 + sums["labels"].size + (sums["gradients"].size if "gradients" in sums else 0)
     assert said["mechanism"]["numbers"] == numbers
-    assert f"These {numbers:,} sums over all records, with noise" in said["summary"]
+    assert f"This covers {numbers:,} noisy sums over all records" in said["summary"]
     assert not any(word in said["neighbouring"] + said["trust_model_text"] for word in ("teacher", "vote"))
     assert said["private"]
     assert said["epsilon"] == pytest.approx(8, abs=1e-4)
@@ -76,7 +76,7 @@ def test_a_run_says_what_it_released_and_its_student_answers_each_image_by_itsel
     assert for_anybody(run)["sums over records, with noise"] == f"{numbers:,}"
     assert "teachers" not in for_anybody(run)
     assert "added up over all records" in run.folders.statement.with_name("statement.html").read_text()
-    assert "record is only added or removed" in run.folders.statement.with_name("statement.html").read_text()
+    assert "one record only added or removed" in run.folders.statement.with_name("statement.html").read_text()
     assert {"sums over records, with noise", "ε where a record is added or removed"} <= {
         line.strip().rsplit("  ", 1)[0].strip() for line in result(run).plain.splitlines()
     }

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks.reports.statement_page import render_statement
+from tasks.reports.statement_page import render_technical_page
 from tasks.runtime.store import read_json, write_array, write_json
 from tests.tasks.pipeline.test_report import BLOOD, make_run, written
 from tests.tasks.reports.test_partition_figures import counts, manifest_of
@@ -62,7 +62,7 @@ def pages_of(root, names, teachers, **changes):
     write_array(run.folders.partition / "label_histograms.npy", histograms)
     write_json(run.folders.partition / "manifest.json", manifest_of(histograms))
     write_json(run.folders.dataset / "manifest.json", {"class_names": names})
-    return written(run), render_statement(read_json(run.folders.statement), names)
+    return written(run), render_technical_page(read_json(run.folders.statement), names)
 
 
 def test_pages_can_be_read_at_every_width_light_and_dark(tmp_path):
@@ -77,7 +77,7 @@ def test_pages_can_be_read_at_every_width_light_and_dark(tmp_path):
     assert {name: sentences for name, sentences in found.items() if sentences} == {}
 
 
-def test_the_statement_of_a_usual_run_prints_on_one_sheet(tmp_path):
+def test_the_statement_of_a_usual_run_prints_on_three_sheets(tmp_path):
     """Of own images: a count and moments beside the answers, an account, ten classes."""
     names = ("T-shirt/top", *BLOOD, "Ankle boot")
     run = make_run(tmp_path, class_names=names)
@@ -85,9 +85,9 @@ def test_the_statement_of_a_usual_run_prints_on_one_sheet(tmp_path):
     content["mechanism"] |= {"counted": {"units": 11_987, "sigma": 8.6}}
     content["mechanism"] |= {"moments": {"numbers": 406, "noise_multiplier": 39.6}}
     page, printed = tmp_path / "statement.html", tmp_path / "statement.pdf"
-    page.write_text(render_statement(content, names))
+    page.write_text(render_technical_page(content, names))
     browse(tmp_path, f"--print-to-pdf={printed}", page.as_uri())
-    assert re.findall(rb"/Count (\d+)", printed.read_bytes()) == [b"1"]
+    assert re.findall(rb"/Count (\d+)", printed.read_bytes()) == [b"3"]
 
 
 def test_what_cannot_be_read_is_found(tmp_path):

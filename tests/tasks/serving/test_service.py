@@ -112,7 +112,7 @@ def test_pages_load_nothing_from_elsewhere_and_name_every_route(served):
         assert page.status_code == 200
         assert "default-src 'none'" in page.headers["content-security-policy"]
         assert not re.search(r"(src|href|url)\s*[=(]\s*.?(https?:)?//", page.text)
-    assert "differentially private" in front.text
+    assert "Differentially private" in front.text
     document = client.get("/openapi.json").json()
     assert document["info"]["title"] == "clinic"
     assert set(document["paths"]) == {"/invocations", "/images", "/model", "/metrics", "/ping", "/health", "/version"}
@@ -282,7 +282,7 @@ def test_a_statement_that_was_edited_or_is_another_students_is_not_told(tmp_path
     for other in ({"release": "02"}, {"release": None}):
         manifest = json.loads((folder / "manifest.json").read_text()) | other
         (folder / "manifest.json").write_text(json.dumps(seal(folder, manifest)))
-        with pytest.raises(ArtefactError, match=r"privacy.json is about another release than the one that the student"):
+        with pytest.raises(ArtefactError, match=r"privacy.json is about another release than the student"):
             build_app(folder)
 
 

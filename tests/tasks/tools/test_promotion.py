@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from tasks.config.params import validate
-from tasks.reports.statement_page import render_statement
+from tasks.reports.statement_page import render_technical_page
 from tasks.runtime.accounts import open_account, site_signing_key
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_json, write_json, write_table
@@ -39,7 +39,7 @@ def released(root, noise="secure"):
     content = make_statement(make_student(folders.student, "small_cnn"), dataset=account, noise=noise)
     write_json(folders.statement, content)
     classes = check_seal(folders.student)["class_names"]
-    (folders.release / "statement.html").write_text(render_statement(content, classes))
+    (folders.release / "statement.html").write_text(render_technical_page(content, classes))
     write_table(folders.answers / "answers.parquet", pd.DataFrame({"label": LABELS}))
     in_batches = {"statistics": "current", "accuracy": 0.75}
     write_json(folders.evaluation, {"accuracy": 0.5, "in_batches": in_batches, "per_class": []})
@@ -49,7 +49,7 @@ def released(root, noise="secure"):
 
 def sign(run):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pages, "pdf_of", lambda html: b"%PDF")
+        patch.setattr(pages, "render_pdf", lambda html: b"%PDF")
         pages.write_pages(run.folders.release, ["en"], site_signing_key(run))
 
 

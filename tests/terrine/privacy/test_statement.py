@@ -3,12 +3,13 @@
 import json
 import math
 from dataclasses import fields, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from terrine.errors import SettingError
+from terrine.errors import ArtefactError, SettingError
 from terrine.privacy.accounting.events import (
     NonPrivateEvent,
     RepeatedEvent,
@@ -18,13 +19,15 @@ from terrine.privacy.accounting.events import (
 )
 from terrine.privacy.accounting.gaussian import round_up
 from terrine.privacy.accounting.pricing import price
-from terrine.privacy.facts import Examples, Facts
+from terrine.privacy.facts import About, Examples, Facts
 from terrine.privacy.statement import (
     PrivacyStatement,
     PublicInput,
+    read_statement,
     released_per_class,
     statement_from,
-    summary_sentence,
+    summarise,
+    write_statement,
 )
 
 EVENT = compose(RepeatedEvent(threshold_test(150.0), 640), RepeatedEvent(vote_answer(40.0), 286))
@@ -61,8 +64,8 @@ def statement(**changes: Any) -> PrivacyStatement:
 def test_who_is_protected_at_several_institutions_is_said_and_read_again() -> None:
     mechanism = {"mechanism": "histogram", "sigma": 40.0, "overlap": 2}
     said = statement(mechanism=mechanism, trust_model="parties")
-    assert "with at up to 2 of the institutions at once, any one record exchanged" in summary_sentence(said)
-    assert said.to_dict()["neighbouring"].startswith("at up to 2 of the institutions at once, one record replaced")
+    assert "If at up to 2 of the institutions at once, one record is replaced" in summarise(said)
+    assert said.to_dict()["neighbouring"].startswith("at up to 2 of the institutions at once, one record is replaced")
     assert statement_from(json.loads(json.dumps(said.to_dict()))) == said
 
 
@@ -79,13 +82,12 @@ def test_the_guarantee_names_all_that_its_epsilon_covers() -> None:
     """Count and moments are in ε, so the sentence that is signed must not speak of answers alone."""
     plain = {"mechanism": "histogram", "sigma": 40.0}
     both = plain | {"counted": {"units": 1234, "sigma": 9.0}, "moments": {"numbers": 406, "noise_multiplier": 30.0}}
-    answers = "These 286 answers, released for 640 of 1000 queries,"
-    assert str(statement(mechanism=plain)).startswith(f"{answers} and everything computed from them, are (2.5427,")
-    assert str(statement(mechanism=both, unit="group")).startswith(
-        f"{answers} the noisy number of groups, the noisy moments of private images, and everything computed from them,"
-    )
+    answers = "This covers 286 released labels (640 of 1,000 queries asked),"
+    assert f"{answers} and everything computed from them." in str(statement(mechanism=plain))
+    covered = "the noisy number of groups, noisy moments of the private images, and everything computed from them."
+    assert f"{answers} {covered}" in str(statement(mechanism=both, unit="group"))
     limited = statement(mechanism=both | {"mechanism": "confident"})
-    assert "all of this used ε=2.5427 of it" in str(limited)
+    assert "ε = 2.5427 of it was used" in str(limited)
     assert statement_from(json.loads(json.dumps(limited.to_dict()))) == limited
 
 
@@ -98,7 +100,7 @@ def test_it_says_everything_that_a_release_must_say() -> None:
         "partition_digest", "partition_disjoint", "public_inputs", "code_version", "schema_version",
     }  # fmt: skip
     assert expected <= set(content)
-    assert "one record replaced, added or removed" in content["neighbouring"]
+    assert "one record is replaced, added or removed" in content["neighbouring"]
     assert content["public_inputs"] == [{"name": "queries", "origin": "stylegan, seed 0", "digest": "cdef"}]
 
 
@@ -127,13 +129,15 @@ def test_what_adding_or_removing_costs_stands_beside_the_guarantee_where_it_is_k
     found = statement(mechanism=sums, event=RepeatedEvent(vote_answer(40.0), 284), event_added=less)
     content = found.to_dict()
     assert content["epsilon_added"] == round_up(price(less, 1e-5)) < content["epsilon"] == content["epsilon_guaranteed"]
-    assert f"If records are only added or removed, as most tools count, ε={content['epsilon_added']:g}." in str(found)
-    with pytest.raises(SettingError, match="do not follow from the rest: epsilon_added"):
+    assert f"If a record is only added or removed, as most other tools count, ε = {content['epsilon_added']:g}." in str(
+        found
+    )
+    with pytest.raises(SettingError, match="that do not follow from the rest: epsilon_added"):
         statement_from(json.loads(json.dumps(content | {"epsilon_added": 0.5})))
-    with pytest.raises(SettingError, match="no place in it: epsilon_added"):
+    with pytest.raises(SettingError, match="unknown fields: epsilon_added"):
         statement_from({name: value for name, value in content.items() if name != "event_added"})
     for wrong in ({"unit": "label"}, {"event": vote_answer(40.0)}):
-        with pytest.raises(SettingError, match="adding or removing"):
+        with pytest.raises(SettingError, match="add/remove neighbours"):
             replace(found, **wrong)
 
 
@@ -150,7 +154,7 @@ def test_no_field_can_hold_a_data_dependent_epsilon() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"epsilon_data_dependent": 1.2}, "no place in it: epsilon_data_dependent"),
+        ({"epsilon_data_dependent": 1.2}, "unknown fields: epsilon_data_dependent"),
         ({"epsilon": 1.2}, "do not follow from the rest: epsilon"),
         ({"private": False}, "do not follow from the rest: private"),
         ({"summary": "All is well."}, "do not follow from the rest: summary"),
@@ -164,7 +168,7 @@ def test_a_file_that_was_changed_is_refused(change: dict[str, Any], message: str
         statement_from(content)
     content = statement().to_dict()
     del content["partition_digest"]
-    with pytest.raises(SettingError, match="missing: partition_digest"):
+    with pytest.raises(SettingError, match="missing fields: partition_digest"):
         statement_from(content)
 
 
@@ -173,17 +177,20 @@ def test_a_file_that_was_changed_is_refused(change: dict[str, Any], message: str
     [
         ({"unit": "person"}, "unit is one of record, group"),
         ({"noise": "none"}, "noise is one of secure, replay"),
-        ({"answered": 700}, "cannot be"),
+        ({"answered": 700}, "is impossible"),
         ({"answered_per_class": (200, 86, 1)}, "sum to 287"),
         ({"answered_per_class": (287, -1)}, "sum to 286"),
-        ({"delta": 0.0}, "no probability"),
-        ({"audit_epsilon": 1.0}, "a bound and a confidence"),
+        ({"delta": 0.0}, "not a probability"),
+        ({"audit_epsilon": 1.0}, "both a bound and a confidence"),
         ({"run": ""}, "run is missing"),
         *(({name: 1.2}, f"{name}=1.2 is below the exact") for name in ("epsilon_budget", "epsilon_dataset")),
         ({"epsilon_tuning": 1.2}, "epsilon_tuning=1.2 is below the exact"),
-        ({"epsilon_account": 3.4}, "budget of ε=3.4 is no limit where ε=3.5 was used"),
-        ({"epsilon_account": 0.0}, "budget of ε=0.0 is no limit where ε=3.5 was used"),
-        ({"mechanism": {"sigma": 40.0, "data_dependent_epsilon": 1.2}}, "not by data_dependent_epsilon"),
+        ({"epsilon_account": 3.4}, "budget ε=3.4 is below the used ε=3.5"),
+        ({"epsilon_account": 0.0}, "budget ε=0.0 is below the used ε=3.5"),
+        (
+            {"mechanism": {"sigma": 40.0, "data_dependent_epsilon": 1.2}},
+            "data_dependent_epsilon is not a public parameter",
+        ),
     ],
 )
 def test_an_impossible_statement_is_refused(change: dict[str, Any], message: str) -> None:
@@ -209,22 +216,21 @@ def test_what_is_not_private_says_so_everywhere(change: dict[str, Any], reason: 
     for text in (content["warning"], content["summary"]):
         assert text.startswith("NOT PRIVATE")
         assert reason in text
-    assert "differentially private:" not in content["summary"]
+    assert "Differentially private" not in content["summary"]
 
 
 def test_the_summary_names_the_figures_and_who_is_trusted() -> None:
-    text = summary_sentence(statement(mechanism={"mechanism": "gnmax", "sigma": 40.0}))
-    assert "286 answers, released for 640 of 1000 queries" in text
-    assert "(2.5427, 1e-05)-differentially private" in text
-    assert "no outcome becomes more than e^2.5427 times as likely" in text
+    text = summarise(statement(mechanism={"mechanism": "gnmax", "sigma": 40.0}))
+    assert "286 released labels (640 of 1,000 queries asked)" in text
+    assert "Differentially private with ε = 2.5427 and δ = 1e-05 per record" in text
+    assert "no outcome becomes more than e^2.5427 times as probable" in text
     assert "budget" not in text
-    assert "ε=3.5 was used so far. It holds" in text
-    assert "one record" in text
-    assert "operator of the pipeline" in text
-    parties = summary_sentence(replace(statement(), unit="group", trust_model="parties"))
-    assert "all records of any one group" in parties
-    assert "anyone but the privacy guardian, parties that depart from the protocol included" in parties
-    assert "guardian follows it and colludes with no other party" in parties
+    assert "so far have used ε = 3.5." in text
+    assert "towards everyone except the operator" in text
+    parties = summarise(replace(statement(), unit="group", trust_model="parties"))
+    assert "the records of one group are replaced" in parties
+    assert "everyone except the privacy guardian, even if other parties deviate from the protocol" in parties
+    assert "the guardian follows it and colludes with nobody" in parties
 
 
 @pytest.mark.parametrize("name", ["confident", "interactive"])
@@ -232,11 +238,10 @@ def test_where_the_number_of_answers_depends_on_what_is_released_the_budget_is_t
     found = statement(mechanism={"mechanism": name})
     assert (found.epsilon_guaranteed, found.to_dict()["epsilon_guaranteed"]) == (3.0, 3.0)
     assert found.to_dict()["epsilon"] == 2.5427
-    text = summary_sentence(found)
-    assert "(3, 1e-05)-differentially private" in text
-    assert "no outcome becomes more than e^3 times as likely" in text
-    assert "ε=3 is the run's budget, fixed before the first query" in text
-    assert "used ε=2.5427 of it" in text
+    text = summarise(found)
+    assert "Differentially private with ε = 3 and δ = 1e-05" in text
+    assert "no outcome becomes more than e^3 times as probable" in text
+    assert "ε = 3 is the run's budget, fixed before the first query; ε = 2.5427 of it was used" in text
 
 
 @pytest.mark.parametrize("name", ["gnmax", "histogram", "lnmax", "annotation", "answers", "labels"])
@@ -247,22 +252,18 @@ def test_where_the_number_of_answers_is_fixed_their_exact_cost_is_the_guarantee(
 
 
 def test_over_all_runs_what_was_used_is_told_from_what_the_account_allows() -> None:
-    text = summary_sentence(statement(epsilon_account=6.0))
-    assert "ε=3.5 was used so far of its account's budget, ε=6" in text
+    text = summarise(statement(epsilon_account=6.0))
+    assert "so far have used ε = 3.5 of the account's limit, ε = 6" in text
 
 
-def test_the_relation_is_that_of_names_and_nothing_more() -> None:
-    for unit in ("record", "group"):
-        content = statement(unit=unit).to_dict()
-        assert f"every other {unit} keeping its name and therefore its teacher" in content["neighbouring"]
-        assert "counts as two such steps" in content["neighbouring"]
-        assert "keeping their names" in content["summary"]
-    moved = "; so does one that moves to another party"
-    assert moved not in statement().to_dict()["neighbouring"]
-    assert moved in statement(facts=Facts("image", by_party=True)).to_dict()["neighbouring"]
-    assert "its id, or else its place in the file" in statement(facts=Facts("row")).to_dict()["neighbouring"]
-    assert "split in two" in statement(unit="group").to_dict()["neighbouring"]
-    assert "the rest of it is not protected" in statement(unit="label").to_dict()["summary"]
+def test_a_statement_is_read_as_it_was_written_and_a_changed_file_is_refused(tmp_path: Path) -> None:
+    path, found = tmp_path / "privacy.json", statement(facts=Facts("image", about=About(purpose="rēsearch")))
+    write_statement(path, replace(found, queries=np.int64(1000), facts=Facts("image")))
+    write_statement(path, found)
+    assert read_statement(path) == found.to_dict()
+    path.write_text(path.read_text().replace("2.5427", "1.5427"))
+    with pytest.raises(ArtefactError, match="is not what Terrine wrote"):
+        read_statement(path)
 
 
 def test_released_labels_are_counted_by_class_and_unanswered_ones_are_not() -> None:

@@ -12,9 +12,18 @@ from typing import get_args
 
 import pytest
 
-from tasks.reports.board_page import Mark, board_page, done, pdf_of, shown
+from tasks.reports.language import LANGUAGES, Language
 from tasks.reports.pages import TEMPLATES
-from tasks.reports.statement_page import Language, guesses_in_a_hundred, languages, render_statement
+from tasks.reports.statement_page import (
+    SignatureMark,
+    correct_guesses,
+    done,
+    placeholder_values,
+    published_files,
+    render_pdf,
+    render_statement_page,
+    render_technical_page,
+)
 from tasks.serving.pages import model_card
 from terrine.aggregation.gradient_rounds import RoundSchedule
 from terrine.aggregation.sums import Gradients, Moments, mu_left
@@ -30,12 +39,12 @@ from terrine.privacy.accounting.events import (
     vote_answer,
 )
 from terrine.privacy.accounting.gaussian import mu_squared
-from terrine.privacy.facts import TABLE, Examples, Facts, Origin, Record, Unprotected, told
+from terrine.privacy.facts import TABLE, About, Examples, Facts, Origin, Record, Unprotected, sentences
 from terrine.privacy.statement import statement_from
 from tests.tasks.pipeline.test_report import Page, check_offline
 from tests.terrine.privacy.test_statement import statement
 
-MARK = Mark(datetime(2026, 3, 1, tzinfo=UTC), "01ab 23cd")
+MARK = SignatureMark(datetime(2026, 3, 1, tzinfo=UTC), "01ab 23cd")
 VOTES = {"mechanism": "histogram", "sigma": 40.0}
 ALL = {"asked": 286}  # and answered
 ANSWERS = RepeatedEvent(vote_answer(40.0), 286)
@@ -176,7 +185,7 @@ CONTENTS = {name: json.loads(json.dumps(made(name))) for name in KINDS}
 
 @functools.cache
 def pages_of(name):
-    return {code: board_page(CONTENTS[name], code, MARK) for code in languages()}
+    return {code: render_statement_page(CONTENTS[name], code, MARK) for code in LANGUAGES}
 
 
 def used(message: str) -> set[str]:
@@ -188,12 +197,13 @@ def text_of(page: str) -> str:
     return re.sub(r"\s+", " ", shown_text)
 
 
-@pytest.mark.parametrize("code", languages())
+@pytest.mark.parametrize("code", LANGUAGES)
 def test_every_language_has_the_same_messages_with_the_same_placeholders(code):
-    own, english = Language.of(code).messages, Language.of("en").messages
+    own, english = Language.load(code).messages, Language.load("en").messages
     assert own.keys() == english.keys()
     assert own["format"].keys() == english["format"].keys()
     assert len(own["months"]) == 12
+    assert own["nouns"].keys() == english["nouns"].keys() == {*get_args(Record), "group", "label"}
     for key, message in english.items():
         if isinstance(message, str):
             assert used(own[key]) == used(message), key
@@ -202,20 +212,20 @@ def test_every_language_has_the_same_messages_with_the_same_placeholders(code):
 
 
 def test_every_message_is_said_somewhere_and_every_value_is_in_a_message_or_on_the_page():
-    language = Language.of("en")
-    template = (TEMPLATES / "board.html").read_text(encoding="utf-8")
+    language = Language.load("en")
+    template = (TEMPLATES / "statement_page.html").read_text(encoding="utf-8")
     keys = {key for key, message in language.messages.items() if isinstance(message, str)}
-    said = {key for content in CONTENTS.values() for key in done(content)}
-    said |= set(re.findall(r'(?:say|point|row)\("(\w+)"', template)) | {
-        "runs_open",
-        "runs_account",
-        "unsigned",
-        "signed",
+    found = {key for content in CONTENTS.values() for key in done(content)}
+    found |= {key for content in CONTENTS.values() for _, key in published_files(content)} | {
+        key for _, key, *_ in TABLE
     }
-    said |= {f"worlds_{unit}" for unit in ("record", "group", "label")} | {key for _, key, _ in TABLE}
-    said |= {"trust_central", "trust_parties", "broken_replay", "broken_partition", "broken_method", "row_none"}
-    assert said - {"worlds_", "trust_"} == keys
-    values = shown(CONTENTS["confident"], language, MARK, 60.0).keys()
+    found |= {key for key in keys if f'"{key}"' in template}
+    found |= {f"{kind}_{unit}" for kind in ("worlds", "replaced") for unit in ("record", "group", "label")}
+    found |= {f"about_{name}" for name in ("description", "purpose", "controller", "contact", "collected", "person")}
+    found |= {"added_record", "added_group", "trust_central", "trust_parties", "row_none"}
+    found |= {"broken_replay", "broken_partition", "broken_method"}
+    assert found == keys
+    values = placeholder_values(CONTENTS["confident"], language, MARK, 60.0).keys()
     placeholders = {name for key in keys for name in used(language.messages[key])} - {"count"}  # of the table's
     assert placeholders | set(re.findall(r"shown\.(\w+)", template)) == values
 
@@ -233,9 +243,9 @@ def test_every_kind_of_statement_has_a_page_in_every_language(name):
         assert not re.search(r"[{}]|\b(None|nan|inf)\b", text)
         assert ("NOT PRIVATE" in text) == (not content["private"])
         if content["private"]:
-            assert Language.of(code).number(content["epsilon_guaranteed"], 4).replace("\u202f", " ") in text
-            assert Language.of(code).number(guesses_in_a_hundred(content), 1) in text
-    assert len(set(pages.values())) == len(languages())
+            assert Language.load(code).number(content["epsilon_guaranteed"], 4).replace("\u202f", " ") in text
+            assert Language.load(code).number(correct_guesses(content), 1) in text
+    assert len(set(pages.values())) == len(LANGUAGES)
 
 
 def test_a_run_that_guarantees_nothing_prints_no_epsilon():
@@ -247,7 +257,7 @@ def test_a_run_that_guarantees_nothing_prints_no_epsilon():
         assert "what is published" not in text
         assert "ε guaranteednone" in text
     reasons = [text_of(pages_of(name)["de"]) for name in ("replayed", "overlapping parts", "no guarantee")]
-    for text, reason in zip(reasons, ("Startwert", "überschneiden", "keine differenzielle Privatheit"), strict=True):
+    for text, reason in zip(reasons, ("Startwert", "überschneiden", "keine Differential Privacy"), strict=True):
         assert reason in text
 
 
@@ -255,7 +265,7 @@ def test_what_holds_only_sometimes_is_said_only_then():
     def text(name):
         return text_of(pages_of(name)["en"])
 
-    assert "the budget that was fixed beforehand, ε = 3.0000, of which ε = 2.5427 was used" in text("confident")
+    assert "the budget that was fixed in advance, ε = 3.0000. Of this, ε = 2.5427 was used" in text("confident")
     assert "the budget that was fixed" not in text("histogram")
     assert "must not collude" in text("overlap")
     assert "up to 2 of the institutions" in text("overlap")
@@ -265,14 +275,17 @@ def test_what_holds_only_sometimes_is_said_only_then():
     assert "this limit is wide" in text("a wide limit").lower()
     assert "this limit is wide" not in text("histogram").lower()
     assert "The records themselves are not protected." in text("labels")
+    assert "annotations/, generator/" in text("annotation")
+    assert "answers/the noisy answers" in text("histogram")
+    assert "answers/" not in text("overlap")
     assert "4,051 averages over all images" in text("moments and count")
-    assert "12,345 noisy sums" in text("sums")
+    assert "The 12,345 noisy sums" in text("sums")
     for name in ("sums", "labels", "annotation", "answers"):
         assert "put to the vote" not in text(name)
     assert "Random noise" not in text("no guarantee")
-    assert "chosen by looking" not in text("all figures")
-    assert "0.7123, with 95 % confidence" in text("all figures")
-    assert "at most 2.5 × 10⁻⁹, that is 1 in 400,000,000" in text("all figures")
+    assert "chose by looking" not in text("all figures")
+    assert "at least 0.7123 (confidence 95 %)" in text("all figures")
+    assert "at most 2.5 × 10⁻⁹ (1 in 400,000,000, called δ)" in text("all figures")
     assert "ε = 9.5000 of at most 9.5000 has been used" in text("gnmax")
     assert "somebody's own" in text("a plugin's")
 
@@ -296,7 +309,7 @@ CLAIMS = {
     ),
     "somebody is not protected": (
         lambda said: said["facts"]["unprotected"],
-        {"en": "Not protected.", "de": "Nicht geschützt.", "fr": "Non protégés.", "es": "No protegidos."},
+        {"en": "Not protected. ", "de": "Nicht geschützt. ", "fr": "Non protégés. ", "es": "No protegidos. "},
     ),
     "an earlier run published records": (
         lambda said: any(item["why"] == "published earlier" for item in said["facts"]["unprotected"]),
@@ -323,11 +336,11 @@ CLAIMS = {
     ),
     "there was a vote": (
         lambda said: "numbers" not in said["mechanism"],
-        {"en": "vote", "de": "stimm", "fr": " vot", "es": "vota"},
+        {"en": "vote", "de": "Stimmenzahl", "fr": " vot", "es": "vota"},
     ),
     "records were set aside": (
         lambda said: said["facts"]["held_out"],
-        {"en": "set aside for testing", "de": "zum Testen beiseitegelegt", "fr": "mis de côté pour les tests",
+        {"en": "set aside for testing", "de": "zum Testen zurückgehalten", "fr": "mis de côté pour les tests",
          "es": "apartados para las pruebas"},
     ),
     "an accuracy is released": (
@@ -337,12 +350,32 @@ CLAIMS = {
     ),
     "the number of units was declared": (
         lambda said: said["facts"]["declared_units"],
-        {"en": "is about 54,321", "de": "etwa 54.321 geschützte", "fr": "environ 54 321 enregistrements",
+        {"en": "are about 54,321", "de": "etwa 54.321 geschützte", "fr": "environ 54 321 enregistrements",
          "es": "unos 54 321 registros"},
     ),
     "adding or removing costs less": (
         lambda said: "event_added" in said,
-        {"en": "is there at all", "de": "überhaupt dabei ist", "fr": "est présent ou non", "es": "está o no está"},
+        {"en": "most other tools", "de": "meisten anderen Werkzeuge", "fr": "plupart des autres outils",
+         "es": "mayoría de las demás herramientas"},
+    ),
+    "the operator states something": (
+        lambda said: said["facts"]["about"],
+        {"en": "Statement of the operator", "de": "Angaben des Betreibers", "fr": "Déclarations de l’opérateur",
+         "es": "Declaraciones del operador"},
+    ),
+    "a person has one record or group": (
+        lambda said: (said["facts"]["about"] or {}).get("one_per_person"),
+        {"en": "ε holds for each person", "de": "ε gilt daher für jede Person", "fr": "ε vaut donc pour chaque",
+         "es": "ε vale para cada persona"},
+    ),
+    "the operator did not give the purpose": (
+        lambda said: said["facts"]["about"] and said["facts"]["about"]["purpose"] is None,
+        {"en": "Purposenot stated", "de": "Zweckkeine Angabe", "fr": "Finaliténon indiqué", "es": "Finalidadno consta"},
+    ),
+    "an attack is on record": (
+        lambda said: said["audit_epsilon"] is not None,
+        {"en": "proved that ε is at least", "de": "dass ε mindestens", "fr": "a prouvé que ε vaut au moins",
+         "es": "demostró que ε vale al menos"},
     ),
 }  # fmt: skip
 
@@ -356,6 +389,10 @@ def combinations():
     every = list(get_args(Origin))
     subsets = [list(compress(every, bits)) for bits in product((0, 1), repeat=len(every))]
     switches = cycle(product((0, 1), repeat=4))
+    statements = cycle(
+        (None, About(), About(purpose="care", one_per_person=True), About("scans", one_per_person=False))
+    )
+    audits = cycle(({}, {}, {"audit_epsilon": 0.5, "audit_confidence": 0.95}))
     for chosen, record, unit in product(subsets, get_args(Record), ("record", "group")):
         earlier, held_out, declared, sums = next(switches)
         counts = [100 + number for number in range(len(chosen))]
@@ -367,10 +404,11 @@ def combinations():
             held_out=bool(held_out),
             accuracy_epsilon=0.5 if held_out and declared else None,
             declared_units=54321 * declared or None,
+            about=next(statements),
         )
         number = sum(counts)
         votes = {"mechanism": VOTES, "event": ANSWERS, "asked": 286, "queries": max(number, 286)}
-        yield facts, unit, votes if number >= 286 and not sums else KINDS["sums"]
+        yield facts, unit, (votes if number >= 286 and not sums else KINDS["sums"]) | next(audits)
 
 
 def test_no_page_contradicts_a_fact_or_leaves_one_out():
@@ -379,39 +417,39 @@ def test_no_page_contradicts_a_fact_or_leaves_one_out():
         budgets = {"epsilon_budget": 9.5, "epsilon_dataset": 9.5}
         said = json.loads(json.dumps(statement(**budgets, **kind, facts=facts, unit=unit).to_dict()))
         assert statement_from(said).to_dict() == said
-        technical, card = render_statement(said, ["a", "b", "c"]), model_card(said, ["a", "b", "c"])
-        for code in languages():
-            text = text_of(board_page(said, code)).replace("\u202f", " ").replace("\xa0", " ")
+        technical, card = render_technical_page(said, ["a", "b", "c"]), model_card(said, ["a", "b", "c"])
+        for code in LANGUAGES:
+            text = text_of(render_statement_page(said, code)).replace("\u202f", " ").replace("\xa0", " ")
             for name, (holds, words) in CLAIMS.items():
                 assert (words[code] in text) == bool(holds(said)), (name, code, facts, text)
                 seen[name].add(bool(holds(said)))
             for item in (*facts.examples, *facts.unprotected):
-                assert Language.of(code).number(item.count).replace("\u202f", " ") in text
+                assert Language.load(code).number(item.count).replace("\u202f", " ") in text
         for text in (said["summary"], text_of(technical), card):
-            for sentence in told(said, "unprotected"):
+            for sentence in sentences(said, "unprotected"):
                 assert sentence in text
         assert ("teacher" in text_of(technical)) == ("numbers" not in said["mechanism"])
         assert ("answered" in text_of(technical)) == ("numbers" not in said["mechanism"])
         for page in (technical, card):
             assert ("DICOM" in page) is False
-            assert all(sentence in text_of(page) for sentence in told(said, "files"))
+            assert all(sentence in text_of(page) for sentence in sentences(said, "files"))
     assert all(each == {True, False} for name, each in seen.items()), seen
 
 
 def test_each_epsilon_stands_beside_the_factor_and_the_guess_of_its_own_relation():
     """The best guess between N(0, 1) and N(μ, 1) is right with probability Φ(μ/2), for the μ of either relation."""
     said = CONTENTS["sums"]
-    texts = (text_of(pages_of("sums")["en"]), text_of(render_statement(said, ["a", "b", "c"])))
+    texts = (text_of(pages_of("sums")["en"]), text_of(render_technical_page(said, ["a", "b", "c"])))
     for name, event, epsilon in (
         ("event", SUMS.event, said["epsilon"]),
         ("event_added", SUMS.event_added, said["epsilon_added"]),
     ):
         expected = 100 * NormalDist().cdf(math.sqrt(mu_squared(event)) / 2)
-        guesses = guesses_in_a_hundred(said, name)
+        guesses = correct_guesses(said, name)
         assert expected <= guesses <= expected + 0.11
         assert all(f"{guesses:.1f}" in text for text in texts)
-        assert all(Language.of("en").factor(epsilon) in text for text in texts)
-    assert guesses_in_a_hundred(said, "event_added") < guesses_in_a_hundred(said) - 3
+        assert all(Language.load("en").factor(epsilon) in text for text in texts)
+    assert correct_guesses(said, "event_added") < correct_guesses(said) - 3
 
 
 def test_a_changed_figure_changes_every_page():
@@ -419,12 +457,12 @@ def test_a_changed_figure_changes_every_page():
     more = {"queries": 1001, "facts": Facts("image", (Examples("programs", 1001),), held_out=True)}
     for changes in ({"teachers": 251}, {"epsilon_dataset": 9.25}, {"delta": 2e-5}, more, {"run": "other"}):
         other = made("overlap", **changes)
-        for code in languages():
-            assert board_page(other, code, MARK) != pages_of("overlap")[code], changes
+        for code in LANGUAGES:
+            assert render_statement_page(other, code, MARK) != pages_of("overlap")[code], changes
 
 
 def test_numbers_and_dates_are_written_as_each_language_does():
-    german, french, spanish, english = (Language.of(code) for code in ("de", "fr", "es", "en"))
+    german, french, spanish, english = (Language.load(code) for code in ("de", "fr", "es", "en"))
     assert [language.number(1234.5, 1) for language in (english, german)] == ["1,234.5", "1.234,5"]
     assert [language.number(12345) for language in (french, spanish)] == ["12\u202f345", "12\u202f345"]
     assert [language.number(1234) for language in (french, spanish)] == ["1\u202f234", "1234"]
@@ -439,22 +477,22 @@ def test_numbers_and_dates_are_written_as_each_language_does():
 
 
 def test_the_factor_is_e_to_the_epsilon_rounded_up():
-    language = Language.of("en")
+    language = Language.load("en")
     assert [language.factor(value) for value in (0.0, 0.5, 3.0, 7.9878)] == ["1", "1.65", "20.1", "2,950"]
     assert language.factor(1000.0) == "1.98\xa0×\xa010⁴³⁴"
 
 
 def test_a_language_that_there_is_none_of_is_refused_in_a_sentence():
-    with pytest.raises(SettingError, match=r"no statements in 'it'.*de, en, es, fr"):
-        Language.of("it")
+    with pytest.raises(SettingError, match=r"no statement in 'it'.*de, en, es, fr"):
+        Language.load("it")
 
 
 def test_names_from_outside_are_escaped():
-    page = board_page({**CONTENTS["histogram"], "run": "<script>{epsilon}"}, "fr")
+    page = render_statement_page({**CONTENTS["histogram"], "run": "<script>{epsilon}"}, "fr")
     assert "&lt;script&gt;{epsilon}" in page
 
 
-@pytest.mark.parametrize("code", languages())
+@pytest.mark.parametrize("code", LANGUAGES)
 def test_the_longest_statement_fits_two_sheets(code):
     try:
         from weasyprint import HTML
@@ -463,8 +501,8 @@ def test_the_longest_statement_fits_two_sheets(code):
 
     mechanism = {**KINDS["moments and count"]["mechanism"], "mechanism": "interactive", "overlap": 3, "averaging": {}}
     content = made("all figures", mechanism=mechanism, trust_model="parties", unit="group", epsilon_account=10.0)
-    page = board_page(content, code, MARK)
-    assert code != "de" or pdf_of(page).startswith(b"%PDF")
+    page = render_statement_page(content, code, MARK)
+    assert code != "de" or render_pdf(page).startswith(b"%PDF")
     assert len(HTML(string=page).render().pages) <= 2
 
 
@@ -475,7 +513,7 @@ def test_what_is_missing_for_a_pdf_is_said_in_a_sentence(monkeypatch):
 
     monkeypatch.setitem(sys.modules, "weasyprint", None)
     with pytest.raises(MissingExtraError, match=r"weasyprint.*terrine\[pdf\]"):
-        pdf_of("<p>")
+        render_pdf("<p>")
 
 
 def test_statements_of_these_tests_are_statements():
