@@ -96,10 +96,11 @@ def _queries(terms: Terms) -> list[str]:
         kind = terms.teaching.settings.kind
         lines.append(f"Teachers are of kind {kind}, trained alike at all parties with seed {terms.teaching.seed}.")
     if (averages := terms.averages) is not None:
+        settings = averages.averaging.settings
         lines.append(
-            f"In {averages.averaging.settings.rounds} rounds teachers average before they vote. After each but the "
+            f"In {settings.rounds} rounds teachers average before they vote. After each but the "
             f"last, all parties get the mean of their updates, {averages.weights:,} numbers each, clipped to length "
-            f"{plain(averages.averaging.settings.clip)}, with noise of {averages.averaging.noise_multiplier:.4g} times that "
+            f"{plain(settings.clip)}, with noise of {averages.averaging.noise_multiplier:.4g} times that "
             f"length on the sum{', and first the mean of their features' if averages.features else ''}."
         )
     parameters = mechanism_texts(_statement(terms, described))["mechanism_parameters"]

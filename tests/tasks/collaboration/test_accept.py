@@ -279,7 +279,7 @@ def test_the_command_prints_the_page_and_signs_only_what_somebody_said_yes_to(pr
     assert done.exit_code == 1
     assert "Nothing was signed" in done.output
     assert sorted(path.name for path in folder.iterdir()) == ["key.pem"]
-    for told in ("Whom ε protects", "9 teachers", "ill, well", "14 days"):
+    for told in ("Neighbouring data", "9 teachers", "ill, well", "14 days"):
         assert told in " ".join(done.output.split())
     with pytest.raises(InputError, match="has the digest"):
         raise run("--expect", "0" * 24, "--yes").exception
