@@ -1,4 +1,4 @@
-"""`terrine check`: check a run or the installation, or advise a mechanism for a budget."""
+"""`terrine check`: what is known before any work, about a run, an installation, or a mechanism for a budget."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _advice_option = partial(typer.Option, rich_help_panel="Advice without data")
 def check(
     preset: PresetOption = None,
     name: Annotated[
-        str | None, typer.Option("--name", help="Named run; with --preset, the name that the run would have.")
+        str | None, typer.Option("--name", help="A named run; with --preset, the run that it would be.")
     ] = None,
     set_: SetOption = None,
     installation: Annotated[
@@ -34,23 +34,21 @@ def check(
     ] = False,
     units: Annotated[int | None, _advice_option(min=1, help="Approximate number of records or groups.")] = None,
     classes: Annotated[int | None, _advice_option(min=2, help="Number of classes.")] = None,
-    epsilon: Annotated[float | None, _advice_option(help="ε of the run.")] = None,
-    delta: Annotated[float, _advice_option(help="δ of the run.")] = 1e-5,
-    group: Annotated[
-        bool, _advice_option("--group", help="Protect groups instead of records (privacy.unit=group).")
-    ] = False,
-    features: Annotated[int, _advice_option(min=1, help="Number of features of a linear head.")] = 200,
-    apart: Annotated[bool, _advice_option("--apart", help="Records may not be added up.")] = False,
+    epsilon: Annotated[float | None, _advice_option(help="Budget of the run.")] = None,
+    delta: Annotated[float, _advice_option(help="δ of the budget.")] = 1e-5,
+    group: Annotated[bool, _advice_option("--group", help="Protect groups (privacy.unit=group), not records.")] = False,
+    features: Annotated[int, _advice_option(min=1, help="Number of features that a linear head reads.")] = 200,
+    apart: Annotated[bool, _advice_option("--apart", help="Sums over records are not possible.")] = False,
     one_round: Annotated[bool, _advice_option("--one-round", help="Data owners can answer only once.")] = False,
     not_linear: Annotated[
         bool, _advice_option("--not-linear", help="A linear head on fixed features is not sufficient.")
     ] = False,
 ) -> None:
-    """Check data, settings and budget of a run. Exit with status 1 if the run would be refused.
+    """Check the data, the settings and the budget of a run; exit with status 1 if the run would be refused.
 
-    A sample of images is decoded. Nothing is trained, charged or stored.
+    A sample of images is decoded. Nothing is trained, charged or kept.
 
-    With --units, no data are read. The command then advises a mechanism, the number of teachers and the noise.
+    With --units, no data are read: the command advises a mechanism, the number of teachers and the noise.
     """
     if installation:
         _show_installation()
@@ -86,11 +84,11 @@ def check(
 
 def _show_installation() -> None:
     """Print versions, devices and the project; exit with status 1 if something is missing."""
-    from tasks.tools.project import check_installation
+    from tasks.tools.project import installed
 
-    found, missing = check_installation()
+    there, missing = installed()
     table, console = plain_table(), printer(soft_wrap=True)
-    for row in found.items():
+    for row in there.items():
         table.add_row(*row)
     console.print(table)
     for sentence in missing:
@@ -106,22 +104,19 @@ def _show_advice(found: Advice) -> None:
     if found.mechanism == "histogram":
         votes = found.votes
         console.print(
-            f"{votes.teachers:,} teachers, {votes.queries:,} queries, noise of {votes.sigma:.1f} votes on each count "
-            "(as chosen by auto)"
+            f"{votes.teachers:,} teachers, {votes.queries:,} queries, noise of {votes.sigma:.1f} votes on every count "
+            "(what auto chooses)"
         )
     console.print(found.reason)
     if not found.useful:
-        enough = "" if found.epsilon is None else f" ε = {found.epsilon:g} would suffice."
-        console.print(Text.assemble(("Too weak:", "red"), f" a student would learn mostly noise.{enough}"))
+        little = " a student would learn little but noise."
+        would = "" if found.epsilon is None else f" ε = {found.epsilon:g} would do."
+        console.print(Text.assemble(("That is too little:", "red"), little + would))
         raise typer.Exit(1)
 
 
 def refuse(root: Path, name: str) -> None:
-    """Check a run on private data before it starts.
-
-    Raises:
-        SettingError: If it must not run.
-    """
+    """Print what is known of a run of private data before it is made; raise SettingError if it must not be made."""
     from tasks.config.presets import resolve
     from tasks.runtime.run import Run
     from tasks.runtime.store import Folders
@@ -137,25 +132,27 @@ def refuse(root: Path, name: str) -> None:
 
 
 def show(found: Finding, console: Console, *, findings: bool = True) -> None:
-    """Print private figures about a run to the terminal, with notes and warnings if `findings`."""
+    """Print private figures about a run, for the terminal only; with its notes and doubts if `findings`."""
     survey = found.survey
     table = plain_table(padding=(0, 2, 0, 0))
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
     table.add_row("run", found.run.name)
-    public = f", {survey.public:,} public queries" if survey.public else ""
-    training, held_out = survey.records
-    table.add_row("records (private)", f"{training:,} for training, {held_out:,} for testing{public}")
+    public = f", {survey.public:,} public and asked about" if survey.public else ""
+    taught, held_out = survey.records
+    table.add_row("records (private)", f"{taught:,} to learn from, {held_out:,} held out for the test{public}")
     if survey.groups is not None:
-        training, held_out = survey.groups
-        table.add_row("groups (private)", f"{training:,} for training, {held_out:,} for testing")
+        taught, held_out = survey.groups
+        table.add_row(
+            "groups (private)", f"{taught:,} to learn from; {held_out:,} of your {taught + held_out:,} are test"
+        )
     scale = found.run.params.data.scale
     what = "classes" if scale is None else "bins" if scale.edges else "grades"
     table.add_row("findings (private)" if survey.several else f"{what} (private)", _classes(found))
     if survey.skipped:
-        skipped = ", ".join(f"{count:,} {kind}" for kind, count in survey.skipped.most_common(6))
+        passed = ", ".join(f"{count:,} {kind}" for kind, count in survey.skipped.most_common(6))
         others = sum(count for _, count in survey.skipped.most_common()[6:])
-        table.add_row("skipped", f"{skipped}{f' and {others:,} others' if others else ''}: unsupported file types")
+        table.add_row("passed over", f"{passed}{f' and {others:,} others' if others else ''}: kinds that are not read")
     if survey.columns:
         table.add_row("columns", _columns(found))
     if survey.geometry:
@@ -168,16 +165,16 @@ def show(found: Finding, console: Console, *, findings: bool = True) -> None:
     if found.claimed is not None:
         exact = "no ε" if found.exact is None else f"ε = {found.exact:.4f}"
         wrong = found.exact is None or found.claimed < found.exact
-        claim = f"ε = {found.claimed:.4f}{', which does not hold' if wrong else ''}; exact: {exact}"
-        table.add_row("paper's claim", claim)
+        claim = f"ε = {found.claimed:.4f}{', which does not hold' if wrong else ''}; {exact} is exact"
+        table.add_row("the paper claims", claim)
     if found.minutes is not None:
-        table.add_row("time", f"about {max(1.0, found.minutes):.0f} min on two cores")
+        table.add_row("time", f"{max(1.0, found.minutes):.0f} min or so on two cores")
     console.print(table)
     if findings:
         for note in found.notes:
             console.print(Text.assemble(("Note:", "yellow"), f" {note}"))
         for sentence in found.refusals + found.doubts:
-            word = "Refused" if sentence in found.stops else "Warning"
+            word = "Refused" if sentence in found.stops else "Doubtful"
             console.print(Text.assemble((f"{word}:", "red"), f" {sentence}"))
 
 
@@ -205,8 +202,8 @@ def _geometry(found: Finding) -> str:
     )
     others = len(survey.geometry) - 3
     more = f", and {others} other sizes or modes" if others > 0 else ""
-    colour = "grey" if data.channels == 1 else "colour"
-    return f"{kinds}{more} (of {survey.looked_at:,} sampled); all become {in_words(data.size)}, {colour}"
+    every = f" (of {survey.looked_at:,} that were looked at)"
+    return f"{kinds}{more}{every}; all become {in_words(data.size)}, {'grey' if data.channels == 1 else 'colour'}"
 
 
 def _votes(found: Finding) -> str:
@@ -215,7 +212,7 @@ def _votes(found: Finding) -> str:
     plan, chosen = found.plan, f" ({', '.join(found.automatic)}: auto)" if found.automatic else ""
     assert plan is not None
     return (
-        f"{plan.teachers:,} teachers on {plan.queries:,} queries, noise of {plan.sigma:.1f} votes on each count: "
+        f"{plan.teachers:,} teachers on {plan.queries:,} queries, noise of {plan.sigma:.1f} votes on every count: "
         f"{_signal(plan.signal, ENOUGH, plan.ample)}{chosen}"
     )
 
@@ -225,7 +222,7 @@ def _sums(found: Finding) -> str:
 
     assert found.strength is not None
     return (
-        f"{found.run.params.aggregation.mechanism} of records are added up with noise, without votes: "
+        f"no teacher votes, records add up {found.run.params.aggregation.mechanism} with noise: "
         f"{_signal(found.strength, ENOUGH_OF_SUMS, AMPLE_OF_SUMS)}"
     )
 
@@ -233,9 +230,10 @@ def _sums(found: Finding) -> str:
 def _signal(signal: float, enough: float, ample: float) -> str:
     from terrine.planning import shown
 
-    ample *= 0.9  # plans aim slightly higher
+    ample *= 0.9  # of what a plan aims at
     word = "ample" if signal >= ample else "enough" if signal >= enough else "too weak"
-    return f"signal {shown(signal)}, {word} (enough: {enough:g}, ample: {shown(ample)})"
+    levels = f"from {enough:g} on a student learns; from {shown(ample)} on it is ample"
+    return f"the signal is {shown(signal)}, {word} ({levels})"
 
 
 def _price(found: Finding) -> str:
@@ -244,15 +242,15 @@ def _price(found: Finding) -> str:
     params = found.run.params
     parts = params.transcription or params.teachers
     if parts.unprotected:
-        return "no guarantee: NOT PRIVATE"
+        return "nothing is guaranteed: NOT PRIVATE"
     if found.cost is None or found.total is None:
-        return "unknown before the run"
+        return "not known before the run"
     account = "" if params.ledger.account is None else f"account {params.ledger.account}: "
-    spent = f"spent so far: ε = {round_up(found.spent):.4g}" if found.spent else "nothing spent so far"
+    spent = f"spent so far ε = {round_up(found.spent):.4g}" if found.spent else "nothing spent so far"
     budget = "no budget" if params.ledger.epsilon is None else f"budget ε = {params.ledger.epsilon:g}"
     if not found.cost:
-        return f"{account}{budget}, {spent}; this run costs nothing, because its releases exist already"
+        return f"{account}{budget}, {spent}; all that this run releases was released before and costs nothing"
     return (
-        f"{account}{budget}, {spent}; this run costs up to ε = {round_up(found.cost):.4g}; total "
+        f"{account}{budget}, {spent}; this run costs up to ε = {round_up(found.cost):.4g} and brings that to "
         f"ε = {round_up(found.total):.4g} at δ = {(params.transcription or params.aggregation).delta:g}"
     )

@@ -1,6 +1,6 @@
 """`terrine party status`: the state of a collaboration as one of its parties sees it.
 
-The data come from the party's own folder and, if they answer, from both services. They contain no votes.
+It is read from the party's own folder and, if they answer, from both services. No vote is in it.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ def status(path: Path) -> dict[str, Any]:
     """
     config = read_party(path)
     name, terms = config.name, config.terms
-    states = {service: _fetch(config, service) for service in ("guardian", "student")}
-    state = states["student"]
-    accepted = {party for one in states.values() for party in one.get("accepted", [])}
+    said = {service: _asked(config, service) for service in ("guardian", "student")}
+    state, known = said["student"], [one for one in said.values() if "round" in one]
+    accepted = {party for one in known for party in one["accepted"]}
     reports = state.get("reports", {}) | dict.fromkeys(_counted(state), "counted")
     return {
         "name": name,
         "role": config.role,
         "terms": _terms(config),
-        "round": _round(states, terms.last),
+        "round": _round(said, terms.last),
         "parties": [
             (
                 party,
@@ -48,7 +48,7 @@ def status(path: Path) -> dict[str, Any]:
     }
 
 
-def _fetch(config: PartyConfig, service: Any) -> dict[str, Any]:
+def _asked(config: PartyConfig, service: Any) -> dict[str, Any]:
     try:
         return dict(ServiceClient(config, service, patience=0).json("GET", "status"))
     except CollaborationError as error:
@@ -77,12 +77,12 @@ def _terms(config: PartyConfig) -> Rows:
     ]
 
 
-def _round(states: dict[str, dict[str, Any]], last: int) -> Rows:
-    state = states["student"]
+def _round(said: dict[str, dict[str, Any]], last: int) -> Rows:
+    state = said["student"]
     rows = [] if "round" not in state else [("round", f"{state['round']} of {last}: {state['state']}")]
     if state.get("closes"):
         rows.append(("closes", f"when all reports are in, or at {state['closes'][:16].replace('T', ' ')} UTC"))
-    return [*rows, *((service, str(one["problem"])) for service, one in states.items() if one.get("problem"))]
+    return [*rows, *((service, str(one["problem"])) for service, one in said.items() if one.get("problem"))]
 
 
 def _account(config: PartyConfig) -> Rows:

@@ -1,12 +1,16 @@
-"""The student party's training: the student of a collaboration and its privacy statement, from the stored answers."""
+"""Training of the student on a student party's answers, with the statement that is published with it.
+
+Inputs are the answers, the public query images and the public backbone. Outputs have the places of a run's release.
+"""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from tasks.artefacts.features import query_features
 from tasks.artefacts.images import read_queries
-from tasks.collaboration.local_training import backbone_params
+from tasks.collaboration.local_training import backbone_at_hand
 from tasks.collaboration.proposal import check_public
 from tasks.config.params import Params, validate
 from tasks.config.values import merge
@@ -36,8 +40,8 @@ _RUN = "student"
 _SECTIONS = ("seed", "device", "data", "student", "tracking")
 
 
-def learn(config: PartyConfig) -> Run:
-    """Train the student on a student party's answers and write its privacy.json; return the run.
+def learn(config: PartyConfig) -> Path:
+    """Train the student on a student party's answers; return its folder, which is beside its privacy.json.
 
     Raises:
         SettingError: party.yaml has no `learn`, or sets what the terms decide.
@@ -54,10 +58,10 @@ def learn(config: PartyConfig) -> Run:
         )
     names = terms.class_names
     check_public(own.images, own.backbone, terms)
-    folders = Folders(own.work, _RUN)
-    link(own.images, folders.images)
-    link(own.backbone, folders.backbone)
-    run = Run(own.work, _RUN, _student_params(folders, config, about["guardian"]["noise"]))
+    run = Run(own.work, _RUN, validate({}))
+    link(own.images, run.folders.images)
+    link(own.backbone, run.folders.backbone)
+    run = Run(own.work, _RUN, params_of(run.folders, config))
     release = stored_release(about, terms, read_arrays(config))
     voted = {"teachers": terms.total, "classes": terms.classes, "class_names": names}
     if (sums := terms.fixed_point) is None:
@@ -66,41 +70,45 @@ def learn(config: PartyConfig) -> Run:
         whitening = Whitening.fit(query_features(run, "original"))
         if whitening.length != sums.length:
             raise InputError(
-                f"{own.backbone} gives vectors of {whitening.length} coordinates, and the terms have {sums.length}. "
-                "Get the backbone from the proposing party."
+                f"{own.backbone} gives vectors of {whitening.length} coordinates, and the terms say {sums.length}. Get "
+                "the backbone from whoever wrote the terms."
             )
         write_sums(run, release, sums.course, whitening, voted, None)
     train_student.fn(run)
     write_statement_and_page(run, _statement(run, terms, about, release), names)
-    return run
+    return run.folders.student
 
 
-def _student_params(folders: Folders, config: PartyConfig, noise: str) -> Params:
+def params_of(folders: Folders, config: PartyConfig) -> Params:
     """Return the parameters of the student's training: the terms', with own settings where they leave a choice."""
-    terms, own = config.terms, config.learn
+    terms, own, about = config.terms, config.learn, stored_answers(config)
     assert own is not None
-    if foreign := [section for section in own.params if section not in _SECTIONS]:
+    assert about is not None
+    noise = about["guardian"]["noise"]
+    if strange := [section for section in own.params if section not in _SECTIONS]:
         raise SettingError(
-            f"learn.params.{foreign[0]} is not the student party's to set: it has {', '.join(_SECTIONS)}. The terms "
-            "decide what is released, and how."
+            f"learn.params.{strange[0]} is not the student party's to set: it has {', '.join(_SECTIONS)}. What was "
+            "released, and how, stands in the terms."
         )
-    aggregation = {**_mechanism(terms), "noise": noise, "where": "parties"}
     fixed: dict[str, Any] = {
         "partition": {"teachers": max(terms.total, 2)},
         "collaboration": {"parties": len(terms.teachers)},
         "privacy": {"unit": terms.unit},
-        "aggregation": aggregation | {"epsilon": terms.epsilon, "delta": terms.delta},
-        # Required, but not used: the guardian keeps the ledger.
+        "aggregation": {**_mechanism(terms), "noise": noise, "where": "parties"},
+        # The guardian keeps the ledger; this is never looked at.
         "ledger": {"account": "kept by the guardian", "epsilon": terms.epsilon},
     }
-    fixed |= backbone_params(own.backbone)
-    shape, values = read_queries(folders).images.shape, dict(terms.learning)
+    fixed["aggregation"] |= {"epsilon": terms.epsilon, "delta": terms.delta}
+    fixed |= backbone_at_hand(own.backbone)
+    shape = read_queries(folders).images.shape
+    mine: dict[str, Any] = {} if len(shape) != 4 else {"data": {"name": "folder", "path": "elsewhere"}}
     if len(shape) == 4:
-        pictures = {"channels": shape[1], "size": in_json(size_of(shape)), "fit": terms.fit, "window": terms.window}
-        values["data"] = {"name": "folder", "path": "elsewhere", **pictures}
+        mine["data"] |= {"channels": shape[1], "size": in_json(size_of(shape))}
+        mine["data"] |= {"fit": terms.fit, "window": terms.window}
+    agreed = dict(terms.learning)
     if terms.fixed_point is not None:
-        values["student"] = {"kind": "sums"}
-    return validate(merge(merge(values, own.params), fixed))
+        agreed["student"] = {"kind": "sums"}
+    return validate(merge(merge(mine | agreed, own.params), fixed))
 
 
 def _mechanism(terms: Terms) -> dict[str, Any]:
@@ -109,9 +117,19 @@ def _mechanism(terms: Terms) -> dict[str, Any]:
     return {key: value for key, value in described.items() if key in terms.public()}
 
 
+def _averaging(terms: Terms) -> dict[str, Any]:
+    """Return how the statement describes averages (`tasks.artefacts.averages.describe_averages`)."""
+    if (averages := terms.averages) is None:
+        return {}
+    settings = averages.averaging.settings
+    vectors = sum(len(averages.parts(number)) for number in range(averages.passes))
+    about = {"mode": settings.mode, "averages": settings.rounds - 1, "vectors": vectors}
+    return {"averaging": about | averages.averaging.describe()}
+
+
 def _statement(run: Run, terms: Terms, about: dict[str, Any], release: StoredRelease) -> PrivacyStatement:
-    """Return the statement of a release: from the terms, the answers, and the guardian's record."""
-    guardian, described = about["guardian"], _mechanism(terms)
+    """Say what the release guarantees: from the terms, and what is known about the answers, with what was charged."""
+    guardian = about["guardian"]
     if terms.fixed_point is None:
         mechanism: Any = run.params.aggregation
         assert isinstance(mechanism, Mechanism)
@@ -124,11 +142,7 @@ def _statement(run: Run, terms: Terms, about: dict[str, Any], release: StoredRel
             delta=terms.delta,
             drawn_before=0 if terms.averages is None else terms.averages.numbers,
         )
-        if (averages := terms.averages) is not None:  # as tasks.artefacts.averages.describe_averages describes them
-            settings = averages.averaging.settings
-            vectors = sum(len(averages.parts(number)) for number in range(averages.passes))
-            known = {"mode": settings.mode, "averages": settings.rounds - 1, "vectors": vectors}
-            described["averaging"] = known | averages.averaging.describe()
+        described = _mechanism(terms) | _averaging(terms)
     else:
         answers = {
             "event": release.event,
@@ -141,11 +155,12 @@ def _statement(run: Run, terms: Terms, about: dict[str, Any], release: StoredRel
             "answered_per_class": (0,) * terms.classes,
         }
         noise = {key: value for key, value in terms.public().items() if key in ("sigma", "sigma_gradients")}
-        described |= noise | {"numbers": terms.numbers}
+        described = _mechanism(terms) | noise | {"numbers": terms.numbers}
     if terms.overlap > 1:
         described["overlap"] = terms.overlap
     described["parties"] = [*terms.teachers, terms.guardian, terms.student]
-    described["opened"] = about["opened"][:10]
+    if "opened" in about:
+        described["opened"] = about["opened"][:10]
     return PrivacyStatement(
         run=terms.called,
         release_id=release.release_id,
@@ -153,7 +168,7 @@ def _statement(run: Run, terms: Terms, about: dict[str, Any], release: StoredRel
         epsilon_dataset=release.epsilon_total,
         epsilon_account=guardian["epsilon_account"],
         task=guardian["task"],
-        # The terms assign units to parties, and each party partitions its own records.
+        # Who holds what stands in the terms; which record is whose, each party knows for itself.
         partition_digest=terms.digest,
         partition_disjoint=True,
         code_version=" ".join(f"{name} {value}" for name, value in code_version(run.root).items()),

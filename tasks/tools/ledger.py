@@ -1,7 +1,7 @@
-"""Reports about a ledger, and changes of budgets and links, for `terrine ledger`.
+"""The ledger for people: what it says about each account, whether it is intact, and how its budget is changed.
 
-The ledger stores a keyed digest of each account's name. With the key, names are recovered from the runs and presets of
-the project and from public benchmarks. They are printed and never written.
+In the ledger an account is a keyed digest of its name. Here, at home and with the key, names are found again among
+those that runs and presets of the project have, and the public benchmarks'; they are printed and never written.
 """
 
 from __future__ import annotations
@@ -26,47 +26,44 @@ from terrine.privacy.ledger.snapshot import LedgerSnapshot
 def open_existing(
     url: str | None = None, store: Path | None = None, key: Path | None = None
 ) -> tuple[Ledger, dict[str, str]]:
-    """Open an existing ledger. Arguments that are None are read from params.yaml.
+    """Open a ledger that must exist; looking at it never begins one. What is None comes from params.yaml.
 
-    Returns:
-        The ledger, and the known names of accounts by their digests.
+    Returns the ledger, and the names of its accounts as far as they are known here.
 
-    Raises:
-        LedgerError: If there is no ledger or it is damaged.
+    Raises LedgerError when there is none, or when it is not intact.
     """
     if url is None or store is None or key is None:
-        run = _selected()
+        run = _of_the_project()
         url = url or run.database(run.params.ledger.url)
         store = store or run.path(run.params.ledger.store)
         key = key or run.path(run.params.ledger.key)
     if not key.is_file():
-        raise LedgerError(f"There is no ledger key at {key}. Make a run first, or name the key with --key.")
+        raise LedgerError(f"There is no ledger key at {key}: run the pipeline first, or name it with --key.")
     secret = load_or_create_key(key)
-    return Ledger(url, store, secret, create=False), _account_names(secret)
+    return Ledger(url, store, secret, create=False), _names(secret)
 
 
-def ledger_exists() -> bool:
-    """Return whether the project has a ledger, or the site registry knows one."""
-    run = _selected()
+def is_begun() -> bool:
+    """Tell whether the project's ledger was begun, as far as can be seen here, or the site remembers one."""
+    run = _of_the_project()
     file = run.database(run.params.ledger.url).removeprefix("sqlite:///")
     return "://" in file or any(path.exists() for path in (Path(file), run.path(run.params.ledger.store), run.site))
 
 
-def _selected() -> Run:
-    """Return the selected run, which may not have been started."""
+def _of_the_project() -> Run:
     root = project_root()
     name = selected_run(root)
     return Run(root, name, resolve(root, name))
 
 
 def read_witness(line_or_file: str) -> str:
-    """Return the lines of a witness, given directly or as a file."""
+    """Return lines of a witness that were given as such, or as the file that they are in."""
     path = Path(line_or_file)
     return path.read_text(encoding="utf-8") if len(line_or_file) < 200 and path.is_file() else line_or_file
 
 
-def _account_names(key: bytes) -> dict[str, str]:
-    """Return the names of accounts in this project and of public benchmarks, by their keyed digests."""
+def _names(key: bytes) -> dict[str, str]:
+    """Return the names of accounts that this project knows, by what a ledger with this key knows them as."""
     names = {benchmark_account(key, name): name for name in PUBLIC_BENCHMARKS}
     try:
         root = project_root()
@@ -81,9 +78,10 @@ def _account_names(key: bytes) -> dict[str, str]:
 
 
 def overview(ledger: Ledger, names: dict[str, str]) -> list[dict[str, Any]]:
-    """Return all accounts with budget, spending, balance and releases, as JSON values.
+    """Return every account with its budget, what was spent over all runs, what is left, and its releases, as JSON
+    values.
 
-    A release that is reserved but not committed counts at its worst case.
+    A release that was reserved and not committed shows, and counts, at its worst case.
     """
     rows = ledger.rows()
     commits = {row.release_id: row for row in rows if row.kind == "commit"}
@@ -127,35 +125,25 @@ def overview(ledger: Ledger, names: dict[str, str]) -> list[dict[str, Any]]:
 def change_budget(
     ledger: Ledger, names: dict[str, str], name: str | None, epsilon: float | None, delta: float | None
 ) -> tuple[str, float | None]:
-    """Set the budget of an account.
+    """Set the budget of an account, named as runs name it or by the start of its digest.
 
-    Args:
-        ledger: An open ledger.
-        names: Names of accounts by digest.
-        name: Name of the account or start of its digest. May be None if there is only one account.
-        epsilon: New ε, or None for no limit.
-        delta: New δ, or None to keep it.
-
-    Returns:
-        The account's name, and the limit that statements name (`Ledger.guarantee`).
-
-    Raises:
-        SettingError: If the name matches no account or several.
+    Returns what to call it, and what statements name as its limit (`Ledger.guarantee`). Raises SettingError when the
+    name fits none or several; without a name there must be one account only.
     """
-    account, shown = _find(ledger, names, name)
+    account, called = _one(ledger, names, name)
     ledger.set_budget(account, epsilon, delta)
-    return shown, ledger.guarantee(account)
+    return called, ledger.guarantee(account)
 
 
 def link_accounts(ledger: Ledger, names: dict[str, str], one: str, other: str) -> list[str]:
-    """Link two accounts, named as in `change_budget`, and return their names."""
-    found = [_find(ledger, names, name) for name in (one, other)]
+    """Add two accounts up, named as `change_budget` takes them; return what to call them."""
+    found = [_one(ledger, names, name) for name in (one, other)]
     ledger.link(*(account for account, _ in found))
-    return [shown for _, shown in found]
+    return [called for _, called in found]
 
 
-def _find(ledger: Ledger, names: dict[str, str], name: str | None) -> tuple[str, str]:
-    """Return the digest and name of the account with this name or start of a digest."""
+def _one(ledger: Ledger, names: dict[str, str], name: str | None) -> tuple[str, str]:
+    """Return the account of a name, or of the start of a digest, and what to call it."""
     known = {account: names.get(account, account[:16]) for account in ledger.datasets()}
     if name and (account := ledger.named(name)) in known:
         return account, name
@@ -164,5 +152,5 @@ def _find(ledger: Ledger, names: dict[str, str], name: str | None) -> tuple[str,
     if len(found) != 1:
         listed = ", ".join(known.values()) or "none"
         near = did_you_mean(name or "", known.values())
-        raise SettingError(f"--account {name or ''} matches {len(found)} accounts.{near} Choose one of: {listed}.")
+        raise SettingError(f"--account {name or ''} fits {len(found)} accounts.{near} Choose one of: {listed}.")
     return found[0], known[found[0]]

@@ -1,0 +1,1 @@
+"""Experiments for a GPU that is there for minutes."""
