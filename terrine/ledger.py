@@ -20,8 +20,8 @@ from terrine.aggregation.release import (
     Votes,
     answer_facts,
     changed_inputs,
-    committed,
     partition_commitment,
+    partition_inputs,
     release_histograms,
 )
 from terrine.aggregation.votes import count_votes
@@ -132,7 +132,7 @@ class Ledger:
         inputs = {
             "votes": keyed_digest(self._key, "terrine votes", str(votes.values.shape).encode(), votes.values.tobytes()),
             "queries": votes.queries,
-            **committed(keyed_digest(self._key, "terrine partition", votes.assignment.astype("<i8").tobytes())),
+            **partition_inputs(keyed_digest(self._key, "terrine partition", votes.assignment.astype("<i8").tobytes())),
         }
         names = votes.class_names or tuple(map(str, range(votes.classes)))
         task = Task(edition, "classes", names, found=not votes.declared)

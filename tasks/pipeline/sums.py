@@ -164,7 +164,7 @@ def split_records(run: Run, teachers: Mapping[str, int]) -> dict[str, np.ndarray
     records, teacher = load_summed_records(run), read_assignment(run.folders)
     party = np.repeat(np.arange(len(teachers)), list(teachers.values()))[teacher]
     if run.params.aggregation.mechanism == "moments":
-        return {name: moments_in_steps(records.some(party == number)) for number, name in enumerate(teachers)}
+        return {name: moments_in_steps(records.subset(party == number)) for number, name in enumerate(teachers)}
     rows = np.empty(len(records.labels), row_type(records.length))
     _, rows["unit"] = np.unique(protected_units(run, read_dataset(run.folders)), return_inverse=True)
     rows["vector"], rows["label"] = records.vectors, records.labels

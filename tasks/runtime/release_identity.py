@@ -23,7 +23,7 @@ from tasks.runtime.accounts import site_key
 from tasks.runtime.code_digest import code_version
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_json, write_text
-from terrine.aggregation.release import changed_inputs, committed, partition_commitment
+from terrine.aggregation.release import changed_inputs, partition_commitment, partition_inputs
 from terrine.errors import ArtefactError
 from terrine.privacy.ledger.site_key import release_identity
 from terrine.privacy.ledger.task import Task
@@ -142,7 +142,7 @@ def input_digests(run: Run, **digests: str) -> Inputs:
     digests: of private inputs keyed, of public ones plain.
     """
     partition = str(read_json(run.folders.partition / "manifest.json")["hash"])
-    return {**digests, **committed(partition)}
+    return {**digests, **partition_inputs(partition)}
 
 
 def describe_release(run: Run, account: str, release: StoredRelease) -> dict[str, Any]:

@@ -1,11 +1,11 @@
-"""Rounds: ask some queries, learn from what was released, and let that decide what to ask next.
+"""Rounds of queries: learn from the answers so far, and let the result choose the next queries.
 
-What has been released is public, so whatever is computed from it may choose the next queries and, for
-Interactive-GNMax, what the votes are compared with; the exact filter covers adaptive choices at no extra cost
-(Smith & Thakurta 2022). Nothing else may: the adviser is handed the released answers and never the votes.
+Releases are public, so anything computed from them may choose the next queries and, for Interactive-GNMax, the
+reference with which votes are compared; the exact filter covers adaptive choices at no extra cost (Smith & Thakurta
+2022). The adviser therefore receives the released answers and never the votes.
 
-How many queries a round asks is decided by the budget that is left and the number of rounds, not by the votes: an even
-share of those that are sure to be paid for. The last round takes all that is left, and stops where the budget does.
+The remaining budget and the number of rounds determine how many queries a round asks: an even share of those that are
+certain to be affordable. The last round takes all that remain, and stops when the budget ends.
 """
 
 import math
@@ -27,12 +27,12 @@ NEVER = -1
 
 @dataclass(frozen=True, eq=False)
 class Advice:
-    """What the released answers suggest for the next round.
+    """Suggestion for the next round.
 
     Attributes:
-        order: int64, the queries that have not been asked, best first; the round takes as many as its share is.
-        probabilities: The student's class probabilities [queries, classes] of all queries, or None before there are
-            any. A mechanism may compare the votes with them (`Mechanism.informed_by`).
+        order: int64, the queries that have not been asked, best first; the round takes its share of them.
+        probabilities: The student's class probabilities [queries, classes] of all queries, or None without a student. A
+            mechanism may compare the votes with them (`Mechanism.informed_by`).
     """
 
     order: NDArray[np.int64]
@@ -41,11 +41,11 @@ class Advice:
 
 @dataclass(frozen=True, eq=False)
 class Rounds:
-    """All rounds together.
+    """Results of all rounds.
 
     Attributes:
         answers: Answers to all queries; `event` composes the rounds and `asked` counts their queries.
-        round: int64 [queries], in which round each query was asked, from 0; -1 for those that never were.
+        round: int64 [queries], the round in which each query was asked, from 0, or -1.
     """
 
     answers: Answers
@@ -53,11 +53,11 @@ class Rounds:
 
 
 Adviser = Callable[[Rounds], Advice]
-"""Reads released answers and public images, nothing else."""
+"""Chooses queries, given only released answers and public images."""
 
 
 def in_order(released: Rounds) -> Advice:
-    """Ask the queries in their own order."""
+    """Return the remaining queries in their own order."""
     return Advice(np.flatnonzero(released.round == NEVER))
 
 
@@ -72,18 +72,18 @@ def answer_in_rounds(
     noise: NoiseSource,
     before: Event = NOTHING,
 ) -> Rounds:
-    """Answer queries in rounds within one budget; one round in the queries' own order is `mechanism.answer` itself.
+    """Answer queries in rounds within one budget; one round in the queries' own order equals `mechanism.answer`.
 
-    What all rounds cost together is at most `mechanism.worst_case(len(histograms), epsilon, delta, before)`.
+    The total cost is at most `mechanism.worst_case(len(histograms), epsilon, delta, before)`.
 
     Args:
         histograms: int64 [queries, classes], rows summing to the number of teachers.
-        adviser: Called before every round with what was released so far.
-        epsilon: Budget of all rounds together, and of what was spent before.
-        before: What the same run spent before anything was asked; the rounds' own event does not hold it.
+        adviser: Called before every round with the releases so far.
+        epsilon: Budget of all rounds and of `before`.
+        before: Cost of earlier releases of the run, which the result's event does not include.
 
     Raises:
-        InputError: histograms that are none, or advice that names a query twice, one that was asked, or none.
+        InputError: invalid histograms, or advice with repeated, asked, unknown or no queries.
         SettingError: fewer than one round, or an impossible budget.
     """
     if rounds < 1:
@@ -115,13 +115,13 @@ def _check(order: NDArray[np.int64], released: Rounds, fewest: int) -> None:
     inside = order.ndim == 1 and len(order) >= fewest and bool(np.all((order >= 0) & (order < len(released.round))))
     if not inside or len(np.unique(order)) < len(order) or bool(np.any(released.round[order] != NEVER)):
         raise InputError(
-            f"A round wants the numbers of at least {fewest} queries that were not asked yet, each once, and was given "
+            f"A round needs at least {fewest} different queries that were not asked yet, and got "
             f"{order.shape[0] if order.ndim else 0}."
         )
 
 
 def _merged(released: Rounds, queries: NDArray[np.int64], answers: Answers, number: int) -> Rounds:
-    """What was released before and what this round adds."""
+    """Return all results after this round."""
     before = released.answers
     answered, labels, turn = before.answered.copy(), before.labels.copy(), released.round.copy()
     answered[queries], labels[queries] = answers.answered, answers.labels

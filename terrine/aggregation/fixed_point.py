@@ -1,15 +1,16 @@
-"""Sums in fixed point: what parties share of their own in a round, with which noise, and what is read off the total.
+"""Sums in fixed point: the shares of parties in a round, their noise, and the released numbers.
 
-`SummedRounds` is any course of such rounds, `FixedPoint` that of sums over records; averages of teachers are another
-(`terrine.teachers.averaging.shared`). Of records, all numbers of a round are whole multiples of one step, that of the
-finest lattice their noise is drawn on; sums of records lie on it (`terrine.aggregation.records`). So parties' sums, and
-the noise, add up as whole numbers to what `Sums.release` has with the same noise in one place, to the bit.
+`SummedRounds` is any sequence of such rounds, `FixedPoint` that of sums over records, and `SharedAverages` that of
+averages of teachers (`terrine.teachers.averaging.shared`). For records, all numbers of a round are multiples of one
+step, that of the finest lattice on which their noise is drawn; sums of records are on it
+(`terrine.aggregation.records`). So parties' sums and the noise add up as integers to exactly what `Sums.release`
+computes with the same noise in one place.
 
-**Nothing wraps around.** Shares are modulo 2^64. A unit moves no number by more than 1, so N units give at most N/step;
-the noise is at most 2^53 steps of its own (`terrine.privacy.noise` refuses more), which is 2^54 of these. With
-N ≤ (2^63 − 2^55) · step, at σ standard deviations at least 2^18 σ units less a five-hundredth, totals stay within 64
-bits. Terms that allow more are refused, and so is a party's sum that is larger than the units it may have could make
-it. Whoever shares something else only spoils the total: n + c + η modulo 2^64 is computed from n + η.
+**No overflow.** Shares are modulo 2^64. A unit moves no number by more than 1, so N units give at most N/step; the
+noise is at most 2^53 of its steps (`terrine.privacy.noise` refuses more), which is 2^54 of these. With
+N ≤ (2^63 − 2^55) · step, at σ standard deviations at least 2^18 σ units less 0.2 %, totals stay within 64 bits. Terms
+that allow more are refused, and so is a party's sum that is too large for its units. Sharing anything else only spoils
+the total: n + c + η modulo 2^64 is computed from n + η.
 """
 
 from abc import ABC, abstractmethod
@@ -30,72 +31,70 @@ _LARGEST = 2**63 - 2**55
 
 
 class RoundIterator(Protocol):
-    """What follows from the rounds, one after the other: a function of what they released, and of nothing else."""
+    """State after each round: a function of the releases only."""
 
     @property
     def question(self) -> Floats | None:
-        """What the next round is asked at, in one row of numbers; None where that is nothing."""
+        """Input of the next round as one array, or None if it has none."""
 
     def take(self, numbers: Floats) -> None:
-        """Go on with what the next round released."""
+        """Process the release of the next round."""
 
 
 class SummedRounds(ABC):
-    """Rounds in each of which parties add up numbers of their own, as whole steps, and noise is added to the total."""
+    """Rounds in which parties' numbers are added up as integer steps, and noise is added to the total."""
 
-    @property
-    @abstractmethod
-    def passes(self) -> int:
-        """How many rounds there are."""
+    passes: int
+    """Number of rounds."""
 
     @property
     @abstractmethod
     def event(self) -> Event:
-        """What all rounds cost together."""
+        """Total cost of all rounds."""
 
     @abstractmethod
     def parts(self, number: int) -> list[tuple[int, float]]:
-        """How many numbers of a round have noise of which standard deviation, one after the other."""
+        """Return (count, noise deviation) of consecutive numbers of a round."""
 
     @abstractmethod
     def steps(self, number: int) -> list[float]:
-        """What the numbers of each of these parts are whole multiples of."""
+        """Return the step of each of these parts; its numbers are multiples of it."""
 
     @abstractmethod
     def asked(self, number: int) -> int:
-        """How many numbers say at what a round is asked, and at what whatever follows the last is."""
+        """Return the length of a round's question, also for the step after the last round."""
 
     @abstractmethod
     def walk(self) -> RoundIterator:
-        """Begin with what follows from the rounds."""
+        """Return the state before the first round."""
 
     @property
     def counts(self) -> list[int]:
-        """How many numbers each round has."""
+        """Length of each round's numbers."""
         return [sum(count for count, _ in self.parts(number)) for number in range(self.passes)]
 
     @property
     def numbers(self) -> int:
-        """How many numbers all rounds have."""
+        """Total length of all rounds' numbers."""
         return sum(self.counts)
 
     def noise(self, source: NoiseSource, number: int) -> Steps:
-        """Draw the noise on a round's total, int64 [numbers of it], in the order of `parts`."""
+        """Draw the noise on a round's total, int64 [numbers], in the order of `parts`."""
         parts = zip(self.parts(number), self.steps(number), strict=True)
         return np.concatenate([noise_in_steps(source, (count,), sigma, step) for (count, sigma), step in parts])
 
     def opened(self, total: Steps, number: int) -> Floats:
-        """Return the numbers that a round released, from its total with noise, int64."""
+        """Return a round's released numbers from its noisy total, int64."""
         sizes = [count for count, _ in self.parts(number)]
         return np.asarray(total.astype(np.float64) * np.repeat(self.steps(number), sizes))
 
 
 @dataclass(frozen=True)
 class FixedPoint(SummedRounds):
-    """A course over vectors with `length` coordinates by `classes`, as whole numbers.
+    """Rounds over vectors with `length` coordinates and `classes` classes, as integers.
 
     Raises:
-        SettingError: noise on too coarse a lattice (`clipped_sum.common_step`), where a step is asked for.
+        SettingError: noise on too coarse a lattice (`noised_sum.common_step`), when a step is computed.
     """
 
     length: int
@@ -103,7 +102,7 @@ class FixedPoint(SummedRounds):
     course: RoundSchedule
 
     @property
-    def passes(self) -> int:
+    def passes(self) -> int:  # type: ignore[override]
         return self.course.passes
 
     @property
@@ -114,7 +113,7 @@ class FixedPoint(SummedRounds):
         return self.course.noise(self.length, self.classes, number)
 
     def step(self, number: int) -> float:
-        """What all numbers of a round are whole multiples of."""
+        """Return the step of all numbers of a round."""
         return min(common_step(sigma, STEP) for _, sigma in self.parts(number))
 
     def steps(self, number: int) -> list[float]:
@@ -129,23 +128,24 @@ class FixedPoint(SummedRounds):
 
     @property
     def most_units(self) -> int:
-        """Of how many units of all parties sums cannot wrap around."""
+        """Maximum number of units of all parties without overflow."""
         return int(_LARGEST * min(self.step(0), self.step(self.course.rounds)))
 
     def shared(self, sums: NDArray[Any], units: int, number: int) -> Steps:
-        """Return what a party shares in a round: its sums, in steps of `records.STEP`, as whole numbers int64.
+        """Return a party's sums of a round, int64, given in steps of `records.STEP`, in steps of the round.
 
-        Raises InputError for sums that so many units cannot have.
+        Raises:
+            InputError: sums that `units` units cannot have.
         """
         if sums.shape != (self.counts[number],) or sums.dtype.kind != "i":
             raise InputError(
-                f"Sums are whole numbers [{self.counts[number]}], got {sums.dtype} of shape {list(sums.shape)}."
+                f"Sums are integers [{self.counts[number]}], got {sums.dtype} of shape {list(sums.shape)}."
             )
         most = round(units / STEP)
         if int(sums.max()) > most or int(sums.min()) < -most:
             raise InputError(
-                f"A sum over a party's records lies outside what {units:,} of them can have, which is as many as the "
-                "terms allow it. Nothing was shared: agree on terms in which it may have more."
+                f"A party's sum is too large for {units:,} units, the maximum that the terms allow it. Nothing was "
+                "shared: agree on terms with more."
             )
         return np.asarray(sums, dtype=np.int64) * round(STEP / self.step(number))
 

@@ -1,13 +1,10 @@
-"""Mechanisms with Gaussian noise on counts of votes: the noisy histogram, GNMax, Confident- and Interactive-GNMax.
-
-The noisy histogram n + N(0, σ²I) costs exactly what its argmax costs, because the argmax is computed from it. So a
-student may have all of it, which teaches far more than the label. The other three are those of Papernot et al. 2018:
+"""Mechanisms with Gaussian noise: the Gaussian histogram, and those of Papernot et al. 2018:
 
 - GNMax (section 4.1) releases the class with the most votes after noise.
 - Confident-GNMax (Algorithm 1) answers only if a noisy test shows that enough teachers agree.
 - Interactive-GNMax (Algorithm 2) is Confident-GNMax in round one. A student learns from its labels and scores the later
-  queries (`terrine.aggregation.adaptive_queries`). A noisy test compares votes and scores: far apart, and the teachers
-  answer; close, and a confident label of the student is confirmed, which costs nothing more.
+  queries (`terrine.aggregation.adaptive_queries`). A noisy test compares votes and scores: if they differ, the teachers
+  answer; otherwise a confident label of the student is confirmed at no further cost.
 
 >>> GNMax(sigma=40.0).worst_case(286, epsilon=2.0, delta=1e-5)
 RepeatedEvent(event=GaussianEvent(sensitivity=1.4142135623730951, sigma=40.0), count=...)
@@ -45,7 +42,7 @@ affordable under small budgets."""
 
 
 class GaussianHistogram(Mechanism):
-    """n + N(0, sigma² I) for every query: μ² = 2/sigma² an answer, known before any query is asked."""
+    """n + N(0, sigma² I) for every query, with a fixed cost of μ² = 2/sigma² per answer."""
 
     text = (
         "Gaussian histogram: for each query the teachers' votes were counted by class, Gaussian noise was added to "
@@ -60,7 +57,7 @@ class GaussianHistogram(Mechanism):
 
     @classmethod
     def calibrated(cls, epsilon: float, delta: float, answers: int) -> Self:
-        """Return it with the least noise at which so many answers cost at most ε at δ.
+        """Return the mechanism with the least noise for which `answers` answers cost at most ε at δ.
 
         >>> GaussianHistogram.calibrated(epsilon=2, delta=1e-5, answers=5000).sigma
         199.381244...
@@ -72,7 +69,7 @@ class GaussianHistogram(Mechanism):
         return self.sigma
 
     def cost(self, asked: int, answered: int) -> Event:
-        """See `Mechanism.cost`: all that are looked at are answered."""
+        """See `Mechanism.cost`: every query asked is answered."""
         return RepeatedEvent(vote_answer(self.sigma), self.charged(asked))
 
     def certain(self, queries: int, epsilon: float, delta: float, spent: Event = NOTHING) -> int:
@@ -82,7 +79,7 @@ class GaussianHistogram(Mechanism):
     def answer(
         self, histograms: HistogramArray, *, epsilon: float, delta: float, noise: NoiseSource, spent: Event = NOTHING
     ) -> Answers:
-        """See `Mechanism.answer`. The labels are the argmax of the noisy histograms, which GNMax withholds."""
+        """See `Mechanism.answer`. The labels are the argmax of the noisy histograms, which GNMax does not release."""
         counts = validate_histograms(histograms)
         asked = self.certain(len(counts), epsilon, delta, spent)
         labels = np.full(len(counts), UNANSWERED, dtype=np.int64)
@@ -94,10 +91,7 @@ class GaussianHistogram(Mechanism):
 
 
 class GNMax(GaussianHistogram):
-    """argmax_j (n_j + N(0, sigma²)): μ² = 2/sigma² an answer, known before any query is asked.
-
-    Papernot et al. 2018, section 4.1.
-    """
+    """argmax_j (n_j + N(0, sigma²)), with a fixed cost of μ² = 2/sigma² per answer (Papernot et al. 2018, 4.1)."""
 
     text = (
         "GNMax: for each query the teachers' votes were counted by class, Gaussian noise was added to every count, and "
@@ -106,22 +100,19 @@ class GNMax(GaussianHistogram):
     reveals = "argmax"
 
     mechanism: Literal["gnmax"] = "gnmax"  # type: ignore[assignment]
-    # Not automatic: `terrine.planning` knows what noisy counts say, not what one class says.
+    # Not automatic: `terrine.planning` models noisy counts, not labels.
     sigma: Annotated[float, Unit("votes")] = Field(gt=0)
     """Standard deviation of the noise on each count."""
 
-    def analysed(self) -> dict[str, Any]:
-        return self.describe()
-
 
 _REACH = 2.0
-"""Deviations of the test's noise by which a threshold may lie above all votes: one unanimous query in 44 passes."""
+"""A threshold may exceed all votes by this many deviations of the test's noise: one unanimous query in 44 passes."""
 
 
 class ConfidentGNMax(Mechanism):
-    """GNMax with `sigma2` where max_j n_j + N(0, sigma1²) ≥ threshold: μ² = 1/sigma1² a query, 2/sigma2² an answer.
+    """GNMax with `sigma2` if max_j n_j + N(0, sigma1²) ≥ threshold (Papernot et al. 2018, Algorithm 1).
 
-    Papernot et al. 2018, Algorithm 1.
+    The cost μ² is 1/sigma1² per query and 2/sigma2² per answer.
     """
 
     text = (
@@ -143,9 +134,9 @@ class ConfidentGNMax(Mechanism):
     def calibrated(
         cls, epsilon: float, delta: float, answers: int, *, sigma1: float, tests: int | None = None, **others: Any
     ) -> Self:
-        """Return it with the least sigma2 at which so many answers after so many tests cost at most ε at δ.
+        """Return the mechanism with the least sigma2 for which these answers and tests cost at most ε at δ.
 
-        tests: None is as many as there are answers. others: the other parameters.
+        By default every test leads to an answer. `others` are the remaining parameters.
         """
         most = answers if tests is None else tests
         return cls(sigma1=sigma1, sigma2=calibrate(epsilon, delta, answers, tests=most, sigma1=sigma1).sigma, **others)
@@ -159,12 +150,12 @@ class ConfidentGNMax(Mechanism):
         return self._event(tests, min(answered, tests))
 
     def worst_case(self, queries: int, epsilon: float, delta: float, spent: Event = NOTHING) -> Event:
-        """See `Mechanism.worst_case`: every query tested and answered, or the run's whole budget."""
+        """See `Mechanism.worst_case`: all queries tested and answered, or the run's whole budget."""
         budget = budget_after(spent, epsilon, delta)
         return worst_case_of_tests(self.charged(queries), threshold_test(self.sigma1), vote_answer(self.sigma2), budget)
 
     def certain(self, queries: int, epsilon: float, delta: float, spent: Event = NOTHING) -> int:
-        """See `Mechanism.certain`: as many as could all be tested and answered."""
+        """See `Mechanism.certain`: every query is tested and answered."""
         both = compose(threshold_test(self.sigma1), vote_answer(self.sigma2))
         budget = budget_after(spent, epsilon, delta)
         return self.reached(affordable_repetitions(both, self.charged(queries), budget), queries)
@@ -172,7 +163,7 @@ class ConfidentGNMax(Mechanism):
     def answer(
         self, histograms: HistogramArray, *, epsilon: float, delta: float, noise: NoiseSource, spent: Event = NOTHING
     ) -> Answers:
-        """See `Mechanism.answer`. It ends when the next query's test and answer together would not fit."""
+        """See `Mechanism.answer`. It ends when the budget does not cover the next query's test and answer together."""
         counts = validate_histograms(histograms)
         budget = budget_after(spent, epsilon, delta)
         return self._tested(counts, counts.max(axis=1), self.threshold, budget, noise)
@@ -180,9 +171,9 @@ class ConfidentGNMax(Mechanism):
     def _tested(
         self, counts: HistogramArray, tested: NDArray[Any], least: float, budget: GaussianFilter, noise: NoiseSource
     ) -> Answers:
-        """Answer the queries of which a number, with noise, is at least `least`; tested: [queries]."""
+        """Answer the queries for which `tested` [queries] plus noise is at least `least`."""
         test, answer = threshold_test(self.sigma1), vote_answer(self.sigma2)
-        # Tests are drawn for all queries at once; those past the end of the budget are dropped unseen.
+        # All tests are drawn at once; those past the end of the budget are discarded.
         passed = tested + noise.gaussian(len(counts), self.sigma1) >= least
         query = {"findings": self.findings, "moved": self.moved}
         asked = affordable_tests(passed, test, answer, budget, **query)
@@ -195,18 +186,15 @@ class ConfidentGNMax(Mechanism):
         return Answers(passed, labels, None, event, asked)
 
     def _event(self, tests: int, answers: int) -> Event:
-        """So many tests and answers that one unit can move."""
+        """Return the cost of tests and answers that one unit can move."""
         return compose(
             RepeatedEvent(threshold_test(self.sigma1), tests), RepeatedEvent(vote_answer(self.sigma2), answers)
         )
 
-    def analysed(self) -> dict[str, Any] | None:
-        return {"mechanism": "confident", "threshold": self.threshold, "sigma1": self.sigma1, "sigma": self.sigma2}
-
     def canaries(self, teachers: int) -> dict[str, int]:
-        """See `Mechanism.canaries`. A test that seldom passes is charged next to no answers: the test alone may leak.
+        """See `Mechanism.canaries`: a test that passes often, and one that seldom does and is charged few answers.
 
-        The vote that moves takes the count from below the threshold to it: without noise, it would decide.
+        The vote that moves raises the count to the threshold: without noise, it would decide the test.
         """
         at, below = (math.ceil(self.threshold - lead * self.sigma1) - 1 for lead in (0, 2))
         if not teachers // 2 <= below <= at < teachers:
@@ -217,10 +205,10 @@ class ConfidentGNMax(Mechanism):
         return {"a test that is open": at, "a test that seldom passes": below}
 
     def check(self, run: Any) -> None:
-        """See `Settings.check`: some query must be able to pass."""
+        """Raise ValueError if hardly any query could pass the test."""
         super().check(run)
         voters = run.teachers.voters(run.partition.teachers)
-        # Papers print thresholds above all votes, which the test's noise passes where teachers agree.
+        # Papers use thresholds above all votes, which the test's noise can exceed if teachers agree.
         if self.threshold > voters + _REACH * self.sigma1:
             of = "" if voters == run.partition.teachers else f" in {voters} groups that vote"
             raise ValueError(
@@ -229,17 +217,16 @@ class ConfidentGNMax(Mechanism):
             )
 
 
-# The student's expected votes N·p_j are rounded to multiples of this, so that votes minus expected votes lie on the
-# noise's lattice whatever sigma is.
+# The student's expected votes N·p_j are rounded to multiples of this, so that votes minus expected votes are on the
+# noise's lattice for every sigma.
 _GRID = 2.0**-10
 
 
 class InteractiveGNMax(ConfidentGNMax):
-    """Confident-GNMax; with a student's scores, GNMax where max_j (n_j − N·p_j) + N(0, sigma1²) ≥ surprise.
+    """Confident-GNMax; with a student's scores, GNMax if max_j (n_j − N·p_j) + N(0, sigma1²) ≥ surprise.
 
-    Where the test fails, argmax p is the label if p is confident. A vote moved changes the largest difference by at
-    most one, so in either round the test costs μ² = 1/sigma1² and an answer 2/sigma2². Papernot et al. 2018,
-    Algorithm 2.
+    If the test fails, argmax p is the label if p is confident. A moved vote changes the largest difference by at most
+    one, so in every round the test costs μ² = 1/sigma1² and an answer 2/sigma2² (Papernot et al. 2018, Algorithm 2).
     """
 
     text = (
@@ -258,14 +245,10 @@ class InteractiveGNMax(ConfidentGNMax):
     _scores: NDArray[np.float64] | None = PrivateAttr(None)
 
     def informed_by(self, probabilities: ArrayLike) -> "InteractiveGNMax":
-        """See `Mechanism.informed_by`.
-
-        Args:
-            probabilities: [queries, classes], rows summing to one. They must come from released labels and public
-                images alone.
+        """See `Mechanism.informed_by`. Probabilities must depend only on released labels and public images.
 
         Raises:
-            InputError: numbers that are no probabilities.
+            InputError: rows that do not sum to one, or negative numbers.
         """
         scores = np.asarray(probabilities, dtype=np.float64)
         if scores.ndim != 2 or not np.isfinite(scores).all() or (scores < 0).any():
@@ -285,7 +268,7 @@ class InteractiveGNMax(ConfidentGNMax):
             return replace(answers, reinforced=np.zeros(len(counts), dtype=np.bool_))
         if scores.shape != counts.shape:
             raise InputError(
-                f"The student's probabilities {list(scores.shape)} and the histograms {list(counts.shape)} must be of "
+                f"The student's probabilities {list(scores.shape)} and the histograms {list(counts.shape)} must have "
                 "the same queries and classes."
             )
         expected = np.rint(counts[:1].sum() * scores / _GRID) * _GRID
@@ -296,15 +279,11 @@ class InteractiveGNMax(ConfidentGNMax):
         labels = np.where(reinforced, scores.argmax(axis=1), answers.labels)
         return replace(answers, answered=answers.answered | reinforced, labels=labels, reinforced=reinforced)
 
-    def analysed(self) -> None:
-        """See `Mechanism.analysed`: there is none of later rounds."""
-        return None
-
     def canaries(self, teachers: int) -> dict[str, int]:
         return Mechanism.canaries(self, teachers)
 
     def check(self, run: Any) -> None:
-        """See `Settings.check`: there must be a round to compare a student in."""
+        """Raise ValueError without a round in which a student is compared."""
         super().check(run)
         if run.queries.rounds < 2:
             raise ValueError(

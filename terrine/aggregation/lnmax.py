@@ -1,11 +1,11 @@
 """LNMax: the class with the most votes after Laplace noise on every count.
 
-Kept for parity with the first PATE paper. GNMax answers more queries at the same ε.
+It reproduces the first PATE paper. GNMax answers more queries at the same ε.
 """
 
 import math
 from bisect import bisect_right
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 import numpy as np
 
@@ -21,7 +21,7 @@ _CLOSE = 1 + 1e-4
 
 
 class LNMax(Mechanism):
-    """argmax_j (n_j + Lap(scale)): pure ε = 2/scale an answer, composed by the best data-independent bound.
+    """argmax_j (n_j + Lap(scale)): pure ε = 2/scale per answer, composed by the best data-independent bound.
 
     Papernot et al. 2017, section 2.2; `scale` is 1/γ there.
     """
@@ -38,7 +38,7 @@ class LNMax(Mechanism):
 
     @classmethod
     def calibrated(cls, epsilon: float, delta: float, answers: int) -> Self:
-        """Return it with the least noise, but for a ten thousandth, at which so many answers cost at most ε at δ."""
+        """Return the mechanism with the least noise (to 0.01 %) for which `answers` answers cost at most ε at δ."""
         if not 0 < epsilon < math.inf or answers < 1:
             raise SettingError(f"A finite epsilon > 0 and at least one answer are needed, not {epsilon}, {answers}.")
         least, enough = 0.0, 2.0 * answers / epsilon  # the sum of pure ε
@@ -58,7 +58,7 @@ class LNMax(Mechanism):
     def certain(self, queries: int, epsilon: float, delta: float, spent: Event = NOTHING) -> int:
         if not 0 < epsilon < math.inf:
             raise SettingError(f"A budget needs a finite epsilon greater than 0, got {epsilon!r}.")
-        # ε grows with the count, so its largest affordable value is found by halving.
+        # ε grows with the count, so bisection finds the largest affordable one.
         return bisect_right(
             range(1, queries + 1),
             epsilon,
@@ -78,10 +78,7 @@ class LNMax(Mechanism):
         """See `Mechanism.claimed`: by the moments accountant, as in the paper."""
         return claimed_by_moments(1 / self.scale, asked, delta)
 
-    def analysed(self) -> dict[str, Any]:
-        return self.describe()
-
     def canaries(self, teachers: int) -> dict[str, int]:
-        """See `Mechanism.canaries`. Laplace noise gives most away where the loser seldom wins."""
+        """See `Mechanism.canaries`. Laplace noise leaks most if the loser seldom wins."""
         gap = min(teachers - 2, max(2, round(2 * self.scale)))
         return {**super().canaries(teachers), "a clear lead": (teachers + gap) // 2}

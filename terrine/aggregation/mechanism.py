@@ -1,12 +1,12 @@
 """Base classes of all aggregation mechanisms, their budget, and their registry.
 
 Two families share the section `aggregation`. A `Mechanism` answers queries from histograms of votes. A `Sums`
-(`terrine.aggregation.sums`) adds up what records contribute, without votes.
+(`terrine.aggregation.sums`) adds up contributions of records, without votes.
 
-A mechanism answers in query order and stops before the exact ε of what it has released would pass the run's budget.
-The decision to stop uses public parameters and released outputs alone, so it is itself free: a Gaussian filter (Smith &
-Thakurta 2022) for mechanisms whose cost depends on what was released, a fixed number of answers for the others.
-`worst_case` is what the ledger reserves before any noise is drawn; `Answers.event` is what was spent, never more.
+A mechanism answers in query order and stops before the exact ε of its releases would exceed the run's budget. The
+decision to stop uses only public parameters and released outputs, so it is free: a Gaussian filter (Smith & Thakurta
+2022) for mechanisms whose cost depends on the release, a fixed number of answers for the others. The ledger reserves
+`worst_case` before any noise is drawn; `Answers.event` is what was spent, never more.
 
 >>> parse_mechanism({"mechanism": "confident", "threshold": 150, "sigma1": 120, "sigma2": 40})
 ConfidentGNMax(mechanism='confident', threshold=150.0, sigma1=120.0, sigma2=40.0)
@@ -34,31 +34,30 @@ from terrine.settings import Field, Kinds, Settings, Unit
 NOTHING: Event = compose()
 
 BUDGET = ("epsilon", "delta", "noise", "where")
-"""Settings of the section `aggregation` that are no parameters of its mechanism."""
+"""Settings of the section `aggregation` that are not parameters of its mechanism."""
 _OF_FINDINGS = ("findings", "findings_bound")
-"""What is said of a mechanism only where there are several findings."""
+"""Parameters that describe a mechanism only with several findings."""
 
 
 class Aggregation(Settings, ABC):
-    """A way to turn private data into a release; its fields are its parameters, public values.
+    """A way to turn private data into a release; its fields are its public parameters.
 
-    As the section `aggregation` of a run it holds the run's budget, too: `epsilon`, `delta`, `noise` and `where`. They
-    are no parameters of the mechanism (`parameters`), whose methods take the budget as arguments.
+    As the section `aggregation` of a run it also contains the run's budget: `epsilon`, `delta`, `noise` and `where`.
+    They are not parameters of the mechanism (`parameters`), whose methods take the budget as arguments.
     """
 
     text: ClassVar[str]
-    """In a sentence, for the statement: what was done with the votes, or the records."""
+    """One sentence for the statement: how votes or records became a release."""
     reveals: ClassVar[Literal["argmax", "histogram", "sums"]]
-    """What is released: of each answer its label, or the noisy counts of all classes; or sums over records."""
+    """Released values: the label of each answer, the noisy counts of all classes, or sums over records."""
     gaussian: ClassVar[bool] = True
-    """Whether all of its noise is Gaussian, and its price exact."""
+    """True if all noise is Gaussian, so that the price is exact."""
     outcome_dependent: ClassVar[bool] = False
-    """Whether what is spent depends on what is released: then its guarantee is the budget (`statement`)."""
+    """True if the cost depends on the release; its guarantee is then the budget (`statement`)."""
     informed: ClassVar[bool] = False
-    """Whether later rounds compare the votes with a student of the earlier ones (`Mechanism.informed_by`)."""
+    """True if later rounds compare votes with a student of earlier ones (`Mechanism.informed_by`)."""
     by_parties: ClassVar[bool] = False
-    """Whether `terrine.collaboration` can compute it: a noisy argmax or noisy counts, after a noisy test or none, or
-    noisy sums."""
+    """True if `terrine.collaboration` can compute it: noisy argmax or counts, with or without noisy test, or sums."""
 
     mechanism: str
     epsilon: Annotated[float, Field(gt=0, repr=False)] = 8.0
@@ -88,33 +87,33 @@ class Aggregation(Settings, ABC):
 
     @abstractmethod
     def worst_case(self, queries: int, epsilon: float, delta: float, spent: Event = NOTHING) -> Event:
-        """The most a release about so many queries can cost within what `spent` left; no data is looked at."""
+        """Return the maximum cost of a release about `queries` queries after `spent`, without access to data."""
 
     def describe(self) -> dict[str, Any]:
-        """Name and parameters as JSON values: for the release and its statement."""
+        """Return name and parameters as JSON values, for the release and its statement."""
         own = {"mechanism": self.mechanism} | {name: getattr(self, name) for name in self.parameters()}
         several = {name: getattr(self, name) for name in _OF_FINDINGS} if self.findings > 1 else {}
         return own | {name: value for name, value in several.items() if value is not None}
 
     def refuse_findings(self, attack: str) -> None:
-        """Raise SettingError if an attack, made for records of one class each, meets several findings."""
+        """Raise SettingError for an attack on records of one class if there are several findings."""
         if self.findings > 1:
             raise SettingError(
-                f"{attack} attacks answers about one class of many, and this run has several findings "
-                "(data.findings): they have no such attack."
+                f"{attack} attacks answers about one class, and this run has several findings (data.findings), so "
+                "it does not apply."
             )
 
     def check(self, run: Any) -> None:
         if self.findings_bound is not None and self.reveals == "sums":
             raise ValueError(
                 f"aggregation.findings_bound={self.findings_bound} is for teachers that vote, and "
-                f"aggregation.mechanism={self.mechanism} adds up records (auto takes it where one record is "
-                "protected). Leave it out, or have teachers vote: aggregation.mechanism=histogram"
+                f"aggregation.mechanism={self.mechanism} adds up records (auto chooses it if one record is protected). "
+                "Remove it, or set aggregation.mechanism=histogram"
             )
         if self.findings_bound is not None and not run.data.several:
             raise ValueError(
                 f"aggregation.findings_bound={self.findings_bound} is for teachers that vote on several findings "
-                "(data.findings). Leave it out"
+                "(data.findings). Remove it"
             )
         if run.aggregation.where == "parties" and not self.by_parties:
             raise ValueError(
@@ -126,22 +125,21 @@ class Aggregation(Settings, ABC):
 
 
 UNANSWERED = -1
-# How far below the limit of the filter a sum of costs must stay: above the rounding of either, below any meaning.
+# Sums of costs stay below the filter's limit by more than either's rounding, and by no amount that matters.
 _ROOM = 1 - 1e-12
 
 
 @dataclass(frozen=True, eq=False)
 class Answers:
-    """What a mechanism releases, and what it cost.
+    """The release of a mechanism, and its cost.
 
     Attributes:
         answered: bool [queries], whether there is a label.
-        labels: int64 [queries], -1 where unanswered.
-        histograms: The noisy histograms, float64 [queries, classes] with NaN rows where unanswered, or None for
-            mechanisms that release labels alone.
-        event: What was spent. No more than the `worst_case` that was reserved.
-        asked: How many queries were looked at before the budget ended: the first ones in the order they were asked in.
-        reinforced: bool [queries], the labels that are the student's own, confirmed; None for mechanisms without.
+        labels: int64 [queries], -1 if unanswered.
+        histograms: Noisy histograms, float64 [queries, classes], NaN if unanswered; None if only labels are released.
+        event: The cost, at most the `worst_case` that was reserved.
+        asked: Number of queries processed before the budget ended: the first ones in the order asked.
+        reinforced: bool [queries], confirmed labels of the student; None for mechanisms without them.
     """
 
     answered: NDArray[np.bool_]
@@ -153,30 +151,30 @@ class Answers:
 
 
 class Mechanism(Aggregation):
-    """A way to answer queries from histograms of votes; its fields are its parameters, public values.
+    """A way to answer queries from histograms of votes; its fields are its public parameters.
 
-    Formal guarantee of an implementation: the arrays of `answer` are, given the earlier ones, what the mechanisms in
-    `Answers.event` release about the histograms, and nothing else in them depends on the histograms; the event's exact
-    ε at `delta` is at most `epsilon`; its cost is at most that of `worst_case` for the same queries and budget.
+    Formal guarantee of an implementation: given the earlier answers, the arrays of `answer` are the releases of the
+    mechanisms in `Answers.event`, and they depend on the histograms in no other way; the event's exact ε at `delta` is
+    at most `epsilon`; its cost is at most that of `worst_case` for the same queries and budget.
 
-    A new one is one file beside this one: a class with a Literal name in `mechanism`, a Field for each parameter, and
-    what is abstract here.
+    A new mechanism is one file in this folder: a class with a Literal name in `mechanism`, a Field for each parameter,
+    and the abstract methods. With several findings, each question about a query counts as one query below.
     """
 
     reveals: ClassVar[Literal["argmax", "histogram", "sums"]] = "argmax"
 
     @property
     def moved(self) -> int:
-        """How many of a query's `findings` answers one unit can move (`terrine.aggregation.votes`)."""
+        """Number of a query's `findings` answers that one unit can move: min(K, 2τ), or K without a bound."""
         return movable(self.findings, self.findings_bound)
 
     def charged(self, asked: int) -> int:
-        """How many of the first `asked` answers one unit can move: each, where a query is one question."""
+        """Return how many of the first `asked` answers one unit can move; with one question per query, all."""
         queries, others = divmod(asked, self.findings)
         return queries * self.moved + min(others, self.moved)
 
     def reached(self, charged: int, most: int) -> int:
-        """How many of at most `most` answers, the first ones, can be given if so many are paid for."""
+        """Return how many answers, at most `most`, can be given if `charged` are paid for."""
         if charged >= self.charged(most):
             return most
         queries, others = divmod(charged, self.moved)
@@ -189,20 +187,14 @@ class Mechanism(Aggregation):
 
     @abstractmethod
     def cost(self, asked: int, answered: int) -> Event:
-        """What it costs at most to look at so many queries and to answer so many of them.
-
-        Here and below, a question about a query, where it has several findings.
-        """
+        """Return the maximum cost of processing `asked` queries and answering `answered` of them."""
 
     @abstractmethod
     def certain(self, queries: int, epsilon: float, delta: float, spent: Event = NOTHING) -> int:
-        """How many of so many queries are sure to be paid for, whatever the votes are, after what was `spent`."""
+        """Return how many of `queries` queries the budget covers for all possible votes, after `spent`."""
 
     def worst_case(self, queries: int, epsilon: float, delta: float, spent: Event = NOTHING) -> Event:
-        """See `Aggregation.worst_case`.
-
-        Here: exactly what will be spent, for mechanisms whose number of answers is fixed.
-        """
+        """See `Aggregation.worst_case`: exactly the cost, for mechanisms with a fixed number of answers."""
         certain = self.certain(queries, epsilon, delta, spent)
         return self.cost(certain, certain)
 
@@ -210,49 +202,45 @@ class Mechanism(Aggregation):
     def answer(
         self, histograms: HistogramArray, *, epsilon: float, delta: float, noise: NoiseSource, spent: Event = NOTHING
     ) -> Answers:
-        """Answer in query order until the exact ε would pass `epsilon`.
+        """Answer in query order until the exact ε would exceed `epsilon`.
 
         Args:
             histograms: int64 [queries, classes], rows summing to the number of teachers.
-            epsilon: The run's own budget, for what was spent and what will be.
-            spent: What earlier rounds of the same run cost; `Answers.event` is this round's alone.
+            epsilon: The run's budget, including `spent`.
+            spent: Cost of earlier rounds of the same run; `Answers.event` is that of this round.
 
         Raises:
-            InputError: histograms that are none.
+            InputError: arrays that are not histograms.
             SettingError: an impossible budget.
         """
 
     def informed_by(self, probabilities: ArrayLike) -> "Mechanism":
-        """The mechanism of a later round, given a student's scores [queries, classes] of its queries."""
+        """Return the mechanism of a later round, given a student's probabilities [queries, classes] of its queries."""
         return self
 
     def claimed(self, asked: int, answered: int, delta: float) -> float:
-        """ε as a paper would claim it whose teachers depend on one another: as if a record moved one vote per query.
+        """Return ε as published for teachers that depend on one another: as if a record moved one vote per query.
 
-        No guarantee, and never used as one: a statement prints it beside the figure that holds.
+        It is no guarantee and never used as one: a statement prints it next to the figure that holds.
         """
         return price(self.cost(asked, answered), delta)
 
-    def analysed(self) -> dict[str, Any] | None:
-        """What data-dependent accounting calls the mechanism and its noise; None where it has no analysis of it."""
-        return None
-
     def canaries(self, teachers: int) -> dict[str, int]:
-        """Where an audit attacks: by name, votes for the first of two classes when the vote that moves is not there.
+        """Return what an audit attacks, by name: votes for the first of two classes without the vote that moves.
 
         Raises:
-            SettingError: parameters with which no histogram of so many teachers shows much.
+            SettingError: parameters for which no histogram of this many teachers reveals much.
         """
         return {"a tie": teachers // 2}
 
 
 def budget_after(spent: Event, epsilon: float, delta: float) -> GaussianFilter:
-    """The run's budget with what was spent charged to it."""
+    """Return the run's budget after charging `spent`."""
     return GaussianFilter(epsilon, delta, mu_squared_spent=mu_squared(spent))
 
 
 def affordable_repetitions(event: Event, most: int, budget: GaussianFilter) -> int:
-    """How many of a Gaussian `event`, at most `most`, fit the budget exactly."""
+    """Return how many of a Gaussian `event`, at most `most`, fit the budget exactly."""
     count = min(most, int(budget.mu_squared_left * _ROOM / mu_squared(event)))
     while count and not budget.affords(RepeatedEvent(event, count)):
         count -= 1
@@ -262,16 +250,16 @@ def affordable_repetitions(event: Event, most: int, budget: GaussianFilter) -> i
 def affordable_tests(
     passed: NDArray[np.bool_], test: Event, answer: Event, budget: GaussianFilter, *, findings: int = 1, moved: int = 1
 ) -> int:
-    """How many queries, the first ones, can be tested and answered where they passed before the budget is met.
+    """Return how many of the first queries can be tested, and answered if they passed, within the budget.
 
-    A query is looked at only when there is room for its test *and* its answer, so the outcome of its test does not
-    decide whether it can be paid for, and no test is bought whose answer could not be.
+    A query is tested only if the budget covers its test *and* its answer. So the outcome of its test does not determine
+    whether it is affordable, and no test is paid for without its answer.
 
     Args:
-        passed: bool [queries], the noisy outcome each query's test has if it is looked at.
-        test: What every query looked at costs.
-        answer: What every query that passed costs besides.
-        findings: Of how many consecutive questions one unit moves at most `moved`: those about one query.
+        passed: bool [queries], the noisy outcome of each query's test.
+        test: Cost of each tested query.
+        answer: Additional cost of each query that passed.
+        findings: Number of consecutive questions, those about one query, of which one unit moves at most `moved`.
     """
     tests = np.cumsum(charged(np.ones(len(passed), dtype=np.bool_), findings, moved))
     answers_after = np.concatenate(([0], np.cumsum(charged(passed, findings, moved)[:-1]))) + 1
@@ -280,11 +268,11 @@ def affordable_tests(
 
 
 def worst_case_of_tests(queries: int, test: Event, answer: Event, budget: GaussianFilter) -> Event:
-    """The most that tests and answers can cost: all queries tested and answered, or all that is left of the budget."""
+    """Return the maximum cost of tests and answers: of all queries, or the remaining budget."""
     everything = compose(RepeatedEvent(test, queries), RepeatedEvent(answer, queries))
     if mu_squared(everything) <= budget.mu_squared_left * _ROOM:
         return everything
-    # Above what `affordable_tests` can reach and below the limit, each by more than the rounding of a sum.
+    # Above the reach of `affordable_tests` and below the limit, each by more than the rounding of a sum.
     halfway = (1 + _ROOM) / 2
     return GaussianEvent(sensitivity=math.sqrt(budget.mu_squared_left * halfway), sigma=1.0)
 
@@ -299,7 +287,7 @@ MECHANISMS: Kinds[Aggregation] = Kinds(
 
 
 def parse_mechanism(description: Mapping[str, Any]) -> Aggregation:
-    """Return the mechanism that `Mechanism.describe` described; what else the mapping holds says nothing about it.
+    """Return the mechanism that `Mechanism.describe` described; other entries of the mapping are ignored.
 
     Raises:
         SettingError: an unknown name, a missing parameter, or an impossible value.

@@ -1,7 +1,7 @@
-"""The release of answers: votes in, what may be published out, through the ledger, exactly once.
+"""The release of answers: from votes, through the ledger, exactly once.
 
-Everything that turns votes into a release is here once, for the stage `aggregate` and for `terrine.ledger`: votes are
-counted, the worst case is reserved before anything is drawn, and the statement says what was drawn.
+The stage `aggregate` and `terrine.ledger` share this code: votes are counted, the worst case is reserved before any
+noise is drawn, and the statement describes the release.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from terrine.privacy.ledger.task import Task
 from terrine.privacy.noise import NoiseSource, check_slack, delta_slack
 from terrine.privacy.statement import PrivacyStatement, PublicInput, released_per_class
 
-if TYPE_CHECKING:  # the settings of teachers and students lead here, and need no database
+if TYPE_CHECKING:  # settings of teachers and students import this module, and need no database
     from terrine.privacy.ledger.ledger import Ledger, StoredRelease
 
 PARTITION, SALT = "partition", "salt"
@@ -33,21 +33,21 @@ PARTITION, SALT = "partition", "salt"
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Votes:
-    """What each teacher says about each query: private, with what a release must know of it.
+    """Each teacher's vote on each query: private, with the facts that a release needs.
 
     Attributes:
         values: Unsigned integers [queries, teachers], 0 .. classes - 1.
         queries: SHA-256 of the query images, which are public.
         assignment: int64 [records], the teacher of each record: private.
-        unit: What sits in one teacher's part, and is protected.
-        public: Whether anyone may already read the records.
-        disjoint: Whether every unit was found in exactly one part.
-        made_from: The settings that decide what the votes are, as JSON values: public, and never a function of records.
-        public_inputs: The public material that went in.
-        facts: What is known about the records; None: the queries are examples that the caller provides as public.
-        people: Digests by which a ledger recognises the records; None if they are not known, or public.
-        class_names: Names of the classes, public and part of the release ID; empty: they have numbers alone.
-        declared: Whether these were named beforehand, instead of being the labels that occurred.
+        unit: The protected unit, which belongs to one teacher.
+        public: Whether the records are already public.
+        disjoint: Whether every unit is in exactly one part.
+        made_from: The settings that determine the votes, as JSON values: public, and never a function of records.
+        public_inputs: Public inputs of the votes.
+        facts: Facts about the records; None if the queries are examples that the caller provides as public.
+        people: Digests by which a ledger recognises the records; None if unknown or public.
+        class_names: Names of the classes, public and part of the release ID; empty if they have only numbers.
+        declared: Whether the names were declared in advance instead of being the labels that occurred.
     """
 
     values: IntegerArray
@@ -71,18 +71,16 @@ class Votes:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Release:
-    """What was released about some queries: it may be published, and anything may be computed from it.
+    """Released answers to some queries: they may be published, and so may anything computed from them.
 
     Attributes:
-        mechanism: What was done with the votes.
-        labels: int64 [queries], -1 where unanswered.
+        mechanism: The mechanism that processed the votes.
+        labels: int64 [queries], -1 if unanswered.
         answered: bool [queries].
-        histograms: Noisy counts, float64 [queries, classes], NaN where unanswered; None for mechanisms that release
-            labels alone.
+        histograms: Noisy counts, float64 [queries, classes], NaN if unanswered; None if only labels are released.
         queries: SHA-256 of the query images.
-        reused: Whether it had been drawn before, and cost nothing now.
-        changed: What it was drawn from that is another by now, under the same edition: private, for the ledger's
-            keeper alone.
+        reused: Whether it is an earlier release, returned at no further cost.
+        changed: Names of inputs whose digest has changed since the release, under the same edition. Private.
     """
 
     mechanism: Mechanism
@@ -97,7 +95,7 @@ class Release:
     privacy: PrivacyStatement
 
     def statement(self) -> PrivacyStatement:
-        """Return what is guaranteed: printed, a few sentences; `to_dict()` has every figure."""
+        """Return the guarantee: a few sentences if printed, all figures in `to_dict()`."""
         return self.privacy
 
     def __repr__(self) -> str:
@@ -126,20 +124,19 @@ def release_histograms(
     data: People | None = None,
     task: Task | None = None,
 ) -> StoredRelease:
-    """Release answers through the ledger, or return those that were released before under this identity.
+    """Release answers through the ledger, or return the earlier release with this ID.
 
     Args:
-        ledger: Where `account` is registered.
         histograms: int64 [queries, classes], rows summing to the number of teachers.
-        account: Whose budget it draws on.
-        release_id: A function of public things alone (`terrine.privacy.ledger.site_key.release_identity`).
-        epsilon: The release's own budget, for what was spent `before`, too.
-        inputs: Digests of what is drawn from; sealed with the release.
-        rounds: See `answer_in_rounds`, as for `adviser`.
-        before: What the same run spent before anything was asked.
-        drawn_before: How many values with noise that was.
-        unprotected: Whether nothing is guaranteed, whatever noise is drawn.
-        data: See `Ledger.release`, as for `task`.
+        account: The account to charge.
+        release_id: A function of public facts only (`terrine.privacy.ledger.site_key.release_identity`).
+        epsilon: The release's budget, including `before`.
+        inputs: Digests of the inputs, sealed with the release.
+        rounds: See `answer_in_rounds`, also for `adviser`.
+        before: Cost of earlier releases of the run.
+        drawn_before: Number of noisy values in them.
+        unprotected: Whether the release has no guarantee, despite its noise.
+        data: See `Ledger.release`, also for `task`.
 
     Raises:
         SettingError: an impossible budget.
@@ -166,10 +163,8 @@ def release_histograms(
             "labels": answers.labels,
             "round": released.round,
         }
-        if answers.histograms is not None:
-            arrays["histograms"] = answers.histograms
-        if answers.reinforced is not None:
-            arrays["reinforced"] = answers.reinforced
+        optional = {"histograms": answers.histograms, "reinforced": answers.reinforced}
+        arrays |= {name: array for name, array in optional.items() if array is not None}
         return arrays, NonPrivateEvent() if unprotected else answers.event
 
     worst_case = NonPrivateEvent() if unprotected else mechanism.worst_case(len(histograms), epsilon, delta, before)
@@ -199,8 +194,8 @@ def answer_facts(
     drawn_before: int = 0,
     unprotected: bool = False,
 ) -> dict[str, Any]:
-    """Return what a statement says of released answers, from public quantities and the recorded event alone."""
-    labels, looked_at = release.arrays["labels"], asked(release)
+    """Return the facts of a statement about released answers, from public quantities and the recorded event."""
+    labels, looked_at = release.arrays["labels"], count_asked(release)
     answered = int(release.arrays["answered"].sum())
     return {
         "event": release.event if unprotected else compose(before, release.event),
@@ -216,28 +211,27 @@ def answer_facts(
     }
 
 
-def asked(release: StoredRelease) -> int:
-    """Return how many queries were looked at before the budget ended."""
+def count_asked(release: StoredRelease) -> int:
+    """Return how many queries were processed before the budget ended."""
     return int((release.arrays["round"] != NEVER).sum())
 
 
-def committed(partition: str) -> dict[str, str]:
-    """Return what is sealed with a release about its partition: its keyed digest, and a salt that is new each time."""
+def partition_inputs(partition: str) -> dict[str, str]:
+    """Return the inputs to seal with a release for its partition: its keyed digest, and a fresh salt."""
     return {PARTITION: partition, SALT: secrets.token_hex(32)}
 
 
 def partition_commitment(release: StoredRelease) -> str:
     """Return the digest of the partition that a release may publish.
 
-    It is salted anew for every release and says nothing without the salt, which is sealed in the ledger: with it, the
-    keeper of the ledger can show later which partition the release was made from. The same again for a release that is
-    returned again, whatever the data are by then.
+    Each release has its own salt, sealed in the ledger, without which the digest reveals nothing. With it, the operator
+    can later prove the partition of the release. A reused release keeps its digest even if the data have changed.
     """
     salt = bytes.fromhex(release.inputs[SALT])
     return keyed_digest(salt, "terrine partition", release.inputs[PARTITION].encode())
 
 
 def changed_inputs(release: StoredRelease, inputs: Mapping[str, str]) -> list[str]:
-    """Return what a stored release was drawn from that is another by now. Private."""
+    """Return the names of inputs that have changed since a stored release. Private."""
     names = sorted((inputs.keys() & release.inputs.keys()) - {SALT})
     return [name for name in names if inputs[name] != release.inputs[name]]

@@ -1,18 +1,16 @@
 """Mechanisms that release sums over records and learn a linear head from them, without votes.
 
-They are for linear heads on public features (`terrine.aggregation.records`), and for data that may be summed: in one
-process, or in fixed point by parties that can add up numbers. All of a run's budget is spent, by public rules, so the
-cost of a release is known before any data are read.
+They are for linear heads on public features (`terrine.aggregation.records`), in one process or in fixed point by
+parties. They spend the run's whole budget by public rules, so the cost is known before any data are read.
 
 `Moments` is one round: sufficient statistics with noise (Blum et al. 2005; Dwork et al. 2014, "Analyze Gauss"), and
-ridge regression from them (Wang 2018, AdaSSP), with public constants only: features are whitened by public images, both
+ridge regression from them (Wang 2018, AdaSSP) with public constants: features are whitened by public images, both
 moments have equal noise, and the penalty depends only on the noise.
 
 `Gradients` spends a share of the budget on moments, then releases in each round G = Σ clip(∇ℓ) + noise over all records
-(full batch, without sampling) at the weights that the earlier rounds made public (Abadi et al. 2016). Few rounds are
-enough, since they start at the ridge head of the moments and continue in their metric
-(`terrine.aggregation.gradient_rounds`). All constants were chosen on MNIST and digits, once
-(docs/sums.md).
+(full batch, without sampling) at the weights that earlier rounds made public (Abadi et al. 2016). Few rounds suffice,
+since they start at the ridge head of the moments and continue in their metric (`terrine.aggregation.gradient_rounds`).
+All constants were chosen on MNIST and digits, once (docs/sums.md).
 """
 
 import math
@@ -32,15 +30,15 @@ from terrine.privacy.noised_sum import add_noise
 from terrine.settings import Field
 
 ROOM = 1 - 1e-9
-"""Of a budget's μ, what may be spent: sums of costs are rounded upwards."""
+"""Share of a budget's μ that is spent, since sums of costs are rounded upwards."""
 
 
 class Sums(Aggregation):
     """A way to learn a linear head from sums over records with noise.
 
-    Formal guarantee of an implementation: the arrays of `release` are, given the earlier ones, what the mechanisms in
-    `event` release about the records, where neighbours differ in one unit: exchanged, added or removed. The event's μ
-    is at most the one given.
+    Formal guarantee of an implementation: given the earlier ones, the arrays of `release` are the releases of the
+    mechanisms in `event` about the records, for neighbours that differ in one unit: replaced, added or removed. The
+    event's μ is at most the given one.
     """
 
     reveals: ClassVar[Literal["argmax", "histogram", "sums"]] = "sums"
@@ -51,18 +49,18 @@ class Sums(Aggregation):
         """Return the rounds that cost μ."""
 
     def worst_case(self, queries: int, epsilon: float, delta: float, spent: Event = NOTHING) -> Event:
-        """See `Aggregation.worst_case`: exactly what will be spent, whatever the queries are."""
+        """See `Aggregation.worst_case`: exactly the cost, for all queries."""
         return self.event(mu_left(epsilon, delta, spent))
 
     def event(self, mu: float) -> Event:
-        """What a release costs that may cost μ; no data is looked at."""
+        """Return the cost of a release with budget μ, without access to data."""
         return self.course(mu).event
 
     def release(self, records: Records, mu: float, noise: NoiseSource) -> dict[str, NDArray[np.float64]]:
-        """Return what is released, by name (`RoundSchedule.arrays`), for a budget μ.
+        """Release arrays by name (`RoundSchedule.arrays`) with budget μ.
 
         Raises:
-            SettingError: a budget so small that noise is drawn on too coarse a lattice.
+            SettingError: a budget so small that the noise's lattice is too coarse.
         """
         course = self.course(mu)
         descent, summed, released = course.descent(records.length), course.summing(records), []
@@ -75,41 +73,41 @@ class Sums(Aggregation):
         return course.arrays(released, records.length)
 
     def head(self, released: dict[str, NDArray[Any]], mu: float) -> Floats:
-        """Return the head's weights [length, classes] on vectors: a function of what was released."""
-        return self.course(mu).ends(released)
+        """Return the head's weights [length, classes] on vectors: a function of the release."""
+        return self.course(mu).final_head(released)
 
     def numbers(self, length: int, classes: int) -> int:
-        """How many numbers with noise are released of vectors of this length."""
+        """Return how many noisy numbers are released for vectors of this length."""
         course = self.course(1.0)
         return sum(count for number in range(course.passes) for count, _ in course.noise(length, classes, number))
 
     def check(self, run: Any) -> None:
+        """Raise ValueError if the run is not one of sums over records of images."""
         super().check(run)
-        name, reason = f"aggregation.mechanism={self.mechanism}", None
-        if run.transcription is not None:
-            reason = "a transcription releases annotations. Set transcription to null"
-        elif run.data.name == "table":
-            reason = "its features are those of images. Use a mechanism that counts votes"
-        elif run.student.kind != "sums":
-            reason = (
-                f"a student of kind {run.student.kind} learns from answers, not from sums. Leave student.kind out, or "
-                "choose a mechanism that counts votes"
-            )
-        elif run.teachers.averages:
-            reason = "no teacher learns anything. Set teachers.kind=linear"
-        elif run.queries.rounds > 1:
-            reason = "nobody is asked anything. Set queries.rounds=1"
-        elif run.student.statistics == "current":
-            reason = (
-                "under current statistics one record would move the features of its whole batch, and the sum by "
-                "far more than it is charged for. Set student.statistics=original"
-            )
-        if reason:
-            raise ValueError(f"{name}: {reason}")
+        student = run.student
+        conflicts = (
+            (run.transcription is not None, "a transcription releases annotations. Set transcription to null"),
+            (run.data.name == "table", "its features are those of images. Use a mechanism that counts votes"),
+            (
+                student.kind != "sums",
+                f"a student of kind {student.kind} learns from answers, not from sums. Remove student.kind, or use a "
+                "mechanism that counts votes",
+            ),
+            (run.teachers.averages, "no teacher is trained. Set teachers.kind=linear"),
+            (run.queries.rounds > 1, "no query is asked. Set queries.rounds=1"),
+            (
+                student.statistics == "current",
+                "with current statistics one record would change the features of its whole batch, far more than is "
+                "charged. Set student.statistics=original",
+            ),
+        )
+        for conflict, reason in conflicts:
+            if conflict:
+                raise ValueError(f"aggregation.mechanism={self.mechanism}: {reason}")
 
 
 def mu_left(epsilon: float, delta: float, spent: Event = NOTHING) -> float:
-    """Return the μ of a run's budget after what was spent. Raises SettingError where nothing is left."""
+    """Return the μ of a run's budget after `spent`. Raises SettingError if nothing is left."""
     left = budget_after(spent, epsilon, delta).mu_squared_left
     if not left > 0:
         raise SettingError("Nothing of the budget is left for sums over records. Raise aggregation.epsilon.")
@@ -128,7 +126,6 @@ class Moments(Sums):
     mechanism: Literal["moments"] = "moments"
 
     def course(self, mu: float) -> RoundSchedule:
-        """See `Sums.course`: one round."""
         return RoundSchedule(moments_sigma(mu), findings=self.findings > 1)
 
 

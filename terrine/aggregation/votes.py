@@ -1,39 +1,36 @@
-"""Votes and histograms, checked where they enter.
+"""Votes and histograms, validated on entry.
 
-Votes are whole numbers [queries, teachers]: the class each teacher chose. Histograms are int64 [queries, classes]: how
-many teachers chose each class, so every row sums to the number of teachers. Both are arrays of small whole numbers,
-and an accountant that takes one for the other under-reports ε without any sign; so each is refused in the other's
-place.
+Votes are integers [queries, teachers]: the class each teacher chose. Histograms are int64 [queries, classes]: how many
+teachers chose each class, so every row sums to the number of teachers. Both are arrays of small integers, and an
+accountant that mistakes one for the other silently under-reports ε; so each is refused in place of the other.
 
 Several findings
 ----------------
-Where a query has K findings at once it is K questions, each answered no or yes.
+With K findings a query is K questions, each answered no or yes.
 
-**Answers.** A teacher says of a query which of K findings it has, v ∈ {0, 1}^K. Each finding is a question of its own
-with two classes, no and yes, so Q queries are Q·K answers, each from a histogram (T − c, c) of T teachers' votes, in
-the order of queries and within a query in the order of findings. Every mechanism that counts votes answers them
-unchanged.
+**Answers.** For a query, a teacher gives v ∈ {0, 1}^K. Each finding is a question with the classes no and yes, so Q
+queries are Q·K answers, each from a histogram (T − c, c) of T teachers' votes, in the order of queries and within a
+query in the order of findings. Every mechanism that counts votes answers them unchanged.
 
-**What a unit moves.** It changes one teacher, from v to v' on every query: m = |v − v'|₁ of the query's K histograms
-change, each by one vote, which moves two counts by one. With noise σ on every count the query's 2K counts therefore lie
-√(2m) apart, and all Q queries cost μ² = Q·2m/σ²: as much as Q·m answers to single questions. Without a bound m is K at
-most. Where every teacher may say yes to at most τ findings of a query (`bounded`),
+**Sensitivity.** One unit changes one teacher, from v to v' on every query: m = |v − v'|₁ of the query's K histograms
+change, each by one vote, which moves two counts by one. So the query's 2K counts move by √(2m), and with noise σ on
+every count all Q queries cost μ² = Q·2m/σ²: as much as Q·m answers to single questions. Without a bound m is K at
+most. If every teacher may say yes to at most τ findings of a query (`bounded`),
 
     m ≤ min(K, 2τ),
 
-reached by v and v' of τ findings each that share none, or, for 2τ ≥ K, by a v and its complement. So of a query's K
-answers the first min(K, 2τ) are charged, and the others are free, whichever they are.
+attained by v and v' of τ disjoint findings each or, for 2τ ≥ K, by some v and its complement. So of a query's K answers
+the first min(K, 2τ) are charged, and the others are free; any choice of them would do.
 
-**Answers that are given or not.** Confident-GNMax answers a_q of a query's K questions, by what it released before. One
-unit moves at most min(a_q, m) of these. The sum of min(a_q, m) over queries bounds what it moves in every course of
-events, step by step, and does not depend on it: that is what the Gaussian filter may charge (Smith & Thakurta 2022).
+**Confident-GNMax** answers a_q of a query's K questions, depending on earlier releases. One unit moves at most
+min(a_q, m) of these. The sum of min(a_q, m) over queries bounds its effect in every course of events, step by step, and
+does not depend on the unit: that is what a Gaussian filter may charge (Smith & Thakurta 2022).
 
-**One count would say the same.** The two noisy counts of a question sum to T plus noise, which says nothing of c.
-Their difference says all: c with noise σ/√2. A release of c alone, which a vote moves by one, with noise σ/√2 costs
-2/σ², too.
+**One count would suffice.** The two noisy counts of a question sum to T plus noise, which does not depend on c; their
+difference is c with noise σ/√2. A release of c only, which a vote moves by one, with noise σ/√2 also costs 2/σ².
 
 Without a bound this is the binary voting of Dziedzic et al. 2023, with one their τ voting: in number of votes, which
-for votes of 0 and 1 is their L2 norm squared.
+equals the squared L2 norm for votes of 0 and 1.
 """
 
 from collections.abc import Sequence
@@ -47,19 +44,19 @@ from terrine.errors import InputError
 IntegerArray = NDArray[np.integer]
 HistogramArray = NDArray[np.int64]
 
-# Votes counted at a time: as int64 positions they stay within a core's second-level cache.
+# As int64 positions, this number of votes fits in a core's second-level cache.
 _VOTES_PER_CHUNK = 65_536
 
 
 def validate_votes(votes: ArrayLike, classes: int) -> IntegerArray:
-    """`votes` as an array, once it is known to hold what each teacher chose for each query.
+    """Return `votes` as an array after validation.
 
     Args:
-        votes: Whole numbers [queries, teachers] in [0, classes).
+        votes: Integers [queries, teachers] in [0, classes).
         classes: Number of classes, at least 2.
 
     Raises:
-        InputError: another shape or type, no teacher, or a vote out of range; the message says where.
+        InputError: another shape or type, no teacher, or a vote out of range.
     """
     array = np.asarray(votes)
     if classes < 2:
@@ -70,7 +67,7 @@ def validate_votes(votes: ArrayLike, classes: int) -> IntegerArray:
             "Labels, one per query, are not votes."
         )
     if not np.issubdtype(array.dtype, np.integer):
-        raise InputError(f"Votes are whole numbers, got {array.dtype}: store the class each teacher chose, not scores.")
+        raise InputError(f"Votes are integers, got {array.dtype}: store the class each teacher chose, not scores.")
     if array.size:
         low, high = int(array.min()), int(array.max())
         if low < 0 or high >= classes:
@@ -84,18 +81,7 @@ def validate_votes(votes: ArrayLike, classes: int) -> IntegerArray:
 
 
 def count_votes(votes: ArrayLike, classes: int) -> HistogramArray:
-    """How many teachers chose each class, per query.
-
-    Args:
-        votes: Whole numbers [queries, teachers] in [0, classes).
-        classes: Number of classes, at least 2.
-
-    Returns:
-        int64 [queries, classes], rows summing to the number of teachers.
-
-    Raises:
-        InputError: see `validate_votes`.
-    """
+    """Return the number of teachers that chose each class: int64 [queries, classes]; see `validate_votes`."""
     array = validate_votes(votes, classes)
     queries, teachers = array.shape
     histograms = np.empty((queries, classes), dtype=np.int64)
@@ -110,14 +96,14 @@ def count_votes(votes: ArrayLike, classes: int) -> HistogramArray:
 
 
 def validate_histograms(histograms: ArrayLike, teachers: int | None = None) -> HistogramArray:
-    """`histograms` as int64, once it is known to hold counts of votes.
+    """Return `histograms` as int64 after validation.
 
     Args:
-        histograms: Whole numbers ≥ 0 [queries, classes].
-        teachers: What every row must sum to; without it, what the first row sums to.
+        histograms: Integers ≥ 0 [queries, classes].
+        teachers: Sum of every row; by default that of the first row.
 
     Raises:
-        InputError: another shape or type, a negative count, or a row with another sum; the message says where.
+        InputError: another shape or type, a negative count, or a row with another sum.
     """
     array = np.asarray(histograms)
     if array.ndim != 2 or array.shape[1] < 2:
@@ -126,7 +112,7 @@ def validate_histograms(histograms: ArrayLike, teachers: int | None = None) -> H
             "one per query, are not histograms: pass the votes through count_votes."
         )
     if not np.issubdtype(array.dtype, np.integer):
-        raise InputError(f"Histograms are counts of votes, whole numbers, got {array.dtype}: pass them without noise.")
+        raise InputError(f"Histograms are counts of votes, integers, got {array.dtype}: pass them without noise.")
     if array.size and int(array.min()) < 0:
         query, label = np.argwhere(array < 0)[0].tolist()
         raise InputError(f"The histogram of query {query} counts {array[query, label]} votes for class {label}.")
@@ -149,24 +135,24 @@ ANSWERS = ("no", "yes")
 
 
 class Findings(NamedTuple):
-    """How many findings a query has, K, and how many of them a teacher may say it has, τ; None: all."""
+    """Number of findings per query, K, and of those a teacher may report, τ; None: all."""
 
     number: int
     bound: int | None = None
 
 
 def answer_names(class_names: Sequence[str], several: bool) -> list[str]:
-    """Return what an answer may say: the name of a class, or where there are several findings no or yes."""
+    """Return the possible answers: class names, or no and yes for several findings."""
     return list(ANSWERS) if several else list(class_names)
 
 
 def movable(findings: int, bound: int | None) -> int:
-    """How many of a query's answers one unit can move: min(K, 2τ), or K without a bound."""
+    """Return how many of a query's answers one unit can move: min(K, 2τ), or K without a bound."""
     return findings if bound is None else min(findings, 2 * bound)
 
 
 def charged(looked_at: NDArray[np.bool_], findings: int, moved: int) -> NDArray[np.bool_]:
-    """Which of the answers that are looked at, bool [answers], are charged: the first `moved` of each query's."""
+    """Return which of the given answers, bool [answers], are charged: the first `moved` of each query."""
     if moved >= findings:
         return looked_at
     queries = -(-len(looked_at) // findings)
@@ -177,9 +163,9 @@ def charged(looked_at: NDArray[np.bool_], findings: int, moved: int) -> NDArray[
 
 
 def bounded(scores: NDArray[np.floating], bound: int | None) -> NDArray[np.uint8]:
-    """Votes from scores [..., findings]: yes where a score is above 0 and, of these, one of the `bound` largest.
+    """Return votes from scores [..., findings]: yes for positive scores that are among the `bound` largest.
 
-    Of equal scores that of the finding with the lower number counts as larger.
+    Ties go to the finding with the lower number.
     """
     yes = scores > 0
     if bound is not None and bound < scores.shape[-1]:
@@ -189,29 +175,26 @@ def bounded(scores: NDArray[np.floating], bound: int | None) -> NDArray[np.uint8
 
 
 def count_finding_votes(votes: ArrayLike, findings: int, bound: int | None) -> HistogramArray:
-    """How many teachers say no and how many yes to each question.
+    """Return how many teachers say no and yes to each question: int64 [queries · findings, 2].
 
     Args:
-        votes: 0 or 1, [queries · findings, teachers], the questions of one query after those of another.
+        votes: 0 or 1, [queries · findings, teachers], query by query.
         findings: K.
-        bound: τ, what is charged for; None for no bound.
-
-    Returns:
-        int64 [queries · findings, 2].
+        bound: τ, for which queries are charged; None for no bound.
 
     Raises:
-        InputError: votes that are none, of a part of a query, or of a teacher that says yes more often than `bound`.
+        InputError: invalid votes, an incomplete query, or a teacher with more than `bound` yes for a query.
     """
     array = validate_votes(votes, len(ANSWERS))
     if len(array) % findings:
-        raise InputError(f"{len(array)} answers are no whole number of queries with {findings} findings each.")
+        raise InputError(f"{len(array)} answers are not a multiple of {findings} findings per query.")
     if bound is not None:
         yes = array.reshape(-1, findings, array.shape[1]).sum(axis=1)
         over = np.argwhere(yes > bound)
         if len(over):
             query, teacher = over[0].tolist()
             raise InputError(
-                f"Teacher {teacher} says yes to {yes[query, teacher]} findings of query {query}, and what is charged "
-                f"holds for at most {bound} (aggregation.findings_bound): vote again."
+                f"Teacher {teacher} says yes to {yes[query, teacher]} findings of query {query}. The charge covers at "
+                f"most {bound} (aggregation.findings_bound): vote again."
             )
     return count_votes(array, len(ANSWERS))

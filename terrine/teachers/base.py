@@ -111,15 +111,15 @@ class Teachers(Settings):
     """Models that each learn from their own part of the private records, and vote (Papernot et al. 2017, section 2)."""
 
     shares_passes: ClassVar[bool] = False
-    """Whether teachers share passes, whose isolation of teachers was tested only on the CPU."""
+    """True if teachers share passes; their isolation was tested only on the CPU."""
     inputs: ClassVar[Literal["features", "images"]] = "features"
     """Training inputs: features of the frozen backbone (of a table: its columns), or images."""
     averages: ClassVar[bool] = False
-    """Whether every teacher learns from all others."""
+    """True if every teacher learns from all others."""
     releases_averages: ClassVar[bool] = False
-    """Whether averages among teachers are released with noise."""
+    """True if averages among teachers are released with noise."""
     unprotected: ClassVar[bool] = False
-    """Whether teachers average without noise, so that noise on votes guarantees nothing."""
+    """True if teachers average without noise, so that noise on votes guarantees nothing."""
     party_restriction: ClassVar[str | None] = None
     """Error message if separate institutions cannot use these settings, or None."""
 

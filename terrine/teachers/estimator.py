@@ -158,7 +158,7 @@ class EstimatorKind(TeacherKind):
 def _classifiers() -> dict[str, Any]:
     """Return scikit-learn's classifiers by name; cached, since the search imports all of scikit-learn.
 
-    Also silences convergence warnings, of which there are several lines per teacher.
+    Also silences convergence warnings, which take several lines per teacher.
     """
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.utils import all_estimators

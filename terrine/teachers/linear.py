@@ -83,7 +83,7 @@ class LinearTeachers(FeatureTeachers, GradientTeachers):
     copies: int = Field(0, ge=0, le=100)
     """Number of deformed copies of each image that a teacher also learns from. They cost time but no privacy."""
     deformations: CopyDeformations = CopyDeformations()
-    """What is done to a copy: what leaves an image the same."""
+    """Maximum deformations of a copy, which must preserve its class."""
 
     def repeat_for_copies(self, values: np.ndarray) -> np.ndarray:
         return values if not self.copies else np.concatenate([values] * (1 + self.copies))

@@ -2,7 +2,7 @@
 
 A teacher is trained by Adam on the cross-entropy of its own records, which its own generator shuffles in every epoch
 and which are cut into near-equal batches. During training, dropout is off and batch normalisation is stateless
-(`terrine.models.statistics`): no running average is updated, and nothing couples two teachers.
+(`terrine.models.statistics`): no running average is updated, and teachers stay independent.
 
 Teachers are trained and vote one by one on every device: on the CPU concurrently, each by one thread; on an accelerator
 one after the other, on CUDA always with bfloat16 mixed precision in training and float32 in voting. They could share a

@@ -69,8 +69,8 @@ def by_ridge(inputs: Tensor, targets: Tensor, classes: int, settings: LinearTeac
     bias = (settings.prior * frequency + bias)[:, 0]
     if settings.prior < 1:
         for teacher in (targets == targets[:, :1]).all(1).nonzero().flatten().tolist():
-            # The teacher's own class would tell nothing about a query, and many such teachers would bias all answers
-            # towards the most common class. So its vote is pseudorandom, and a function of its own records only:
+            # A vote for this class would not depend on the query, and many such votes would bias all answers towards
+            # the most common class. So the vote is pseudorandom. It depends only on the teacher's records, since
             # teacher numbers repeat among parties.
             drawn = torch.tensor(crc32(inputs[teacher].cpu().numpy().data) % classes)
             bias[teacher] = F.one_hot(drawn, classes).to(bias)

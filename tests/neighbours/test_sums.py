@@ -1,4 +1,4 @@
-"""Neighbouring datasets through the real stages to sums over records: they differ by no more than is charged."""
+"""Neighbouring datasets apply_lens the real stages to sums over records: they differ by no more than is charged."""
 
 import shutil
 from dataclasses import replace

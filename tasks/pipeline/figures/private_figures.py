@@ -12,6 +12,7 @@ import numpy as np
 
 from tasks.pipeline.vote_costs import Question, account
 from terrine.aggregation.adaptive_queries import NEVER
+from terrine.aggregation.gnmax import ConfidentGNMax
 from terrine.aggregation.mechanism import Mechanism
 from terrine.privacy.ledger.ledger import StoredRelease
 
@@ -44,11 +45,14 @@ def data_dependent_epsilon(
     It bounds what a *label* gives away when teachers agree. A noisy histogram gives the counts themselves, so for the
     Gaussian histogram there is no such figure; nor for Interactive-GNMax's second round, or several findings.
     """
-    analysed = mechanism.analysed()
-    if analysed is None or mechanism.findings > 1 or not release.arrays["answered"].any():
+    analysed = mechanism.mechanism in ("gnmax", "lnmax", "confident")
+    if not analysed or mechanism.findings > 1 or not release.arrays["answered"].any():
         return {}
     asked = release.arrays["round"] != NEVER
-    question = Question(**analysed, delta=delta, weighting="realised")
+    parameters = mechanism.describe()
+    if isinstance(mechanism, ConfidentGNMax):
+        parameters["sigma"] = parameters.pop("sigma2")
+    question = Question(**parameters, delta=delta, weighting="realised")
     answered = release.arrays["answered"][asked] if mechanism.outcome_dependent else None
     figures = account(histograms[asked], question, answered)["data_dependent"]
     return {"epsilon_data_dependent": figures["epsilon"], "order": figures["order"]}

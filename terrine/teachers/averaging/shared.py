@@ -24,7 +24,7 @@ protection of that party's own people, since n + c + η modulo 2^64 is computed 
 updates, as Algorithm 1 treats a party without records; noise and accounting do not change.
 
 The average is sent relative to the public start, which parties compute themselves. So the student party needs neither
-backbone nor network, and nothing here needs torch.
+backbone nor network nor torch.
 """
 
 from dataclasses import dataclass
@@ -91,7 +91,7 @@ class SharedAverages(SummedRounds):
         return int(self.averaging.centred)
 
     @property
-    def passes(self) -> int:
+    def passes(self) -> int:  # type: ignore[override]
         """See `SummedRounds.passes`: R rounds of training use R − 1 averages."""
         return self.first + self.averaging.settings.rounds - 1
 

@@ -171,7 +171,7 @@ VOTES = {"aggregation": {"mechanism": "histogram", "sigma": 9}}
         ({"student": {"statistics": "current"}}, "one record would move the features of its whole batch"),
         ({**GRADIENTS, "student": {"kind": "linear"}}, "Leave student.kind out"),
         ({**VOTES, "student": {"kind": "sums"}}, "each chooses the other"),
-        ({"teachers": {"kind": "averaged", "clip": 1.0, "budget_share": 0.5}}, "no teacher learns anything"),
+        ({"teachers": {"kind": "averaged", "clip": 1.0, "budget_share": 0.5}}, "no teacher is trained"),
         ({"transcription": {"annotation": {"sigma": 10}}}, "a transcription releases annotations"),
         ({"queries": {"rounds": 2}}, "nobody is asked"),
     ],

@@ -54,7 +54,7 @@ def directions(exchange: Exchange, arrays: dict[str, np.ndarray]) -> tuple[np.nd
         question, own = descent.question, []
         for canary in range(exchange.canaries):
             only = np.arange(exchange.canaries) == canary
-            one, other = (course.summing(world.some(only))(question) * STEP for world in exchange.worlds)
+            one, other = (course.summing(world.subset(only))(question) * STEP for world in exchange.worlds)
             own.append(in_one_row(course, one - other, number, length))
         middle = sum(course.summing(world)(question) for world in exchange.worlds) * STEP / 2
         moves.append(np.array(own))

@@ -134,7 +134,7 @@ def test_a_bound_keeps_the_largest_scores_and_votes_over_it_are_refused() -> Non
     votes = bounded(scores, None).reshape(-1, 1)
     with pytest.raises(InputError, match="Teacher 0 says yes to 3 findings of query 0"):
         count_finding_votes(votes, 4, 2)
-    with pytest.raises(InputError, match="no whole number of queries"):
+    with pytest.raises(InputError, match="not a multiple of 5 findings"):
         count_finding_votes(votes, 5, None)
     assert count_finding_votes(votes, 4, 3)[:4].tolist() == [[0, 1], [1, 0], [0, 1], [0, 1]]
 

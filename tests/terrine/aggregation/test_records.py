@@ -143,7 +143,7 @@ def test_no_record_is_moved_by_another_or_by_its_position(width: int, monkeypatc
         products.clear()
         vectors = whitening.vectors(features[chosen])
         white = products.pop()
-        there = Records.of(vectors, chosen % CLASSES, np.arange(len(chosen)), CLASSES).through(lens)
+        there = Records.of(vectors, chosen % CLASSES, np.arange(len(chosen)), CLASSES).apply_lens(lens)
         seen = np.concatenate(products)[: len(chosen)]
         return [white, seen, vectors, there.vectors, there.gradients(weights, 0.4)]
 

@@ -155,7 +155,7 @@ def test_a_head_tells_every_finding_by_itself(name: str) -> None:
 def test_no_unit_moves_a_gradient_by_more_than_is_charged(clip: float, lens: np.ndarray) -> None:
     weights = np.random.default_rng(0).normal(size=(4, CLASSES)) * 9
     units = [of(vectors, labels, np.zeros(len(labels))) for vectors, labels in units_of_one_or_more(60)]
-    gradients = [unit.through(lens).gradients(weights, clip) * STEP for unit in units]
+    gradients = [unit.apply_lens(lens).gradients(weights, clip) * STEP for unit in units]
     assert max(map(np.linalg.norm, gradients)) <= clip
     if lens[1, 1] != 1 or lens[0, 0] != 1:
         return
@@ -180,10 +180,10 @@ def test_through_a_lens_a_vector_is_turned_and_has_length_one_again() -> None:
     vectors, lens = generator.normal(size=(5, 4)), generator.normal(size=(4, 4))
     vectors *= (1 - 1e-9) / np.linalg.norm(vectors, axis=1, keepdims=True)
     records = of(vectors, [0, 1, 2, 0, 1])
-    for seen, vector in zip(records.through(lens).vectors, records.vectors, strict=True):
+    for seen, vector in zip(records.apply_lens(lens).vectors, records.vectors, strict=True):
         plain = lens @ vector.astype(np.float64)
         np.testing.assert_allclose(seen, plain / np.linalg.norm(plain), atol=2 * GRID)
-    assert not records.through(np.zeros((4, 4))).vectors.any()
+    assert not records.apply_lens(np.zeros((4, 4))).vectors.any()
 
 
 def test_through_the_lens_all_directions_say_as_much_and_steps_are_those_of_plain_descent() -> None:
@@ -206,7 +206,7 @@ def test_through_the_lens_all_directions_say_as_much_and_steps_are_those_of_plai
     assert descent.question is not None
     stepped = descent.question[: 5 * CLASSES].reshape(5, CLASSES)
     np.testing.assert_allclose(stepped, head - 0.7 * 5 / len(vectors) * gradient.reshape(5, CLASSES), rtol=1e-3)
-    np.testing.assert_allclose(descent.end, lens @ stepped)
+    np.testing.assert_allclose(descent.final_head, lens @ stepped)
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=list(KINDS))
@@ -266,7 +266,7 @@ def test_without_noise_moments_end_at_least_squares_on_levelled_targets() -> Non
     released = {"second": given.second_moments() * STEP, "labels": given.label_moments() * STEP}
     targets = np.eye(CLASSES)[labels] / (CLASSES * sizes / sizes.sum()) ** 0.25
     best, *_ = np.linalg.lstsq(vectors, targets - targets.mean(axis=1, keepdims=True), rcond=None)
-    assert np.allclose(RoundSchedule(1e-6).ends(released) / np.sqrt(10 * CLASSES), best, atol=2e-2)
+    assert np.allclose(RoundSchedule(1e-6).final_head(released) / np.sqrt(10 * CLASSES), best, atol=2e-2)
 
 
 def test_of_two_classes_moments_end_at_plain_ridge() -> None:
@@ -275,7 +275,9 @@ def test_of_two_classes_moments_end_at_plain_ridge() -> None:
     second, moments = given.second_moments() * STEP, given.label_moments() * STEP
     targets = np.eye(2)[np.minimum(labels, 1)] - 0.5
     best, *_ = np.linalg.lstsq(vectors, targets, rcond=None)
-    assert np.allclose(RoundSchedule(1e-6).ends({"second": second, "labels": moments}) / np.sqrt(20), best, atol=2e-2)
+    assert np.allclose(
+        RoundSchedule(1e-6).final_head({"second": second, "labels": moments}) / np.sqrt(20), best, atol=2e-2
+    )
 
 
 def test_levelled_targets_find_rare_classes_and_are_right_more_often() -> None:

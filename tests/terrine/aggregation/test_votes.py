@@ -30,7 +30,7 @@ def test_a_query_with_more_teachers_than_a_chunk_is_counted() -> None:
     [
         (np.zeros(5, dtype=np.int64), "Labels"),
         (np.zeros((5, 0), dtype=np.int64), "at least one teacher"),
-        (np.zeros((5, 2)), "whole numbers"),
+        (np.zeros((5, 2)), "integers"),
         (np.array([[0, 1], [1, 3]]), "Teacher 1 voted 3 on query 1"),
         (np.array([[0, -1], [1, 2]]), "Teacher 1 voted -1 on query 0"),
     ],
