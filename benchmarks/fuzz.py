@@ -175,7 +175,7 @@ def file_doors(folder: Path) -> Iterator[tuple[str, Door, list[bytes]]]:
     from tasks.config.values import read_yaml
     from tasks.parties.config import read_party
     from tasks.tools.vote_files import read_answered, read_histograms
-    from terrine.data.csv_file import read_csv_file
+    from terrine.data.csv_file import read_csv
     from terrine.data.image_files import read_images
     from terrine.data.sources.npz import Npz
 
@@ -198,7 +198,7 @@ def file_doors(folder: Path) -> Iterator[tuple[str, Door, list[bytes]]]:
     yield "npz data", of_file("data.npz", lambda path: Npz(path=path).read()), [data]
     yield (
         "CSV files",
-        of_file("rows.csv", read_csv_file),
+        of_file("rows.csv", read_csv),
         [b"age,work\n1,a\n2,b\n", b'\xef\xbb\xbf"a","b"\r\n"1","x\ny"\r\n'],
     )
     yield "image files", of_file("image.png", lambda path: read_images([path], size=8, channels=1)), [_png()]
@@ -263,7 +263,7 @@ def medical_doors(folder: Path) -> Iterator[tuple[str, Door, list[bytes]]]:
 
     def volume(name: str, data: bytes) -> None:
         (folder / name).write_bytes(data)
-        fitted(nifti.picture_of(folder / name, "axial", "middle", None, (1.0, 99.0))[0], 8, 1, "pad")
+        fitted(nifti.read_slice(folder / name, "axial", "middle", None, (1.0, 99.0))[0], 8, 1, "pad")
 
     voxels = generator.integers(0, 999, (7, 6, 5)).astype(np.int16)
     whole = [kind(voxels, np.diag([2, 2, 2, 1])).to_bytes() for kind in (nibabel.Nifti1Image, nibabel.Nifti2Image)]

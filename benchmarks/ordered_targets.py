@@ -154,7 +154,7 @@ def forms(kind: str, *root: str) -> None:
     tested = features(images[6000:])
     print(f"the median: {np.abs(np.median(truth) - truth[6000:]).mean():.2f}")
     for number in (5, 10):
-        scale = Scale.of(bins=tuple(np.linspace(low, high, number + 1).tolist()))
+        scale = Scale.from_settings(bins=tuple(np.linspace(low, high, number + 1).tolist()))
         for epsilon in (8.0, 3.0):
             said = [in_forms(*rows, tested, scale, truth[:6000], epsilon, seed) for seed in range(SEEDS)]
             for form in said[0]:

@@ -302,9 +302,9 @@ def _as_agreed(key: str, said: Any) -> Any:
     if key == "size" and is_size(said):
         return as_size(said)
     if key == "window" and isinstance(said, str):
-        from terrine.data.sources.dicom import limits_of
+        from terrine.data.sources.dicom import window_limits
 
-        return limits_of(said)
+        return window_limits(said)
     return tuple(said) if key == "window" and isinstance(said, list) else said
 
 

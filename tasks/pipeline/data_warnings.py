@@ -7,7 +7,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from tasks.config.params import Params
-from terrine.data.labels import OF_A_QUANTITY, is_number
+from terrine.data.labels import USE_BINS, is_number
 from terrine.data.source import Survey
 from terrine.errors import some
 from terrine.geometry import Size, in_json, pixels, sides
@@ -76,7 +76,7 @@ def _on_classes(remarks: Remarks, survey: Survey, params: Params, said: Collecti
     single = [name for name, count in counts.items() if count == 1]
     numbers = ""
     if params.data.scale is None and not survey.declared and len(counts) > MANY_NUMBERS and all(map(is_number, counts)):
-        numbers = f" The label has {len(counts)} different numbers, each a class of its own. {OF_A_QUANTITY}"
+        numbers = f" The label has {len(counts)} different numbers, each a class of its own. {USE_BINS}"
     if params.data.scale is not None:  # all of its classes were named beforehand
         if missing or single:
             few = listed(missing + single)

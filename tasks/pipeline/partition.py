@@ -23,7 +23,7 @@ def deal_records(run: Run) -> None:
     dataset = read_dataset(run.folders)
     settings = run.params.partition
     groups = protected_groups(dataset, run.params.privacy.unit)
-    assignment = settings.deal(dataset, groups, run.params.seed)
+    assignment = settings.assign(dataset, groups, run.params.seed)
     proof = partitions.check(assignment, settings.teachers, groups, exact_duplicates(dataset.train_images))
     records, classes = labelled(dataset.train_labels)
     histograms = label_histograms(assignment[records], classes, settings.teachers, dataset.classes)

@@ -69,7 +69,7 @@ def train_student(run: Run) -> None:
             "channels": run.params.data.channels,
             **told,
             **describe_reading(run.params.data),
-            **({} if run.params.data.scale is None else {"scale": run.params.data.scale.described()}),
+            **({} if run.params.data.scale is None else {"scale": run.params.data.scale.describe()}),
             "training": trained.record,
         }
         write_json(folder / MANIFEST, seal(folder, description))

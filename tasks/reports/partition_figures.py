@@ -98,7 +98,7 @@ def facts(manifest: dict[str, Any]) -> list[tuple[str, str]]:
         (
             "Distance of a teacher's labels from those of all records",
             f"{distance['mean']:.3f} on average, {distance['largest']:.3f} at most (total variation; 0 is the same "
-            f"mix; random parts of these sizes have about {distance['mean_by_chance']:.3f} on average)",
+            "mix)",
         ),
         ("Groups kept together", "no groups" if manifest["groups"] is None else f"{manifest['groups']:,}"),
     ]

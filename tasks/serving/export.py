@@ -134,7 +134,7 @@ def _export_table(
     rows = _compared_rows(student.encoding)
     encoded = student.encoding.apply(rows, "The compared rows", "row")
     names = json.dumps(student.class_names, ensure_ascii=False)
-    scale = {} if student.student.scale is None else {"scale": json.dumps(student.student.scale.described())}
+    scale = {} if student.student.scale is None else {"scale": json.dumps(student.student.scale.describe())}
     metadata = {"class_names": names, "target": json.dumps(student.target, ensure_ascii=False), **scale, **told}
     exported: list[Exported] = []
     for suffix in dict.fromkeys(formats):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from tasks.config.presets import project_root, runs
 from tasks.runtime.run import chosen_run
 from tasks.runtime.store import Folders
-from terrine.data.csv_file import read_csv_file
+from terrine.data.csv_file import read_csv
 from terrine.data.image_files import read_images
 from terrine.data.images import MEDICAL, SUFFIXES, Files
 from terrine.deployment.model import StudentModel, check_student, reading
@@ -233,7 +233,7 @@ def predict_tables(student: TableStudent, paths: Sequence[Path]) -> list[RowPred
     for path in paths:
         if path.suffix.lower() != ".csv":
             raise InputError(f"{path} is no CSV file, and this student takes rows of a table. Give .csv files.")
-        rows = read_csv_file(path)
+        rows = read_csv(path)
         answers = student.answers(rows, str(path), "line")
         if student.id is not None and student.id in rows:
             name = student.id if student.id not in answers else f"id: {student.id}"

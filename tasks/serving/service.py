@@ -33,7 +33,7 @@ from tasks.runtime.store import read_json
 from tasks.serving.middleware import RequestGuard, refusal
 from tasks.serving.pages import guarantee
 from tasks.serving.predict import OWN_STATISTICS, open_student
-from terrine.data.csv_file import read_csv_bytes
+from terrine.data.csv_file import read_csv
 from terrine.data.image_files import decode_image
 from terrine.deployment.manifest import MANIFEST
 from terrine.deployment.model import StudentModel
@@ -170,7 +170,7 @@ def build_app(
         scale, takes = student.scale, {"shape": list(student.shape), "statistics": student.statistics}
     about = {
         "class_names": student.class_names,
-        **({} if scale is None else {"scale": scale.described()}),
+        **({} if scale is None else {"scale": scale.describe()}),
         **takes,
         "digests": read_json(folder / MANIFEST)["digests"],
         "privacy": None if reference is not None else guarantee(folder),
@@ -310,7 +310,7 @@ def _add_rows(app: FastAPI, student: TableStudent) -> str:
     @app.post("/rows")
     def rows(body: Annotated[bytes, Body(media_type="text/csv")]) -> RowAnswers:
         """Answer for the rows of a CSV file, by the line in which a row starts."""
-        table = read_csv_bytes(body, "The body")
+        table = read_csv(body, "The body")
         answers = student.answers(table, "The body", "line").reset_index()
         return RowAnswers(predictions=answers.to_dict("records"), notes=student.notes(table))
 

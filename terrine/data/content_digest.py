@@ -1,16 +1,16 @@
-"""Digests of what records contain, by which a ledger recognises them.
+"""Digests of record contents, by which a ledger recognises records.
 
-A digest is that of decoded contents at their native size: it does not depend on the file's name or format, on the size
-that a run brings images to, or on labels. A black image, or any other of a single value, has the digest 0, which equals
-nothing: people who have nothing to do with each other share such images.
+A digest covers the decoded content in its stored size. It does not depend on the file's name or format, the run's image
+size or labels. An image of a single value, such as a black one, has the digest 0, which matches nothing: images of
+unrelated people may be black.
 
-Digests are private: whoever can guess a record can look it up. What leaves the private zone is keyed
+Digests are private, because a guessed record can be looked up. Only keyed digests leave the private zone
 (`terrine.privacy.ledger.people`).
 
-Duplicates: two byte-identical images are most likely one person's, who then moves two votes, twice what the accounting
-pays for. They are counted and reported, not kept together: a partition that looks for copies reads contents, so that
-exchanging one record could move others. Near-duplicates (a second crop, another compression) cannot even be told from
-two similar people by pixels alone: only a `group` that names the person keeps a person together.
+Duplicates: two identical images probably show one person, who then moves two votes, twice what the accounting assumes.
+They are reported but not kept together: a partition that depends on contents could move other records when one is
+replaced. Pixels cannot distinguish near-duplicates (another crop or compression) from similar people. Only a `group`
+that identifies the person keeps a person's records together.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _CHUNK = 4096
 
 
 def digest_of_image(pixels: np.ndarray) -> int:
-    """Return the digest of an image, [H, W] or [H, W, 3], of any type of number; 0 if all of its values are equal.
+    """Return the digest of an image, [H, W] or [H, W, 3], of any numeric type; 0 if all values are equal.
 
-    Equal pixels have equal digests, whatever their type: a grey image that is stored in three equal channels is grey.
+    Equal pixels have equal digests regardless of type, and three equal channels equal a grey image.
     """
     if pixels.ndim == 3 and pixels.shape[2] == 3 and (pixels == pixels[..., :1]).all():
         pixels = pixels[..., 0]
@@ -55,12 +55,11 @@ def digests_of_images(images: np.ndarray) -> np.ndarray:
 
 
 def digests_of_cells(columns: Sequence[Sequence[str]], *, ordered: bool) -> np.ndarray:
-    """Return the digest of each row of a table: uint64 [N].
+    """Return the digest of each row of a table, uint64 [N].
 
     Args:
-        columns: The cells of each column as text. Numbers that are written in two ways are equal.
-        ordered: Whether columns count in the order given; otherwise rows with the same cells in another order are
-            equal.
+        columns: Cells of each column as texts. Two notations of a number are equal.
+        ordered: Whether the order of the columns matters.
     """
     shared: dict[str, str] = {}
     plain = [[shared[cell] if cell in shared else shared.setdefault(cell, _plain(cell)) for cell in column]
@@ -83,40 +82,43 @@ def _digest(contents: bytes) -> int:
 
 
 def digest_of_arrays(title: str, arrays: Mapping[str, tuple[np.ndarray | None, str]], key: bytes) -> str:
-    """Return the HMAC-SHA256, as hex, of `arrays` under `key`: of title, names, dtypes, shapes and bytes.
+    """Return the HMAC-SHA256, as hex, of title, names, dtypes, shapes and contents of arrays.
 
-    `arrays` maps a name to an array, or None, and the dtype it is encoded in, with its byte order. Equal values give
-    equal digests on every machine, whatever their layout in memory.
+    Args:
+        title: Purpose of the digest.
+        arrays: An array or None, and the dtype in which it is encoded, by name. Equal values give equal digests on
+            every machine, regardless of memory layout.
+        key: Secret key.
     """
     digest = hmac.new(key, title.encode(), hashlib.sha256)
     for name, (array, dtype) in arrays.items():
         if array is None:
             digest.update(f"\n{name} none\n".encode())
             continue
-        # The header fixes the number of bytes that follow, so no two different sets of arrays have one encoding.
+        # The header determines the number of bytes that follow, so the encoding is unambiguous.
         digest.update(f"\n{name} {dtype} {list(array.shape)}\n".encode())
         digest.update(np.ascontiguousarray(array, dtype=dtype).data)
     return digest.hexdigest()
 
 
 def exact_duplicates(images: np.ndarray) -> np.ndarray:
-    """Return int64 [N]: for each record the index of the first record with the same pixels (its own when unique).
+    """Return the index of the first record with the same pixels for each record [N, ...], int64 [N].
 
-    `images` is any array [N, ...]; labels are not compared, since one image with two labels is still one image.
+    Labels are not compared: an image with two labels is one image.
     """
     first: dict[bytes, int] = {}
     return np.array([first.setdefault(digest, i) for i, digest in enumerate(_row_digests(images))], dtype=np.int64)
 
 
 def duplicate_counts(ids: np.ndarray) -> dict[str, int]:
-    """Return how many `sets` of identical records `exact_duplicates` found and how many `records` they hold."""
+    """Return the number of `sets` of identical records from `exact_duplicates`, and of `records` in them."""
     _, counts = np.unique(ids, return_counts=True)
     repeated = counts[counts > 1]
     return {"sets": len(repeated), "records": int(repeated.sum())}
 
 
 def seen_images(known: np.ndarray, images: np.ndarray) -> np.ndarray:
-    """Return bool [N]: whether each of `images` [N, ...] has the very pixels of one of `known` [M, ...]."""
+    """Return whether each of `images` [N, ...] has the same pixels as one of `known` [M, ...], bool [N]."""
     seen = {*_row_digests(known)}
     return np.array([digest in seen for digest in _row_digests(images)], dtype=bool)
 

@@ -1,8 +1,7 @@
-"""A private dataset: labelled images in two splits, checked once, described and fingerprinted.
+"""A validated private dataset: labelled images in two splits, with a description and a fingerprint.
 
-Everything a `Dataset` says about itself (counts, duplicates, fingerprint) is a function of private records. The
-description belongs into data/private/; the fingerprint is keyed, so that whoever sees it without the key cannot test
-whether a known set of images is behind it.
+Counts, duplicates and fingerprint are functions of private records. The description belongs in data/private/. The
+fingerprint is keyed, so without the key nobody can test whether it is that of a known set of images.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,12 +17,12 @@ from terrine.data.labels import class_places
 from terrine.data.ordered import Scale
 from terrine.data.public import PUBLIC_BENCHMARKS
 from terrine.data.units import count_units, place_codes, split_units
-from terrine.errors import InputError
+from terrine.errors import InputError, some
 from terrine.privacy.ledger.people import HELD_OUT, NO_NAME, PUBLIC, TAUGHT, People
 
 
 class Labelled(NamedTuple):
-    """Images, uint8 [N, C, H, W] (or a table's rows, float32 [N, F]), with their labels, int64 [N] or [N, K]."""
+    """Images, uint8 [N, C, H, W], or a table's rows, float32 [N, F], with labels, int64 [N] or [N, K]."""
 
     images: np.ndarray
     labels: np.ndarray
@@ -31,38 +30,35 @@ class Labelled(NamedTuple):
 
 @dataclass(frozen=True, repr=False)
 class Dataset:
-    """Labelled images in a training split, which teachers see, and a test split, which only evaluation sees.
+    """Labelled images in a training split, for teachers, and a test split, for evaluation only.
 
-    train_images    uint8 [N, C, H, W]
-    train_labels    int64 [N], classes 0..K-1; or int64 [N, K], for each of K findings whether a record has it, 0 or 1
-    train_names     int64 [N], the code of each record's name (`terrine.data.units`), or None: its place names it
-    train_groups    int64 [N] or None, the code of each record's group; records of one group belong to one person, who
-                    is then the unit of privacy
-    test_images     uint8 [M, C, H, W]
-    test_labels     int64 [M], or [M, K]
-    test_names      int64 [M], the code of each test record's name, or None: its place names it
-    test_groups     int64 [M], the code of each test record's group, or None: there are none, or the data do not say
-    class_names     K distinct names, of classes or findings
-    train_parties   int64 [N], 0..P-1, or None; which party holds a record, where the data say so
-    party_names     P names of parties
-    public_benchmark  whether its source says that anyone may read the data. That alone makes nothing public: the name
-                    must be on the list in `terrine.data.public`, too
-    column_names    None for images. For a table the names of its F features; train_images and test_images then hold its
-                    rows, float32 [N, F] and [M, F]
-    pool_images     uint8 [P, C, H, W] or None: images that their owner declares public (`terrine.data.pool`)
-    pool_labels     int64 [P] or None: their labels, for evaluation alone
-    train_contents  uint64 [N, 2], digests of each record's contents (`terrine.data.content_digest`), by which a ledger
-                    recognises it; None for public data, which have no budget. Likewise test_contents and pool_contents
-    pool_names      int64 [P], the code of each public record's name, or None; likewise pool_groups
-    named           whether names of records are their own and not their places
-    content_columns of a table: the columns that the first digest covers
-    content_on      of a table: returns that digest of all rows (training, test, public) over other columns
-    scale           the order of its classes, all of which were named beforehand (`terrine.data.ordered`), or None
-    test_numbers    float64 [M] or None: where classes are bins, the numbers that test_labels are the bins of
-    settings        what its source was told that decides what is in it, JSON values: public
-    declared        whether settings, class folders or the file itself name the classes, so that some may be without
-                    records; otherwise the names are the labels that occur
-    remarks         what their source has to say about the labels, in sentences for the data's keeper
+    Attributes:
+        train_images: uint8 [N, C, H, W]; for a table its rows, float32 [N, F].
+        train_labels: int64 [N], classes 0..K-1; or int64 [N, K] of 0 and 1 for K findings.
+        train_groups: int64 [N], code of each record's group (the person, who is then the unit of privacy), or None.
+        test_images: uint8 [M, C, H, W], or float32 [M, F].
+        test_labels: int64 [M] or [M, K].
+        class_names: K distinct names of classes or findings.
+        public_benchmark: Whether the source declares the data public. `terrine.data.public` must list the name as well.
+        column_names: F names of a table's features; None for images.
+        train_parties: int64 [N], 0..P-1, the party of each record, or None.
+        party_names: P names.
+        pool_images: uint8 [P, C, H, W] of images that their owner declares public (`terrine.data.pool`), or None.
+        pool_labels: int64 [P], for evaluation only, or None.
+        train_names: int64 [N], code of each record's name (`terrine.data.units`); None: named by place.
+        test_names: int64 [M], likewise.
+        test_groups: int64 [M], or None if the test records have no groups.
+        train_contents: uint64 [N, 2], digests by which a ledger recognises records (`terrine.data.content_digest`);
+            None for public data, which have no budget. Likewise test_contents and pool_contents.
+        pool_names: int64 [P] or None. Likewise pool_groups.
+        named: Whether records have names other than their places.
+        content_columns: Columns of a table that the first digest covers.
+        content_on: Function that returns the digests of all rows of a table over other columns.
+        scale: Order of the classes, which were declared in advance (`terrine.data.ordered`), or None.
+        test_numbers: float64 [M], the numbers in the bins `test_labels`, or None.
+        remarks: Warnings about the labels for the data owner.
+        declared: Whether settings, class folders or the file declare the classes, so that one may have no records.
+        settings: Public settings of the source that determine its records, as JSON values.
     """
 
     name: str
@@ -97,9 +93,11 @@ class Dataset:
 
     def __repr__(self) -> str:
         shape = " x ".join(map(str, self.train_images.shape[1:]))
-        tested = f"{len(self.test_images):,} to test by"
-        whose = "public" if self.public else "private"
-        return f"Dataset({self.name}: {self.records:,} records of {shape}, {tested}, {self.classes} classes: {whose})"
+        access = "public" if self.public else "private"
+        return (
+            f"Dataset({self.name}: {self.records:,} records of {shape}, {len(self.test_images):,} test records, "
+            f"{self.classes} classes: {access})"
+        )
 
     @property
     def records(self) -> int:
@@ -113,33 +111,36 @@ class Dataset:
 
     @property
     def several(self) -> bool:
-        """Whether a record may have several findings at once (`terrine.data.findings`)."""
+        """Whether a record may have several findings (`terrine.data.findings`)."""
         return self.train_labels.ndim == 2
 
-    def decided(self, said: np.ndarray) -> np.ndarray:
-        """Return what probabilities [images, classes] say: the likeliest class, of those in an order the median, int64
-        [images]; or which findings are likelier than not, bool [images, findings]."""
+    def decided(self, probabilities: np.ndarray) -> np.ndarray:
+        """Return the predictions of probabilities [images, classes].
+
+        These are the likeliest class, or the median of ordered ones, int64 [images]; or, for each finding, whether its
+        probability is above one half, bool [images, findings].
+        """
         if self.several:
-            return said > 0.5
-        return np.asarray(said.argmax(axis=1) if self.scale is None else self.scale.classes(said))
+            return probabilities > 0.5
+        return np.asarray(probabilities.argmax(axis=1) if self.scale is None else self.scale.classes(probabilities))
 
     @property
     def public(self) -> bool:
-        """Whether anyone may already read it: its source says so, and its name is on the list of those that may."""
+        """Whether the data are public: their source declares it, and `terrine.data.public` lists the name."""
         return self.public_benchmark and self.name in PUBLIC_BENCHMARKS
 
     @property
     def test(self) -> Labelled:
-        """The test split: private, and for evaluation alone."""
+        """Test split: private, for evaluation only."""
         return Labelled(self.test_images, self.test_labels)
 
     def people(self, unit: str = "group", *, edition: str = "1", **settings: Any) -> People | None:
         """Return the digests by which a ledger recognises these records, or None for public data.
 
         Args:
-            unit: What is protected; groups are recognised only if it is `group`.
+            unit: Unit of privacy; groups are recognised only with `group`.
             edition: The operator's name of this version of the data.
-            **settings: Those that decide which records are public.
+            **settings: Settings that determine the public records.
         """
         if self.train_contents is None or self.test_contents is None:
             return None
@@ -166,35 +167,36 @@ class Dataset:
 
     @property
     def record_names(self) -> np.ndarray:
-        """The code of each training record's name, int64 [N]; computed anew where only its place names a record."""
+        """Code of each training record's name, int64 [N]; that of its place if it has no other name."""
         return place_codes(self.records) if self.train_names is None else self.train_names
 
     @property
     def test_units(self) -> np.ndarray | None:
-        """What belongs together in the test split, int64 [M]: groups, else names; None where places alone name it."""
+        """Groups of the test records, else their names, int64 [M]; None if they are named by place."""
         return self.test_names if self.test_groups is None else self.test_groups
 
     def with_classes(self, names: Sequence[str]) -> "Dataset":
-        """Return the same records with labels by these names: their own classes in another order.
+        """Return the same records with their classes in another order.
 
-        The order of classes is an accident of their folders or codes, and says nothing. Raises InputError where the
-        names are others.
+        Raises:
+            InputError: the names differ, or the classes are ordered.
         """
         places = class_places(self.class_names, names)
         if self.scale is not None and tuple(names) != self.class_names:
-            raise InputError(f"{self.name}: {', '.join(self.class_names)} have this very order. Agree on it.")
-        pool = None if self.pool_labels is None else places[self.pool_labels]
+            raise InputError(
+                f"{self.name}: the classes are ordered: {', '.join(self.class_names)}. Agree on this order."
+            )
         return replace(
             self,
             train_labels=places[self.train_labels],
             test_labels=places[self.test_labels],
-            pool_labels=pool,
+            pool_labels=None if self.pool_labels is None else places[self.pool_labels],
             class_names=tuple(names),
             declared=True,
         )
 
     def validate(self) -> None:
-        """Raise InputError when an array has another dtype, shape, length or range than the class docstring says."""
+        """Raise InputError if an array differs from the class docstring in dtype, shape, length or range."""
         check = self._check_images if self.column_names is None else self._check_rows
         check("train_images", self.train_images)
         check("test_images", self.test_images)
@@ -204,31 +206,38 @@ class Dataset:
                 f"{list(self.test_images.shape)}. Channels, height and width must agree."
             )
         if len(self.class_names) < 2 or len(set(self.class_names)) != len(self.class_names):
-            fault = "A name occurs twice" if len(self.class_names) > 1 else "At least two are needed"
-            raise InputError(f"{self.name}: the classes are {list(self.class_names)}. {fault}.")
-        self._check_labels("train", self.train_labels, self.train_images)
-        self._check_labels("test", self.test_labels, self.test_images)
+            raise InputError(f"{self.name}: the classes {list(self.class_names)} must be at least two distinct names.")
+        self._check_labels("train", self.train_labels, len(self.train_images))
+        self._check_labels("test", self.test_labels, len(self.test_images))
         if self.pool_images is not None and self.pool_labels is not None:
             check("pool_images", self.pool_images)
-            self._check_labels("pool", self.pool_labels, self.pool_images)
-        self._check_every_class()
-        for split, names in (("train", ("names", "groups", "parties")), ("test", ("names", "groups"))):
-            for name in names:
-                if (values := getattr(self, f"{split}_{name}")) is not None:
-                    self._check_vector(f"{split}_{name}", values, f"{split}_images", getattr(self, f"{split}_images"))
+            self._check_labels("pool", self.pool_labels, len(self.pool_images))
+        if self.scale is None and not self.declared:
+            counts = counts_by_class(self.train_labels, self.classes)
+            if empty := [f"'{name}'" for name, count in zip(self.class_names, counts, strict=True) if count == 0]:
+                raise InputError(
+                    f"{self.name}: {len(empty)} of {self.classes} classes have no training records: {some(empty)}. Add "
+                    "records, or merge or remove these classes. Only grades and bins may be empty."
+                )
+        for split, images in (("train", self.train_images), ("test", self.test_images)):
+            for name in ("names", "groups", "parties"):
+                if (values := getattr(self, f"{split}_{name}", None)) is not None:
+                    self._check_vector(f"{split}_{name}", values, len(images))
         if self.test_numbers is not None and self.test_numbers.shape != (len(self.test_images),):
-            raise InputError(f"{self.name}: test_numbers must be one for each of {len(self.test_images)} test images.")
+            raise InputError(f"{self.name}: test_numbers must contain one number per test image.")
 
     def describe(self) -> dict[str, Any]:
-        """Return a JSON-able description: shape, counts per class and split, groups, names that several records
-        share, exact duplicates. Private."""
+        """Return a JSON-able description: shape, counts per class and split, groups, shared names and duplicates.
+
+        Private.
+        """
         train_counts = counts_by_class(self.train_labels, self.classes)
         test_counts = counts_by_class(self.test_labels, self.classes)
         return {
             "name": self.name,
             "public_benchmark": self.public_benchmark,
             "shape": list(self.train_images.shape[1:]),
-            **({} if self.scale is None else {"scale": self.scale.described()}),
+            **({} if self.scale is None else {"scale": self.scale.describe()}),
             **({} if self.column_names is None else {"columns": list(self.column_names)}),
             "records": {"train": len(self.train_images), "test": len(self.test_images)},
             "classes": {
@@ -246,35 +255,31 @@ class Dataset:
     def _check_images(self, name: str, images: np.ndarray) -> None:
         if images.dtype.kind == "f":
             refuse_not_finite(images, f"{self.name}: {name}")
-        if images.dtype != np.uint8 or images.ndim != 4:
+        if images.dtype != np.uint8 or images.ndim != 4 or images.shape[1] not in (1, 3) or 0 in images.shape:
             raise InputError(
-                f"{self.name}: {name} is {images.dtype} {list(images.shape)}; it must be uint8 [N, C, H, W]."
-            )
-        if images.shape[1] not in (1, 3) or 0 in images.shape:
-            raise InputError(
-                f"{self.name}: {name} has shape {list(images.shape)}; it must hold at least one image of "
-                "1 or 3 channels and at least one pixel."
+                f"{self.name}: {name} is {images.dtype} {list(images.shape)}; it must be uint8 [N, C, H, W] with C = 1 "
+                "or 3 and at least one image and pixel."
             )
 
     def _check_rows(self, name: str, rows: np.ndarray) -> None:
         expected = len(self.column_names or ())
         if rows.dtype != np.float32 or rows.ndim != 2 or rows.shape[1] != expected or len(rows) == 0:
             raise InputError(
-                f"{self.name}: {name} is {rows.dtype} {list(rows.shape)}; a table of {expected} features holds its "
-                f"rows as float32 [N, {expected}], at least one."
+                f"{self.name}: {name} is {rows.dtype} {list(rows.shape)}; a table of {expected} features has rows as "
+                f"float32 [N, {expected}], at least one."
             )
         refuse_not_finite(rows, f"{self.name}: {name}")
 
-    def _check_labels(self, split: str, labels: np.ndarray, images: np.ndarray) -> None:
+    def _check_labels(self, split: str, labels: np.ndarray, images: int) -> None:
         if self.several:
-            expected = (len(images), self.classes)
+            expected = (images, self.classes)
             if labels.dtype != np.int64 or labels.shape != expected or not np.isin(labels, (0, 1)).all():
                 raise InputError(
-                    f"{self.name}: {split}_labels is {labels.dtype} {list(labels.shape)}; of several findings it must "
-                    f"be int64 {list(expected)} of 0 and 1, a column for each finding."
+                    f"{self.name}: {split}_labels is {labels.dtype} {list(labels.shape)}; for findings it must be "
+                    f"int64 {list(expected)} of 0 and 1."
                 )
             return
-        self._check_vector(f"{split}_labels", labels, f"{split}_images", images)
+        self._check_vector(f"{split}_labels", labels, images)
         outside = np.flatnonzero((labels < 0) | (labels >= self.classes))
         if len(outside):
             raise InputError(
@@ -282,81 +287,60 @@ class Dataset:
                 f"({len(outside)} such labels). Correct the labels, or name every class."
             )
 
-    def _check_every_class(self) -> None:
-        if self.scale is not None or self.declared:
-            return  # named beforehand, whether there are such records or not
-        counts = counts_by_class(self.train_labels, self.classes)
-        empty = [name for name, count in zip(self.class_names, counts, strict=True) if count == 0]
-        if empty:
-            shown = ", ".join(f"'{name}'" for name in empty[:5]) + (", ..." if len(empty) > 5 else "")
+    def _check_vector(self, name: str, values: np.ndarray, images: int) -> None:
+        if values.dtype != np.int64 or values.shape != (images,):
             raise InputError(
-                f"{self.name}: {len(empty)} of {self.classes} classes have no record to learn from: {shown}. "
-                "No teacher can learn such a class: add records, merge it with another, or remove it. Grades, or bins "
-                "of numbers, may be without records: data.grades, data.bins."
-            )
-
-    def _check_vector(self, name: str, values: np.ndarray, images_name: str, images: np.ndarray) -> None:
-        if values.dtype != np.int64 or values.shape != (len(images),):
-            raise InputError(
-                f"{self.name}: {name} is {values.dtype} {list(values.shape)}, while {images_name} is "
-                f"{list(images.shape)}; it must be int64 [{len(images)}], one value per image."
+                f"{self.name}: {name} is {values.dtype} {list(values.shape)}; it must be int64 [{images}], one value "
+                "per image."
             )
 
 
-def taken(split: str, rows: np.ndarray, **columns: np.ndarray | None) -> dict[str, Any]:
+def split_fields(split: str, rows: np.ndarray, **columns: np.ndarray | None) -> dict[str, Any]:
     """Return the rows of a split by the names of `Dataset`'s fields: `train_images`, `train_labels`, ..."""
     return {f"{split}_{name}": None if values is None else values[rows] for name, values in columns.items()}
 
 
-def from_one_set(
-    name: str,
+def split_records(
     images: np.ndarray,
     labels: np.ndarray,
-    groups: np.ndarray | None,
-    class_names: tuple[str, ...],
     *,
     test_fraction: float,
     seed: int,
-    public_benchmark: bool = False,
-    record_names: np.ndarray | None = None,
+    names: np.ndarray | None = None,
+    groups: np.ndarray | None = None,
     parties: np.ndarray | None = None,
-    party_names: tuple[str, ...] = (),
-    scale: Scale | None = None,
     numbers: np.ndarray | None = None,
-    remarks: tuple[str, ...] = (),
-    named: bool = False,
-    declared: bool = False,
+    **fields: Any,
 ) -> Dataset:
-    """Return the dataset of one set of records, uint8 [N, C, H, W] and int64 [N], split by `splits.split_units`.
+    """Return a dataset of one set of N records, split by name or group (`terrine.data.units.split_units`).
 
-    Groups are held out whole. Without `record_names`, int64 [N], the name of a record is its place in `images`: the
-    places that remain in training are its names there. numbers: float64 [N], where labels are their bins on `scale`.
-    declared: see `Dataset`.
+    Args:
+        images: uint8 [N, C, H, W].
+        labels: int64 [N] or [N, K].
+        test_fraction: Share of the names or groups that is held out.
+        seed: Draws the split.
+        names: int64 [N]; None: a record is named by its place in `images`, even after the split.
+        groups: int64 [N] or None; they are held out whole.
+        parties: int64 [N] or None, kept for training records.
+        numbers: float64 [N] behind labels that are bins, or None; kept for test records.
+        **fields: Further fields of `Dataset`.
     """
-    own = place_codes(len(images)) if record_names is None else record_names
-    units = own if groups is None else groups
-    train, test = split_units(units, test_fraction, seed=seed)
+    names = place_codes(len(images)) if names is None else names
+    train, test = split_units(names if groups is None else groups, test_fraction, seed=seed)
+    known = {"images": images, "labels": labels, "groups": groups, "names": names}
     return Dataset(
-        name=name,
-        **taken("train", train, images=images, labels=labels, groups=groups, names=own, parties=parties),
-        **taken("test", test, images=images, labels=labels, groups=groups, names=own, numbers=numbers),
-        class_names=class_names,
-        public_benchmark=public_benchmark,
-        party_names=party_names,
-        scale=scale,
-        remarks=remarks,
-        named=named,
-        declared=declared,
+        **split_fields("train", train, **known, parties=parties),
+        **split_fields("test", test, **known, numbers=numbers),
+        **fields,
     )
 
 
 def fingerprint(dataset: Dataset, key: bytes) -> str:
-    """Return the HMAC-SHA256, as hex, of the arrays of `dataset` under `key`.
+    """Return the HMAC-SHA256, as hex, of the dataset's arrays under `key`.
 
-    Equal arrays, of images or of a table's rows, give equal fingerprints on every machine, whatever the dataset or its
-    classes are called; any other pixel, label, name, group, order or split gives another one. Which party holds a
-    record has no part in it: a budget belongs to the records, whoever holds them. Without `key` it says nothing about
-    the records.
+    It is equal on every machine for equal arrays, regardless of names of datasets and classes, and changes with any
+    pixel, label, name, group, order or split. Parties are not included: a budget belongs to the records, regardless of
+    who holds them. Without `key` it reveals nothing about the records.
     """
     table = dataset.column_names is not None
     records = "<f4" if table else "|u1"

@@ -1,12 +1,11 @@
-"""How the columns of a table become numbers, learned from public rows alone.
+"""Encode the columns of a table as numbers, learned from public rows only.
 
-A column that holds numbers is standardised with the mean and deviation of the public rows, and a missing value becomes
-the mean. Any other column becomes one indicator per value that the public rows hold; another value sets none. So no
-private record has a say in the features of another, and the encoding is as public as those rows: it travels with the
-student and turns new rows into what the student takes.
+A numeric column is standardised by the mean and deviation of the public rows; a missing value becomes the mean. Any
+other column becomes one indicator per value of the public rows; other values set none of them. No private record
+affects another record's features, and the encoding is as public as those rows: it is part of the student.
 
-A number that is infinite, or a word among numbers, is an error that names the cell and never changes what a column is:
-one odd cell would otherwise make of a column of numbers as many indicators as it has values.
+An infinite number, or a word among numbers, is an error that names the cell. It never changes the type of the column,
+which would otherwise get as many indicators as it has values.
 """
 
 from __future__ import annotations
@@ -16,25 +15,24 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from pydantic import ConfigDict
+from pydantic.dataclasses import dataclass as checked_dataclass
 
 from terrine.data.labels import MISSING
-from terrine.errors import InputError
+from terrine.errors import InputError, some
 from terrine.extras import from_extra
 
 with from_extra("pipeline", "Tables"):
     import pandas as pd
 
-_NO_NUMBER = ("N/A", "n/a", "NULL", "null", "None")
-"""Cells that hold no value in a column of numbers; among words they are words."""
-
-_SHOWN = 3
+_MISSING_NUMBER = (*MISSING, "N/A", "n/a", "NULL", "null", "None")
 _WORDS = 20
-"""As many words a column may have, however few its rows."""
+"""Number of words that a column may have with any number of rows."""
 
 
-@dataclass(frozen=True)
+@checked_dataclass(frozen=True, config=ConfigDict(allow_inf_nan=False, extra="forbid"))
 class Column:
-    """How one column becomes numbers: standardised by `mean` and `deviation`, or an indicator for each of `values`."""
+    """Encoding of a column: standardised by `mean` and `deviation`, or one indicator for each of `values`."""
 
     name: str
     mean: float = 0.0
@@ -42,22 +40,19 @@ class Column:
     values: tuple[str, ...] | None = None
 
     def texts(self, cells: pd.Series) -> np.ndarray:
-        """Return cells, of whatever type pandas gave them, as the stripped texts that a CSV file holds.
-
-        What pandas knows as missing becomes the text that a missing value is in this column.
-        """
+        """Return cells of any pandas type as stripped texts; missing ones as this column spells a missing value."""
         return _texts(cells, next((text for text in MISSING if text in (self.values or ())), ""))
 
 
 @dataclass(frozen=True)
 class Encoding:
-    """How rows become features, learned from public rows alone."""
+    """Encoding of the rows of a table as features, learned from public rows only."""
 
     columns: tuple[Column, ...]
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the features."""
+        """Names of the features."""
         return tuple(
             column.name if value is None else f"{column.name}={value}"
             for column in self.columns
@@ -65,33 +60,33 @@ class Encoding:
         )
 
     def apply(self, frame: pd.DataFrame, where: str, unit: str = "line") -> np.ndarray:
-        """Return float32 [rows, features] of a table of texts, numbers or both, its columns in any order.
+        """Return the features of a table, float32 [rows, features].
 
-        Columns that it does not know are ignored. In errors, `where` says where the table comes from, and `unit` what
-        its index counts. Raises InputError for columns that are missing, and for a cell that is a word or infinite
-        where the column holds numbers.
+        Args:
+            frame: Texts, numbers or both; columns in any order. Unknown columns are ignored.
+            where: Name of the table in errors.
+            unit: Meaning of the index of `frame` in errors.
+
+        Raises:
+            InputError: a column is missing, or a cell of a numeric column is a word or infinite.
         """
-        absent = [f"'{column.name}'" for column in self.columns if column.name not in frame]
-        if absent:
-            what = f"column {absent[0]}" if len(absent) == 1 else f"columns {', '.join(absent)}"
+        if absent := [f"'{column.name}'" for column in self.columns if column.name not in frame]:
+            what = f"column{'s' * (len(absent) > 1)} {', '.join(absent)}"
             raise InputError(f"{where} has no {what}; its columns are {', '.join(map(str, frame))}.")
         blocks = []
         for column in self.columns:
             cells = frame[column.name]
             if column.values is None:
                 numbers, known, missing = numbers_in(cells)
-                _refuse_no_numbers(cells, numbers, known | missing, where, unit)
+                _refuse_words(cells, numbers, known | missing, where, unit)
                 blocks.append(np.where(known, (numbers - column.mean) / column.deviation, 0.0)[:, None])
-                continue
-            place = pd.Index(column.values).get_indexer(column.texts(cells))
-            indicators = np.zeros((len(frame), len(column.values)), np.float32)
-            rows = np.flatnonzero(place >= 0)
-            indicators[rows, place[rows]] = 1
-            blocks.append(indicators)
+            else:
+                codes = pd.Categorical(column.texts(cells), categories=column.values).codes
+                blocks.append(codes[:, None] == np.arange(len(column.values)))
         return np.concatenate(blocks, axis=1, dtype=np.float32, casting="unsafe")
 
     def unknown(self, frame: pd.DataFrame) -> dict[str, list[str]]:
-        """Return, of each column of words, the values in `frame` that public rows did not hold: none is encoded."""
+        """Return the values of each column of words that no public row contained: they are encoded as all zeros."""
         found = {
             column.name: sorted(set(column.texts(frame[column.name])) - {*column.values, *MISSING})
             for column in self.columns
@@ -100,7 +95,7 @@ class Encoding:
         return {name: values for name, values in found.items() if values}
 
     def example(self) -> pd.DataFrame:
-        """Return one row that nobody has: the mean of each number, and the first of each column's words."""
+        """Return one artificial row: the mean of each number, and the first of each column's words."""
         return pd.DataFrame(
             {
                 column.name: [round(column.mean, 2) if column.values is None else column.values[0]]
@@ -109,7 +104,7 @@ class Encoding:
         )
 
     def describe(self) -> list[dict[str, Any]]:
-        """Return it as JSON-able values, which `from_description` takes."""
+        """Return the encoding as JSON values, for `from_description`."""
         return [
             {"name": column.name, "mean": column.mean, "deviation": column.deviation}
             if column.values is None
@@ -119,27 +114,20 @@ class Encoding:
 
     @classmethod
     def from_description(cls, description: list[dict[str, Any]]) -> Encoding:
-        """Return the encoding that `describe` described. Raises InputError for what describes none."""
-        for entry in description:
-            held = [entry["name"], *entry["values"]] if "values" in entry else [entry["name"]]
-            numbers = [] if "values" in entry else [entry["mean"], entry["deviation"]]
-            if not all(isinstance(text, str) for text in held) or not all(np.isfinite(number) for number in numbers):
-                raise InputError(f"The column {str(entry['name'])[:80]!a} has other than texts or finite numbers.")
-        return cls(
-            tuple(
-                Column(entry["name"], values=tuple(entry["values"]))
-                if "values" in entry
-                else Column(entry["name"], entry["mean"], entry["deviation"])
-                for entry in description
-            )
-        )
+        """Return the encoding of a description. Raise ValueError if it is not one."""
+        return cls(tuple(Column(**entry) for entry in description))
 
 
 def learn(public: pd.DataFrame, where: str, categorical: Collection[str] = ()) -> Encoding:
-    """Return the encoding that public rows, a table of texts by line, show.
+    """Return the encoding learned from public rows.
 
-    categorical: columns that hold words even where these look like numbers. Raises InputError for a column of numbers
-    that holds anything else, naming the cell, and for a table without columns.
+    Args:
+        public: Texts, indexed by line.
+        where: Name of the table in errors.
+        categorical: Columns of words that may look like numbers.
+
+    Raises:
+        InputError: a numeric column contains a word, or the table has no columns.
     """
     columns = []
     for name in public:
@@ -148,10 +136,9 @@ def learn(public: pd.DataFrame, where: str, categorical: Collection[str] = ()) -
         if name in categorical or not known.any():
             columns.append(Column(str(name), values=tuple(sorted(set(cells)))))
             continue
-        _refuse_no_numbers(cells, numbers, known | missing, where, "line", public=True)
-        shown = numbers[known]
+        _refuse_words(cells, numbers, known | missing, where, "line", public=True)
         with np.errstate(over="ignore", invalid="ignore"):
-            mean, deviation = float(shown.mean()), float(shown.std())
+            mean, deviation = float(numbers[known].mean()), float(numbers[known].std())
         if not np.isfinite([mean, deviation]).all():
             line = cells.index[int(np.abs(np.where(known, numbers, 0.0)).argmax())]
             raise InputError(
@@ -165,13 +152,15 @@ def learn(public: pd.DataFrame, where: str, categorical: Collection[str] = ()) -
 
 
 def identifying(encoding: Encoding, rows: int) -> list[Column]:
-    """Return the columns of words of which so many values are in so many rows that they tell rows apart: identifiers,
-    dates, free text, numbers with decimal commas. What they hold would be published with the student."""
+    """Return columns with so many words that they identify rows: identifiers, dates, free text or decimal commas.
+
+    The student would publish them.
+    """
     return [column for column in encoding.columns if len(column.values or ()) > max(_WORDS, rows / 3)]
 
 
-def kinds_of_columns(encoding: Encoding, public: pd.DataFrame) -> dict[str, tuple[str, ...]]:
-    """Return the names of the columns by what public rows show: numbers, words, one value alone (constant), none."""
+def column_types(encoding: Encoding, public: pd.DataFrame) -> dict[str, tuple[str, ...]]:
+    """Return the names of the columns by type in the public rows: numbers, words, constant or empty."""
     found: dict[str, list[str]] = {"numbers": [], "words": [], "constant": [], "empty": []}
     for column in encoding.columns:
         numbers, known, missing = numbers_in(public[column.name])
@@ -181,57 +170,55 @@ def kinds_of_columns(encoding: Encoding, public: pd.DataFrame) -> dict[str, tupl
     return {kind: tuple(names) for kind, names in found.items() if names}
 
 
-def named_by_a_record(encoding: Encoding) -> bool:
-    """Return whether most columns are called by what they could hold, a number or one of their words, as in a file
-    without a header, whose first line is a record. Numbers that count (0, 1, 2, ..., or years) are names."""
+def header_is_record(encoding: Encoding) -> bool:
+    """Return whether most column names look like values of their columns, as in a file without a header.
+
+    Names that count (0, 1, 2, ..., or years) do not.
+    """
     numbers, known, missing = numbers_in(pd.Series([column.name for column in encoding.columns], dtype=object))
-    of_numbers = np.array([column.values is None for column in encoding.columns])
-    of_words = sum(column.name in (column.values or ()) for column in encoding.columns)
-    count = known[of_numbers].sum() > 1 and (np.diff(numbers[of_numbers]) == 1).all()
-    called = 0 if count else ((known | missing) & of_numbers).sum()
-    return bool(2 * (of_words + called) > len(encoding.columns))
+    numeric = np.array([column.values is None for column in encoding.columns])
+    words = sum(column.name in (column.values or ()) for column in encoding.columns)
+    counting = known[numeric].sum() > 1 and (np.diff(numbers[numeric]) == 1).all()
+    values = 0 if counting else ((known | missing) & numeric).sum()
+    return bool(2 * (words + values) > len(encoding.columns))
 
 
 def numbers_in(cells: pd.Series) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the numbers in a column, float64, and which are finite, and which cells are missing."""
+    """Return the numbers in a column, float64 [rows], whether each is finite, and whether each cell is missing."""
     if pd.api.types.is_numeric_dtype(cells):
         numbers = cells.to_numpy(np.float64, na_value=np.nan)
         return numbers, np.isfinite(numbers), np.isnan(numbers)
     texts = _texts(cells, "")
-    missing = np.isin(texts, [*MISSING, *_NO_NUMBER])
+    missing = np.isin(texts, _MISSING_NUMBER)
     numbers = pd.to_numeric(pd.Series(np.where(missing, "", texts)), errors="coerce").to_numpy(np.float64)
     return numbers, np.isfinite(numbers), missing
 
 
 def _texts(cells: pd.Series, missing: str) -> np.ndarray:
-    """Return the cells as stripped texts, objects [rows], and `missing` for those that pandas knows as missing."""
+    """Return the cells as stripped texts, object [rows]; `missing` for missing ones."""
 
     def text(value: Any) -> str:
         if isinstance(value, float | np.floating) and float(value).is_integer():
-            return str(int(value))  # pandas makes 1.0 of 1 where another row is empty
+            return str(int(value))  # pandas makes 1.0 of 1 if another row is empty
         return str(value).strip()
 
-    numbers, values = pd.factorize(cells.astype(object), use_na_sentinel=False)  # values repeat: each is looked at once
-    texts = np.array([missing if pd.isna(value) else text(value) for value in values], object)
-    return texts[numbers]
+    numbers, values = pd.factorize(cells.astype(object), use_na_sentinel=False)  # values repeat: convert each once
+    return np.array([missing if pd.isna(value) else text(value) for value in values], object)[numbers]
 
 
-def _refuse_no_numbers(
-    cells: pd.Series, numbers: np.ndarray, right: np.ndarray, where: str, unit: str, *, public: bool = False
+def _refuse_words(
+    cells: pd.Series, numbers: np.ndarray, valid: np.ndarray, where: str, unit: str, *, public: bool = False
 ) -> None:
-    """Raise InputError that names the first cells of a column of numbers that are none."""
-    wrong = np.flatnonzero(~right)
+    """Raise InputError if a numeric column contains other cells, naming the first ones."""
+    wrong = np.flatnonzero(~valid)
     if not len(wrong):
         return
     first = f"{where}, {unit} {cells.index[wrong[0]]}: '{cells.name}' is '{cells.iloc[wrong[0]]}'"
-    shown = ", ".join(str(cells.index[row]) for row in wrong[:_SHOWN]) + (", ..." if len(wrong) > _SHOWN else "")
-    more = "" if len(wrong) == 1 else f" ({len(wrong)} such cells, in {unit} {shown})"
+    if len(wrong) > 1:
+        first += f" ({len(wrong)} such cells, in {unit} {some([str(cells.index[row]) for row in wrong], 3)})"
     if np.isinf(numbers[wrong[0]]):
-        raise InputError(
-            f"{first}{more}, which is no finite number. Correct it, or leave it empty: a missing value counts as the "
-            "column's mean."
-        )
+        raise InputError(f"{first}, which is not finite. Correct it, or leave it empty: it then counts as the mean.")
     remedy = "Correct the value, or leave it empty."
     if public:
-        remedy += f" If the column holds words that look like numbers, say so: data.categorical=[{cells.name}]."
-    raise InputError(f"{first}{more}, while the column holds numbers. {remedy}")
+        remedy += f" If the column contains words that look like numbers: data.categorical=[{cells.name}]."
+    raise InputError(f"{first}, but the column is numeric. {remedy}")

@@ -1,7 +1,7 @@
-"""Sources of image files that are listed first and decoded later, one by one: by class folder, CSV table or headers.
+"""Sources of image files: class folders, CSV tables or DICOM headers.
 
-A source lists its records (`found`) and shows one of them as a picture (`picture`). What follows is the same for all:
-records are put in the order of their names, classes numbered, the split drawn or taken as it is given.
+A source lists its records (`found`) and decodes one of them (`picture`). This base class sorts the records by name,
+encodes classes, and draws the split or takes it from the data.
 """
 
 from __future__ import annotations
@@ -9,17 +9,16 @@ from __future__ import annotations
 import contextlib
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
-from terrine.data.dataset import Dataset, taken
-from terrine.data.findings import counts_by_class, on_combinations
-from terrine.data.image_table import AND, Record, read_image_table
-from terrine.data.labels import UnknownLabelError, declared_names, encode_groups, on_alike, on_alike_groups
-from terrine.data.ordered import OrderedLabels, grades_of, numbers_of, on_clipped
+from terrine.data.dataset import Dataset, split_fields
+from terrine.data.findings import AND, combined_findings, counts_by_class
+from terrine.data.image_table import Record, read_image_table
+from terrine.data.labels import UnknownLabelError, class_codes, class_name_warnings, similar_groups_warning
+from terrine.data.ordered import OrderedLabels, clipping_warning, read_numbers
 from terrine.data.partition import encode_parties
 from terrine.data.source import ImageSource, Own, Progress, Survey
 from terrine.data.units import count_units, name_codes, split_units
@@ -28,22 +27,21 @@ from terrine.errors import InputError, some
 if TYPE_CHECKING:
     from PIL import Image
 
-
-_NONE_OF = "not one of data.classes=[{}]. Correct it, or add it there."
 _HEADERS = 1_000
-"""About as many files are opened to see their sizes and modes: less than a second's work."""
+"""Approximate number of files whose size and mode are surveyed: less than a second."""
 _DECODED = 200
 """Approximate number of files that are decoded in full: a truncated file has an intact header."""
 
 
 class Listing(NamedTuple):
-    """What a source lists.
+    """Records of a source.
 
-    records   at least one
-    skipped   files that are passed over, by kind
-    geometry  records by width, height and mode; None: to be looked up in the files' headers
-    remarks   sentences for the data's keeper
-    classes   names of class folders, empty ones included; None: none are named beside the records
+    Attributes:
+        records: At least one.
+        skipped: Number of files that are ignored, by kind.
+        geometry: Number of records by width, height and mode; None: read it from the files' headers.
+        remarks: Warnings for the data owner.
+        classes: Names of class folders, including empty ones, or None.
     """
 
     records: list[Record]
@@ -54,38 +52,38 @@ class Listing(NamedTuple):
 
 
 class Indexed(NamedTuple):
-    """The records in the order of their names, what is known of each, and which of them teach."""
+    """Records sorted by name with their encoded columns, and the numbers of those in each split."""
 
     found: Listing
-    labels: np.ndarray
+    columns: dict[str, np.ndarray | None]
     class_names: tuple[str, ...]
-    names: np.ndarray
-    groups: np.ndarray | None
     train: np.ndarray
     test: np.ndarray
-    parties: np.ndarray | None
     party_names: tuple[str, ...]
-    numbers: np.ndarray | None = None
     remarks: tuple[str, ...] = ()
 
 
 class FileDataset(OrderedLabels, Own, ImageSource):
-    """Image files of somebody's own.
+    """The user's own image files.
 
-    Classes are numbered in the order of `classes`, else alphabetically, or by value if all are integers. Unless the
-    split is given, `test_fraction` of the groups, or of the names, is held out (`terrine.data.units`). Memory: the
-    result and a few pictures. An error names the file, or the line of the table, that cannot be used.
+    Classes are numbered in the order of `classes`, otherwise alphabetically, or by value if all are integers. If the
+    data contain no split, `test_fraction` of the groups, or names, is held out (`terrine.data.units`). Memory: the
+    result and a few pictures. An error names the file or the line of the table.
     """
+
+    unreadable: Literal["refuse", "skip"] = "refuse"
+    """Files that cannot be used: refuse stops reading, skip ignores them."""
 
     @abstractmethod
     def found(self, at: Path) -> Listing:
-        """List the records; `at` is where relative paths start. Raises InputError for files that cannot be used."""
+        """List the records below the folder of relative paths. Raise InputError for files that cannot be used."""
 
     @abstractmethod
     def picture(self, record: Record) -> tuple[Image.Image, np.ndarray]:
-        """Return a record as an upright picture of 8 bits, and the values that are stored, by which it is recognised.
+        """Return a record as an upright 8-bit picture, and its stored values, by which a ledger recognises it.
 
-        Raises InputError that says, without the path, what is wrong with the file.
+        Raises:
+            InputError: the file cannot be used; the message does not contain the path.
         """
 
     def files(self, at: Path) -> list[Path]:
@@ -97,20 +95,20 @@ class FileDataset(OrderedLabels, Own, ImageSource):
 
     @property
     def limits(self) -> tuple[float, float] | None:
-        """The values that become black and white, as numbers."""
+        """Values that become black and white."""
         limits: tuple[float, float] | None = getattr(self, "window", None)
         return limits
 
     @property
-    def passes_over(self) -> bool:
-        """Whether files that cannot be decoded are left out."""
-        return False
+    def skips(self) -> bool:
+        """Whether unreadable files are left out."""
+        return self.unreadable == "skip"
 
     def read(self, at: Path = Path(), seed: int = 0, progress: Progress | None = None) -> Dataset:
         from terrine.data.image_files import read_pictures
 
         there = self._listed(at, seed)
-        # Read in this order, the two splits are views of one array: the images exist once.
+        # In this order the two splits are views of one array: the images are stored once.
         order = np.concatenate([there.train, there.test])
         digests = np.empty(len(order), np.uint64)
         records = there.found.records
@@ -122,20 +120,22 @@ class FileDataset(OrderedLabels, Own, ImageSource):
             fit=self.fit,
             progress=progress,
             digests=digests,
-            skip=self.passes_over,
+            skip=self.skips,
         )
-        kept = _settle_namesakes(images, kept, digests[: len(kept)], there.names[order], len(there.train))
+        names = there.columns["names"]
+        assert names is not None
+        kept = _sort_same_names(images, kept, digests[: len(kept)], names[order], len(there.train))
         teaching = kept < len(there.train)
         count, train, test = int(teaching.sum()), order[kept[teaching]], order[kept[~teaching]]
-        known = {"labels": there.labels, "names": there.names, "groups": there.groups}
+        test_columns = {name: values for name, values in there.columns.items() if name != "parties"}
+        train_columns = {name: values for name, values in there.columns.items() if name != "numbers"}
         return Dataset(
             name=(at / self.path).stem,
             train_images=images[:count],
             test_images=images[count:],
-            **taken("train", train, **known),
-            **taken("test", test, numbers=there.numbers, **known),
+            **split_fields("train", train, **train_columns),
+            **split_fields("test", test, **test_columns),
             class_names=there.class_names,
-            train_parties=None if there.parties is None else there.parties[kept[teaching]],
             party_names=there.party_names,
             train_contents=digests[:count, None],
             test_contents=digests[count : len(kept), None],
@@ -145,25 +145,26 @@ class FileDataset(OrderedLabels, Own, ImageSource):
         )
 
     def survey(self, at: Path = Path(), *, seed: int = 0) -> Survey:
+        from terrine.data.image_files import copies, headers, undecodable
+
         there = self._listed(at, seed)
         train, test, classes = there.train, there.test, len(there.class_names)
         records, geometry = there.found.records, there.found.geometry
+        labels, names, groups = (there.columns[name] for name in ("labels", "names", "groups"))
+        assert labels is not None and names is not None  # noqa: PT018
         firsts, broken = dict[str, Path](), dict[Path, str]()
-        from terrine.data.image_files import copies, headers, not_shown
-
         if geometry is None:
             every = max(1, len(records) // _HEADERS)
             geometry, firsts, broken = headers([record.path for record in records[::every]])
         looked_at = geometry.total() + len(broken)
-        broken |= not_shown(records[:: max(1, len(records) // _DECODED)], self.picture)
+        broken |= undecodable(records[:: max(1, len(records) // _DECODED)], self.picture)
+        unusable = self._unusable(broken, looked_at)
         return Survey(
             there.class_names,
-            counts_by_class(there.labels[train], classes),
-            counts_by_class(there.labels[test], classes),
-            names=count_units(there.names[train]),
-            groups=None
-            if there.groups is None
-            else (count_units(there.groups[train]), count_units(there.groups[test])),
+            counts_by_class(labels[train], classes),
+            counts_by_class(labels[test], classes),
+            names=count_units(names[train]),
+            groups=None if groups is None else (count_units(groups[train]), count_units(groups[test])),
             skipped=there.found.skipped,
             geometry=geometry,
             firsts=firsts,
@@ -171,22 +172,29 @@ class FileDataset(OrderedLabels, Own, ImageSource):
             remarks=(
                 *there.found.remarks,
                 *there.remarks,
-                *_on_copies(copies([record.path for record in records])),
+                *_copies_warning(copies([record.path for record in records])),
+                *(unusable if self.skips else ()),
             ),
-            refusals=() if self.passes_over else _on_broken(broken, looked_at),
+            refusals=() if self.skips else unusable,
             declared=not (self.findings or self.finds_classes(at)),
-            doubts=on_combinations(there.class_names),
+            doubts=combined_findings(there.class_names),
             several=(len(train), len(test)) if self.findings else None,
         )
 
+    def _unusable(self, broken: dict[Path, str], looked_at: int) -> tuple[str, ...]:
+        """Return a sentence that names files which cannot be used."""
+        if not broken:
+            return ()
+        named = some([f"{path} ({reason})" for path, reason in broken.items()], 3)
+        then = "are left out (data.unreadable=skip)" if self.skips else "make a run fail. Repair or remove them"
+        return (f"{len(broken)} of {looked_at:,} inspected files cannot be used and {then}: {named}.",)
+
     def _class_names(self, found: Listing) -> tuple[str, ...]:
-        """Return the classes: declared ones, those of folders, or the labels that occur, in alphabetical order, or by
-        value if all are integers."""
+        """Return the classes: declared ones, those of folders, or the labels that occur."""
         if self.classes:
-            foreign = sorted((found.classes or frozenset()) - {*self.classes})
-            if foreign:
-                why = _NONE_OF.format(", ".join(self.classes))
-                raise UnknownLabelError(f"A class folder is called '{foreign[0]}'", foreign[0], why)
+            if foreign := sorted((found.classes or frozenset()) - {*self.classes}):
+                why = f"not one of data.classes=[{', '.join(self.classes)}]. Correct it, or add it there."
+                raise UnknownLabelError(f"A class folder is called '{foreign[0]}'", why)
             return self.classes
         names = sorted({record.label for record in found.records} if found.classes is None else found.classes)
         return tuple(sorted(names, key=int) if all(name.isdecimal() for name in names) else names)
@@ -195,31 +203,15 @@ class FileDataset(OrderedLabels, Own, ImageSource):
         """List the records and draw the split; no image is decoded."""
         found, where = self.found(at), str(at / self.path)
         records = found.records
-        # Namesakes, as in folders of classes, get their places when they are read (`_settle_namesakes`).
+        # Records of one name, as in folders of classes, are sorted by content when they are read.
         records.sort(key=lambda record: (record.name, record.label, record.frame))
         first = records[0]
-        numbers: np.ndarray | None = None
-        remarks: tuple[str, ...] = ()
-        if self.scale is not None:
-            class_names, texts = self.scale.names, [record.label for record in records]
-            if self.bins:
-                numbers, clipped = numbers_of(texts, self, lambda row: records[row].path)
-                labels, remarks = self.scale.places(numbers), on_clipped(clipped, len(records))
-            else:
-                labels = grades_of(texts, self.scale, lambda row: records[row].path)
-        elif class_names := self.findings:
-            has = [record.label.split(AND) for record in records]
-            labels = np.array([[name in own for name in class_names] for own in has], np.int64)
-        else:
-            class_names = self._class_names(found)
-            labels = _numbered(records, class_names)
-            remarks = on_alike(class_names)
+        labels, class_names, numbers, remarks = self._labels(found)
         names = name_codes(record.name for record in records)
         groups = None
         if first.group:
-            own_groups = [record.group for record in records]
-            groups = encode_groups({"group": np.array(own_groups)}, where)["group"]
-            remarks += on_alike_groups(own_groups)
+            groups = name_codes(record.group for record in records)
+            remarks += similar_groups_warning([record.group for record in records])
         units = names if groups is None else groups
         if first.split:
             in_test = np.array([record.split == "test" for record in records])
@@ -230,26 +222,52 @@ class FileDataset(OrderedLabels, Own, ImageSource):
         parties: np.ndarray | None = None
         party_names: tuple[str, ...] = ()
         if first.party:
-            # Where the split is given, a party that has test images only is no party of the training data.
+            # With a given split, a party that has only test images does not belong to the training data.
             known = train if first.split else np.arange(len(records))
             coded, party_names = encode_parties({"party": np.array([records[index].party for index in known])}, where)
-            parties = coded["party"] if first.split else coded["party"][train]
-        return Indexed(found, labels, class_names, names, groups, train, test, parties, party_names, numbers, remarks)
+            parties = np.full(len(records), -1)
+            parties[known] = coded["party"]
+        columns = {"labels": labels, "names": names, "groups": groups, "parties": parties, "numbers": numbers}
+        return Indexed(found, columns, class_names, train, test, party_names, remarks)
+
+    def _labels(self, found: Listing) -> tuple[np.ndarray, tuple[str, ...], np.ndarray | None, tuple[str, ...]]:
+        """Return the labels, the class names, the numbers behind bins, and warnings."""
+        texts = [record.label for record in found.records]
+
+        def place(row: int) -> str:
+            return str(found.records[row].path)
+
+        if self.scale is not None and self.bins:
+            numbers, clipped = read_numbers(texts, self, place)
+            warnings = clipping_warning(clipped, len(texts))
+            return self.scale.places(numbers), self.scale.names, numbers, warnings
+        if self.findings:
+            has = [text.split(AND) for text in texts]
+            return np.array([[name in own for name in self.findings] for own in has], np.int64), self.findings, None, ()
+        if self.grades:
+            return class_codes(texts, self.grades, place, "data.grades"), self.grades, None, ()
+        names = self._class_names(found)
+        return class_codes(texts, names, place), names, None, class_name_warnings(names)
 
 
-def _settle_namesakes(
+def _sort_same_names(
     images: np.ndarray, kept: np.ndarray, digests: np.ndarray, names: np.ndarray, train: int
 ) -> np.ndarray:
-    """Put records of one name, which lie side by side, in the order of their contents; return their numbers so.
+    """Sort records of one name by content instead of class, and return their numbers in this order.
 
-    Until then they lie in the order of their classes. Where labels alone are protected a record that has another label
-    has to keep its place: batches are cut by places. `images` and `digests` change in place; the first `train` of
-    `names` teach.
+    If only labels are protected, a record whose label changes must keep its place, because batches are cut by place.
+
+    Args:
+        images: uint8 [N, C, H, W]; changed in place.
+        kept: Numbers of the records that were read, int64 [N].
+        digests: Content digests, uint64 [N]; changed in place.
+        names: Name codes of all records, in which equal ones are adjacent.
+        train: Number of training records, which come first.
     """
     own, teaching = names[kept], kept < train
     first = np.append(True, (own[1:] != own[:-1]) | (teaching[1:] != teaching[:-1]))
     run, ends = np.cumsum(first) - 1, np.append(np.flatnonzero(first), len(kept))
-    # Images of one value have no digest; their value tells them apart.
+    # Images of a single value have the digest 0; that value distinguishes them.
     place = np.lexsort((images[: len(kept)].reshape(len(kept), -1)[:, 0], digests, run))
     for moved in np.unique(run[place != np.arange(len(kept))]):
         rows = slice(ends[moved], ends[moved + 1])
@@ -262,31 +280,20 @@ def _check_split(
 ) -> None:
     if len(train) == 0 or len(test) == 0:
         raise InputError(
-            f"{where}: the given split has {len(train)} training and {len(test)} test images. Each needs some; or "
-            "leave the split out, and data.test_fraction of the records is held out."
+            f"{where}: the given split has {len(train)} training and {len(test)} test images, but both need some. "
+            "Without a split, data.test_fraction of the records is held out."
         )
     if groups is not None:
         shared = train[np.isin(groups[train], groups[test])]
         if len(shared):
             raise InputError(
-                f"{where}: the group of {records[shared[0]].path} is in train and in test ({len(shared)} training "
-                "images are concerned). A person must be in one split only: move those images."
+                f"{where}: the group of {records[shared[0]].path} is in train and in test ({len(shared)} such training "
+                "images). A person must be in one split only: move those images."
             )
 
 
-def _on_broken(broken: dict[Path, str], looked_at: int) -> tuple[str, ...]:
-    """Return a sentence about the files that a run will refuse, of those that were looked at."""
-    if not broken:
-        return ()
-    named = some([f"{path} ({reason})" for path, reason in broken.items()], 3)
-    return (
-        f"{len(broken)} of {looked_at:,} files that were looked at cannot be used, and a run will refuse them: "
-        f"{named}. Repair them, or remove them from the data.",
-    )
-
-
-def _on_copies(sets: list[list[Path]]) -> tuple[str, ...]:
-    """Return a sentence about files that are copies of others."""
+def _copies_warning(sets: list[list[Path]]) -> tuple[str, ...]:
+    """Return a warning about files that are copies of others."""
     if not sets:
         return ()
     count = sum(len(own) - 1 for own in sets)
@@ -296,14 +303,3 @@ def _on_copies(sets: list[list[Path]]) -> tuple[str, ...]:
         f"names, such as {other} of {one}. Each counts as a record, and ε is for one of them. Remove copies, or name "
         "the person in a group.",
     )
-
-
-def _numbered(records: list[Record], names: Sequence[str]) -> np.ndarray:
-    """Return the number of each record's class, int64 [N]. Raises UnknownLabelError."""
-    number = {name: place for place, name in enumerate(names)}
-    named = declared_names({record.label: None for record in records}, names)
-    for record in records:
-        if not named[record.label]:
-            why = _NONE_OF.format(", ".join(names))
-            raise UnknownLabelError(f"{record.path}: the label is '{record.label}'", record.label, why)
-    return np.array([number[named[record.label]] for record in records], np.int64)

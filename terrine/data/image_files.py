@@ -1,7 +1,7 @@
-"""Image files on disk, decoded into one array with bounded memory.
+"""Decode image files into one array with bounded memory.
 
-Only the result grows with the number of files, [N, C, *size] bytes, and a large one may lie on disk
-(`terrine.data.images`). Full-size pictures exist for a moment, one per decoding thread.
+Only the result, [N, C, *size] bytes, grows with the number of files; a large one may be stored on disk
+(`terrine.data.images`). Each decoding thread holds one full-size picture at a time.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import contextlib
 import itertools
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from io import BytesIO
@@ -21,9 +21,9 @@ import numpy as np
 
 from terrine.data.content_digest import digest_of_image
 from terrine.data.image_table import Record
-from terrine.data.images import Files, Fit, empty, middle, scanners_end, windowed
+from terrine.data.images import Files, Fit, central_crop, empty, medical_suffix, windowed
 from terrine.data.source import Progress
-from terrine.errors import InputError
+from terrine.errors import InputError, some
 from terrine.extras import from_extra
 from terrine.files import file_digest
 from terrine.geometry import Size, sides
@@ -33,29 +33,22 @@ with from_extra("pipeline", "Image files"):
 
 
 _COMPARED = 20_000
-"""Files of equal size whose beginnings are compared: a second or two."""
+"""Number of files of equal size whose beginnings are compared: a second or two."""
 
-# Files handed to the threads at a time, between two reports of progress.
+# Files per batch of the threads, between two progress reports.
 _CHUNK = 512
 
-# After this many unreadable files the rest is not tried: something more general is wrong.
+# After this many unreadable files the others are not tried: the problem is more general.
 _ENOUGH_FAILURES = 20
 
-# More than eight bits a pixel: which range of values becomes black to white is a medical decision, not ours.
+# More than eight bits a pixel: the displayed range is a medical decision.
 _DEEP_MODES = ("I", "F")
 _TOO_DEEP = "has more than 8 bits per pixel"
-_WITHOUT_WINDOW = "choose the range of values to show, data.window=[low, high], or save as 8 bits"
-_OF_STUDENT = (
-    "the student was made without data.window=[low, high], the range of values to show: save as 8 bits, as its records "
-    "were, or make it with that"
-)
-_OF_PICTURES = (
-    "the student learnt from pictures, or is older than what it must say of scanners' files; then run the stage "
-    "'student' again"
-)
+_WITHOUT_WINDOW = "set the displayed range of values, data.window=[low, high], or save as 8 bits"
+_STUDENT_WINDOW = "the student was trained without data.window: save as 8 bits, or train it with data.window"
 
 _VOLUMES = tuple(size.to_bytes(4, order) for size in (348, 540) for order in ("little", "big"))
-"""How NIfTI files begin: with the size of their header."""
+"""First bytes of NIfTI files: the size of their header."""
 
 _OF_PAGES = ("TIFF", "GIF", "PNG", "WEBP")
 _SUBFILE = 254  # TIFF's tag NewSubfileType; bit 0: a copy of another page in lower resolution
@@ -80,12 +73,21 @@ def read_images(
     progress: Progress | None = None,
     failed: dict[Path, str] | None = None,
 ) -> np.ndarray:
-    """Return the image files that a student is asked about as uint8 [N, C, *size], in the order of `paths`.
+    """Return image files for a student's predictions as uint8 [N, C, *size], in the order of `paths`.
 
-    Each is turned as its EXIF orientation says, and resized as `fit` says. `window`: see `open_picture`. Of DICOM files
-    with several frames the middle one is taken; of a NIfTI volume what `volumes`, which files="nifti" needs, shows
-    of it. `progress` is called with (files done, files in all). Raises InputError that names the files that
-    cannot be decoded. With `failed`, these are left out instead, if others remain, and it is given why.
+    Args:
+        paths: N files. Of DICOM files with several frames the middle one is used.
+        size: Size of the result.
+        channels: 1 or 3.
+        fit: Treatment of images of another shape.
+        window: Values that become black and white; see `open_picture`.
+        files: Format of the student's training data.
+        volumes: Decoder of NIfTI volumes, with `files="nifti"`.
+        progress: Called with (files done, number of files).
+        failed: Gets the reason for each file that cannot be decoded; these are then left out, unless all fail.
+
+    Raises:
+        InputError: files cannot be decoded; the message names them.
     """
 
     def picture(record: Record) -> tuple[Image.Image, np.ndarray]:
@@ -95,9 +97,9 @@ def read_images(
             return picture_at(record.path, None, window)
         if volumes is not None:
             return volumes.picture(record)
-        if (end := scanners_end(record.path.name)) is not None:
-            raise InputError(f"is no picture, but {end} of a scanner: {_OF_PICTURES}")
-        return open_picture(record.path.read_bytes(), window, _OF_STUDENT)
+        if (end := medical_suffix(record.path.name)) is not None:
+            raise InputError(f"is a {end} file, but the student was trained on pictures")
+        return open_picture(record.path.read_bytes(), window, _STUDENT_WINDOW)
 
     records = [Record(path, "", "") for path in paths]
     shape: dict[str, Any] = {"size": size, "channels": channels, "fit": fit}
@@ -116,11 +118,21 @@ def read_pictures(
     skip: bool = False,
     failed: dict[Path, str] | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return what `picture` shows of the records, uint8 [N, C, *size], and their numbers, int64 [N].
+    """Return the pictures of records, uint8 [N, C, *size], and the numbers of those that were decoded, int64 [N].
 
-    Pictures are resized bilinearly, antialiased. `progress` is called with (files done, files in all). `digests`,
-    uint64 [N], gets the digest of each picture's contents. With `skip`, records that cannot be shown are left out, and
-    `failed` is given why. Otherwise raises InputError that names their files; always if none is left.
+    Args:
+        records: Image files.
+        picture: Decoder: returns a record's picture and its stored values.
+        size: Size of the result; pictures are resized bilinearly with antialiasing.
+        channels: 1 or 3.
+        fit: Treatment of pictures of another shape.
+        progress: Called with (files done, number of files).
+        digests: uint64 [records], gets the digest of each picture's stored values.
+        skip: Whether records that cannot be decoded are left out, unless all fail.
+        failed: Gets the reason for each of them.
+
+    Raises:
+        InputError: records cannot be decoded; the message names their files.
     """
 
     def read(record: Record) -> tuple[np.ndarray, int]:
@@ -138,39 +150,38 @@ def read_pictures(
 
 
 def headers(paths: Sequence[Path]) -> tuple[Counter[tuple[int, int, str]], dict[str, Path], dict[Path, str]]:
-    """Return how many images there are of each width, height and mode (as Pillow names modes), from headers alone, the
-    first file of each mode, and why files cannot be opened."""
+    """Return counts of images by width, height and Pillow mode from their headers.
+
+    Also returns the first file of each mode, and the reason for each file that cannot be opened.
+    """
 
     def geometry(path: Path) -> tuple[int, int, str]:
         with Image.open(path) as image:
             _refuse_pages(image)
             return (*image.size, image.mode)
 
-    with ThreadPoolExecutor(max_workers=min(8, os.cpu_count() or 1)) as pool:
-        found = list(pool.map(partial(_attempt, geometry), paths))
-    failed = {path: failure for path, (_, failure) in zip(paths, found, strict=True) if failure is not None}
-    opened = [(known, path) for path, (known, failure) in zip(paths, found, strict=True) if failure is None]
+    found = list(zip(paths, _in_threads(geometry, paths), strict=True))
+    failed = {path: failure for path, (_, failure) in found if failure is not None}
+    opened = [(known, path) for path, (known, failure) in found if failure is None]
     firsts = {mode: path for (_, _, mode), path in reversed(opened)}
     return Counter(known for known, _ in opened), firsts, failed
 
 
-def not_shown(
+def undecodable(
     records: Sequence[Record], picture: Callable[[Record], tuple[Image.Image, np.ndarray]]
 ) -> dict[Path, str]:
-    """Decode records in full, and return why some cannot be shown; not that they want a window, which headers tell."""
-    with ThreadPoolExecutor(max_workers=min(8, os.cpu_count() or 1)) as pool:
-        found = list(pool.map(lambda record: _attempt(picture, record)[1], records))
+    """Decode records in full, and return the reason for each that fails, except for a missing window."""
     return {
         record.path: failure
-        for record, failure in zip(records, found, strict=True)
+        for record, (_, failure) in zip(records, _in_threads(picture, records), strict=True)
         if failure is not None and not failure.startswith(_TOO_DEEP)
     }
 
 
 def copies(paths: Sequence[Path]) -> list[list[Path]]:
-    """Return the sets of files that have the same bytes, at least two each, of the first `_COMPARED` candidates.
+    """Return sets of two or more files with equal bytes, among the first `_COMPARED` files of equal size.
 
-    Only files of one size and one beginning are read in full.
+    Only files of equal size and beginning are read in full.
     """
 
     def beginning(path: Path) -> bytes:
@@ -201,10 +212,22 @@ def decode_image(
     files: Files = "images",
     volumes: Volumes | None = None,
 ) -> np.ndarray:
-    """Return one encoded image, read like a file of `read_images`, as uint8 [channels, *size].
+    """Return one encoded image as uint8 [channels, *size], decoded like a file by `read_images`.
 
-    DICOM and NIfTI files are not read: what comes over a network is not given to their codecs. Raises InputError when
-    the bytes are no image, a damaged one, or one of more than `most_pixels`, which is then not decoded.
+    DICOM and NIfTI files are refused: their codecs never get data from a network.
+
+    Args:
+        data: Content of an image file.
+        size: Size of the result.
+        channels: 1 or 3.
+        most_pixels: Largest image that is decoded.
+        fit: Treatment of an image of another shape.
+        window: Values that become black and white.
+        files: Format of the student's training data.
+        volumes: Decoder of NIfTI volumes, if the student was trained on these.
+
+    Raises:
+        InputError: the content is not an image, is damaged or too large.
     """
 
     def decode(encoded: bytes) -> np.ndarray:
@@ -212,12 +235,12 @@ def decode_image(
         kind = "DICOM" if encoded[128:132] == b"DICM" else "NIfTI" if packed or encoded.startswith(_VOLUMES) else None
         if kind is not None:
             how = " (terrine predict)" if files == kind.lower() else ""
-            raise InputError(f"is a {kind} file, which is read from a folder{how} and not sent")
+            raise InputError(f"is a {kind} file, which is only read from a folder{how}")
         with Image.open(BytesIO(encoded)) as image:  # reads the header only
             width, height = image.size
         if width * height > most_pixels:
             raise InputError(f"has {width} x {height} pixels, more than {most_pixels:,}: send a smaller one")
-        return fitted(open_picture(encoded, window, _OF_STUDENT)[0], size, channels, fit)
+        return fitted(open_picture(encoded, window, _STUDENT_WINDOW)[0], size, channels, fit)
 
     pixels, failure = _attempt(decode, data)
     if failure is not None:
@@ -228,17 +251,17 @@ def decode_image(
 def open_picture(
     contents: bytes, window: tuple[float, float] | None = None, remedy: str = _WITHOUT_WINDOW
 ) -> tuple[Image.Image, np.ndarray]:
-    """Return an encoded image, upright and of 8 bits, and its decoded values, [H, W] or [H, W, 3].
+    """Return an encoded image, upright and with 8 bits, and its decoded values, [H, W] or [H, W, 3].
 
     Args:
         contents: The file.
         window: Values that become black and white in an image of more than 8 bits per pixel.
-        remedy: What to do about such an image if there is no window.
+        remedy: Advice in the error for such an image without a window.
 
     Raises:
         InputError: more than 8 bits per pixel without a window, or several pictures in one file.
     """
-    # A library in this process may have set it (WeasyPrint does): no half image.
+    # Another library in this process may have set it (WeasyPrint does).
     ImageFile.LOAD_TRUNCATED_IMAGES = False
     with Image.open(BytesIO(contents)) as image:
         _refuse_pages(image)
@@ -254,9 +277,9 @@ def open_picture(
 
 
 def _refuse_pages(image: Image.Image) -> None:
-    """Raise InputError for a file of several pictures, of which one would be taken without a word.
+    """Raise InputError for a file of several pictures, of which all but one would be ignored.
 
-    Small copies of the picture itself are none: those that a TIFF file says are, and those in a camera's JPEG (MPO).
+    Thumbnails of the picture are accepted: those that a TIFF file marks, and those in a camera's JPEG (MPO).
     """
     if image.format not in _OF_PAGES or (pages := getattr(image, "n_frames", 1)) == 1:
         return
@@ -267,16 +290,14 @@ def _refuse_pages(image: Image.Image) -> None:
             own += not image.tag_v2.get(_SUBFILE, 0) & 1  # type: ignore[attr-defined]
         pages = own
     if pages > 1:
-        raise InputError(
-            f"has {pages} pages or frames: save each as a file of its own, with a group that says what belongs together"
-        )
+        raise InputError(f"has {pages} pages or frames: save each as a separate file, and give them one group")
 
 
 def fitted(image: Image.Image, size: Size, channels: int, fit: Fit) -> np.ndarray:
     """Return a picture as uint8 [channels, *size]."""
     image, (height, width) = image.convert("L" if channels == 1 else "RGB"), sides(size)
-    if fit == "crop":  # first: what is outside has no part in what is shown
-        top, left, inner, across = middle(image.height, image.width, size)
+    if fit == "crop":  # before resizing, so that pixels outside have no influence
+        top, left, inner, across = central_crop(image.height, image.width, size)
         image = image.crop((left, top, left + across, top + inner))
     if fit == "pad":
         small = ImageOps.pad(image, (width, height), Image.Resampling.BILINEAR)
@@ -294,31 +315,42 @@ def each_file(
     skip: bool = False,
     failed: dict[Path, str] | None = None,
 ) -> Iterator[tuple[int, Any]]:
-    """Yield each record's number and its `function`, in order, from a few threads.
+    """Yield each record's number and the function's result, in order, computed in batches by a few threads.
 
-    Decoding leaves the interpreter lock, so threads suffice. A chunk at a time keeps the results in flight few. Raises
-    InputError that names the files it fails on; with `skip`, those are left out, if others remain. failed: is given
-    why, by file.
+    Args:
+        function: Decoder; decoding releases the interpreter lock.
+        records: Image files.
+        progress: Called with (files done, number of files).
+        skip: Whether records on which the function fails are left out, unless all fail.
+        failed: Gets the reason for each of them.
+
+    Raises:
+        InputError: the function failed; the message names the files.
     """
     failures: list[str] = []
-    with ThreadPoolExecutor(max_workers=min(8, os.cpu_count() or 1)) as pool:
-        for start in range(0, len(records), _CHUNK):
-            chunk = records[start : start + _CHUNK]
-            for number, (result, failure) in enumerate(pool.map(partial(_attempt, function), chunk), start):
-                if failure is None:
-                    yield number, result
-                else:
-                    failures.append(f"{records[number].path} ({failure})")
-                    if failed is not None:
-                        failed[records[number].path] = failure
-            if progress is not None:
-                progress(start + len(chunk), len(records))
-            if len(failures) >= _ENOUGH_FAILURES and not skip:
-                break
+    for start in range(0, len(records), _CHUNK):
+        chunk = records[start : start + _CHUNK]
+        for number, (result, failure) in enumerate(_in_threads(function, chunk), start):
+            if failure is None:
+                yield number, result
+            else:
+                failures.append(f"{records[number].path} ({failure})")
+                if failed is not None:
+                    failed[records[number].path] = failure
+        if progress is not None:
+            progress(start + len(chunk), len(records))
+        if len(failures) >= _ENOUGH_FAILURES and not skip:
+            break
     if failures and (not skip or len(failures) == len(records)):
-        count = f"{len(failures)} of {len(records)} image files cannot be used"
-        more = f" and {len(failures) - 5} more" if len(failures) > 5 else ""
-        raise InputError(f"{count}: {'; '.join(failures[:5])}{more}. Repair them, or remove them from the data.")
+        raise InputError(
+            f"{len(failures)} of {len(records)} image files cannot be used: {some(failures)}. Repair or remove them."
+        )
+
+
+def _in_threads(function: Callable[[Any], Any], items: Sequence[Any]) -> Iterable[tuple[Any, str | None]]:
+    """Yield the function's result for each item, in order, or the reason why it failed."""
+    with ThreadPoolExecutor(max_workers=min(8, os.cpu_count() or 1)) as pool:
+        yield from pool.map(partial(_attempt, function), items)
 
 
 def _attempt(function: Callable[[Any], Any], path: Any) -> tuple[Any, str | None]:
@@ -327,8 +359,8 @@ def _attempt(function: Callable[[Any], Any], path: Any) -> tuple[Any, str | None
     except InputError as error:
         return None, str(error)
     except UnidentifiedImageError:
-        return None, "is no image that Pillow can identify"
+        return None, "is not an image that Pillow can identify"
     except Image.DecompressionBombError:
         return None, "is too large: Pillow reads images of up to 179 million pixels. Make it smaller"
-    except Exception as error:  # Pillow's plugins raise errors of many kinds on damaged files
+    except Exception as error:  # Pillow's plugins raise errors of many types on damaged files
         return None, f"is damaged: {error}"

@@ -1,15 +1,13 @@
-"""Arrays of images: one layout, one depth, one size, a number of channels.
+"""Convert arrays of images to one layout, depth, size and number of channels.
 
-Everything that enters Terrine as pixels passes through `to_uint8_nchw`, so that later code meets one form only:
-uint8 [N, C, H, W] with one channel (grey) or three (red, green, blue).
+All pixels pass through `to_uint8_nchw`, so later code only handles uint8 [N, C, H, W] with one channel (grey) or three
+(red, green, blue).
 
-Arrays of pixels may be larger than memory. They are then stored in a file without a name, in a given folder:
+Arrays that exceed memory are stored in an unnamed file in a given folder, which is deleted with the array or the
+process. Without a folder only memory is used, because private images may only be stored where the data owner allows it:
 
     with on_disk(folder):
         images = empty((1_000_000, 1, 224, 224))
-
-Private images are stored only where the data owner said, so without a folder only memory is used. The file is deleted
-with the array or the process.
 """
 
 import math
@@ -23,39 +21,44 @@ from typing import Literal
 
 import numpy as np
 
-from terrine.errors import InputError, SettingError
+from terrine.errors import InputError
 from terrine.geometry import Size, sides
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
-"""Of files that are taken for images."""
+"""Suffixes of image files."""
 
 MEDICAL = {".nii": "nifti", ".nii.gz": "nifti", ".dcm": "dicom"}
-"""Sources of what scanners write, by the end of a file's name."""
+"""Data sources of medical files by suffix."""
 
 Files = Literal["images", "dicom", "nifti"]
-"""What files of records are: PNG, JPEG and the like, or what scanners write."""
+"""Format of a dataset's files: PNG, JPEG and the like, or medical ones."""
 
 Fit = Literal["stretch", "pad", "crop"]
-"""How an image of another shape gets the run's: all of it stretched, or with black edges, or its middle alone."""
+"""Treatment of images of another shape: stretched, padded with black, or cropped to the centre."""
 
-# Images converted at a time: bounds the memory of intermediate floating-point copies.
+# Images per batch: bounds the memory of intermediate floating-point copies.
 _CHUNK = 4096
-_STRIP = 2**20  # values windowed at a time
+_STRIP = 2**20  # values per batch of `windowed`
 
 # Weights of red, green and blue in a grey value (ITU-R BT.601, as Pillow and torchvision use them).
 _LUMA = (0.299, 0.587, 0.114)
 
 
-def scanners_end(name: str) -> str | None:
-    """Return the end of a file's name by which it is a scanner's (a key of `MEDICAL`); None for any other file."""
+def medical_suffix(name: str) -> str | None:
+    """Return the suffix of a medical file (a key of `MEDICAL`), or None for any other file."""
     return next((end for end in MEDICAL if name.lower().endswith(end)), None)
 
 
 def to_uint8_nchw(images: np.ndarray, name: str) -> np.ndarray:
     """Return `images` as uint8 [N, C, H, W].
 
-    Accepts [N, H, W], [N, H, W, C] and [N, C, H, W] with C = 1 or 3; integers 0..255, booleans, and floats in [0, 1],
-    which are scaled to 0..255. Raises InputError, naming the array `name`, for any other layout or range and for NaN.
+    Args:
+        images: [N, H, W], [N, H, W, C] or [N, C, H, W] with C = 1 or 3, of integers 0..255, booleans, or floats in
+            [0, 1], which are scaled to 0..255.
+        name: Name of the array for errors.
+
+    Raises:
+        InputError: another layout or range, or NaN.
     """
     return _to_uint8(_to_nchw(np.asarray(images), name), name)
 
@@ -67,16 +70,16 @@ def _to_nchw(images: np.ndarray, name: str) -> np.ndarray:
         first, last = images.shape[1] in (1, 3), images.shape[3] in (1, 3)
         if first and last:
             raise InputError(
-                f"{name} has shape {list(images.shape)}, which can be read as channels first or channels last. "
-                "Images of 1 or 3 pixels a side are not supported."
+                f"{name} has shape {list(images.shape)}, with channels first or last. Images with a side of "
+                "1 or 3 pixels are not supported."
             )
         if first:
             return images
         if last:
             return images.transpose(0, 3, 1, 2)
     raise InputError(
-        f"{name} has shape {list(images.shape)}, which is no stack of images. Give [N, H, W] for grey images, "
-        "or [N, H, W, C] or [N, C, H, W] with C = 1 (grey) or 3 (red, green, blue)."
+        f"{name} has shape {list(images.shape)}, but images must be [N, H, W] (grey), or [N, H, W, C] or "
+        "[N, C, H, W] with C = 1 (grey) or 3 (red, green, blue)."
     )
 
 
@@ -102,19 +105,18 @@ def _to_uint8(images: np.ndarray, name: str) -> np.ndarray:
 
 
 def refuse_not_finite(images: np.ndarray, name: str, offset: int = 0) -> None:
-    """Raise InputError that names the first image with a NaN or an infinity; `offset` is added to its index."""
+    """Raise InputError if an image [N, ...] contains NaN or infinity, naming its index plus `offset`."""
     finite = np.isfinite(images).all(axis=tuple(range(1, images.ndim)))
     if not finite.all():
         index = int(np.flatnonzero(~finite)[0])
         what = "NaN" if np.isnan(images[index]).any() else "an infinite value"
         raise InputError(
-            f"{name} holds {what} in image {index + offset}. Remove that image or repair its pixels; "
-            "every pixel must be a finite number."
+            f"{name} contains {what} in image {index + offset}. Remove or repair that image: all pixels must be finite "
+            "numbers."
         )
 
 
 def _refuse_outside(images: np.ndarray, name: str, highest: int, remedy: str, offset: int) -> None:
-    # min and max, not a mask of the whole chunk: two passes without an intermediate array.
     if images.size == 0 or (images.min() >= 0 and images.max() <= highest):
         return
     index = next(i for i, image in enumerate(images) if image.min() < 0 or image.max() > highest)
@@ -126,9 +128,9 @@ def _refuse_outside(images: np.ndarray, name: str, highest: int, remedy: str, of
 
 
 def windowed(values: np.ndarray, low: float, high: float, *, slope: float = 1.0, intercept: float = 0.0) -> np.ndarray:
-    """Return uint8 of the shape of `values`: slope * value + intercept from `low`, black, to `high`, white.
+    """Return values as uint8 of the same shape: slope * value + intercept, from `low` (black) to `high` (white).
 
-    What is no number is black. Where low = high, all above is white. In strips: memory is the result's and little more.
+    NaN becomes black. If low = high, all values above are white. Computed in strips to save memory.
     """
     shown = np.empty(values.shape, np.uint8)
     flat, out = values.reshape(-1), shown.reshape(-1)
@@ -139,27 +141,25 @@ def windowed(values: np.ndarray, low: float, high: float, *, slope: float = 1.0,
     return shown
 
 
-def middle(height: int, width: int, size: Size) -> tuple[int, int, int, int]:
-    """Return top, left, height and width of the largest part of the shape of `size` in an image's middle."""
+def central_crop(height: int, width: int, size: Size) -> tuple[int, int, int, int]:
+    """Return top, left, height and width of the largest central part of an image with the aspect ratio of `size`."""
     tall, wide = sides(size)
     part = min(height, max(1, width * tall // wide)), min(width, max(1, height * wide // tall))
     return (height - part[0]) // 2, (width - part[1]) // 2, *part
 
 
 def resize(images: np.ndarray, size: Size, fit: Fit = "stretch") -> np.ndarray:
-    """Return uint8 [N, C, H, W] images as uint8 of height and width `size`.
+    """Return uint8 [N, C, H, W] images resized to `size`: bilinear, with antialiasing if they shrink.
 
-    Bilinear, antialiased where the image shrinks. One of another shape is brought to it as `fit` says.
+    Images of another aspect ratio are stretched, padded or cropped as `fit` specifies.
     """
     wanted = sides(size)
-    if min(wanted) < 1:
-        raise SettingError(f"data.size is {size}. An image has at least one pixel a side.")
     if images.shape[2:] == wanted:
         return images
     height, width = images.shape[2:]
     tall, wide = wanted
     if fit == "crop":
-        top, left, inner, across = middle(height, width, size)
+        top, left, inner, across = central_crop(height, width, size)
         images = images[:, :, top : top + inner, left : left + across]
     elif fit == "pad":
         if height * wanted[1] >= width * wanted[0]:
@@ -167,7 +167,7 @@ def resize(images: np.ndarray, size: Size, fit: Fit = "stretch") -> np.ndarray:
         else:
             tall = max(1, round(height * wanted[1] / width))
     top, left = round((wanted[0] - tall) / 2), round((wanted[1] - wide) / 2)
-    import torch  # here: a dataset that has its size already is read without it
+    import torch  # a dataset of the right size is read without it
 
     resized = np.zeros((*images.shape[:2], *wanted), dtype=np.uint8)
     for start in range(0, len(images), _CHUNK):
@@ -182,8 +182,6 @@ def resize(images: np.ndarray, size: Size, fit: Fit = "stretch") -> np.ndarray:
 
 def to_channels(images: np.ndarray, channels: int) -> np.ndarray:
     """Return uint8 [N, C, H, W] images with 1 channel (luma of colour images) or 3 (grey repeated)."""
-    if channels not in (1, 3):
-        raise SettingError(f"data.channels is {channels}. Use 1 (grey), 3 (colour) or null (as the images are).")
     if images.shape[1] == channels:
         return images
     if channels == 3:
@@ -196,14 +194,14 @@ def to_channels(images: np.ndarray, channels: int) -> np.ndarray:
 
 
 LARGE = 2**28
-"""Bytes from which on an array lies in a file."""
+"""Size in bytes from which an array is stored in a file."""
 
 _folder: ContextVar[Path | None] = ContextVar("folder", default=None)
 
 
 @contextmanager
 def on_disk(folder: Path) -> Iterator[None]:
-    """Within, large arrays of `empty` lie in files in `folder`."""
+    """Store large arrays of `empty` in files in `folder` within this block."""
     token = _folder.set(folder)
     try:
         yield
@@ -212,19 +210,19 @@ def on_disk(folder: Path) -> Iterator[None]:
 
 
 def empty(shape: tuple[int, ...]) -> np.ndarray:
-    """Return an array of bytes whose contents are anything. Raises InputError where the disk has no room for it."""
+    """Return an uninitialised uint8 array. Raise InputError if the disk is full."""
     folder, size = _folder.get(), math.prod(shape)
     if folder is None or size < LARGE:
         return np.empty(shape, np.uint8)
     folder.mkdir(parents=True, exist_ok=True)
     with TemporaryFile(dir=folder) as file:
         try:
-            # Now, since a write into a mapped file finds the disk full by ending the process.
+            # Reserve now: a write to a mapped file on a full disk would kill the process.
             reserve = getattr(os, "posix_fallocate", None)
             reserve(file.fileno(), 0, size) if reserve else file.truncate(size)
         except OSError as error:
             raise InputError(
-                f"{folder} has no room for {size / 2**30:,.1f} GiB of images ({error.strerror}). Free some, twice as "
-                "much as they take, or choose a smaller data.size."
+                f"{folder} has no room for {size / 2**30:,.1f} GiB of images ({error.strerror}). Free twice this "
+                "space, or choose a smaller data.size."
             ) from error
         return np.memmap(file, np.uint8, "r+", shape=shape)

@@ -1,4 +1,4 @@
-"""What labels each teacher has: how far the parts of a partition differ. Counts of records, hence private."""
+"""Label distributions of the teachers in a partition. Counts of records, hence private."""
 
 from typing import Any
 
@@ -8,10 +8,16 @@ from terrine.errors import InputError
 
 
 def label_histograms(assignment: np.ndarray, labels: np.ndarray, teachers: int, classes: int) -> np.ndarray:
-    """Return int64 [teachers, classes]: how many records of each class each teacher has.
+    """Return the number of records of each class for each teacher, int64 [teachers, classes].
 
-    `assignment` and `labels` are int64 [records], in 0..teachers-1 and 0..classes-1. Raises InputError when their
-    lengths differ.
+    Args:
+        assignment: Teacher of each record, int64 [records].
+        labels: Class of each record, int64 [records].
+        teachers: Number of teachers.
+        classes: Number of classes.
+
+    Raises:
+        InputError: the arrays differ in length.
     """
     if assignment.shape != labels.shape:
         raise InputError(f"The partition has shape {list(assignment.shape)}, the labels have {list(labels.shape)}.")
@@ -21,17 +27,14 @@ def label_histograms(assignment: np.ndarray, labels: np.ndarray, teachers: int, 
 
 
 def row_shares(histograms: np.ndarray) -> np.ndarray:
-    """Return float64 [teachers, classes]: which share of a teacher's records is of each class.
-
-    Rows sum to one, that of a teacher without records to zero. The same of any counts, such as a confusion matrix.
-    """
+    """Return each count as a share of its row, float64 of the same shape; zero for an empty row."""
     return histograms / np.maximum(histograms.sum(axis=1, keepdims=True), 1)
 
 
 def label_distances(histograms: np.ndarray) -> np.ndarray:
-    """Return float64 [teachers]: total variation distance between a teacher's labels and those of all records.
+    """Return the total variation distance between each teacher's labels and all labels, float64 [teachers].
 
-    0 for the mix of the whole, and for a teacher without records; near 1 for one who has what hardly any other has.
+    It is 0 for a teacher without records.
     """
     whole = histograms.sum(axis=0) / max(int(histograms.sum()), 1)
     distances: np.ndarray = 0.5 * np.abs(row_shares(histograms) - whole).sum(axis=1)
@@ -39,26 +42,12 @@ def label_distances(histograms: np.ndarray) -> np.ndarray:
     return distances
 
 
-def distance_by_chance(histograms: np.ndarray) -> float:
-    """Return the mean distance that parts of these sizes would have, were their records dealt at random.
-
-    A small part differs from the whole by chance alone: E|share − p| = √(2 v / π) in the normal approximation, where
-    v = p (1 − p) / n · (N − n) / (N − 1) is the variance for n of N records. Teachers without records are left out.
-    """
-    sizes = histograms.sum(axis=1)
-    sizes = sizes[sizes > 0]
-    whole = histograms.sum(axis=0) / max(int(histograms.sum()), 1)
-    per_root = 0.5 * np.sqrt(2 * whole * (1 - whole) / np.pi).sum()
-    total = int(sizes.sum())
-    spread = np.sqrt((total - sizes) / (sizes * max(total - 1, 1)))
-    return float((per_root * spread).mean()) if len(sizes) else 0.0
-
-
 def summarise(histograms: np.ndarray, sizes: np.ndarray | None = None) -> dict[str, Any]:
-    """Return a JSON-able summary: records and classes per teacher, teachers without some class, distances.
+    """Return a JSON-able summary: records and classes per teacher, and distances of teachers with records.
 
-    The mean distance, like the one by chance, is that of teachers who have records. sizes: int64 [teachers], records
-    of each, where a record may have several findings or none.
+    Args:
+        histograms: Number of records by teacher and class, int64 [teachers, classes].
+        sizes: Number of records of each teacher, if a record may have several findings or none.
     """
     sizes, seen = histograms.sum(axis=1) if sizes is None else sizes, (histograms > 0).sum(axis=1)
     distances = label_distances(histograms)[sizes > 0]
@@ -66,11 +55,7 @@ def summarise(histograms: np.ndarray, sizes: np.ndarray | None = None) -> dict[s
         "records_per_teacher": _spread(sizes),
         "classes_per_teacher": _spread(seen),
         "teachers_without_some_class": int((seen < histograms.shape[1]).sum()),
-        "label_distance": {
-            "mean": float(distances.mean()),
-            "largest": float(distances.max()),
-            "mean_by_chance": distance_by_chance(histograms),
-        },
+        "label_distance": {"mean": float(distances.mean()), "largest": float(distances.max())},
     }
 
 

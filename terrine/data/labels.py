@@ -1,7 +1,7 @@
-"""Labels, groups and names as users write them, turned into integers: labels 0..K-1, and codes of groups and names."""
+"""Encode labels, groups and IDs as users write them: labels become 0..K-1, groups and IDs become name codes."""
 
 import unicodedata
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import numpy as np
 
@@ -9,83 +9,103 @@ from terrine.data.units import name_codes
 from terrine.errors import InputError
 
 MISSING = ("", "?", "NA", "NaN", "nan")
-"""Texts that stand for no value."""
+"""Texts that mean a missing value."""
 
-OF_A_QUANTITY = "If it is a quantity, say where its bins end: data.bins=[0, 10, 20, 40]."
-"""What is said where numbers were taken for classes."""
+USE_BINS = "If it is a quantity, define bins: data.bins=[0, 10, 20, 40]."
 
-_EXAMPLES = {"a group": "a patient id", "a party": "the name of a hospital", "an id": "the number of an image"}
+_EXAMPLES = {"a group": "a patient ID", "a party": "the name of a hospital", "an ID": "an image number"}
+
+Place = Callable[[int], str]
+"""Location of a record, given its number, for error messages."""
 
 
 class UnknownLabelError(InputError):
-    """A label that is none of the declared classes.
+    """A label that is not one of the declared classes.
 
     Attributes:
-        place: Where the label is, with the label.
-        label: The label.
+        place: The label and its location.
     """
 
-    def __init__(self, place: str, label: str, why: str) -> None:
+    def __init__(self, place: str, why: str) -> None:
         super().__init__(f"{place}, {why}")
-        self.place, self.label = place, label
+        self.place = place
 
 
-def declared_names(labels: Iterable[str], declared: Sequence[str]) -> dict[str, str]:
-    """Return the declared class of each label, "" for none: the class itself, or the one that it is written like."""
-    like = {plain(name): name for name in declared}
-    return {label: label if label in declared else like.get(plain(label), "") for label in labels}
+def class_codes(labels: Sequence[str], names: Sequence[str], place: Place, setting: str = "data.classes") -> np.ndarray:
+    """Return the number of each label's class, int64 [N].
+
+    A label that is not a class name counts as the class that it equals apart from case, spaces and final punctuation.
+
+    Args:
+        labels: N labels.
+        names: Class names.
+        place: Location of a label for errors.
+        setting: Setting that declares the classes, for errors.
+
+    Raises:
+        UnknownLabelError: a label matches no class.
+    """
+    alike = {normalised(name): number for number, name in enumerate(names)}
+    exact = {name: number for number, name in enumerate(names)}
+    known = {label: exact.get(label, alike.get(normalised(label), -1)) for label in {*labels}}
+    codes = np.array([known[label] for label in labels], np.int64)
+    if len(unknown := np.flatnonzero(codes < 0)):
+        where = f"{place(int(unknown[0]))}: the label is '{labels[unknown[0]]}'"
+        raise UnknownLabelError(where, f"not one of {setting}=[{', '.join(names)}]. Correct it, or add it there.")
+    return codes
 
 
 def encode_labels(
     labels: Mapping[str, np.ndarray], class_names: Sequence[str] | None, where: str
 ) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
-    """Return the labels of each split as int64 [N] in 0..K-1, and the K class names.
+    """Return the labels of each array as int64 [N] in 0..K-1, and the K class names.
 
-    `labels` maps the name of an array to its values: integers 0..K-1 or text, [N] or [N, 1]. Text is numbered in
-    alphabetical order, or in the order of `class_names`. Without `class_names` integers name themselves and every
-    number 0..K-1 must occur. Raises InputError, naming `where` and the array, for anything else.
+    Args:
+        labels: Arrays of integers 0..K-1 or of texts, [N] or [N, 1], by name.
+        class_names: Names in the order of the classes; None: the sorted texts, or the integers themselves, which must
+            then occur without gaps.
+        where: File name for errors.
+
+    Raises:
+        InputError: any other array, or a label without a class.
     """
     columns = {name: _column(name, values, where) for name, values in labels.items()}
     kinds = {values.dtype.kind for values in columns.values()}
     if kinds == {"U"}:
         names = tuple(np.unique(np.concatenate([*columns.values()])).tolist() if class_names is None else class_names)
-        number = {text: index for index, text in enumerate(names)}
-        for name, values in columns.items():
-            unknown = next((index for index, text in enumerate(values) if text not in number), None)
-            if unknown is not None:
-                label = str(values[unknown])
-                why = f"which is none of the classes {list(names)}. Correct it, or declare all classes: data.classes."
-                raise UnknownLabelError(f"{where}: {name}[{unknown}] is '{label}'", label, why)
-        return {name: np.array([number[text] for text in own], np.int64) for name, own in columns.items()}, names
-    if kinds <= {"i", "u", "b"}:
-        integers = {name: values.astype(np.int64) for name, values in columns.items()}
-        if class_names is not None:
-            names = tuple(class_names)
-            for name, values in integers.items():
-                _refuse_outside(name, values, names, where)
-            return integers, names
-        return integers, _names_of_integers(integers, where)
-    types = ", ".join(f"{name} {values.dtype}" for name, values in columns.items())
-    raise InputError(
-        f"{where}: labels must be integers 0..K-1 or text, the same in every split, but are {types}. {OF_A_QUANTITY}"
-    )
+        return {
+            name: class_codes(values.tolist(), names, lambda row, name=name: f"{where}: {name}[{row}]")  # type: ignore[misc]
+            for name, values in columns.items()
+        }, names
+    if not kinds <= {"i", "u", "b"}:
+        types = ", ".join(f"{name} {values.dtype}" for name, values in columns.items())
+        raise InputError(f"{where}: labels must be integers 0..K-1 or texts in all splits, but are {types}. {USE_BINS}")
+    integers = {name: values.astype(np.int64) for name, values in columns.items()}
+    count = len(np.unique(np.concatenate([*integers.values()]))) if class_names is None else len(class_names)
+    for name, values in integers.items():
+        outside = np.flatnonzero((values < 0) | (values >= count))
+        if len(outside):
+            raise UnknownLabelError(
+                f"{where}: {name}[{outside[0]}] is {values[outside[0]]}",
+                f"but the {count} classes are numbered 0..{count - 1} without gaps. Correct the label, or name all "
+                f"classes in class_names. {USE_BINS}",
+            )
+    return integers, tuple(map(str, range(count)) if class_names is None else class_names)
 
 
-def encode_groups(groups: Mapping[str, np.ndarray], where: str) -> dict[str, np.ndarray]:
-    """Return the groups of each split as int64 [N]: the code of each group's text (`terrine.data.units`).
+def group_codes(groups: Mapping[str, np.ndarray], where: str) -> dict[str, np.ndarray]:
+    """Return the name code of each record's group, int64 [N] for each array; an integer is named by its digits.
 
-    Equal texts get equal codes, in every split and every dataset, whichever other groups there are; an integer is its
-    digits. Raises InputError for values that are no integers or texts, one per record, and for an empty text.
+    Raises:
+        InputError: values that are not integers or texts, or an empty text.
     """
-    encoded = {}
-    for name, values in check_texts(groups, where, "a group").items():
-        distinct, number = np.unique(values, return_inverse=True)
-        encoded[name] = name_codes(str(value) for value in distinct)[number]
-    return encoded
+    return {
+        name: name_codes(map(str, values.tolist())) for name, values in check_texts(groups, where, "a group").items()
+    }
 
 
-def plain(label: str) -> str:
-    """Return what is left of a label without what people vary by mistake: case, spaces and a full stop at the end."""
+def normalised(label: str) -> str:
+    """Return a label without case, spaces and final punctuation; numbers in one notation."""
     core = "".join(unicodedata.normalize("NFKC", label).casefold().split()).strip(".,;:'\"")
     try:
         return repr(float(core))
@@ -102,50 +122,56 @@ def is_number(text: str) -> bool:
     return True
 
 
-def on_alike(class_names: Sequence[str]) -> tuple[str, ...]:
-    """Return what their keeper is told of classes that look like one written in two ways, or like a missing label."""
+def similar_classes(class_names: Sequence[str]) -> list[tuple[str, str]]:
+    """Return pairs of class names that differ only in case, spaces, punctuation or number format."""
     first: dict[str, str] = {}
-    pairs = [(other, name) for name in class_names if (other := first.setdefault(plain(name), name)) != name]
-    said = [
-        f"The classes '{one}' and '{other}' look like one that is written in two ways. If so, write it in one."
-        for one, other in pairs[:3]
+    return [(other, name) for name in class_names if (other := first.setdefault(normalised(name), name)) != name]
+
+
+def class_name_warnings(class_names: Sequence[str]) -> tuple[str, ...]:
+    """Return warnings for the data owner about near-duplicate class names and labels that look missing."""
+    warnings = [
+        f"The classes '{one}' and '{other}' look like two spellings of one class. If so, use one spelling."
+        for one, other in similar_classes(class_names)[:3]
     ]
-    said += [f"The class '{name}' looks like a missing label." for name in class_names if name in MISSING]
-    return tuple(said)
+    return *warnings, *(f"The class '{name}' looks like a missing label." for name in class_names if name in MISSING)
 
 
-def on_alike_groups(groups: Collection[str]) -> tuple[str, ...]:
-    """Return what their keeper is told of names of groups that look like one written in two ways; which, stays in."""
-    distinct = set(groups)
-    count = len(distinct) - len({plain(name) for name in distinct})
+def similar_groups_warning(groups: Collection[str]) -> tuple[str, ...]:
+    """Return a warning about near-duplicate group names. It contains only their number."""
+    count = len(similar_classes(distinct := sorted(set(groups))))
     if not count:
         return ()
     return (
-        f"{count:,} of {len(distinct):,} names of groups look like another that is written otherwise, as 0007 and 7: "
-        "each is protected as a group of its own. If they are the same people, write them alike.",
+        f"{count:,} of {len(distinct):,} group names look like another spelling of a group, as 0007 and 7: each is "
+        "protected as a separate group. If they are the same people, use one spelling.",
     )
 
 
-def on_unread(where: str, what: str, names: Sequence[str], called: str) -> tuple[str, ...]:
-    """Return what the keeper of a file is told of columns or arrays (`what`) that are not read: one may say who is who.
+def unread_warning(where: str, what: str, names: Sequence[str], expected: str) -> tuple[str, ...]:
+    """Return a warning about columns or arrays (`what`) of a file that are ignored but may identify people.
 
-    called: what it would have to be called.
+    Args:
+        where: The file.
+        what: "columns" or "arrays".
+        names: Names of those ignored.
+        expected: Name that groups must have.
     """
     if not names:
         return ()
     return (
-        f"{where} has {what} that are not read: {', '.join(names)}. If one says whose images they are, call it "
-        f"'{called}', and set privacy.unit=group: ε then protects people, and nobody is both taught and tested.",
+        f"{where} has {what} that are not read: {', '.join(names)}. If one of them identifies people, name it "
+        f"'{expected}' and set privacy.unit=group: ε then protects people, and each is only in training or test.",
     )
 
 
-def encode_names(ids: Mapping[str, np.ndarray], where: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return the codes of the names of all splits in `ids`, one after the other, int64 [N], and their order by text.
+def id_codes(ids: Mapping[str, np.ndarray], where: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return the name codes of the IDs of all arrays, one after the other, int64 [N], and their order by text.
 
-    `ids` maps the name of an array to its values, integers or text, [N] or [N, 1]. Raises InputError, naming `where`
-    and the array, for anything else, an empty text, and two records of one name.
+    Raises:
+        InputError: values that are not integers or texts, an empty text, or an ID that occurs twice.
     """
-    columns = check_texts(ids, where, "an id")
+    columns = check_texts(ids, where, "an ID")
     texts = np.concatenate([values.astype(str) for values in columns.values()])
     order = np.argsort(texts, kind="stable")
     same = np.flatnonzero(texts[order][1:] == texts[order][:-1])
@@ -153,14 +179,23 @@ def encode_names(ids: Mapping[str, np.ndarray], where: str) -> tuple[np.ndarray,
         places = [(name, index) for name, values in columns.items() for index in range(len(values))]
         (one, first), (other, second) = (places[order[same[0] + side]] for side in (0, 1))
         raise InputError(
-            f"{where}: {one}[{first}] and {other}[{second}] are both '{texts[order[same[0]]]}'. An id names one "
-            "record: give each its own. Whom records belong to is said by groups."
+            f"{where}: {one}[{first}] and {other}[{second}] are both '{texts[order[same[0]]]}'. IDs must be unique; "
+            "groups identify people."
         )
     return name_codes(texts.tolist()), order
 
 
 def check_texts(columns: Mapping[str, np.ndarray], where: str, what: str) -> dict[str, np.ndarray]:
-    """Return the values of each array, [N]: integers or texts, none empty. Raise InputError, calling one `what`."""
+    """Return arrays of non-empty texts or of integers as [N].
+
+    Args:
+        columns: Arrays [N] or [N, 1] by name.
+        where: File name for errors.
+        what: Meaning of a value for errors: "a group", "a party" or "an ID".
+
+    Raises:
+        InputError: any other array.
+    """
     checked = {name: _column(name, values, where) for name, values in columns.items()}
     for name, values in checked.items():
         if values.dtype.kind not in "iuU":
@@ -169,66 +204,27 @@ def check_texts(columns: Mapping[str, np.ndarray], where: str, what: str) -> dic
                 f"{_EXAMPLES[what]}."
             )
         if values.dtype.kind == "U" and (values == "").any():
-            raise InputError(
-                f"{where}: {name}[{int(np.flatnonzero(values == '')[0])}] is empty. Give every record {what}; a "
-                "record that stands alone gets one of its own."
-            )
+            raise InputError(f"{where}: {name}[{int((values == '').argmax())}] is empty. Give every record {what}.")
     return checked
 
 
 def _column(name: str, values: np.ndarray, where: str) -> np.ndarray:
-    if values.ndim == 2 and values.shape[1] == 1:
-        return values[:, 0]
-    if values.ndim == 2:
-        raise InputError(
-            f"{where}: {name} has shape {list(values.shape)}: several labels per image. Where each column is a finding "
-            "that an image has or has not, name them in data.findings; else choose one column."
-        )
-    if values.ndim != 1:
-        raise InputError(f"{where}: {name} has shape {list(values.shape)}; it must be [N], one value per image.")
-    return values
-
-
-def _names_of_integers(labels: Mapping[str, np.ndarray], where: str) -> tuple[str, ...]:
-    present = np.unique(np.concatenate([*labels.values()]))
-    # The first number at which the labels leave 0, 1, 2, ...: looked for here because a stray label of 10^9 must not
-    # become 10^9 class names.
-    astray = np.flatnonzero(present != np.arange(len(present)))
-    if len(astray):
-        stray = int(present[astray[0]])
-        name, index = next((n, int(np.flatnonzero(v == stray)[0])) for n, v in labels.items() if (v == stray).any())
-        missing = "" if stray < 0 else f" while no record has class {astray[0]}"
-        raise InputError(
-            f"{where}: {name}[{index}] is {stray}{missing}. Labels must be 0..K-1 with records in every class: correct "
-            f"a label outside the range, or number the classes without gaps. {OF_A_QUANTITY}"
-        )
-    return tuple(str(value) for value in present)
-
-
-def _refuse_outside(name: str, values: np.ndarray, names: tuple[str, ...], where: str) -> None:
-    outside = np.flatnonzero((values < 0) | (values >= len(names)))
-    if len(outside):
-        label = str(values[outside[0]])
-        why = f"outside 0..{len(names) - 1}, the range of the {len(names)} class_names. Correct it or name its class."
-        raise UnknownLabelError(f"{where}: {name}[{outside[0]}] is {label}", label, why)
+    if values.ndim == 1 or values.shape[1:] == (1,):
+        return values.reshape(-1)
+    hint = " If each column is a finding, name them in data.findings." if values.ndim == 2 else ""
+    raise InputError(f"{where}: {name} has shape {list(values.shape)}, but needs one value per image.{hint}")
 
 
 def class_places(names: Sequence[str], agreed: Sequence[str]) -> np.ndarray:
-    """Return where each class stands in the list that was agreed on, int64 [K]; of some there may be none here.
+    """Return the place of each class in the agreed list, int64 [K].
 
-    Raises InputError for a name that is not among those agreed on, with these.
+    Raises:
+        InputError: a name is not in the agreed list.
     """
-    alike = {name.casefold(): name for name in agreed}
-    faults = [
-        f"'{name}' differs from '{alike[name.casefold()]}' only in capitals"
-        if name.casefold() in alike
-        else f"'{name}' is none of them"
-        for name in names
-        if name not in agreed
-    ]
+    faults = [f"'{name}'" for name in names if name not in agreed]
     if faults:
         raise InputError(
-            f"The classes that were agreed on are {', '.join(map(repr, agreed))}. {'; '.join(faults)}. Name what is "
-            "here (the folders, or class_names) as agreed on."
+            f"The agreed classes are {', '.join(map(repr, agreed))}, but these data contain {', '.join(faults)}. "
+            "Rename the class folders or class_names (names are case-sensitive)."
         )
     return np.array([list(agreed).index(name) for name in names], dtype=np.int64)

@@ -1,15 +1,14 @@
-"""Labels that have an order: grades of one thing (0 < 1 < 2), or numbers (age, ejection fraction) in bins.
+"""Ordered labels: grades (0 < 1 < 2), or numbers (age, ejection fraction) in bins.
 
-A grade is a class whose place among the others means something. A number becomes the bin that it lies in, and a bin is
-a class, so teachers vote on bins, records add up gradients of bins, and every mechanism answers about them at the price
-of classes. What is put together again is the student's: its probabilities of K classes in a row say a number.
+A grade is a class with a rank. A number becomes the bin that contains it, and each bin is a class: teachers vote on
+bins, and every mechanism releases answers about them at the cost of classes. Afterwards the student's probabilities of
+the bins are combined into a number, which is post-processing.
 
-**Edges are public.** They are part of what is released: they name the classes, number the counts and identify the
-release. Were they found in private data (quantiles, the least and the greatest value), one record could move an edge
-for all to see, and no noise would cover it. So they are stated beforehand, by what is known of the quantity itself, and
-which of the bins are empty is found out by nobody.
+**Edges are public.** They name the classes and are part of the release ID. Edges computed from private data (quantiles,
+minimum, maximum) would let one record move an edge without any noise. They must therefore be declared in advance, so
+the output does not reveal which bins are empty.
 
-    >>> ages = Scale.of(bins=(0, 20, 40, 60))
+    >>> ages = Scale.from_settings(bins=(0, 20, 40, 60))
     >>> ages.names, ages.places(np.array([19.9, 20, 60])).tolist()
     (('0 to 20', '20 to 40', '40 to 60'), [0, 1, 2])
     >>> ages.numbers(np.array([[0.5, 0.25, 0.25]])).tolist()
@@ -19,7 +18,7 @@ which of the bins are empty is found out by nobody.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Literal, Self
@@ -28,22 +27,23 @@ import numpy as np
 from pydantic import Field, field_validator, model_validator
 
 from terrine.data.findings import SeveralFindings, are_names
+from terrine.data.labels import Place
 from terrine.errors import InputError
 from terrine.settings import Settings
 
 
 @dataclass(frozen=True)
 class Scale:
-    """K classes in their order: grades by name, or bins between K + 1 rising edges.
+    """K ordered classes: named grades, or bins between K + 1 rising edges.
 
-    A bin holds its lower edge and not its upper one; the last bin holds both.
+    A bin contains its lower edge; the last bin also contains its upper edge.
     """
 
     names: tuple[str, ...]
     edges: tuple[float, ...] = ()
 
     @classmethod
-    def of(cls, grades: Sequence[str] = (), bins: Sequence[float] = ()) -> Scale:
+    def from_settings(cls, grades: Sequence[str] = (), bins: Sequence[float] = ()) -> Scale:
         """Return the scale of these grades, or of bins between these edges."""
         if not bins:
             return cls(tuple(grades))
@@ -51,36 +51,36 @@ class Scale:
 
     @property
     def middles(self) -> np.ndarray:
-        """The number that each class stands for, float64 [K]: a bin's centre, or a grade's place, from 0 on."""
-        return (
-            (np.array(self.edges[1:]) + self.edges[:-1]) / 2 if self.edges else np.arange(len(self.names), dtype=float)
-        )
+        """Number of each class, float64 [K]: the centre of a bin, or the rank of a grade from 0."""
+        if not self.edges:
+            return np.arange(len(self.names), dtype=float)
+        return (np.array(self.edges[1:]) + self.edges[:-1]) / 2
 
-    def described(self) -> dict[str, Any]:
-        """Return what a manifest says of it beside the names of classes, as JSON values."""
+    def describe(self) -> dict[str, Any]:
+        """Return the manifest entry in addition to the class names, as JSON values."""
         return {"edges": list(self.edges)}
 
     @property
     def span(self) -> float:
-        """The largest error that there can be."""
+        """Largest possible error."""
         return self.edges[-1] - self.edges[0] if self.edges else len(self.names) - 1.0
 
-    def closeness(self, said: np.ndarray, truth: np.ndarray) -> np.ndarray:
-        """Return 1 where numbers are the true ones and 0 where no error is larger, float64 [N] from 0 to 1."""
-        return np.asarray(np.clip(1 - np.abs(said - truth) / self.span, 0, 1), dtype=np.float64)
+    def closeness(self, predicted: np.ndarray, truth: np.ndarray) -> np.ndarray:
+        """Return 1 minus the error of each number as a fraction of the largest possible one, float64 [N] in [0, 1]."""
+        return np.asarray(np.clip(1 - np.abs(predicted - truth) / self.span, 0, 1), dtype=np.float64)
 
     def places(self, numbers: np.ndarray) -> np.ndarray:
-        """Return the bin of each number, int64: the first or the last of one outside the edges."""
+        """Return the bin of each number, int64. Numbers outside the edges belong to the first or last bin."""
         return np.searchsorted(self.edges[1:-1], numbers, side="right").astype(np.int64)
 
     def classes(self, probabilities: np.ndarray) -> np.ndarray:
-        """Return the median class of each row, int64 [B], of probabilities [B, K]: it has the least expected error."""
+        """Return the median class of each row [B, K], int64 [B], which has the smallest expected error."""
         return (np.cumsum(probabilities, axis=1) >= 0.5 * probabilities.sum(axis=1, keepdims=True)).argmax(axis=1)
 
     def numbers(self, probabilities: np.ndarray) -> np.ndarray:
-        """Return the number that each row of probabilities [B, K] says, float64 [B].
+        """Return the predicted number of each row of probabilities [B, K], float64 [B].
 
-        Of bins their distribution's median, as if each were filled evenly; of grades their mean place.
+        For bins it is the median of their distribution, uniform within each bin; for grades their mean rank.
         """
         if not self.edges:
             return np.asarray(probabilities @ self.middles, dtype=np.float64)
@@ -90,12 +90,12 @@ class Scale:
         within = shares[row, place]
         below = np.cumsum(shares, axis=1)[row, place] - within
         edges = np.array(self.edges)
-        part = np.clip((0.5 - below) / within, 0, 1)  # rounding of a share that is next to nothing
+        part = np.clip((0.5 - below) / within, 0, 1)  # rounding, if the share is tiny
         return np.asarray(edges[place] + part * np.diff(edges)[place])
 
 
 class InOrder(Settings):
-    """Settings of sources whose labels may have an order."""
+    """Settings of sources whose labels may be ordered."""
 
     grades: tuple[str, ...] = Field(())
     """Names of all classes in ascending order if they are grades ([none, mild, severe]). The student then takes the
@@ -116,85 +116,66 @@ class InOrder(Settings):
     @classmethod
     def _distinct(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         if not are_names(value):
-            raise ValueError(f"{list(value)} are not two or more names, all distinct, from the least to the greatest")
+            raise ValueError(f"{list(value)} must be two or more distinct names, from the lowest to the highest")
         return value
 
     @field_validator("bins")
     @classmethod
     def _rising(cls, value: tuple[float, ...]) -> tuple[float, ...]:
         rising = all(low < high for low, high in pairwise(value))
-        names = Scale.of(bins=value).names
+        names = Scale.from_settings(bins=value).names
         if 0 < len(value) < 3 or not rising or not all(map(math.isfinite, value)) or len(set(names)) < len(names):
             raise ValueError(
-                f"{list(value)} are not the edges of two bins or more. Give three or more numbers, each above the one "
-                "before by what six digits show"
+                f"{list(value)} must be three or more finite edges of bins, each above the previous one in its first "
+                "six digits"
             )
         return value
 
     @model_validator(mode="after")
-    def _labels_are_of_one_kind(self) -> Self:
-        kinds = {"findings": "several findings", "classes": "classes", "grades": "grades", "bins": "numbers in bins"}
-        known = [name for name in kinds if hasattr(self, name)]
-        given = [name for name in known if getattr(self, name)]
+    def _one_type_of_label(self) -> Self:
+        given = [name for name in ("findings", "classes", "grades", "bins") if getattr(self, name, None)]
         if len(given) > 1:
-            raise ValueError(
-                f"{given[0]} and {given[1]} do not go together: labels are "
-                f"{', or '.join(kinds[name] for name in known)}. Leave out one"
-            )
+            raise ValueError(f"{given[0]} and {given[1]} are different types of labels. Set only one of them")
         if self.outside == "clip" and not self.bins:
-            raise ValueError("outside=clip is for numbers in bins. Set bins, or leave it out")
+            raise ValueError("outside=clip requires bins. Set bins, or remove it")
         return self
 
     @property
     def scale(self) -> Scale | None:
-        """The order of labels; None where they have none."""
-        return Scale.of(self.grades, self.bins) if self.grades or self.bins else None
+        """Order of the labels, or None."""
+        return Scale.from_settings(self.grades, self.bins) if self.grades or self.bins else None
 
     def check(self, run: Any) -> None:
-        """Raise ValueError if an order, or numbers in bins, mean nothing to other settings of the run."""
+        """Raise ValueError if other settings of the run do not support ordered labels."""
         key = "data.bins" if self.bins else "data.grades"
         if self.scale is not None and run.transcription is not None:
-            raise ValueError(
-                f"{key} is for runs whose teachers vote or whose records are summed: a transcription copies a "
-                "model of classes without order. Leave it out"
-            )
+            raise ValueError(f"{key} is not supported by transcription, whose model has unordered classes. Remove it")
         if self.scale is not None and run.aggregation.where == "parties":
             raise ValueError(
-                f"{key} does not go with aggregation.where=parties: terms between parties name classes and no "
-                "order. Set aggregation.where=local, or leave it out"
+                f"{key} is not supported by aggregation.where=parties, whose terms contain unordered classes. Set "
+                "aggregation.where=local, or remove it"
             )
         if self.bins and run.evaluation.released_subgroups:
             raise ValueError(
-                "evaluation.released_subgroups releases accuracies of classes, and data.bins makes numbers of "
-                "them. Leave it out"
+                "evaluation.released_subgroups releases accuracies of classes, but data.bins defines numbers. Remove it"
             )
         super().check(run)
 
 
 class OrderedLabels(InOrder, SeveralFindings):
-    """Settings of sources whose labels may have an order, or be several at once."""
+    """Settings of sources whose labels may be ordered, or be several findings."""
 
 
-Place = Callable[[int], object]
-"""Says of a row's number what errors call it."""
+def read_numbers(labels: Sequence[Any], source: InOrder, place: Place) -> tuple[np.ndarray, int]:
+    """Return labels as numbers within the outer edges of `source.bins`, float64 [N], and the number of clipped ones.
 
+    Args:
+        labels: N texts or numbers.
+        source: Settings of the data.
+        place: Location of a label for errors.
 
-def grades_of(texts: Sequence[str], scale: Scale, place: Place) -> np.ndarray:
-    """Return the place of each label among the grades, int64 [N]. Raises InputError for a label that is none."""
-    known = {name: number for number, name in enumerate(scale.names)}
-    for row, text in enumerate(texts):
-        if text not in known:
-            raise InputError(
-                f"{place(row)}: the label is '{text}', which is none of data.grades ({', '.join(scale.names)}). "
-                "Correct it, or name all grades there."
-            )
-    return np.array([known[text] for text in texts], np.int64)
-
-
-def numbers_of(labels: Sequence[Any], source: InOrder, place: Place) -> tuple[np.ndarray, int]:
-    """Return labels as numbers within the outer edges of `source.bins`, float64 [N], and how many were beyond.
-
-    Raises InputError for what is no number, and for one beyond unless `source.outside` clips it.
+    Raises:
+        InputError: a label is not a finite number, or is beyond the edges with `outside: refuse`.
     """
     numbers = np.empty(len(labels))
     for row, label in enumerate(labels):
@@ -204,21 +185,21 @@ def numbers_of(labels: Sequence[Any], source: InOrder, place: Place) -> tuple[np
             numbers[row] = math.nan
         if not math.isfinite(numbers[row]):
             raise InputError(
-                f"{place(row)}: the label is '{label}', and data.bins wants numbers, with a point before decimals."
+                f"{place(row)}: the label is '{label}', but data.bins requires numbers, with a decimal point."
             )
     low, high = source.bins[0], source.bins[-1]
     beyond = np.flatnonzero((numbers < low) | (numbers > high))
     if len(beyond) and source.outside == "refuse":
         raise InputError(
             f"{place(int(beyond[0]))}: the label is {numbers[beyond[0]]:g}, beyond data.bins, from {low:g} to {high:g} "
-            f"({len(beyond):,} such labels). Correct them, or set data.outside=clip, and they count as the outer edge. "
-            "Better: edges that hold whatever may occur, not what occurs."
+            f"({len(beyond):,} such labels). Correct them, choose edges that cover every possible value, or set "
+            "data.outside=clip."
         )
     return np.clip(numbers, low, high), len(beyond)
 
 
-def on_clipped(clipped: int, records: int) -> tuple[str, ...]:
-    """Return what the data's keeper is told of labels beyond the edges, private: nothing where there are none."""
+def clipping_warning(clipped: int, records: int) -> tuple[str, ...]:
+    """Return a warning for the data owner about labels beyond the edges, or nothing. Private."""
     if not clipped:
         return ()
-    return (f"{clipped:,} of {records:,} labels lie beyond data.bins and count as its outer edge (data.outside=clip).",)
+    return (f"{clipped:,} of {records:,} labels are beyond data.bins and were clipped (data.outside=clip).",)

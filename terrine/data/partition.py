@@ -1,23 +1,23 @@
-"""Which teacher sees which record: disjoint parts that cover the training data.
+"""Assign records to teachers: disjoint parts that cover the training data.
 
-A partition is an int64 array [records] that holds the teacher of each record, so its parts are disjoint and cover the
-data by construction; `check` proves it again from the array and from the groups, for the manifest.
+A partition is an int64 array [records] with the teacher of each record, so its parts are disjoint and cover the data by
+construction. `check` verifies this again, including groups, for the manifest.
 
-What the accounting needs of a partition is that one *unit* (one record, or all records of one group) sits in one
-part, and that two neighbouring datasets deal the units they share alike: then they differ in one teacher's part, hence
-in at most one vote on each query. A dataset is a map from names to contents (`terrine.data.units`); neighbours differ
-under one name. These are the neighbours for which each kind keeps that:
+The accounting requires that each *unit* (one record, or all records of one group) is in one part, and that neighbouring
+datasets assign their common units equally. They then differ in one teacher's part, hence in at most one vote per query.
+A dataset is a map from names to contents (`terrine.data.units`), and neighbours differ under one name. Each kind
+guarantees this for these neighbours:
 
-- `iid`: under one name the contents are replaced (the image, the label, and with groups also the number of records), or
-  the name is added or removed; all other units keep their names. A unit that is renamed, and a group that is split in
-  two, are two such steps, one removed and one added, so up to two votes. Places are names, too: taking a record out of
-  the middle of an array without ids renames all behind it.
-- `party`: parties, which the data give, are teachers. Under one name the contents are replaced at the
-  party that holds it, or the name is added there or removed; the list of parties, and who holds what, are taken as
-  public. What moves from one party to another is removed here and added there: up to two votes.
-- `dirichlet` and `by_similarity` read labels, and the number and order of units: no neighbours. They imitate parties
-  whose data differ, for experiments on public data. They leave every teacher two units where there are as many, since
-  batch statistics need two records.
+- `iid`: the contents under one name are replaced (image, label and, for a group, number of records), or the name is
+  added or removed; all other names are unchanged. Renaming a unit or splitting a group counts as two steps, a removal
+  and an addition, so up to two votes. Without IDs, places are names: removing a record from the middle of an array
+  renames all later ones.
+- `party`: each party in the data is a teacher. The contents under one name are replaced at its party, or the name is
+  added or removed there; the list of parties and the party of each name are public. A move to another party counts as a
+  removal and an addition: up to two votes.
+- `dirichlet` and `similarity` depend on labels and on the number and order of units, so they guarantee nothing. They
+  simulate parties with different data, for experiments on public data. Each teacher gets at least two units if
+  possible, because batch statistics need two records.
 """
 
 from collections.abc import Mapping, Sequence
@@ -39,14 +39,21 @@ from terrine.settings import Automatic, Kinds, Settings, Unit
 def iid(
     records: int, teachers: int, *, names: np.ndarray | None = None, groups: np.ndarray | None = None, seed: int
 ) -> np.ndarray:
-    """Return int64 [records]: the teacher 0..teachers-1 of each record, a function of `seed` and its own unit alone.
+    """Return the teacher 0..teachers-1 of each record, int64 [records], a function only of `seed` and its own unit.
 
-    The unit of a record is its group where there are `groups`, int64 [records], else its name, `names`, int64
-    [records], else its place; a unit's teacher is its own draw (`terrine.data.units.draws`) modulo `teachers`. Nothing
-    is evened out, since every rule that evens out looks at others: with n units for each teacher on average, parts hold
-    about n ± √n, and a teacher has none with probability about e^-n.
+    A unit's teacher is its draw (`terrine.data.units.draws`) modulo `teachers`. Part sizes are not balanced, because
+    that would depend on other units. With n units per teacher on average, parts have about n ± √n units, and a teacher
+    has none with probability about e^-n.
 
-    Raises SettingError when there are more teachers than units.
+    Args:
+        records: Number of records.
+        teachers: Number of teachers.
+        names: Name code of each record, int64 [records]; None: records are named by place.
+        groups: Code of each record's group, int64 [records], if groups are the units.
+        seed: Public seed.
+
+    Raises:
+        SettingError: there are more teachers than units.
     """
     units, what = place_codes(records) if names is None else names, "names"
     if groups is not None:
@@ -60,11 +67,21 @@ def iid(
 def dirichlet(
     labels: np.ndarray, teachers: int, alpha: float, *, groups: np.ndarray | None = None, seed: int
 ) -> np.ndarray:
-    """Return int64 [records]: each class is spread over the teachers in proportions drawn from Dirichlet(alpha).
+    """Return teachers, int64 [records], with each class divided in proportions from Dirichlet(alpha).
 
-    Small `alpha` gives teachers with few classes each, large `alpha` equal shares (Hsu, Qi and Brown 2019). A unit
-    counts for its most frequent label. Part sizes differ widely; a teacher left with less than two units takes them
-    from the teacher who has most. Raises SettingError for more teachers than units.
+    Source: Hsu, Qi and Brown 2019. Small `alpha` gives each teacher few classes, large `alpha` equal shares. A unit
+    counts for its most frequent label. Part sizes differ widely; a teacher with fewer than two units gets some of the
+    largest part.
+
+    Args:
+        labels: int64 [records].
+        teachers: Number of teachers.
+        alpha: Concentration.
+        groups: Code of each record's group, int64 [records], or None.
+        seed: Public seed.
+
+    Raises:
+        SettingError: there are more teachers than units.
     """
     unit = _units(len(labels), teachers, groups)
     label = _label_of_unit(unit, labels)
@@ -82,13 +99,20 @@ def dirichlet(
 def by_similarity(
     labels: np.ndarray, teachers: int, similarity_percent: float, *, groups: np.ndarray | None = None, seed: int
 ) -> np.ndarray:
-    """Return int64 [records]: `similarity_percent` of the units dealt at random, the rest sorted by label and cut.
+    """Return teachers, int64 [records]: some units are assigned at random, the others sorted by label and cut.
 
-    The partition of Dodwadmath and Stich (2022, section 4, after SCAFFOLD, Karimireddy et al. 2020): at 100 it is IID,
-    at 0 every teacher holds one run of the sorted records, so one or two classes. A unit counts for its most frequent
-    label.
+    Source: Dodwadmath and Stich 2022, section 4, after SCAFFOLD (Karimireddy et al. 2020). At 100 per cent it is IID,
+    at 0 each teacher has consecutive sorted records, so one or two classes. A unit counts for its most frequent label.
 
-    Raises SettingError for more teachers than units.
+    Args:
+        labels: int64 [records].
+        teachers: Number of teachers.
+        similarity_percent: Share of the units that is assigned at random.
+        groups: Code of each record's group, int64 [records], or None.
+        seed: Public seed.
+
+    Raises:
+        SettingError: there are more teachers than units.
     """
     unit = _units(len(labels), teachers, groups)
     label = _label_of_unit(unit, labels)
@@ -96,12 +120,12 @@ def by_similarity(
     shuffled = generator.permutation(len(label))
     similar, rest = np.split(shuffled, [round(similarity_percent / 100 * len(label))])
     teacher_of_unit = np.empty(len(label), dtype=np.int64)
-    # Each block of `teachers` successive units goes to all teachers, in a random order.
+    # Each block of `teachers` units goes to all teachers in random order.
     blocks = np.tile(np.arange(teachers, dtype=np.int64), (-(-len(similar) // teachers), 1))
     teacher_of_unit[similar] = generator.permuted(blocks, axis=1).ravel()[: len(similar)]
     by_label = rest[np.argsort(label[rest], kind="stable")]
     sizes = np.bincount(unit)[by_label]
-    before = np.cumsum(sizes) - sizes  # records, not units, so that parts have near-equal numbers of records
+    before = np.cumsum(sizes) - sizes  # in records, so that parts have similar numbers of records
     teacher_of_unit[by_label] = before * teachers // max(int(sizes.sum()), 1)
     return _fill_up(teacher_of_unit, teachers).take(unit)
 
@@ -109,19 +133,25 @@ def by_similarity(
 def check(
     assignment: np.ndarray, teachers: int, groups: np.ndarray | None = None, duplicates: np.ndarray | None = None
 ) -> dict[str, Any]:
-    """Return the manifest that proves the partition; raise InputError where it is none. Private: it holds counts.
+    """Verify a partition and return its manifest. Private: it contains counts.
 
-    Proven: every record has exactly one teacher 0..teachers-1, every group one teacher. Only reported: how many
-    teachers have no record, and of `duplicates` (`exact_duplicates`) how many sets of identical images sit in more than
-    one part, `split_sets`.
+    Args:
+        assignment: Teacher of each record, int64 [records].
+        teachers: Number of teachers.
+        groups: Code of each record's group, int64 [records]; each must have one teacher.
+        duplicates: `exact_duplicates` of the records; `split_sets` of them are in several parts, which is only
+            reported.
+
+    Raises:
+        InputError: a record has no valid teacher, or a group has several.
     """
     if assignment.ndim != 1 or assignment.dtype != np.int64:
         raise InputError(f"The partition is {assignment.dtype} {list(assignment.shape)}; it must be int64 [records].")
     outside = np.flatnonzero((assignment < 0) | (assignment >= teachers))
     if len(outside):
         raise InputError(
-            f"The partition gives record {outside[0]} to teacher {assignment[outside[0]]}, but there are teachers "
-            f"0..{teachers - 1} only. Make the partition again."
+            f"The partition assigns record {outside[0]} to teacher {assignment[outside[0]]}, but teachers are numbered "
+            f"0..{teachers - 1}. Run the stage 'partition' again."
         )
     counts = np.bincount(assignment, minlength=teachers)
     manifest: dict[str, Any] = {
@@ -142,8 +172,8 @@ def check(
         split = _split_ids(assignment, groups)
         if len(split):
             raise InputError(
-                f"The partition divides {len(split)} groups among several teachers, the first is group {split[0]}. "
-                "One person could then move several votes: make the partition again with these groups."
+                f"The partition divides {len(split)} groups among several teachers, such as group {split[0]}, so one "
+                "person could move several votes. Run the stage 'partition' again with these groups."
             )
         manifest["groups"] = count_units(groups)
         manifest["every_group_in_exactly_one_part"] = True
@@ -155,12 +185,12 @@ def check(
 
 
 def partition_hash(assignment: np.ndarray, key: bytes) -> str:
-    """Return the HMAC-SHA256, as hex, of the partition under `key`: it names the partition without revealing it."""
+    """Return the HMAC-SHA256, as hex, of the partition under `key`."""
     return digest_of_arrays("terrine partition 1", {"assignment": (assignment, "<i8")}, key)
 
 
 def _units(records: int, teachers: int, groups: np.ndarray | None) -> np.ndarray:
-    """Return int64 [records]: the unit 0..U-1 of each record, in the order of group numbers, or the record itself."""
+    """Return the unit 0..U-1 of each record, int64 [records]: its group, or the record itself."""
     unit = np.arange(records)
     if groups is not None:
         _same_length("groups", groups, records)
@@ -171,17 +201,14 @@ def _units(records: int, teachers: int, groups: np.ndarray | None) -> np.ndarray
 
 def _refuse_more_teachers(teachers: int, units: int, records: int, what: str) -> None:
     if teachers < 1:
-        raise SettingError(f"The number of teachers is {teachers}. At least one is needed.")
+        raise SettingError(f"The number of teachers is {teachers}, but at least one is needed.")
     if teachers > units:
         these = f"{records} training records" if units == records else f"{units} {what} in {records} training records"
-        raise SettingError(
-            f"{teachers} teachers cannot share {these}: that leaves most of them nothing that no other teacher has. "
-            f"Use at most {units} teachers, or bring more data."
-        )
+        raise SettingError(f"{teachers} teachers cannot share {these}. Use at most {units} teachers, or more data.")
 
 
 def _label_of_unit(unit: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Return int64 [units]: the most frequent label of each unit, the smallest of several."""
+    """Return the most frequent label of each unit, or the smallest of several, int64 [units]."""
     classes = int(labels.max(initial=-1)) + 1
     units = int(unit.max(initial=-1)) + 1
     label: np.ndarray = (
@@ -191,10 +218,7 @@ def _label_of_unit(unit: np.ndarray, labels: np.ndarray) -> np.ndarray:
 
 
 def _fill_up(teacher_of_unit: np.ndarray, teachers: int) -> np.ndarray:
-    """Give each teacher with fewer than two units (one, where there are not two for all) some of who has most.
-
-    Teachers are served in ascending order, units taken from the last of the donor's.
-    """
+    """Move units from the largest parts to teachers with fewer than two (or one, if there are too few for all)."""
     least = min(2, len(teacher_of_unit) // teachers)
     counts = np.bincount(teacher_of_unit, minlength=teachers)
     for poor in np.flatnonzero(counts < least):
@@ -207,7 +231,7 @@ def _fill_up(teacher_of_unit: np.ndarray, teachers: int) -> np.ndarray:
 
 
 def _split_ids(assignment: np.ndarray, ids: np.ndarray) -> np.ndarray:
-    """Return the values of `ids` that occur with more than one teacher."""
+    """Return the IDs that have several teachers."""
     order = np.argsort(ids, kind="stable")
     ids, assignment = ids[order], assignment[order]
     return np.unique(ids[1:][(ids[1:] == ids[:-1]) & (assignment[1:] != assignment[:-1])])
@@ -219,47 +243,53 @@ def _same_length(name: str, values: np.ndarray, records: int) -> None:
 
 
 class Partition(Settings):
-    """How records are dealt to teachers."""
+    """Assignment of records to teachers."""
 
     reads_labels: ClassVar[bool] = False
-    """Whether exchanging one record may move others to another teacher."""
+    """Whether replacing one record may move others to another teacher."""
 
     kind: str
     teachers: Annotated[int, Unit("teachers"), Automatic(100)] = Field(100, ge=2)
     """Number of teachers among which the records are divided."""
 
-    def deal(self, dataset: Dataset, groups: np.ndarray | None, seed: int) -> np.ndarray:
-        """Return the teacher of every record, int64 [records].
+    def assign(self, dataset: Dataset, groups: np.ndarray | None, seed: int) -> np.ndarray:
+        """Return the teacher of each record, int64 [records].
 
-        `groups`, int64 [records] or None, are the units where groups are protected; else the names of records are.
-        Raises SettingError or InputError when there are too few units for the teachers, or other parties than teachers.
+        Args:
+            dataset: The data.
+            groups: Code of each record's group, int64 [records], if groups are the units.
+            seed: Public seed.
+
+        Raises:
+            SettingError: there are fewer units than teachers, or the number of parties differs from it.
+            InputError: a group has records with several parties.
         """
         raise NotImplementedError
 
     def check(self, run: Any) -> None:
-        """Raise ValueError where it reads the labels of private data."""
+        """Raise ValueError if the partition depends on the labels of private data."""
         self.refuse_private(public=run.data.public_benchmark)
 
     def refuse_private(self, *, public: bool) -> None:
-        """Raise SettingError where it reads labels, and anyone may not already read the data."""
+        """Raise SettingError if the partition depends on labels and the data are not public."""
         if self.reads_labels and not public:
             raise SettingError(
-                f"partition.kind={self.kind} reads labels, so that one record can move others to another teacher, and "
-                "no guarantee would hold. Use iid, or party where the data really lie with parties"
+                f"partition.kind={self.kind} depends on labels, so one record can move others to another teacher, and "
+                "no guarantee would hold. Use iid, or party if parties hold the data"
             )
 
 
 class IIDPartition(Partition):
-    """By a hash of each unit's own name."""
+    """By a hash of each unit's name."""
 
     kind: Literal["iid"] = "iid"
 
-    def deal(self, dataset: Dataset, groups: np.ndarray | None, seed: int) -> np.ndarray:
+    def assign(self, dataset: Dataset, groups: np.ndarray | None, seed: int) -> np.ndarray:
         return iid(dataset.records, self.teachers, names=dataset.record_names, groups=groups, seed=seed)
 
 
 class DirichletPartition(Partition):
-    """By label, imitating parties whose data differ (Hsu, Qi and Brown 2019)."""
+    """By label, simulating parties with different data (Hsu, Qi and Brown 2019)."""
 
     reads_labels: ClassVar[bool] = True
 
@@ -267,12 +297,12 @@ class DirichletPartition(Partition):
     alpha: float = Field(gt=0)
     """Concentration of class proportions: with smaller values, teachers have fewer classes."""
 
-    def deal(self, dataset: Dataset, groups: np.ndarray | None, seed: int) -> np.ndarray:
+    def assign(self, dataset: Dataset, groups: np.ndarray | None, seed: int) -> np.ndarray:
         return dirichlet(dataset.train_labels, self.teachers, self.alpha, groups=groups, seed=seed)
 
 
 class SimilarityPartition(Partition):
-    """By label: a share dealt at random, the rest sorted and cut (Karimireddy et al. 2020, section 7)."""
+    """By label: a random share, the rest sorted and cut (Karimireddy et al. 2020, section 7)."""
 
     reads_labels: ClassVar[bool] = True
 
@@ -280,26 +310,26 @@ class SimilarityPartition(Partition):
     similarity: Annotated[float, Unit("per cent")] = Field(ge=0, le=100)
     """Percentage of records assigned at random. The rest is sorted by label and split."""
 
-    def deal(self, dataset: Dataset, groups: np.ndarray | None, seed: int) -> np.ndarray:
+    def assign(self, dataset: Dataset, groups: np.ndarray | None, seed: int) -> np.ndarray:
         return by_similarity(dataset.train_labels, self.teachers, self.similarity, groups=groups, seed=seed)
 
 
 class PartyPartition(Partition):
-    """As the data's own column says: every party is a teacher."""
+    """By the party of each record in the data: each party is a teacher."""
 
     kind: Literal["party"] = "party"
 
-    def deal(self, dataset: Dataset, groups: np.ndarray | None, seed: int) -> np.ndarray:
+    def assign(self, dataset: Dataset, groups: np.ndarray | None, seed: int) -> np.ndarray:
         parties, names = dataset.train_parties, dataset.party_names
         if parties is None:
             raise SettingError(
-                f"partition.kind=party, but {dataset.name} does not say which party holds a record. Give every record "
-                "a party (docs/components.md), or use partition.kind=iid."
+                f"partition.kind=party, but {dataset.name} has no parties. Give every record a party "
+                "(docs/components.md), or use partition.kind=iid."
             )
         if self.teachers != len(names):
             raise SettingError(
-                f"partition.teachers is {self.teachers}, but {dataset.name} names {len(names)} parties, and with "
-                f"partition.kind=party each is one teacher. Set partition.teachers={len(names)}."
+                f"partition.teachers is {self.teachers}, but {dataset.name} has {len(names)} parties, and with "
+                f"partition.kind=party each is a teacher. Set partition.teachers={len(names)}."
             )
         if groups is not None:
             check_whole(groups, parties, names)
@@ -311,13 +341,14 @@ PARTITIONS = Kinds("partition", Partition, default="iid")
 
 @dataclass(frozen=True, eq=False)
 class Parts:
-    """The records of a dataset, dealt to teachers: private.
+    """The records of a dataset, assigned to teachers. Private.
 
-    assignment  int64 [records], the teacher of each record
-    settings    how they were dealt
-    unit        what sits in one part, and is protected: each record, or all records of a group
-    seed        what they were dealt with
-    proof       what `terrine.data.partition.check` found: counts, and that the parts are disjoint
+    Attributes:
+        assignment: Teacher of each record, int64 [records].
+        settings: Settings of the partition.
+        unit: Unit of privacy.
+        seed: Public seed.
+        proof: Manifest of `check`: counts, and that the parts are disjoint.
     """
 
     assignment: np.ndarray
@@ -328,77 +359,83 @@ class Parts:
 
     @property
     def teachers(self) -> int:
-        """How many teachers the records are dealt to."""
+        """Number of teachers."""
         return self.settings.teachers
 
     def describe(self) -> dict[str, Any]:
-        """Return how they were dealt, as JSON values: public, and nothing about records."""
+        """Return the settings of the partition as JSON values. Public."""
         return {**self.settings.model_dump(mode="json"), "unit": self.unit, "seed": self.seed}
 
 
 def partition(
     data: Dataset, *, kind: str = "iid", unit: Literal["record", "group"] = "record", seed: int = 0, **settings: Any
 ) -> Parts:
-    """Deal the records of a dataset to teachers, each record to exactly one.
+    """Assign each record of a dataset to exactly one teacher.
 
     Args:
+        data: The dataset.
         kind: `iid`, `party`, or for public benchmarks `dirichlet` and `similarity`.
-        unit: What is protected: a record, or all records of a group (a person).
-        seed: Public; it deals a dataset alike on every machine.
-        **settings: Those of the kind: `teachers`, `alpha`, `similarity`.
+        unit: Unit of privacy: a record, or all records of a group (a person).
+        seed: Public seed, with the same result on every machine.
+        **settings: Settings of the kind: `teachers`, `alpha`, `similarity`.
 
     Returns:
-        The parts, proven to be disjoint and to cover the training records.
+        The parts, verified to be disjoint and to cover the training records.
 
     Raises:
-        SettingError: an unknown kind, more teachers than units, groups that the data do not have, or a kind that reads
-            the labels of private data.
-        InputError: groups that do not lie in one part.
+        SettingError: an unknown kind, more teachers than units, missing groups, or a kind that depends on the labels
+            of private data.
+        InputError: a group has records in several parts.
     """
-    dealt = PARTITIONS.of(kind)(kind=kind, **settings)
-    dealt.refuse_private(public=data.public)
+    chosen = PARTITIONS.of(kind)(kind=kind, **settings)
+    chosen.refuse_private(public=data.public)
     groups = protected_groups(data, unit)
-    assignment = dealt.deal(data, groups, seed)
-    return Parts(assignment, dealt, unit, seed, check(assignment, dealt.teachers, groups))
+    assignment = chosen.assign(data, groups, seed)
+    return Parts(assignment, chosen, unit, seed, check(assignment, chosen.teachers, groups))
 
 
 def check_parts(parts: Parts, data: Dataset) -> None:
-    """Raise InputError unless parts are what dealing these very data gives: theirs, by their names and groups."""
+    """Raise InputError unless the parts are those that these data get by their names and groups."""
     groups = protected_groups(data, parts.unit)
-    if not np.array_equal(parts.settings.deal(data, groups, parts.seed), parts.assignment):
+    if not np.array_equal(parts.settings.assign(data, groups, parts.seed), parts.assignment):
         raise InputError(
-            f"The parts are not those of {data.name}: dealt by its own names and groups, records fall to other "
-            "teachers, and one unit could move several votes. Deal these data: partition(data, ...)."
+            f"The parts were not made from {data.name}: its records belong to other teachers, and one unit could move "
+            "several votes. Make them from these data: partition(data, ...)."
         )
 
 
 def protected_groups(dataset: Dataset, unit: str) -> np.ndarray | None:
-    """Return the group of each record where groups are what is protected, else None.
+    """Return the group of each record if groups are the unit of privacy, otherwise None.
 
-    Exact copies of an image are not kept together: which records are copies depends on their content, and a partition
-    that reads content can move other records when one of them is exchanged. Copies are counted in the dataset's
-    manifest; data with several images of a person needs privacy.unit=group.
+    Exact copies of an image are not kept together: a partition that depends on contents could move other records when
+    one is replaced. The dataset's manifest counts copies; data with several images of a person need
+    privacy.unit=group.
 
-    Raises SettingError when groups are to be protected and the data has none.
+    Raises:
+        SettingError: the unit is a group, but the data have no groups.
     """
     refuse_no_groups(unit, dataset.train_groups)
     return None if unit == "record" else dataset.train_groups
 
 
 def refuse_no_groups(unit: str, groups: object | None) -> None:
-    """Raise SettingError where groups are to be protected and records have none."""
+    """Raise SettingError if the unit is a group, but records have no groups."""
     if unit == "group" and groups is None:
         raise SettingError(
-            "privacy.unit=group, but the data have no groups. Give every record a group (docs/your-own-images.md; of a "
-            "table, name the column: data.group), or set privacy.unit=record."
+            "privacy.unit=group, but the data have no groups. Give every record a group (docs/your-own-images.md; for "
+            "a table set data.group), or set privacy.unit=record."
         )
 
 
 def encode_parties(parties: Mapping[str, np.ndarray], where: str) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
-    """Return the party of each record as int64 [N] in 0..P-1 for each split, and the P names.
+    """Return the party of each record, int64 [N] in 0..P-1 for each array, and the P names in their order.
 
-    `parties` maps the name of an array to its values, integers or text, [N] or [N, 1]. Parties are numbered by value,
-    text in alphabetical order. Raises InputError, naming `where` and the array, for anything else.
+    Args:
+        parties: Arrays of integers or texts, [N] or [N, 1], by name.
+        where: File name for errors.
+
+    Raises:
+        InputError: any other array.
     """
     columns = check_texts(parties, where, "a party")
     names, numbers = np.unique(np.concatenate([*columns.values()]), return_inverse=True)
@@ -408,15 +445,20 @@ def encode_parties(parties: Mapping[str, np.ndarray], where: str) -> tuple[dict[
 
 
 def check_whole(groups: np.ndarray, parties: np.ndarray, names: Sequence[str]) -> None:
-    """Raise InputError if a group, int64 [records], is with several `parties`, int64 [records] of these `names`.
+    """Raise InputError if a group has records with several parties.
 
-    The number of records of a party is private, so one that holds too few to learn from is no error.
+    A party with too few records is not an error, because that number is private.
+
+    Args:
+        groups: Code of each record's group, int64 [records].
+        parties: Party of each record, int64 [records].
+        names: Names of the parties.
     """
     split = _split_ids(parties, groups)
     if len(split):
         first, second = (names[party] for party in np.unique(parties[groups == split[0]])[:2])
         raise InputError(
-            f"{len(split)} groups have records with several parties, the first with '{first}' and '{second}'. With "
-            "privacy.unit=group one person must be with one party only, or she could move several votes: keep her "
-            "records with one party, or set privacy.unit=record."
+            f"{len(split)} groups have records with several parties, such as '{first}' and '{second}'. A person with "
+            "several parties could move several votes: keep each person's records with one party, or set "
+            "privacy.unit=record."
         )

@@ -1,12 +1,11 @@
-"""A public pool: images of the private data's own kind that their owner declares public, to be asked about.
+"""A public pool: images of the private domain that their owner declares public, used as queries.
 
-Published systems (Prom-PATE, Li et al. 2023) let students learn from part of a benchmark's test split. Here the pool is
-cut off before anything else is done with the data, from the validation split or from the test split, so that no record
-is in two of private records, pool and test images; and a test image with the very pixels of a pool image is left out,
-so that nothing is tested that a student may have seen. A private record stays where it is, whatever it shows: were one
-left out for being like a public image, all after it would be dealt to other teachers. Exchanging a private record moves
-no other one, and never changes the pool. What is cut from the test split draws by itself, too: the groups or names of
-records where Terrine drew that split (`terrine.data.units`), else their places in it.
+Published systems (Prom-PATE, Li et al. 2023) let students learn from part of a benchmark's test split. The pool is
+taken from the validation or the test split before anything else uses the data, so private records, pool and test images
+are disjoint. A test image with the pixels of a pool image is dropped, because the student may have seen it. A private
+record stays even if it equals a public image: dropping it would move other records to other teachers. Replacing a
+private record therefore moves no other record and never changes the pool. From the test split, groups or names of
+records are drawn if Terrine drew that split (`terrine.data.units`), and places otherwise.
 """
 
 from dataclasses import replace
@@ -15,17 +14,22 @@ from typing import Literal
 import numpy as np
 
 from terrine.data.content_digest import seen_images
-from terrine.data.dataset import Dataset, taken
+from terrine.data.dataset import Dataset, split_fields
 from terrine.data.units import place_codes, shares
 from terrine.errors import InputError
 
 
 def take_pool(dataset: Dataset, source: Literal["validation", "test"], fraction: float = 1.0, *, seed: int) -> Dataset:
-    """Return the dataset with its public pool apart; its private records are those it had, in their order.
+    """Return the dataset with a public pool; its private records are unchanged.
 
-    source: the whole `validation` split, which `dataset.pool_images` and `pool_labels` hold where the data have one, or
-    about a `fraction` of the `test` split. Raises InputError when there is none to take, or nothing would be left to
-    teach with or to test on.
+    Args:
+        dataset: With `source="validation"`, its pool images and labels are the validation split.
+        source: Split that contains the public images.
+        fraction: Share of the test split that is public.
+        seed: Draws that share.
+
+    Raises:
+        InputError: there is no such split, or no pool or test image is left.
     """
     columns = ("images", "labels", "names", "groups", "contents", "numbers")
     held_out = {name: getattr(dataset, f"test_{name}") for name in columns}
@@ -34,29 +38,27 @@ def take_pool(dataset: Dataset, source: Literal["validation", "test"], fraction:
         units = place_codes(len(test)) if dataset.test_units is None else dataset.test_units
         public = shares(units, seed, "public pool") < fraction
         test = np.flatnonzero(~public)
-        dataset = replace(dataset, **taken("pool", public, **{name: held_out[name] for name in columns[:-1]}))
-    images, labels = dataset.pool_images, dataset.pool_labels
-    if images is None or labels is None:
-        raise InputError(
-            f"{dataset.name} has no validation split to be the public pool. Use data.pool=test, which takes a part of "
-            "the test split."
-        )
+        dataset = replace(dataset, **split_fields("pool", public, **{name: held_out[name] for name in columns[:-1]}))
+    images = dataset.pool_images
+    if images is None or dataset.pool_labels is None:
+        raise InputError(f"{dataset.name} has no validation split for the public pool. Use data.pool=test.")
     test = test[~seen_images(images, dataset.test_images[test])]
     if not (len(images) and len(test)):
         raise InputError(
-            f"{dataset.name}: a public pool of {len(images)} images leaves {len(test)} test images. There must be some "
-            "of each: choose another data.pool or data.pool_fraction."
+            f"{dataset.name}: a public pool of {len(images)} images leaves {len(test)} test images, but both need "
+            "some. Change data.pool or data.pool_fraction."
         )
-
-    return replace(dataset, **taken("test", test, **held_out))
+    return replace(dataset, **split_fields("test", test, **held_out))
 
 
 def check_disjoint(dataset: Dataset) -> dict[str, int]:
-    """Return how many images each part has, and how many are in two, after proof that no test image is in the pool.
+    """Return the number of images of each split and of images in two of them.
 
-    `private in pool` and `test in private` count images that the data hold twice: private figures, and reasons why
-    answers and students may look better than they are. Raises InputError where a test image is in the pool, or there is
-    no pool.
+    `private in pool` and `test in private` count images that the data contain twice. They are private, and reasons why
+    answers and students may look better than they are.
+
+    Raises:
+        InputError: a test image is in the pool, or there is no pool.
     """
     images = dataset.pool_images
     if images is None:

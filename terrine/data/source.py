@@ -1,11 +1,11 @@
-"""Sources of private data: settings, reading, and a survey of what they hold.
+"""Sources of private data: their settings, reading them, and counting their records.
 
     >>> dataset = load_dataset("digits", size=8)
     >>> dataset.train_images.shape
     (1435, 1, 8, 8)
 
-A new source is one file with a class below `ImageSource`, whose `read` returns a `Dataset`. It is private, with a
-budget, unless `terrine.data.public` knows its name as a public benchmark's.
+A new source is one file with a subclass of `ImageSource`, whose `read` returns a `Dataset`. Its data are private and
+need a budget, unless `terrine.data.public` lists its name.
 """
 
 from __future__ import annotations
@@ -35,24 +35,25 @@ from terrine.settings import AtHome, Kinds, Settings, Unit
 
 @dataclass(frozen=True, eq=False)
 class Survey:
-    """Counts of a dataset, for its keeper alone.
+    """Counts of a dataset. Private.
 
-    class_names  K names
-    train        int64 [K], training records by class
-    test         int64 [K], test records by class
-    names        distinct names of training records: the units where records are protected
-    groups       distinct groups of training records, and of test records; None where records have none
-    public       records that their owner declares public, and asks about
-    skipped      files that are no images, by suffix or name
-    dataset      the data themselves, if they were read
-    several      training and test records, where one may have several findings, or none; None where each has a class
-    geometry     images by width, height and mode, of `looked_at` files whose headers were read
-    firsts       the first of these files of each mode
-    columns      names of a table's columns, by what they are taken for
-    remarks      what their source has to say about the files, in sentences
-    declared     whether classes were named beforehand, so that of some there may be no record
-    doubts       what speaks against using them as they are, in sentences
-    refusals     what a run will refuse, in sentences
+    Attributes:
+        class_names: K names.
+        train: int64 [K], training records by class.
+        test: int64 [K], test records by class.
+        names: Number of distinct names of training records, the units of record-level privacy.
+        groups: Number of distinct groups of training and of test records, or None.
+        public: Number of records that their owner declares public, which are the queries.
+        skipped: Number of files that are not images, by suffix or name.
+        geometry: Number of images by width, height and mode among `looked_at` files whose headers were read.
+        firsts: First file of each mode.
+        columns: Names of a table's columns by type.
+        remarks: Warnings of the source.
+        declared: Whether the classes were declared in advance, so that one may have no records.
+        doubts: Reasons against using the data, which stop a run unless it is forced.
+        refusals: Reasons why a run will fail.
+        several: Number of training and test records with findings; None if each record has one class.
+        dataset: The data themselves, if they were read.
     """
 
     class_names: tuple[str, ...]
@@ -75,17 +76,16 @@ class Survey:
 
     @property
     def records(self) -> tuple[int, int]:
-        """How many training records there are, and test records."""
+        """Number of training and of test records."""
         return self.several or (int(self.train.sum()), int(self.test.sum()))
 
     def units(self, unit: str) -> int:
-        """Return how many units teachers learn from: groups, or names of records."""
+        """Return the number of units of privacy in the training data: groups, or names of records."""
         return self.names if unit == "record" or self.groups is None else self.groups[0]
 
 
-def survey_of(dataset: Dataset) -> Survey:
+def count_dataset(dataset: Dataset) -> Survey:
     """Return the counts of a dataset that was read."""
-
     groups = None
     if dataset.train_groups is not None:
         held_out = 0 if dataset.test_groups is None else count_units(dataset.test_groups)
@@ -105,23 +105,23 @@ def survey_of(dataset: Dataset) -> Survey:
 
 
 Progress = Callable[[int, int], None]
-"""Called with (files read, files in all)."""
+"""Called with (files read, number of files)."""
 
 
 def rising(window: tuple[float, float]) -> tuple[float, float]:
-    """Return a window; raise ValueError for one that does not rise."""
+    """Return a window. Raise ValueError unless its first value is below its second."""
     if not window[0] < window[1]:
-        raise ValueError(f"its first value, {window[0]:g}, must be below its second, {window[1]:g}")
+        raise ValueError(f"the first value, {window[0]:g}, must be below the second, {window[1]:g}")
     return window
 
 
 Window = Annotated[tuple[float, float], AfterValidator(rising)]
-"""The values that become black and white."""
+"""Values that become black and white."""
 
 
-def known_size(said: Any) -> Size:
-    """Return the size that is meant; raise an error that pydantic words for what is none."""
-    pair = said if isinstance(said, list | tuple) else [said, said]
+def parse_size(value: Any) -> Size:
+    """Return a setting as a size. Raise an error of pydantic if it is not one."""
+    pair = value if isinstance(value, list | tuple) else [value, value]
     whole = [
         int(side) if isinstance(side, str | float) and str(side).removesuffix(".0").isdigit() else side for side in pair
     ]
@@ -133,12 +133,11 @@ def known_size(said: Any) -> Size:
 
 
 class Source(Settings):
-    """Whose records a run is about."""
+    """Source of a run's private records."""
 
     of_images: ClassVar[bool] = True
     one_label_a_name: ClassVar[bool] = False
-    """Whether records of one name have the one label that was said of them all, as frames of a file; others each have
-    their own, whatever they are called."""
+    """Whether all records of one name share a label, as frames of a file do."""
 
     name: str
     public_benchmark: bool = Field(None, validate_default=True)
@@ -152,16 +151,16 @@ class Source(Settings):
     @field_validator("edition", mode="before")
     @classmethod
     def _edition_as_text(cls, value: Any) -> Any:
-        return str(value) if type(value) is date else value  # which YAML makes of 2026-03-01
+        return str(value) if type(value) is date else value  # YAML reads 2026-03-01 as a date
 
     @field_validator("public_benchmark", mode="before")
     @classmethod
-    def _known_to_be_public(cls, value: Any, info: ValidationInfo) -> Any:
-        return public.known_to_be_public(info.data.get("name", ""), cls) if value is None else value
+    def _is_public_benchmark(cls, value: Any, info: ValidationInfo) -> Any:
+        return public.is_public_benchmark(info.data.get("name", ""), cls) if value is None else value
 
     @model_validator(mode="after")
     def _nothing_else_is_public(self) -> Source:
-        if self.public_benchmark and not public.known_to_be_public(self.name, type(self)):
+        if self.public_benchmark and not public.is_public_benchmark(self.name, type(self)):
             raise ValueError(
                 f"public_benchmark=true does not go with data.name={self.name}, which is not a known public benchmark. "
                 "Leave it out, and set ledger.account and ledger.epsilon"
@@ -170,76 +169,78 @@ class Source(Settings):
 
     @property
     def several(self) -> tuple[str, ...]:
-        """The findings that a record may have at once; none where every record is of one class."""
+        """Findings that a record may have at once; empty if each record has one class."""
         return getattr(self, "findings", ())
 
     @property
     def scale(self) -> Scale | None:
-        """The order of its classes; None where they have none."""
+        """Order of the classes, or None."""
         return None
 
     @property
     def has_public_records(self) -> bool:
-        """Whether some of its records are public and are asked about: their source is then opened to get at them."""
+        """Whether some records are public and are used as queries."""
         return not self.of_images or getattr(self, "pool", None) is not None
 
     def finds_classes(self, at: Path = Path()) -> bool:
-        """Tell whether the class names are the labels that occur, because neither settings nor files declare them.
-
-        Then the source has a setting `classes`, as those below `Own` have.
-        """
+        """Return whether the classes are the labels that occur, because neither settings nor files declare them."""
         return False
 
     def files(self, at: Path) -> list[Path]:
-        """Return the user's own files that the data are read from, without opening images; none of a benchmark."""
+        """Return the user's own files that contain the data; none for a benchmark."""
         return []
 
     def load(self, at: Path = Path(), *, seed: int = 0, progress: Progress | None = None) -> Dataset:
-        """Return the private dataset, checked; raise InputError for data that cannot be used.
+        """Return the private dataset, validated.
 
-        at: where relative paths start. seed: draws splits that the data do not have. progress: called for image files.
+        Args:
+            at: Folder of relative paths.
+            seed: Draws splits that the data do not contain.
+            progress: Called while image files are read.
+
+        Raises:
+            InputError: the data cannot be used.
         """
         raise NotImplementedError
 
     def survey(self, at: Path = Path(), *, seed: int = 0) -> Survey:
-        """Return what there is, without decoding it where that takes long; arguments and errors are those of `load`."""
-        return survey_of(self.load(at, seed=seed))
+        """Return counts without decoding all images; arguments and errors are those of `load`."""
+        return count_dataset(self.load(at, seed=seed))
 
     def check(self, run: Any) -> None:
-        """Raise ValueError where the pool is not what is asked about, or private data have no budget or are logged."""
+        """Raise ValueError if the pool is not the query source, or private data have no budget or would be logged."""
         pool = getattr(self, "pool", None)
         if ("pool" in run.queries.sources) != (pool is not None):
             raise ValueError(
-                f"queries.sources is {', '.join(run.queries.sources)} and data.pool is {pool}: the source `pool` is "
-                "the public images that data.pool sets aside. Set both, or neither"
+                f"queries.sources is {', '.join(run.queries.sources)} and data.pool is {pool}: the source `pool` are "
+                "the public images of data.pool. Set both, or neither"
             )
         if self.public_benchmark:
             return
-        why = "is not a known public benchmark"
-        if public.known_to_be_public(self.name, type(self)):
+        why = "is not a public benchmark"
+        if public.is_public_benchmark(self.name, type(self)):
             why = "is treated as private (data.public_benchmark=false)"
         if run.ledger.epsilon is None:
             raise ValueError(
-                f"ledger.epsilon is missing: data.name={self.name} {why}, so its releases over all runs need a "
-                "budget. Set ledger.epsilon"
+                f"ledger.epsilon is missing: data.name={self.name} {why}, so the releases of all runs need a budget. "
+                "Set ledger.epsilon"
             )
         if run.ledger.account is None:
             raise ValueError(
-                f"ledger.account is missing: data.name={self.name} {why}. Cropped, resized or grown, the data "
-                "stay the same people's, and all their releases share one budget. Set ledger.account to a name for "
-                "these data and keep it"
+                f"ledger.account is missing: data.name={self.name} {why}, and all releases about the same people share "
+                "one budget. Set ledger.account to a permanent name for these people's data"
             )
         if run.tracking.private_metrics:
             raise ValueError(
-                f"tracking.private_metrics=true would log functions of private records: data.name={self.name} "
-                f"{why}. Leave it out, or set it to false"
+                f"tracking.private_metrics=true would log functions of private records: data.name={self.name} {why}. "
+                "Remove it"
             )
 
 
 class ImageSource(Source):
-    """Images, brought to one geometry."""
+    """Images, resized to one geometry."""
 
-    size: Annotated[Size, BeforeValidator(known_size), Unit("pixels")] = 28
+    size: Annotated[Size, BeforeValidator(parse_size), Unit("pixels")] = 28
     """Side to which all images are resized, from 8 to 320; or `[height, width]`."""
     channels: Literal[1, 3] = 1
     """Channels of all images: 1 (grey) or 3 (colour). Images are converted."""
@@ -252,9 +253,9 @@ class ImageSource(Source):
     """pool=test: share of the test split that is public, selected by name."""
 
     def read(self, at: Path = Path(), seed: int = 0, progress: Progress | None = None) -> Dataset:
-        """Return the dataset as its files have it; arguments and errors are those of `load`.
+        """Return the dataset with images in their stored size; arguments and errors are those of `load`.
 
-        Where `pool` is "validation", the validation split is its pool.
+        With `pool="validation"`, the validation split is the dataset's pool.
         """
         raise NotImplementedError
 
@@ -281,13 +282,13 @@ class ImageSource(Source):
 
 
 def _contents(known: np.ndarray | None, stored: np.ndarray, fitted: np.ndarray) -> np.ndarray:
-    """Return the digests of images as they are stored and at the run's size, uint64 [N, 2]. known: of stored ones."""
+    """Return digests of images in stored size (or those known) and in the run's size, uint64 [N, 2]."""
     native = digests_of_images(stored) if known is None else known[:, 0]
     return np.stack([native, digests_of_images(fitted)], axis=1)
 
 
 class ThreeSplits(ImageSource):
-    """Images that come with a validation split beside training and test."""
+    """Images with a validation split."""
 
     validation: Literal["keep", "drop"] = "keep"
     """Use of the validation split: keep adds it to the training records; drop ignores it, as in papers that count only
@@ -295,18 +296,18 @@ class ThreeSplits(ImageSource):
 
     @property
     def validation_split(self) -> Literal["keep", "pool", "drop"]:
-        """What becomes of the validation split."""
+        """Use of the validation split."""
         return "pool" if self.pool == "validation" else self.validation
 
     @model_validator(mode="after")
     def _one_use(self) -> ThreeSplits:
         if self.pool == "validation" and self.validation == "drop":
-            raise ValueError("validation=drop leaves out the split that pool=validation makes public. Leave out one")
+            raise ValueError("validation=drop drops the split that pool=validation makes public. Remove one")
         return self
 
 
 class Downloaded(Settings):
-    """Settings of benchmarks whose official files lie in a folder, or are downloaded to it."""
+    """Settings of benchmarks with official files."""
 
     root: Annotated[Path, AtHome()] = Path("data/private/source")
     """Folder of the files of torchvision and MedMNIST."""
@@ -315,14 +316,14 @@ class Downloaded(Settings):
 
 
 class Split(Settings):
-    """Settings of sources that may have no test split of their own."""
+    """Settings of sources that may lack a test split."""
 
     test_fraction: float = Field(0.2, gt=0, lt=1)
     """Share of records held out for evaluation if the source has no test split."""
 
 
 class Own(Split):
-    """Settings of sources that read somebody's own records."""
+    """Settings of sources with the user's own records."""
 
     path: Annotated[Path, AtHome()]
     """Your .npz file, image folder, CSV file or DICOMDIR, depending on `name`."""
@@ -335,14 +336,13 @@ class Own(Split):
     @classmethod
     def _distinct_classes(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
         if value is not None and not are_names(value):
-            raise ValueError(f"{list(value)} are not distinct names")
+            raise ValueError(f"{list(value)} must be distinct names")
         return value
 
     def finds_classes(self, at: Path = Path()) -> bool:
         return not (self.classes or getattr(self, "findings", ()) or getattr(self, "scale", None))
 
     def files(self, at: Path) -> list[Path]:
-        """See `Source.files`."""
         path = at / self.path
         return [file for file in path.rglob("*") if not file.is_dir()] if path.is_dir() else [path]
 
@@ -350,21 +350,21 @@ class Own(Split):
 SOURCES = Kinds("data", Source, "terrine.data.sources", default="digits", key="name")
 
 
-_NOT_ABOUT_IT = {"name", "edition", "download", "public_benchmark"}
-"""Settings of sources that say nothing about what is in the data, or are said elsewhere."""
+_NOT_RECORDS = {"name", "edition", "download", "public_benchmark"}
+"""Settings of sources that do not determine the records, or are recorded elsewhere."""
 
 
 def load_dataset(
     name: str, at: Path = Path(), *, seed: int = 0, progress: Progress | None = None, **settings: Any
 ) -> Dataset:
-    """Return the private dataset of a source, checked.
+    """Return the private dataset of a source, validated.
 
     Args:
-        name: `digits`, `mnist`, `npz`, `folder`, ...: a source's (`terrine.data.sources`, or a plugin's).
-        at: The folder that relative paths start from.
-        seed: Draws the splits that the data do not have.
-        progress: Called with (files read, files in all) while image files are read.
-        **settings: Those of the source: `size`, `channels`, `path`, ...
+        name: Name of a source in `terrine.data.sources` or a plugin: `digits`, `mnist`, `npz`, `folder`, ...
+        at: Folder of relative paths.
+        seed: Draws splits that the data do not contain.
+        progress: Called with (files read, number of files) while image files are read.
+        **settings: Settings of the source: `size`, `channels`, `path`, ...
 
     Returns:
         Training and test split, uint8 images [N, C, H, W] with int64 labels [N].
@@ -377,9 +377,9 @@ def load_dataset(
     dataset = source.load(at, seed=seed, progress=progress)
     fields = type(source).model_fields.items()
     at_home = {key for key, field in fields if any(isinstance(mark, AtHome) for mark in field.metadata)}
-    told = source.model_dump(mode="json", exclude=at_home | _NOT_ABOUT_IT, exclude_defaults=True)
+    chosen = source.model_dump(mode="json", exclude=at_home | _NOT_RECORDS, exclude_defaults=True)
     return replace(
         dataset,
         public_benchmark=dataset.public_benchmark and source.public_benchmark,
-        settings=told | ({"seed": seed} if seed else {}),
+        settings=chosen | ({"seed": seed} if seed else {}),
     )

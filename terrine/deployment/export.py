@@ -74,7 +74,7 @@ def onnx_metadata(model: StudentModel) -> dict[str, str]:
         "input_range": "any finite number" if model.takes_rows else "0 to 255",
         "student_sha256": json.dumps(model.description["digests"]),
         **({"probabilities": "of each finding by itself"} if model.findings else {}),
-        **({} if model.scale is None else {"scale": json.dumps(model.scale.described())}),
+        **({} if model.scale is None else {"scale": json.dumps(model.scale.describe())}),
     }
 
 

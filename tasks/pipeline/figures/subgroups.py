@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from tasks.runtime.run import Run
-from terrine.data.csv_file import read_csv_file
+from terrine.data.csv_file import read_csv
 from terrine.data.dataset import Dataset
 from terrine.data.units import name_codes
 from terrine.errors import InputError
@@ -30,7 +30,7 @@ def load_subgroups(run: Run, dataset: Dataset) -> dict[str, np.ndarray]:
     if given is None:
         return {}
     path = run.root / given
-    table = read_csv_file(path)
+    table = read_csv(path)
     if len(table.columns) < 2:
         raise InputError(
             f"{path} needs a column that names records, as the data do (path, id or group), and after it at least one "

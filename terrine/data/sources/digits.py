@@ -1,4 +1,4 @@
-"""Scikit-learn's handwritten digits: 1,797 real 8×8 images that are installed with a package, so always at hand."""
+"""Scikit-learn's handwritten digits: 1,797 real 8×8 images that are installed with the package."""
 
 import hashlib
 from pathlib import Path
@@ -6,37 +6,36 @@ from typing import Literal
 
 import numpy as np
 
-from terrine.data.dataset import Dataset, from_one_set
+from terrine.data.dataset import Dataset, split_records
 from terrine.data.public import refuse_other_bytes
 from terrine.data.source import ImageSource, Progress, Split
 
 CONTENT = "87ff0c9e40dc7e2c0e34e7257799c2e3f3aec1a016363bb11cad869ec428a826"
-"""SHA-256 of the images and then the labels, a byte for each value, as scikit-learn's `digits.csv.gz` has them."""
+"""SHA-256 of the images followed by the labels in scikit-learn's `digits.csv.gz`, one byte per value."""
 
 
 class Digits(Split, ImageSource):
-    """Scikit-learn's digits, their grey values 0..16 scaled to 0..255.
+    """Scikit-learn's digits with grey values 0..16 scaled to 0..255.
 
-    There is no official test split: one of about `test_fraction`, deterministic in the seed, is drawn by place.
+    There is no official test split: one of about `test_fraction` is drawn by place and seed.
     """
 
     name: Literal["digits"] = "digits"
 
     def read(self, at: Path = Path(), seed: int = 0, progress: Progress | None = None) -> Dataset:
-        from sklearn.datasets import load_digits  # a second of importing that other datasets need not pay
+        from sklearn.datasets import load_digits  # takes a second to import
 
         bunch = load_digits()
         content = bunch.images.astype(np.uint8).tobytes() + bunch.target.astype(np.uint8).tobytes()
         official = hashlib.sha256(content).hexdigest() == CONTENT
         refuse_other_bytes(self.name, "scikit-learn's digits.csv.gz", official=official, public=self.public_benchmark)
-        return from_one_set(
-            self.name,
+        return split_records(
             np.rint(bunch.images[:, None] * (255 / 16)).astype(np.uint8),
             bunch.target.astype(np.int64),
-            None,
-            tuple(str(digit) for digit in range(10)),
             test_fraction=self.test_fraction,
             seed=seed,
+            name=self.name,
+            class_names=tuple(map(str, range(10))),
             public_benchmark=official,
             declared=True,
         )

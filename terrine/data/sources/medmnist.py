@@ -21,14 +21,14 @@ _ARRAYS = {f"{split}_{array}" for split in ("train", "val", "test") for array in
 
 
 class MedMNIST(OrderedLabels, Downloaded, ThreeSplits):
-    """A set of MedMNIST; its validation split joins the training records unless `validation` or `pool` says otherwise.
+    """A set of MedMNIST. Its validation split joins the training records unless `validation` or `pool` is set.
 
-    It is root/medmnist/NAME.npz or root/NAME.npz; for `size` 64, 128 or 224 NAME_64.npz and so on, and for any other
-    size the largest published one that is not larger. chestmnist, whose images have several findings each, wants
-    `findings`; retinamnist's five classes are `grades`, [0, 1, 2, 3, 4].
+    The file is root/medmnist/NAME.npz or root/NAME.npz, or NAME_64.npz and so on for the largest published size up to
+    `size`. chestmnist, whose images have several findings, needs `findings`; retinamnist's classes are `grades`,
+    [0, 1, 2, 3, 4].
     """
 
-    # Written down, because importing medmnist to list them takes a second and makes a folder in the user's home.
+    # Listed here because importing medmnist takes a second and creates a folder in the user's home.
     name: Literal[
         "bloodmnist", "breastmnist", "chestmnist", "dermamnist", "octmnist", "organamnist", "organcmnist",
         "organsmnist", "pathmnist", "pneumoniamnist", "retinamnist", "tissuemnist",
@@ -36,15 +36,15 @@ class MedMNIST(OrderedLabels, Downloaded, ThreeSplits):
 
     def read(self, at: Path = Path(), seed: int = 0, progress: Progress | None = None) -> Dataset:
         with from_extra("pipeline", "MedMNIST's sets"):
-            import medmnist  # a second; only who asks for one of these sets pays it
+            import medmnist  # takes a second
 
         info, root = medmnist.INFO[self.name], at / self.root
         if ("multi-label" in info["task"]) != bool(self.findings):
             known = ", ".join(info["label"].values())
             raise InputError(
-                f"An image of {self.name} is of one class ({known}). Leave out data.findings."
+                f"Images of {self.name} have one class ({known}). Remove data.findings."
                 if self.findings
-                else f"{self.name} gives several findings to an image. Set data.findings to two or more of {known}."
+                else f"Images of {self.name} have several findings. Set data.findings to two or more of {known}."
             )
         native = max((side for side in SIZES if side <= largest(self.size)), default=SIZES[0])
         file = f"{self.name}.npz" if native == SIZES[0] else f"{self.name}_{native}.npz"
@@ -53,17 +53,17 @@ class MedMNIST(OrderedLabels, Downloaded, ThreeSplits):
         if found is None:
             if not self.download:
                 raise InputError(
-                    f"{file} is neither in {places[0].parent} nor in {root}, and data.download is off. Copy the file "
-                    f"there (from {info[_key('url', native)]}), point data.root at it, or set data.download to true."
+                    f"There is no {file} in {places[0].parent} or {root}, and data.download is false. Copy the file "
+                    f"there (from {info[_key('url', native)]}), set data.root, or set data.download to true."
                 )
             found = _download(info, places[0], native)
         with found.open("rb") as stream:
             official = hashlib.file_digest(stream, "md5").hexdigest() == info[_key("MD5", native)]
         refuse_other_bytes(self.name, str(found), official=official, public=self.public_benchmark)
         return from_arrays(
-            read_arrays(found, _ARRAYS),
-            self.name,
+            read_arrays(found, _ARRAYS)[0],
             str(found),
+            name=self.name,
             class_names=[info["label"][str(index)] for index in range(len(info["label"]))],
             public_benchmark=official,
             validation=self.validation_split,
@@ -72,20 +72,20 @@ class MedMNIST(OrderedLabels, Downloaded, ThreeSplits):
 
 
 def _download(info: dict[str, Any], place: Path, native: int) -> Path:
-    """Let medmnist download its file to `place`; it checks the published MD5."""
+    """Download a file to `place`; medmnist checks the published MD5."""
     import medmnist
 
-    import terrine.vision  # noqa: F401  medmnist's download imports torchvision, which needs this door
+    import terrine.vision  # noqa: F401  prepares torchvision, which medmnist imports
 
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
         getattr(medmnist, info["python_class"])(split="test", root=str(place.parent), size=native, download=True)
     except Exception as error:  # no network, no space, a read-only folder: all have the same remedy
         with contextlib.suppress(OSError):
-            place.unlink(missing_ok=True)  # half a file would be taken for the whole next time
+            place.unlink(missing_ok=True)  # it may be incomplete
         raise InputError(
-            f"{place.name} is neither in {place.parent} nor in {place.parent.parent}, and could not be downloaded. "
-            f"Copy the file there (from {info[_key('url', native)]}), point data.root at it, or connect to the network."
+            f"There is no {place.name} in {place.parent} or {place.parent.parent}, and it could not be downloaded. "
+            f"Copy the file there (from {info[_key('url', native)]}), set data.root, or connect to the network."
         ) from error
     return place
 

@@ -1,8 +1,8 @@
-"""NIfTI volumes (.nii, .nii.gz) that a CSV lists: one slice or projection of each becomes an image.
+"""NIfTI volumes (.nii, .nii.gz) listed in a CSV; one slice or projection of each becomes an image.
 
-The CSV has the columns path and label, and possibly group (the subject), party and split; the rules for paths are those
-of `terrine.data.image_table`. Volumes are read slice by slice, after their sizes were compared with the bytes that are
-there; errors contain nothing of a header.
+The CSV has the columns path and label, and optionally group (the subject), party and split, as for images
+(`terrine.data.image_table`). Volumes are read slice by slice, after their claimed size was compared with the size of
+the file. Errors contain no values of a header.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class Nifti(FileDataset):
-    """Volumes of somebody's own, listed by a CSV; what is learnt from is one picture of each."""
+    """The user's own volumes, listed in a CSV; each becomes one picture."""
 
     name: Literal["nifti"] = "nifti"
     plane: Literal["sagittal", "coronal", "axial"] = "axial"
@@ -52,60 +52,73 @@ class Nifti(FileDataset):
         records, remarks = read_image_table(at / self.path, self.findings)
         across = PLANES.index(self.plane)
         sizes: Counter[tuple[int, int, str]] = Counter()
-        for number, shape in each_file(lambda record: shape_of(record.path), records):
+        kept = []
+        for number, shape in each_file(lambda record: volume_shape(record.path), records, skip=self.skips):
             if isinstance(self.view, int) and self.view >= shape[across]:
                 raise InputError(
-                    f"{records[number].path} has {shape[across]} {self.plane} slices, and data.view={self.view} is "
-                    "none of them, counted from 0. Choose a number that every volume has, or data.view=middle."
+                    f"{records[number].path} has {shape[across]} {self.plane} slices, numbered from 0, so "
+                    f"data.view={self.view} is out of range. Choose a smaller number, or data.view=middle."
                 )
             width, height = (length for axis, length in enumerate(shape) if axis != across)
             sizes[width, height, "L"] += 1
-        return Listing(records, Counter(), sizes, remarks)
+            kept.append(records[number])
+        unreadable = len(records) - len(kept)
+        return Listing(kept, Counter({"volumes that cannot be used": unreadable} if unreadable else {}), sizes, remarks)
 
     def picture(self, record: Record) -> tuple[Image.Image, np.ndarray]:
-        return picture_of(record.path, self.plane, self.view, self.window, self.percentiles)
+        return read_slice(record.path, self.plane, self.view, self.window, self.percentiles)
 
 
 PLANES = ("sagittal", "coronal", "axial")
 MOST_BYTES = 2**31
-"""Of a volume; a CT of a whole body has half of it."""
-_MOST_READ = 2**28  # bytes at a time: a slice
-_MOST_DEFLATED = 1032  # a gzip's contents are so many times as long as it, at most
+"""Largest volume in bytes: twice a whole-body CT."""
+_MOST_READ = 2**28  # bytes per read: a slice
+_MOST_DEFLATED = 1032  # largest compression ratio of gzip
 
 
 class _Bounded:
-    """A file of which no more is read at a time than a slice needs, whatever a header asks for."""
+    """A file that refuses reads larger than a slice, regardless of the header."""
 
     def __init__(self, file: Any) -> None:
         self.seek, self.tell, self.write, self._file = file.seek, file.tell, file.write, file
 
     def read(self, size: int = -1) -> bytes:
         if not 0 <= size <= _MOST_READ:
-            raise ValueError("more than a slice is asked for")
+            raise ValueError("a read is larger than a slice")
         return self._file.read(size)
 
 
-def shape_of(path: Path) -> tuple[int, ...]:
-    """Return the numbers of voxels from left to right, back to front and feet to head. Raises InputError."""
+def volume_shape(path: Path) -> tuple[int, ...]:
+    """Return the numbers of voxels from left to right, back to front and feet to head.
+
+    Raises:
+        InputError: the file cannot be used; the message does not contain the path.
+    """
     with _volume(path) as (volume, axes, _):
         return tuple(volume.shape[axis] for axis in axes)
 
 
-def picture_of(
+def read_slice(
     path: Path,
     plane: str,
     view: Literal["middle", "max", "mean"] | int,
     window: tuple[float, float] | None,
     percentiles: tuple[float, float],
 ) -> tuple[Image.Image, np.ndarray]:
-    """Return a picture of mode L as it is usually seen, the patient's right or front on the left, and stored values.
+    """Return a picture of mode L in radiological orientation (the patient's right or front on the left), and values.
 
-    The values are those of the slice in the middle of the array, whichever slice is shown, so that a volume is
-    recognised under other settings.
+    The values are the stored ones of the middle slice of the array, regardless of the slice shown, so that a ledger
+    recognises the volume under other settings.
 
-    view: the slice of the plane that is shown, counted from the left, the back or the feet, or what is made of all.
-    window: the values that become black and white; None: the picture's own `percentiles`. What is no number is black.
-    Raises InputError without the path.
+    Args:
+        path: The volume.
+        plane: Plane of the slice.
+        view: Slice, counted from the left, the back or the feet, or a combination of all.
+        window: Values that become black and white; None: the picture's own `percentiles`. NaN becomes black.
+        percentiles: Percentiles of the values in the picture.
+
+    Raises:
+        InputError: the file cannot be used; the message does not contain the path.
     """
     from PIL import Image
 
@@ -113,18 +126,18 @@ def picture_of(
         across = axes[PLANES.index(plane)]
         depth = volume.shape[across]
         if isinstance(view, int) and view >= depth:
-            raise InputError(f"has {depth} {plane} slices, and data.view={view} is none of them, counted from 0")
+            raise InputError(f"has {depth} {plane} slices, numbered from 0, so data.view={view} is out of range")
         place = depth // 2 if view == "middle" else view
         if isinstance(place, int) and not rising[across]:
             place = depth - 1 - place
         try:
             values = _flat(volume, across, place)
             stored = _flat(volume, 2, volume.shape[2] // 2)
-        except Exception as error:  # gzip and nibabel raise errors of many kinds
+        except Exception as error:  # gzip and nibabel raise errors of many types
             raise InputError("is damaged: its voxels cannot be read") from error
     finite = values[np.isfinite(values)]
     if not finite.size:
-        raise InputError("holds no finite number in what is to be shown")
+        raise InputError("contains no finite number in the slice")
     low, high = (float(end) for end in window or np.percentile(finite, percentiles))
     first, second = (axis for axis in range(3) if axis != across)
     values = values[:: -1 if rising[first] else 1, :: -1 if rising[second] else 1]
@@ -134,7 +147,7 @@ def picture_of(
 
 
 def _flat(volume: Any, across: int, place: int | str) -> np.ndarray:
-    """Return a slice, or the maximum or mean of all, across an axis of the array; a slice along the last at a time."""
+    """Return a slice, or the maximum or mean of all slices, across an axis, reading one slice of the last at a time."""
 
     def slab(number: int) -> np.ndarray:
         one = [0] * (len(volume.shape) - 3)
@@ -150,8 +163,12 @@ def _flat(volume: Any, across: int, place: int | str) -> np.ndarray:
 
 @contextmanager
 def _volume(path: Path) -> Iterator[tuple[Any, list[int], list[bool]]]:
-    """Open a volume; yield it, the axis of its array for each of `PLANES`, and whether each axis of the array rises
-    towards the right, the front or the head."""
+    """Open a volume and check its header.
+
+    Yields:
+        The volume, the axis of its array for each of `PLANES`, and whether each axis rises towards the right, front or
+        head.
+    """
     with from_extra("medical", "NIfTI files"):
         from nibabel.orientations import io_orientation
     packed = path.name.lower().endswith(".gz")
@@ -162,17 +179,17 @@ def _volume(path: Path) -> Iterator[tuple[Any, list[int], list[bool]]]:
         except Exception as error:
             raise InputError("is damaged: its header cannot be read") from error
         if volume is None or orientation is None:
-            raise InputError("is no NIfTI file: it does not begin as one")
+            raise InputError("is not a NIfTI file")
         shape, kind = volume.shape, volume.get_data_dtype()
         if len(shape) < 3 or math.prod(shape[3:]) != 1 or kind.kind not in "iuf":
-            raise InputError("is no single volume of numbers: save one volume of a series, without colours")
+            raise InputError("is not a single volume of numbers: save one volume of a series, without colours")
         size = math.prod(shape) * kind.itemsize
         if min(shape) < 1 or size > MOST_BYTES or shape[0] * shape[1] * 8 > _MOST_READ:
-            raise InputError(f"claims no voxels, or more than {MOST_BYTES / 2**30:g} GiB of them")
+            raise InputError(f"claims to have no voxels, or more than {MOST_BYTES / 2**30:g} GiB")
         if size + volume.dataobj.offset > path.stat().st_size * (_MOST_DEFLATED if packed else 1):
-            raise InputError("is cut off, or claims more voxels than it holds")
+            raise InputError("is truncated, or claims more voxels than it contains")
         if not np.isfinite(orientation).all():
-            raise InputError("does not say how its axes lie in the patient")
+            raise InputError("does not contain the orientation of its axes")
         yield (
             volume,
             [orientation[:, 0].tolist().index(axis) for axis in range(3)],

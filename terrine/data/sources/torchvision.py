@@ -1,4 +1,4 @@
-"""Benchmarks that torchvision reads from their official files, and downloads when they are missing."""
+"""Benchmarks that torchvision reads from their official files and downloads if they are missing."""
 
 import hashlib
 from pathlib import Path
@@ -12,7 +12,7 @@ from terrine.data.public import refuse_other_bytes
 from terrine.data.source import Downloaded, ImageSource, Progress
 from terrine.errors import InputError
 
-# Terrine's name, the class in torchvision.datasets, and where that expects its files, below the root.
+# Terrine's name, the class in torchvision.datasets, and the folder of its files below the root.
 CLASSES = {
     "mnist": ("MNIST", "MNIST/raw"),
     "fashion_mnist": ("FashionMNIST", "FashionMNIST/raw"),
@@ -21,12 +21,12 @@ CLASSES = {
     "svhn": ("SVHN", ""),
 }
 
-# Sets whose classes have names of their own; the classes of the others are digits.
+# Sets whose classes have names; the classes of the others are digits.
 _NAMED = ("fashion_mnist", "cifar10", "cifar100")
 
 
-# MD5 of each of the four unpacked files: torchvision compares their archives, and only after a download. For the other
-# sets, it compares the files that it reads, each time.
+# MD5 of the unpacked files: for these sets torchvision checks only archives after a download. For the others it checks
+# the files whenever it reads them.
 UNPACKED = {
     "mnist": {
         "train-images-idx3-ubyte": "6bbc9ace898e44ae57da46a324031adb",
@@ -75,7 +75,7 @@ class Torchvision(Downloaded, ImageSource):
 
 
 def md5_of_idx(values: np.ndarray) -> str:
-    """Return the MD5 of the IDX file of uint8 images [N, 1, H, W] or labels [N]: of what was read, wherever it lay."""
+    """Return the MD5 of the IDX file of uint8 images [N, 1, H, W] or labels [N]."""
     array = np.ascontiguousarray(values[:, 0] if values.ndim == 4 else values, dtype=np.uint8)
     header = bytes([0, 0, 8, array.ndim]) + b"".join(side.to_bytes(4, "big") for side in array.shape)
     return hashlib.md5(header + array.tobytes(), usedforsecurity=False).hexdigest()
@@ -83,22 +83,22 @@ def md5_of_idx(values: np.ndarray) -> str:
 
 def _split(name: str, root: Path, download: bool, train: bool) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
     source = _open(name, root, download, train)
-    # SVHN calls its labels `labels`; the others call them `targets`.
+    # The labels are called `labels` in SVHN and `targets` in the others.
     labels = np.asarray(source.labels if name == "svhn" else source.targets, dtype=np.int64)
     names = tuple(source.classes) if name in _NAMED else tuple(str(digit) for digit in range(10))
     return to_uint8_nchw(np.asarray(source.data), f"{name}: images"), labels, names
 
 
 def _open(name: str, root: Path, download: bool, train: bool) -> Any:
-    """Return torchvision's dataset object, which downloads only files that are missing."""
-    from terrine.vision import torchvision  # seconds; only who asks for one of these sets pays them
+    """Return torchvision's dataset object, which downloads only missing files."""
+    from terrine.vision import torchvision  # takes seconds to import
 
     part = {"split": "train" if train else "test"} if name == "svhn" else {"train": train}
     try:
         return getattr(torchvision.datasets, CLASSES[name][0])(root=str(root), download=download, **part)
-    except Exception as error:  # no network, no space, or whatever a parser raises on bytes that it does not expect
+    except Exception as error:  # no network, no space, or a parser's error on damaged files
         raise InputError(
             f"The files of {name} in {root / CLASSES[name][1]} are missing or damaged, and could not be downloaded "
             f"(data.download={str(download).lower()}: {' '.join(str(error).split())}). Copy the official files there, "
-            "point data.root elsewhere, or delete damaged files and set data.download=true."
+            "set data.root, or delete damaged files and set data.download=true."
         ) from error

@@ -218,7 +218,7 @@ def test_figures_of_an_order_are_known_of_public_benchmarks_and_edges_are_part_o
     published = hashlib.md5(file.read_bytes()).hexdigest()
     monkeypatch.setitem(medmnist.INFO, "retinamnist", medmnist.INFO["retinamnist"] | {"MD5": published})
     dataset = run.params.data.load(tmp_path)
-    assert (dataset.scale, dataset.test_numbers) == (Scale.of(grades="01234"), None)
+    assert (dataset.scale, dataset.test_numbers) == (Scale.from_settings(grades="01234"), None)
     assert dataset.test_labels.tolist() == [0, 1, 2, 3, 0, 1, 2, 3, 0]
     figures = order_figures(dataset, dataset.scale, np.eye(5)[[0, 1, 2, 4, 0, 1, 2, 3, 0]], None)
     write_json(run.folders.evaluation, {"accuracy": 8 / 9, "order": figures})

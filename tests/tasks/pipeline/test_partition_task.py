@@ -37,8 +37,8 @@ def test_labels_and_images_have_no_say_in_the_deal(tmp_path):
     run = make(tmp_path, partition={"teachers": 40})
     stored = read_dataset(run.folders)
     other = replace(stored, train_labels=stored.train_labels[::-1].copy(), train_images=stored.train_images[::-1])
-    dealt = run.params.partition.deal(stored, None, run.params.seed)
-    assert run.params.partition.deal(other, None, run.params.seed).tolist() == dealt.tolist()
+    dealt = run.params.partition.assign(stored, None, run.params.seed)
+    assert run.params.partition.assign(other, None, run.params.seed).tolist() == dealt.tolist()
     units = draws(stored.record_names, run.params.seed, "partition.deal")
     assert dealt.tolist() == [int(unit) % 40 for unit in units]
 

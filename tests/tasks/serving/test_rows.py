@@ -88,8 +88,8 @@ def test_what_is_left_out_of_account_is_said(linear):
     [
         (ROWS.drop(columns="age"), r"^The table has no column 'age'; its columns are gain, work\.$"),
         (ROWS[["work"]], r"has no columns 'age', 'gain'"),
-        (ROWS.assign(age=[1, 2, "old"]), r"row 2: 'age' is 'old', while the column holds numbers"),
-        (ROWS.assign(gain=[1, np.inf, 2]), r"row 1: 'gain' is 'inf', which is no finite number"),
+        (ROWS.assign(age=[1, 2, "old"]), r"row 2: 'age' is 'old', but the column is numeric"),
+        (ROWS.assign(gain=[1, np.inf, 2]), r"row 1: 'gain' is 'inf', which is not finite"),
         (ROWS.iloc[:0], r"has no rows"),
     ],
 )

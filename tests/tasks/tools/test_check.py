@@ -103,7 +103,7 @@ def test_groups_that_protect_nobody_and_files_that_cannot_be_opened_are_told(pro
     (project / "images" / "boot" / "page.png").write_text("<html>")
     (said,) = look_at(project, "own").refusals
     assert said.startswith("1 of 391 files that were looked at cannot be used, and a run will refuse them: ")
-    assert "page.png (is no image that Pillow can identify)" in said
+    assert "page.png (is not an image that Pillow can identify)" in said
     assert _check().exit_code == 1
 
 

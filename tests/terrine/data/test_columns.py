@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from terrine.data.encoding import kinds_of_columns, learn, named_by_a_record
+from terrine.data.encoding import column_types, header_is_record, learn
 
 
 def test_columns_are_told_by_what_public_rows_show():
@@ -18,7 +18,7 @@ def test_columns_are_told_by_what_public_rows_show():
         }
     )
     encoding = learn(frame, "table", ["code"])
-    assert kinds_of_columns(encoding, frame) == {
+    assert column_types(encoding, frame) == {
         "numbers": ("number",),
         "words": ("word", "code"),
         "constant": ("same", "same word"),
@@ -40,4 +40,4 @@ def test_columns_are_told_by_what_public_rows_show():
 )
 def test_columns_that_are_called_by_values_are_told_from_named_ones(names, record):
     frame = pd.DataFrame({names[0]: ["7", "8.5"], names[1]: ["1", "2"], names[2]: ["yes", "no"]})
-    assert named_by_a_record(learn(frame, "table")) is record
+    assert header_is_record(learn(frame, "table")) is record

@@ -13,7 +13,7 @@ pytest.importorskip("pydicom")
 from pydicom.encaps import encapsulate
 from pydicom.uid import JPEG2000Lossless, JPEGBaseline8Bit, JPEGLSLossless, RLELossless
 
-from terrine.data.dicom_images import picture_of, read_header
+from terrine.data.dicom_images import decode_frame, read_header
 from terrine.data.sources.dicom import Dicom
 from terrine.errors import InputError
 from tests.terrine.data.dicoms import REAL, made, saved
@@ -107,30 +107,30 @@ def sof(rows: int, columns: int, marker: int = 0xC0) -> bytes:
 
 
 MALFORMED: dict[str, tuple[Callable[[Path], None], str]] = {
-    "empty": (cut(0.0), "no DICOM file"),
-    "cut in the preamble": (cut(0.002), "no DICOM file"),
-    "cut in the first elements": (cut(0.006), "does not say how|first elements|PixelData|image"),
+    "empty": (cut(0.0), "not a DICOM file"),
+    "cut in the preamble": (cut(0.002), "not a DICOM file"),
+    "cut in the first elements": (cut(0.006), "TransferSyntaxUID|first elements|PixelData|image"),
     "cut in the header": (cut(0.1), "PixelData|SamplesPerPixel|image"),
-    "cut before the pixels": (cut(0.15), "PixelData|cut off"),
-    "cut in the pixels": (cut(0.6), "cut off"),
-    "cut at the end": (cut(0.95), "cut off"),
-    "a compressed stream cut off": (cut(0.6, "MR_small_jp2klossless.dcm"), "cut off"),
-    "RLE cut off": (cut(0.6, "MR_small_RLE.dcm"), "cut off"),
-    "JPEG-LS cut off": (cut(0.5, "MR_small_jpeg_ls_lossless.dcm"), "cut off"),
-    "real and cut off": (cut(1.0, "MR_truncated.dcm"), "cut off"),
+    "cut before the pixels": (cut(0.15), "PixelData|truncated"),
+    "cut in the pixels": (cut(0.6), "truncated"),
+    "cut at the end": (cut(0.95), "truncated"),
+    "a compressed stream truncated": (cut(0.6, "MR_small_jp2klossless.dcm"), "truncated"),
+    "RLE truncated": (cut(0.6, "MR_small_RLE.dcm"), "truncated"),
+    "JPEG-LS truncated": (cut(0.5, "MR_small_jpeg_ls_lossless.dcm"), "truncated"),
+    "real and truncated": (cut(1.0, "MR_truncated.dcm"), "truncated"),
     "deflated": (cut(1.0, "image_dfl.dcm"), "deflated"),
     "no transfer syntax": (cut(1.0, "meta_missing_tsyntax.dcm"), "TransferSyntaxUID"),
-    "no head": (cut(1.0, "no_meta.dcm"), "no DICOM file"),
+    "no head": (cut(1.0, "no_meta.dcm"), "not a DICOM file"),
     "a wrong VR": (cut(1.0, "badVR.dcm"), "NumberOfFrames"),
-    "text": (lambda path: path.write_text("patient Miller, born 1950"), "no DICOM file"),
-    "Rows as text": (patched(ROWS, struct.pack("<HH2sH2s", 0x28, 0x10, b"LO", 2, b"no")), "no Rows"),
-    "Rows twice": (patched(ROWS, struct.pack("<HH2sHHH", 0x28, 0x10, b"US", 4, 16, 16)), "no Rows"),
+    "text": (lambda path: path.write_text("patient Miller, born 1950"), "not a DICOM file"),
+    "Rows as text": (patched(ROWS, struct.pack("<HH2sH2s", 0x28, 0x10, b"LO", 2, b"no")), "invalid Rows"),
+    "Rows twice": (patched(ROWS, struct.pack("<HH2sHHH", 0x28, 0x10, b"US", 4, 16, 16)), "invalid Rows"),
     "Rows of another kind": (patched(ROWS, struct.pack("<HH2sHH", 0x28, 0x10, b"ZZ", 2, 16)), "damaged|no Rows"),
     "Columns longer than the file": (patched(COLUMNS, struct.pack("<HH2sHH", 0x28, 0x11, b"US", 0xFFFE, 16)), "."),
-    "no Rows": (of(without="Rows"), "no Rows"),
-    "zero Columns": (of(Columns=0), "no Columns"),
+    "invalid Rows": (of(without="Rows"), "invalid Rows"),
+    "zero Columns": (of(Columns=0), "invalid Columns"),
     "absurd Rows and Columns": (of(Rows=65535, Columns=65535), "claims more than"),
-    "large Rows": (of(Rows=60000, Columns=1000), "claims more pixels than it holds"),
+    "large Rows": (of(Rows=60000, Columns=1000), "claims more pixels than it contains"),
     "no pixels": (of(without="PixelData"), "no PixelData"),
     "no PatientID": (of(without="PatientID"), "no PatientID"),
     "an empty PatientID": (of(patient="  "), "no PatientID"),
@@ -142,29 +142,35 @@ MALFORMED: dict[str, tuple[Callable[[Path], None], str]] = {
     "bits that no image has": (of(BitsAllocated=12), "BitsAllocated"),
     "more bits stored than there are": (of(BitsStored=24), "BitsStored"),
     "a sign that is none": (of(PixelRepresentation=7), "PixelRepresentation"),
-    "a window that is no number": (of(WindowCenter="nan", WindowWidth="nan"), "no number"),
-    "an endless window": (of(WindowCenter="40", WindowWidth="1e999"), "no number"),
-    "a window of words": (patched(b"DS\x02\x0040", b"DS\x02\x00no", WindowCenter="40", WindowWidth="4"), "no number"),
-    "a window of no width": (of(WindowCenter="40", WindowWidth="0"), "no width"),
-    "a negative window": (of(WindowCenter="40", WindowWidth="-4"), "no width"),
-    "a slope that is no number": (of(RescaleSlope="inf", RescaleIntercept="0"), "no number"),
+    "a window that is no number": (of(WindowCenter="nan", WindowWidth="nan"), "not a finite number"),
+    "an endless window": (of(WindowCenter="40", WindowWidth="1e999"), "not a finite number"),
+    "a window of words": (
+        patched(b"DS\x02\x0040", b"DS\x02\x00no", WindowCenter="40", WindowWidth="4"),
+        "not a finite number",
+    ),
+    "a window of no width": (of(WindowCenter="40", WindowWidth="0"), "without width"),
+    "a negative window": (of(WindowCenter="40", WindowWidth="-4"), "without width"),
+    "a slope that is no number": (of(RescaleSlope="inf", RescaleIntercept="0"), "not a finite number"),
     "a slope of zero": (of(RescaleSlope="0", RescaleIntercept="0"), "zero"),
-    "many frames": (of(FRAMES, NumberOfFrames=60000), "claims more pixels than it holds"),
-    "a huge number of frames": (of(FRAMES, NumberOfFrames=2**31 - 1), "no NumberOfFrames"),
-    "less than one frame": (of(FRAMES, NumberOfFrames=-1), "no NumberOfFrames"),
-    "fewer compressed frames than it says": (compressed(RLELossless, b"\0" * 64, frames=2, given=1), "cut off"),
+    "many frames": (of(FRAMES, NumberOfFrames=60000), "claims more pixels than it contains"),
+    "a huge number of frames": (of(FRAMES, NumberOfFrames=2**31 - 1), "invalid NumberOfFrames"),
+    "less than one frame": (of(FRAMES, NumberOfFrames=-1), "invalid NumberOfFrames"),
+    "fewer compressed frames than it says": (compressed(RLELossless, b"\0" * 64, frames=2, given=1), "truncated"),
     "an RLE that a codec panics at": (compressed(RLELossless, overlong(), kind=np.uint16), "cannot be decoded"),
     "an RLE of nothing": (compressed(RLELossless, b"\0" * 64), "cannot be decoded"),
-    "a JPEG 2000 of another size": (compressed(JPEG2000Lossless, siz(60000, 60000)), "another size"),
-    "a JPEG of another size": (compressed(JPEGBaseline8Bit, sof(65535, 65535)), "another size"),
-    "a JPEG-LS of another size": (compressed(JPEGLSLossless, sof(65535, 65535, 0xF7)), "another size"),
+    "a JPEG 2000 of another size": (compressed(JPEG2000Lossless, siz(60000, 60000)), "contradict the size"),
+    "a JPEG of another size": (compressed(JPEGBaseline8Bit, sof(65535, 65535)), "contradict the size"),
+    "a JPEG-LS of another size": (compressed(JPEGLSLossless, sof(65535, 65535, 0xF7)), "contradict the size"),
     "a JPEG without a size": (compressed(JPEGBaseline8Bit, b"\xff\xd8" + b"\xff" * 64), "damaged"),
     "a JPEG of nothing": (compressed(JPEGBaseline8Bit, sof(16, 16)), "damaged"),
-    "a JPEG 2000 of nothing": (compressed(JPEG2000Lossless, siz(16, 16)), "damaged, or of another size"),
+    "a JPEG 2000 of nothing": (compressed(JPEG2000Lossless, siz(16, 16)), "contradict the size"),
     "noise for a JPEG": (compressed(JPEGBaseline8Bit, bytes(range(256))), "cannot be decoded"),
-    "a video": (compressed("1.2.840.10008.1.2.4.100", b"\0" * 64), "not read"),
-    "an unknown compression": (compressed("1.2.3.4.5", b"\0" * 64), "not read|cut off|first elements|header"),
-    "a broken RLE": (broken("MR_small_RLE.dcm", 0.26, 64), "damaged|cannot be decoded|cut off"),
+    "a video": (compressed("1.2.840.10008.1.2.4.100", b"\0" * 64), "unsupported compression"),
+    "an unknown compression": (
+        compressed("1.2.3.4.5", b"\0" * 64),
+        "unsupported compression|truncated|first elements|header",
+    ),
+    "a broken RLE": (broken("MR_small_RLE.dcm", 0.26, 64), "damaged|cannot be decoded|truncated"),
     "nested sequences": (nested(40), "damaged|PixelData|image"),
     "a bomb of sequences": (nested(200_000), "damaged"),
 }
@@ -196,7 +202,7 @@ def read(path: Path) -> None:
     header = read_header(path)
     if header is None:
         raise InputError("no image")
-    picture_of(header, header.frames // 2, None)
+    decode_frame(header, header.frames // 2, None)
 
 
 def test_a_folder_names_five_of_its_files_and_is_read_without_them_if_asked(tmp_path: Path) -> None:
@@ -209,7 +215,7 @@ def test_a_folder_names_five_of_its_files_and_is_read_without_them_if_asked(tmp_
     rows = [f"1.9.{number},{'ab'[number % 2]}" for number in range(40)] + [f"1.7.{number},a" for number in range(7)]
     table.write_text("sop,label\n" + "\n".join(rows) + "\n")
     settings = {"path": tmp_path / "in", "labels": table, "size": 16}
-    with pytest.raises(InputError, match=r"^1 of 48 image files cannot be used: \S*Y \(is cut off, [^)]*\)\. Repair"):
+    with pytest.raises(InputError, match=r"^1 of 48 image files cannot be used: \S*Y \(is truncated, [^)]*\)\. Repair"):
         Dicom(**settings).read()
     (tmp_path / "in" / "Y").unlink()
     with pytest.raises(InputError, match=r"^7 of 47 image files .*X0 .*X1 .*X2 .*X3 .*X4 .* and 2 more\. Repair"):

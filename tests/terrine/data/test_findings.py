@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from terrine.data.dataset import Dataset
 from terrine.data.findings import counts_by_class, labelled
-from terrine.data.source import load_dataset, survey_of
+from terrine.data.source import count_dataset, load_dataset
 from terrine.data.sources.folder import Folder
 from terrine.errors import InputError
 
@@ -57,8 +57,12 @@ def test_a_column_for_each_finding_and_one_cell_with_all_of_them_are_the_same_da
     ("header", "cells", "message"),
     [
         ("path,split,edema,effusion,mass", columns([("-1.0", 0, 0), *ROWS[1:]]), "line 2: edema is '-1.0'.*uncertain"),
-        ("path,split,edema,effusion", columns([row[:2] for row in ROWS]), "must name path and edema, effusion, mass"),
-        ("path,split,label", ["edema;effusion"] * 8, "have no record to learn from: 'mass'"),
+        (
+            "path,split,edema,effusion",
+            columns([row[:2] for row in ROWS]),
+            "must contain path and edema, effusion, mass",
+        ),
+        ("path,split,label", ["edema;effusion"] * 8, "have no training records: 'mass'"),
     ],
 )
 def test_what_is_no_table_of_findings_is_refused_in_a_sentence(
@@ -69,11 +73,11 @@ def test_what_is_no_table_of_findings_is_refused_in_a_sentence(
 
 
 def test_class_folders_have_no_findings_and_one_finding_alone_is_a_class(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="is no table"):
+    with pytest.raises(InputError, match="is not a table"):
         read(tmp_path)
-    with pytest.raises(ValidationError, match="not two or more names"):
+    with pytest.raises(ValidationError, match="must be two or more distinct names"):
         Folder(path=tmp_path, findings=("edema",))
-    with pytest.raises(ValidationError, match="not two or more names"):
+    with pytest.raises(ValidationError, match="must be two or more distinct names"):
         Folder(path=tmp_path, findings=("edema", "edema"))
 
 
@@ -82,7 +86,7 @@ def test_a_survey_counts_what_is_there_before_an_image_is_opened(tmp_path: Path)
     survey = Folder(path=path, size=8, findings=FINDINGS).survey()
     assert survey.class_names == FINDINGS
     assert survey.records == (6, 2)
-    assert survey_of(read(path)).records == (6, 2)
+    assert count_dataset(read(path)).records == (6, 2)
     assert survey.train.tolist() == np.sum(ROWS[:6], axis=0).tolist()
     assert survey.test.tolist() == np.sum(ROWS[6:], axis=0).tolist()
 
@@ -107,8 +111,8 @@ def test_arrays_have_a_column_for_each_finding_and_some_can_be_chosen(tmp_path: 
 @pytest.mark.parametrize(
     ("labels", "message"),
     [
-        (np.array(ROWS)[:, :2], "data.findings wants one column for each of 3 findings"),
-        (2 * np.array(ROWS), "other values than 0"),
+        (np.array(ROWS)[:, :2], "it needs one column for each of 3 findings"),
+        (2 * np.array(ROWS), "must contain only 0"),
         (np.array([row[0] for row in ROWS]), r"shape \[8\]"),
     ],
 )
@@ -120,7 +124,7 @@ def test_arrays_that_do_not_fit_are_refused(tmp_path: Path, labels: np.ndarray, 
 def test_columns_without_findings_say_how_to_name_them(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"name them in data\.findings"):
         load_dataset("npz", path=arrays(tmp_path, np.array(ROWS)), size=8)
-    with pytest.raises(InputError, match=r"has no finding 'hernia'\. It has edema, effusion, mass"):
+    with pytest.raises(InputError, match=r"has no finding 'hernia', only edema, effusion, mass"):
         load_dataset(
             "npz",
             path=arrays(tmp_path, np.array(ROWS), class_names=np.array(FINDINGS)),

@@ -72,8 +72,8 @@ def test_damaged_files_are_all_named(tmp_path: Path) -> None:
     message = str(caught.value)
     assert "good.png" not in message
     assert f"{truncated} (is damaged: " in message
-    assert f"{text} (is no image that Pillow can identify)" in message
-    assert message.endswith("Repair them, or remove them from the data.")
+    assert f"{text} (is not an image that Pillow can identify)" in message
+    assert message.endswith("Repair or remove them.")
 
 
 def test_reading_stops_when_everything_is_damaged(tmp_path: Path) -> None:
@@ -89,7 +89,9 @@ def test_sixteen_bits_per_pixel_are_refused_with_the_reason(tmp_path: Path) -> N
     path = saved(tmp_path / "deep.png", GENERATOR.integers(0, 4096, (8, 8)).astype(np.uint16))
     with pytest.raises(InputError, match=r"deep\.png \(has more than 8 bits per pixel \(mode I;16\): the student was"):
         read_images([path], size=8, channels=1)
-    with pytest.raises(InputError, match=r"has more than 8 bits .* choose the range .* data\.window=\[low, high\]"):
+    with pytest.raises(
+        InputError, match=r"has more than 8 bits .* set the displayed range .* data\.window=\[low, high\]"
+    ):
         open_picture(path.read_bytes())
 
 

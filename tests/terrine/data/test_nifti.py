@@ -13,7 +13,7 @@ pytest.importorskip("nibabel")
 import nibabel
 from nibabel.orientations import axcodes2ornt, io_orientation, ornt_transform
 
-from terrine.data.sources.nifti import PLANES, Nifti, picture_of, shape_of
+from terrine.data.sources.nifti import PLANES, Nifti, read_slice, volume_shape
 from terrine.data.units import name_codes
 from terrine.errors import InputError
 
@@ -23,7 +23,7 @@ OPPOSITE = {"R": "L", "A": "P", "S": "I"}
 
 
 def seen(path: Path, plane: str = "axial", view: object = "middle", window: object = (0, 255)) -> np.ndarray:
-    return np.asarray(picture_of(path, plane, view, window, (1, 99))[0])
+    return np.asarray(read_slice(path, plane, view, window, (1, 99))[0])
 
 
 def saved(path: Path, voxels: np.ndarray = VOXELS, kind: type = nibabel.Nifti1Image) -> Path:
@@ -39,7 +39,7 @@ def test_a_picture_does_not_depend_on_how_the_voxels_lie_in_the_file(tmp_path: P
         turned = volume.as_reoriented(ornt_transform(io_orientation(volume.affine), axcodes2ornt(codes)))
         path = tmp_path / ("one.nii.gz" if flips[0] else "one.nii")
         nibabel.save(turned, path)
-        assert shape_of(path) == VOXELS.shape
+        assert volume_shape(path) == VOXELS.shape
         for axis, plane in enumerate(PLANES):
             views = {
                 "middle": VOXELS.take(VOXELS.shape[axis] // 2, axis),
@@ -99,22 +99,22 @@ def of(voxels: np.ndarray) -> Callable[[Path], None]:
 
 
 MALFORMED: dict[str, tuple[Callable[[Path], None], str]] = {
-    "empty": (cut(0), "no NIfTI file"),
-    "cut in the header": (cut(200), "no NIfTI file"),
-    "cut in the voxels": (cut(500), "cut off"),
-    "another kind": (lambda path: path.write_bytes(b"\x89PNG" * 200) and None, "no NIfTI file"),
+    "empty": (cut(0), "not a NIfTI file"),
+    "cut in the header": (cut(200), "not a NIfTI file"),
+    "cut in the voxels": (cut(500), "truncated"),
+    "another kind": (lambda path: path.write_bytes(b"\x89PNG" * 200) and None, "not a NIfTI file"),
     "an absurd size": (patched(42, b"\xff\x7f" * 3), "more than 2 GiB"),
-    "a large size": (patched(42, b"\x00\x04" * 3), "cut off|more than 2 GiB"),
-    "a negative size": (patched(42, b"\xfe\xff"), "damaged|claims no voxels"),
-    "nine dimensions": (patched(40, b"\x09\x00"), "damaged|no single volume"),
+    "a large size": (patched(42, b"\x00\x04" * 3), "truncated|more than 2 GiB"),
+    "a negative size": (patched(42, b"\xfe\xff"), "damaged|claims to have no voxels"),
+    "nine dimensions": (patched(40, b"\x09\x00"), "damaged|not a single volume"),
     "a kind of number that is none": (patched(70, b"\x63\x63"), "damaged"),
-    "colours": (patched(70, b"\x80\x00\x18\x00"), "damaged|no single volume"),
-    "voxels far behind its end": (patched(108, np.float32(1e9).tobytes()), "damaged|cut off"),
+    "colours": (patched(70, b"\x80\x00\x18\x00"), "damaged|not a single volume"),
+    "voxels far behind its end": (patched(108, np.float32(1e9).tobytes()), "damaged|truncated"),
     "voxels at no number": (patched(108, np.float32(np.nan).tobytes()), "damaged"),
     "axes of no number": (patched(280, np.full(12, np.nan, np.float32).tobytes()), "damaged|axes"),
-    "several volumes": (of(np.zeros((3, 3, 3, 4), np.int16)), "no single volume"),
-    "a plane": (of(np.zeros((3, 3), np.int16)), "no single volume"),
-    "no number": (of(np.full((3, 3, 3), np.nan, np.float32)), "no finite number"),
+    "several volumes": (of(np.zeros((3, 3, 3, 4), np.int16)), "not a single volume"),
+    "a plane": (of(np.zeros((3, 3), np.int16)), "not a single volume"),
+    "not a finite number": (of(np.full((3, 3, 3), np.nan, np.float32)), "no finite number"),
 }
 
 
@@ -127,7 +127,7 @@ def test_a_malformed_volume_is_refused_in_one_sentence(tmp_path: Path, kind: str
         path = path.rename(tmp_path / "plain")
         (tmp_path / "one.nii.gz").write_bytes(gzip.compress(path.read_bytes()))
         path = tmp_path / "one.nii.gz"
-        says += "|damaged|cut off"
+        says += "|damaged|truncated"
     with pytest.raises(InputError, match=says) as caught:
         seen(path, window=None)
     assert len(str(caught.value).splitlines()) == 1
@@ -138,15 +138,15 @@ def test_a_gzip_that_is_cut_off_or_none_is_refused(tmp_path: Path) -> None:
     whole = path.read_bytes()
     for content in (whole[: len(whole) // 2], whole[:40] + bytes(40) + whole[80:], b"no gzip at all" * 50, b""):
         path.write_bytes(content)
-        with pytest.raises(InputError, match=r"damaged|no NIfTI"):
+        with pytest.raises(InputError, match=r"damaged|not a NIfTI"):
             seen(path)
 
 
 def test_a_slice_that_there_is_not_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"has 5 sagittal slices, and data.view=5 is none of them"):
+    with pytest.raises(InputError, match=r"has 5 sagittal slices, numbered from 0, so data.view=5"):
         seen(saved(tmp_path / "one.nii"), "sagittal", 5)
     with pytest.raises(ValueError, match="view"):
         Nifti(path="x", view="diagonal")
     (tmp_path / "table.csv").write_text("path,label\none.nii,a\n")
-    with pytest.raises(InputError, match=r"one\.nii has 5 sagittal slices.*Choose a number that every volume has"):
+    with pytest.raises(InputError, match=r"one\.nii has 5 sagittal slices.*out of range"):
         Nifti(path=tmp_path / "table.csv", plane="sagittal", view=5).survey()

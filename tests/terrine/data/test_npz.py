@@ -81,7 +81,7 @@ def test_the_validation_split_may_be_left_out(tmp_path: Path) -> None:
     assert np.array_equal(left.train_names, place_codes(30))
     assert np.array_equal(left.train_labels, LABELS[:30])
     assert left.pool_images is None
-    with pytest.raises(ValidationError, match="validation=drop leaves out the split that pool=validation makes public"):
+    with pytest.raises(ValidationError, match="validation=drop drops the split that pool=validation makes public"):
         load(path, validation="drop", pool="validation")
 
 
@@ -121,7 +121,7 @@ def test_a_truncated_file_is_named(tmp_path: Path, kept: float) -> None:
     path = saved(tmp_path, images=IMAGES, labels=LABELS)
     content = path.read_bytes()
     path.write_bytes(content[: int(kept * len(content)) if isinstance(kept, float) else kept])
-    with pytest.raises(InputError, match=r"cells\.npz (is truncated or damaged|holds Python objects, or is no \.npz)"):
+    with pytest.raises(InputError, match=r"cells\.npz (is damaged|contains Python objects)"):
         load(path)
 
 
@@ -130,30 +130,30 @@ def test_a_flipped_byte_inside_is_noticed(tmp_path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[1000] ^= 0xFF
     path.write_bytes(content)
-    with pytest.raises(InputError, match=r"cells\.npz is truncated or damaged .*Copy it again"):
+    with pytest.raises(InputError, match=r"cells\.npz is damaged.*Copy it again"):
         load(path)
 
 
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
-        ({}, r"holds no array at all\. Save some"),
+        ({}, r"has no array test_images"),
         ({"images": np.array([print, "x"], dtype=object), "labels": LABELS}, "Python objects.*never unpickles"),
         (
             {"images": np.zeros((0, 8, 8), np.uint8), "labels": np.zeros(0, int)},
-            r"images has shape \[0, 8, 8\]: there is no image in it",
+            r"images has shape \[0, 8, 8\]\. At least one image",
         ),
         (
             {"images": IMAGES, "labels": LABELS, "ids": np.arange(60) % 20},
-            r"ids\[0\] and ids\[20\] are both '0'\. An id names one record",
+            r"ids\[0\] and ids\[20\] are both '0'\. IDs must be unique",
         ),
         (
             {**SPLIT, "train_ids": np.arange(30), "val_ids": np.arange(10) + 25},
             r"train_ids\[25\] and val_ids\[0\] are both '25'",
         ),
-        ({"pictures": IMAGES}, "has no array test_images, .*; it holds pictures. Give images and labels"),
-        ({"images": IMAGES}, "has no array labels; it holds images"),
-        ({"train_images": IMAGES, "train_labels": LABELS}, "has no array test_images, test_labels; it holds"),
+        ({"pictures": IMAGES}, "has no array test_images, .*; it contains pictures. Give images and labels"),
+        ({"images": IMAGES}, "has no array labels; it contains images"),
+        ({"train_images": IMAGES, "train_labels": LABELS}, "has no array test_images, test_labels; it contains"),
         ({**SPLIT, "train_groups": LABELS[:30]}, "has no array val_groups"),
         ({**SPLIT, "train_ids": np.arange(30)}, "has no array val_ids"),
         ({"images": IMAGES, "labels": LABELS, "ids": np.arange(59)}, r"ids has shape \[59\], but its images"),
@@ -168,11 +168,11 @@ def test_a_flipped_byte_inside_is_noticed(tmp_path: Path) -> None:
         ),
         (
             {"images": IMAGES, "labels": np.where(LABELS == 2, 12, LABELS)},
-            r"labels\[2\] is 12 while no record has class 2",
+            r"labels\[2\] is 12, but the 3 classes",
         ),
         (
             {"images": np.where(np.arange(60)[:, None, None, None] == 8, np.nan, IMAGES / 255), "labels": LABELS},
-            "images holds NaN in image 8",
+            "images contains NaN in image 8",
         ),
         (
             {"images": IMAGES.astype(np.float32), "labels": LABELS},
@@ -188,7 +188,7 @@ def test_arrays_that_do_not_fit_are_named(tmp_path: Path, arrays: dict[str, np.n
 def test_a_class_that_is_empty_in_train_is_refused(tmp_path: Path) -> None:
     labels = np.where(LABELS[:40] == 2, 0, LABELS[:40])[:, None]
     dataset = load(saved(tmp_path, **{**SPLIT, "train_labels": labels[:30], "val_labels": labels[30:]}))
-    with pytest.raises(InputError, match="1 of 3 classes have no record to learn from: '2'"):
+    with pytest.raises(InputError, match="1 of 3 classes have no training records: '2'"):
         dataset.validate()
 
 
@@ -240,7 +240,7 @@ def test_parties_of_given_splits_are_those_of_train_and_validation(tmp_path: Pat
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("images.npy", r"images\.npy is a single array\. Save an archive"),
+        ("images.npy", r"images\.npy is damaged, or is not an archive"),
         ("nothing.npz", r"There is no file .*nothing"),
     ],
 )

@@ -191,9 +191,9 @@ def test_the_manifest_counts_what_a_loop_counts() -> None:
 @pytest.mark.parametrize(
     ("assignment", "groups", "message"),
     [
-        ([0, 1, 1], [4, 4, 5], "divides 1 groups among several teachers, the first is group 4"),
-        ([0, -1, 1], None, r"gives record 1 to teacher -1, but there are teachers 0\.\.1 only"),
-        ([0, 2, 1], None, r"gives record 1 to teacher 2, but there are teachers 0\.\.1 only"),
+        ([0, 1, 1], [4, 4, 5], "divides 1 groups among several teachers, such as group 4"),
+        ([0, -1, 1], None, r"assigns record 1 to teacher -1, but teachers are numbered 0\.\.1"),
+        ([0, 2, 1], None, r"assigns record 1 to teacher 2, but teachers are numbered 0\.\.1"),
     ],
 )
 def test_what_is_no_partition_is_refused(assignment, groups, message) -> None:
@@ -233,7 +233,7 @@ def test_a_record_without_a_party_is_refused():
 def test_one_person_with_two_parties_is_refused_where_persons_are_protected():
     parties = np.array([0, 1, 0, 1, 0, 1])
     groups = np.array([7, 7, 8, 9, 8, 9])
-    with pytest.raises(InputError, match=r"1 groups have records with several parties, the first with 'a' and 'b'"):
+    with pytest.raises(InputError, match=r"1 groups have records with several parties, such as 'a' and 'b'"):
         check_whole(groups, parties, ["a", "b"])
     check_whole(groups[2:], parties[2:], ["a", "b"])
 

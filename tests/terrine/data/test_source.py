@@ -55,7 +55,7 @@ def test_what_is_returned_has_been_checked(tmp_path: Path) -> None:
     path = tmp_path / "mine.npz"
     test = {"test_images": IMAGES[:4], "test_labels": np.array([0, 1, 2, 2])}
     np.savez(path, train_images=IMAGES, train_labels=np.arange(40) % 2, **test)
-    with pytest.raises(InputError, match=r"1 of 3 classes have no record to learn from: '2'"):
+    with pytest.raises(InputError, match=r"1 of 3 classes have no training records: '2'"):
         load_dataset("npz", path=path)
 
 

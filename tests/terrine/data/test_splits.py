@@ -36,7 +36,7 @@ def test_a_unit_is_held_out_when_its_own_draw_is_below_the_fraction(units, fract
 
 
 def test_a_split_that_leaves_a_side_empty_is_refused() -> None:
-    with pytest.raises(InputError, match=r"1 groups or names of 10 records are too few to draw a test split of 0\.2"):
+    with pytest.raises(InputError, match=r"1 groups or names of 10 records are too few for a test split of 0\.2"):
         split_units(np.zeros(10, dtype=np.int64), 0.2, seed=0)
     with pytest.raises(InputError, match="1 records are too few"):
         split_units(np.zeros(1, dtype=np.int64), 0.2, seed=0)

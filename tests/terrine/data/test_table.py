@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from pydantic import ValidationError
 
-from terrine.data.csv_file import read_csv_file
+from terrine.data.csv_file import read_csv
 from terrine.data.dataset import Dataset, fingerprint
 from terrine.data.encoding import Encoding
 from terrine.data.sources import table
@@ -77,9 +77,9 @@ def test_targets_beyond_the_edges_are_refused_by_their_line_or_clipped_and_count
     with pytest.raises(InputError, match=r"stay\.csv, line 363, 'days': the label is 90\.25, beyond data\.bins"):
         load(path, target="days", bins=(0, 25, 50, 90))
     data = load(path, target="days", bins=(0, 25, 50, 90), outside="clip")
-    assert data.remarks[0].startswith("39 of 400 labels lie beyond data.bins")
+    assert data.remarks[0].startswith("39 of 400 labels are beyond data.bins")
     assert max(data.test_numbers) <= 90
-    with pytest.raises(InputError, match=r"line 2, 'colour': the label is 'red', and data\.bins wants numbers"):
+    with pytest.raises(InputError, match=r"line 2, 'colour': the label is 'red', but data\.bins requires numbers"):
         load(path, target="colour", bins=(0, 25, 50))
 
 
@@ -88,9 +88,9 @@ def test_grades_keep_their_order_and_are_named_all(tmp_path: Path) -> None:
     data = load(path, target="colour", grades=("green", "Red", "blue", "black"))
     assert data.class_names == ("green", "Red", "blue", "black")
     assert data.train_labels.tolist() == [(1, 0, 2)[place % 3] for place in original_index(data.train_features, data)]
-    with pytest.raises(InputError, match=r"'colour' is 'blue', which is none of data\.grades=\[\"green\", \"red\"\]"):
+    with pytest.raises(InputError, match=r"the label is 'blue', not one of data\.grades=\[green, red\]"):
         load(path, target="colour", grades=("green", "red"))
-    with pytest.raises(ValidationError, match="classes and grades do not go together: labels are classes, or grades"):
+    with pytest.raises(ValidationError, match="classes and grades are different types of labels"):
         Table(public_fraction=0.2, path=path, target="colour", grades=("a", "b"), classes=("a", "b"))
 
 
@@ -181,7 +181,7 @@ def test_a_row_is_named_by_its_id_or_else_its_number(tmp_path: Path) -> None:
 def test_an_error_names_the_line_of_the_file_also_where_ids_order_the_rows(tmp_path: Path) -> None:
     rows = [["7", f"{99 - index}", "ab"[index % 2]] for index in range(100)]
     rows[4][2] = ""
-    with pytest.raises(InputError, match="line 6: 'y' is missing"):
+    with pytest.raises(InputError, match="line 6, 'y': it is missing"):
         load(write(tmp_path / "t.csv", rows, "x,key,y"), target="y", id="key")
     rows[4][2], rows[9][1] = "a", "99"
     with pytest.raises(InputError, match="lines 2 and 11: both have 'key' 99"):
@@ -207,15 +207,13 @@ def test_lines_are_counted_as_an_editor_counts_them(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     rows = [f'{number},"two\nlines",{"ab"[number % 2]}' for number in range(50)]
     path.write_text("x,text,y\n\n" + "\n".join([*rows, "51,word,"]) + "\n")
-    with pytest.raises(InputError, match=r"t\.csv, line 103: 'y' is missing"):
+    with pytest.raises(InputError, match=r"t\.csv, line 103, 'y': it is missing"):
         load(path, target="y")
     assert path.read_text().splitlines()[102] == "51,word,"
 
 
 @pytest.mark.parametrize("public", [True, False])
-@pytest.mark.parametrize(
-    ("cell", "words"), [("inf", "which is no finite number"), ("old", "while the column holds numbers")]
-)
+@pytest.mark.parametrize(("cell", "words"), [("inf", "which is not finite"), ("old", "but the column is numeric")])
 def test_one_odd_cell_makes_no_column_of_numbers_one_of_words(adult: Path, cell: str, words: str, public: bool) -> None:
     data = load(adult, target="income", group="person")
     odd = int(original_index(data.query_features if public else data.train_features, data)[0])
@@ -224,7 +222,7 @@ def test_one_odd_cell_makes_no_column_of_numbers_one_of_words(adult: Path, cell:
     with pytest.raises(InputError, match=rf"adult\.csv, line {odd + 2}: 'age' is '{cell}', {words}"):
         load(write(adult, rows), target="income", group="person")
     if cell == "old" and public:
-        with pytest.raises(InputError, match=r"say so: data\.categorical=\[age\]"):
+        with pytest.raises(InputError, match=r"look like numbers: data\.categorical=\[age\]"):
             load(adult, target="income", group="person")
         declared = load(adult, target="income", group="person", categorical=("age",))
         assert "age=old" in declared.encoding.names
@@ -236,23 +234,24 @@ LABELS = ["<=50K", ">50K", "<=50K.", " >50k", "<=50K"]
 def test_labels_that_look_like_one_class_are_named_and_declared(tmp_path: Path) -> None:
     path = write(tmp_path / "t.csv", [[str(i), LABELS[i % 5]] for i in range(100)], "x,y")
     with pytest.raises(
-        InputError, match=r"'<=50K' in line 2 and '<=50K\.' in line 4, which look like one class"
+        InputError, match=r"'<=50K' in line 2 and '<=50K\.' in line 4, which look like two spellings of one class"
     ) as error:
         load(path, target="y")
     assert 'data.classes=["<=50K", ">50K"]' in str(error.value)
-    assert 'data.classes=["<=50K", "<=50K.", ">50K", ">50k"]' in str(error.value)
     two = load(path, target="y", classes=(">50K", "<=50K"))
     assert two.class_names == (">50K", "<=50K")
     assert set(two.train_labels.tolist()) == {0, 1}
     assert load(path, target="y", classes=("<=50K", "<=50K.", ">50K", ">50k")).class_names[1] == "<=50K."
-    with pytest.raises(InputError, match=r"line 3: 'y' is '>50K', which is none of data\.classes"):
+    with pytest.raises(InputError, match=r"line 3, 'y': the label is '>50K', not one of data\.classes"):
         load(path, target="y", classes=("<=50K", "more"))
 
 
 def test_a_target_of_many_numbers_is_pointed_to_bins_and_one_of_codes_to_its_classes(tmp_path: Path) -> None:
     rows = [[str(n), "20", "red", f"p{n}", f"{n % 60 + 250}"] for n in range(400)]
     path = write(tmp_path / "prices.csv", rows)
-    with pytest.raises(InputError, match=r"'income' holds 60 different numbers in 400 rows.*data\.bins.*data\.classes"):
+    with pytest.raises(
+        InputError, match=r"'income' contains 60 different numbers in 400 rows.*data\.bins.*data\.classes"
+    ):
         load(path, target="income")
     codes = tuple(str(number + 250) for number in range(60))
     assert load(path, target="income", classes=codes).class_names == codes
@@ -294,7 +293,7 @@ def test_as_a_dataset_its_private_splits_are_checked_and_fingerprinted(adult: Pa
 
 def test_a_split_that_gets_no_rows_is_named(tmp_path: Path) -> None:
     path = write(tmp_path / "t.csv", [row(index) for index in range(6)])
-    with pytest.raises(InputError, match=r"fall to the split for public queries\. Bring more rows"):
+    with pytest.raises(InputError, match=r"the split for public queries has 0 of 6 rows"):
         load(path, target="income", public_fraction=0.001)
 
 
@@ -346,15 +345,15 @@ def test_persons_stay_in_one_split_and_are_no_feature(adult: Path) -> None:
         ("x,z", [["1", "a"]] * 20, "has no column 'y'; its columns are x, z. If the first line is a record"),
         ("x,y", [], "has no rows below its header"),
         ("x,y", [["1", "a"]] * 20, "every row has 'y' a. At least two classes"),
-        ("x,y", [["1", "a"], ["2", ""], *([["1", "b"]] * 18)], "line 3: 'y' is missing. Fill it in"),
-        ("x,y", [["1", "a"], ["2", ""], *([["1", "?"]] * 18)], r"line 3: 'y' is missing \(19 such rows\)"),
+        ("x,y", [["1", "a"], ["2", ""], *([["1", "b"]] * 18)], "line 3, 'y': it is missing. Fill it in"),
+        ("x,y", [["1", "a"], ["2", ""], *([["1", "?"]] * 18)], r"line 3, 'y': it is missing \(19 such rows\)"),
         ("y", [["a"], ["b"]] * 20, "has no column beside the target"),
-        ("x,y", [["1", "a"], ["1", "a", "extra"]] * 20, "line 3 has 3 values, and the header names 2 columns"),
-        ("x,y", [["1"]] * 20, "line 2 has 1 values, and the header names 2 columns"),
+        ("x,y", [["1", "a"], ["1", "a", "extra"]] * 20, "line 3 has 3 values, but the header has 2 columns"),
+        ("x,y", [["1"]] * 20, "line 2 has 1 values, but the header has 2 columns"),
         ("x;y", [["1;a"]] * 20, "is separated by semicolons"),
         ("x,x,y", [["1", "2", "a"]] * 20, "has two columns 'x'.*If the first line is a record"),
         (",x,y", [["1", "2", "a"]] * 20, "column 1 has no name in the header"),
-        ("x,y", [['"1', "a"]], "line 2 is no CSV"),
+        ("x,y", [['"1', "a"]], "is not a CSV file in UTF-8"),
     ],
 )
 def test_a_table_that_cannot_be_used_says_why(tmp_path: Path, header: str, rows: list[list[str]], message: str) -> None:
@@ -372,7 +371,7 @@ def test_fractions_that_leave_nothing_are_refused(adult: Path, query: float, tes
 
 def test_a_survey_counts_what_there_is_and_reads_the_file_once(adult: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source, read = Table(public_fraction=0.2, path=adult, target="income"), []
-    monkeypatch.setattr(table, "read_csv_file", lambda path: read.append(path) or read_csv_file(path))
+    monkeypatch.setattr(table, "read_csv", lambda path: read.append(path) or read_csv(path))
     survey = source.survey()
     assert read == [adult]
     assert survey.public == len(source.public_rows()[0]) > 0
@@ -392,11 +391,11 @@ def test_persons_whose_numbers_lost_their_zeros_are_told_of(tmp_path: Path) -> N
     for index in range(400):
         rows[index][3] = f"{index // 4:04}" if index % 2 else str(index // 4)
     data = load(write(tmp_path / "zeros.csv", rows), target="income", group="person")
-    assert any("100 of 200 names of groups look like another" in said for said in data.dataset.remarks)
+    assert any("100 of 200 group names look like another" in said for said in data.dataset.remarks)
 
 
 def test_a_first_line_that_is_a_record_is_doubted_before_it_is_published(tmp_path: Path, adult: Path) -> None:
     bare = write(tmp_path / "bare.csv", [row(index) for index in range(1, 400)], ", ".join(row(0)))
     (doubt,) = Table(public_fraction=0.2, path=bare, target=">50K", id="0", group="p0").survey().doubts
-    assert "Most columns are called by a value that they could hold: '?', 'red'." in doubt
+    assert "Most column names look like values: '?', 'red'." in doubt
     assert Table(public_fraction=0.2, path=adult, target="income", id="number", group="person").survey().doubts == ()

@@ -183,7 +183,7 @@ def test_a_project_begins_with_what_the_wheel_brings(wheel, tmp_path):
 NEEDS = {
     "tr.load_dataset('folder', path='images')": "PIL",
     "import terrine.data.dicom_images": "pydicom",
-    "import pathlib, terrine.data.sources.nifti as nifti; nifti.shape_of(pathlib.Path('a.nii'))": "nibabel",
+    "import pathlib, terrine.data.sources.nifti as nifti; nifti.volume_shape(pathlib.Path('a.nii'))": "nibabel",
     "tr.load_dataset('table', path='table.csv', target='class', public_fraction=0.2)": "pandas",
     "tr.load_dataset('bloodmnist')": "medmnist",
     "tr.load_dataset('mnist')": "torchvision",
