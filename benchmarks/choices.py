@@ -43,7 +43,7 @@ from terrine.data.partition import iid
 from terrine.heads import predict
 from terrine.measures import balanced_accuracy, macro_auc
 from terrine.measures.classes import calibration_error
-from terrine.planning import Plan, knowing, plan, signal_of_sums
+from terrine.planning import Plan, plan, signal_of_sums, teachers_with_class
 from terrine.privacy.accounting.gaussian import mu_of, mu_squared
 from terrine.privacy.noise import ReplayNoise
 from terrine.privacy.noised_sum import ClippedMean
@@ -287,7 +287,7 @@ def small(options: argparse.Namespace) -> None:
                 votes = [predict(student(planned, seed), kept["test"][asked]) for seed in draws]
                 found = [100 * np.mean([(of.argmax(axis=1) == place).mean() for of in each]) for each in (sums, votes)]
                 of_sums = signal_of_sums(records, mu, classes=1, features=FEATURES)
-                of_votes = planned.signal * knowing(planned.teachers, records) / planned.teachers
+                of_votes = planned.signal * teachers_with_class(planned.teachers, records) / planned.teachers
                 texts = (f"{of_sums:.2f}", f"{found[0]:.0f}", f"{of_votes:.1f}", f"{found[1]:.0f}")
                 row(f"{name}, ε = {epsilon}", called, records, *texts)
 

@@ -1,12 +1,11 @@
 """Terrine: private knowledge transfer from many teachers to a student that may be published.
 
-The science, arrays and tensors in and out. This package imports neither Prefect, DVC nor MLflow and opens no project
-path; `tasks` reads and writes files around it and `flows` orders the work.
+This package contains the science, as functions of arrays and tensors. It never imports Prefect, DVC or MLflow and opens
+no project path: `tasks` reads and writes files, and `flows` orders the work.
 
     import terrine as tr
 
-Names are imported when they are first used, so this alone takes no time; `__init__.pyi` lists them, once. What can be
-done with them is said in docs/library.md, which begins with an example that runs.
+Names are imported on first use; `__init__.pyi` lists them. See docs/library.md.
 """
 
 import ast
@@ -15,8 +14,9 @@ import os
 from pathlib import Path
 from typing import Any
 
-# Before the first product of matrices: without it MKL lets the last bit of a product of few columns depend on where in
-# memory its rows begin, so on a teacher's place in its group and on an image's place in a request. Costs no time.
+# Set before the first matrix product: otherwise the last bit of MKL's products with few columns depends on the
+# alignment of rows in memory, hence on a teacher's place in its group and an image's place in a request. It costs no
+# time.
 os.environ.setdefault("MKL_CBWR", "AUTO")
 
 _PLACES = {

@@ -1,4 +1,4 @@
-"""Where tensors live: CUDA, then MPS, then the CPU."""
+"""Choice of the torch device, and reproducible kernels."""
 
 from __future__ import annotations
 
@@ -14,26 +14,22 @@ if TYPE_CHECKING:
 
 
 def resolve_device(name: str = "auto") -> torch.device:
-    """Return the device called `name`; `auto` takes CUDA, then MPS, then the CPU.
+    """Return a torch device by name; `auto` is the first available of CUDA, MPS and CPU.
 
-    Raises SettingError for a device this machine does not have.
+    Raises:
+        SettingError: the name is invalid, or this machine has no such device.
     """
-    import torch  # seconds, which whoever merely imports this module need not wait
+    import torch  # takes seconds
 
+    available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     if name == "auto":
-        if torch.cuda.is_available():
-            return torch.device("cuda")
-        if torch.backends.mps.is_available():
-            return torch.device("mps")
-        return torch.device("cpu")
+        return torch.device(next(kind for kind, there in available.items() if there))
     try:
         device = torch.device(name)
     except RuntimeError as error:
-        raise SettingError(f"device: '{name}' is no torch device. Use auto, cpu, cuda, cuda:N or mps.") from error
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise SettingError(f"device: '{name}' was asked for, but torch sees no CUDA device. Use auto or cpu.")
-    if device.type == "mps" and not torch.backends.mps.is_available():
-        raise SettingError(f"device: '{name}' was asked for, but torch sees no MPS device. Use auto or cpu.")
+        raise SettingError(f"device={name}: not a torch device. Use auto, cpu, cuda, cuda:N or mps.") from error
+    if not available.get(device.type, True):
+        raise SettingError(f"device={name}: torch finds no {device.type.upper()} device. Use auto or cpu.")
     return device
 
 
@@ -64,9 +60,9 @@ def fixed_kernels(device: torch.device | str) -> Iterator[None]:
 
 
 def mixed_precision(device: torch.device | str) -> torch.autocast:
-    """Run the block in bfloat16 where that is as good, on CUDA; on other devices as it is.
+    """Run this block in bfloat16 on CUDA; other devices are unaffected.
 
-    Weights are cast anew in each pass: a pass that is captured as a CUDA graph could not take along casts of another.
+    Weights are cast in each pass, because a captured CUDA graph cannot reuse casts of another pass.
     """
     import torch
 
@@ -76,7 +72,7 @@ def mixed_precision(device: torch.device | str) -> torch.autocast:
 
 @contextmanager
 def reproducible(device: torch.device) -> Iterator[None]:
-    """Give the block its own global generators, and what `fixed_kernels` does; both are as before afterwards."""
+    """Run this block with separate global generators and `fixed_kernels`."""
     import torch
 
     devices = [device] if device.type == "cuda" else []

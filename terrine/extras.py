@@ -1,4 +1,4 @@
-"""What Terrine can do with packages that `pip install terrine` alone does not bring."""
+"""Imports of optional dependencies, with an error that names the extra to install."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,17 +9,19 @@ OURS = ("terrine", "tasks", "flows")
 
 
 class MissingExtraError(TerrineError, ImportError):
-    """A package is not installed that an extra of Terrine brings."""
+    """A package of one of Terrine's extras is not installed."""
 
 
 @contextmanager
 def from_extra(extra: str, what: str) -> Iterator[None]:
-    """Name the extra that brings what is imported within, where it is not installed.
+    """Raise MissingExtraError if a package imported in this block is not installed.
 
         with from_extra("pipeline", "Image files"):
             from PIL import Image
 
-    Raises MissingExtraError for a package that is missing.
+    Args:
+        extra: Extra that contains the package.
+        what: Feature that needs it, in the plural.
     """
     try:
         yield
@@ -31,5 +33,5 @@ def from_extra(extra: str, what: str) -> Iterator[None]:
 
 
 def missing(package: str, extra: str, what: str) -> str:
-    """Return the sentence about a package that an extra brings."""
+    """Return the message about a missing package of an extra."""
     return f"{what} need the package {package}, which is not installed: pip install 'terrine[{extra}]'."

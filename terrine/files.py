@@ -24,21 +24,21 @@ def file_digest(path: Path) -> str:
 def atomic_file(
     path: Path, mode: str = "wb", *, replace: bool = True, owner_only: bool = False, alone: bool = False
 ) -> Iterator[IO[Any]]:
-    """Open a temporary sibling that becomes `path` when the block ends well, and vanishes when it does not.
+    """Open a temporary file that replaces `path` if the block succeeds and is deleted otherwise.
 
-    It is seen whole or not at all, also after a power failure.
+    Readers see the complete file or none, even after a power failure.
 
     Args:
-        path: Where; its folder exists.
+        path: The file; its folder exists.
         mode: `wb`, or `w` for text in UTF-8.
-        replace: Whether an existing file gives way.
-        owner_only: Whether nobody but the owner may read it.
-        alone: Whether nobody else is writing it, by a lock. Its temporary sibling has one name then, so that what a
-            process that was killed left gives way without the folder being listed, however much is in it.
+        replace: Whether to replace an existing file.
+        owner_only: Whether only the owner may read it.
+        alone: Whether a lock prevents concurrent writers. The temporary file then has a fixed name, so one left by a
+            killed process is replaced without listing the folder.
 
     Raises:
         FileExistsError: `replace` is false and the file exists; it is unchanged.
-        OSError: it cannot be written.
+        OSError: the file cannot be written.
     """
     temporary = path.with_name(f".{path.name}.{'alone' if alone else secrets.token_hex(6)}.tmp")
     if alone:
@@ -52,7 +52,7 @@ def atomic_file(
         if replace:
             os.replace(temporary, path)
         else:
-            os.link(temporary, path)  # unlike a rename, it never replaces what is there
+            os.link(temporary, path)  # unlike a rename, it never replaces a file
     finally:
         temporary.unlink(missing_ok=True)
     sync_folder(path.parent)
@@ -93,40 +93,36 @@ def write_errors(path: Path) -> Iterator[None]:
         ) from error
 
 
-def clear_after_the_dead(path: Path) -> None:
-    """Remove what processes that were killed left beside `path`; nobody else may be writing it."""
+def remove_temporary(path: Path) -> None:
+    """Delete temporary files of `path` left by killed processes; no other process may be writing it."""
     for abandoned in path.parent.glob(f".{path.name}.*.tmp"):
         abandoned.unlink(missing_ok=True)
 
 
 def sync_file(path: Path) -> None:
-    """Have a file that somebody else wrote on the disk."""
+    """Flush a file written by another library to the disk."""
     with path.open("rb") as stream:
         os.fsync(stream.fileno())
 
 
 def sync_folder(folder: Path) -> None:
-    """Make a rename durable where the platform lets a folder be synced."""
-    try:
+    """Make a rename durable, if the platform can sync folders."""
+    with suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
-    except OSError:
-        return
-    try:
-        os.fsync(descriptor)
-    except OSError:
-        pass
-    finally:
-        os.close(descriptor)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def private_folder(path: Path) -> None:
-    """Make a folder that nobody but its owner may enter; one that is there stays as it is."""
+    """Create a folder that only its owner may enter; an existing one is unchanged."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.mkdir(mode=0o700, exist_ok=True)
 
 
-def close_to_others(path: Path) -> None:
-    """Take from everybody but the owner what they may do with a file or folder, if it is there and ours to change."""
+def restrict_to_owner(path: Path) -> None:
+    """Remove the permissions of all but the owner on a file or folder, if it exists and can be changed."""
     with suppress(OSError):
         mode = stat.S_IMODE(path.stat().st_mode)
         if mode & 0o077:
@@ -134,7 +130,7 @@ def close_to_others(path: Path) -> None:
 
 
 def json_object(path: Path) -> dict[str, Any] | None:
-    """Return the JSON object in a file, or None where there is none that can be read."""
+    """Return the JSON object in a file, or None if it cannot be read."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -143,7 +139,7 @@ def json_object(path: Path) -> dict[str, Any] | None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text file atomically; its folder is made."""
+    """Write a text file atomically; its folder is created."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_file(path, "w") as stream:
         stream.write(text)

@@ -1,7 +1,6 @@
-"""The size of images: one number where they are square, or their height and width.
+"""Sizes of images: the side of a square, or height and width.
 
-Settings, manifests and identities hold a square's side alone, also where `[n, n]` was said: what was made of squares
-keeps its name. In JSON a pair is a list.
+A square size is stored as a single int, even if given as `[n, n]`, so identifiers stay stable.
 
     >>> sides(28), sides((96, 64)), size_of((500, 1, 96, 64)), as_size([28, 28])
     ((28, 28), (96, 64), (96, 64), 28)
@@ -11,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 Size = int | tuple[int, int]
-"""The side of square images, or height and width, in pixels."""
+"""Side of square images, or height and width, in pixels."""
 
 
 def sides(size: Size) -> tuple[int, int]:
@@ -19,27 +18,27 @@ def sides(size: Size) -> tuple[int, int]:
     return (size, size) if isinstance(size, int) else size
 
 
-def as_size(said: int | Sequence[int]) -> Size:
-    """Return the size that a number or a pair means."""
-    if isinstance(said, int):
-        return said
-    height, width = said
+def as_size(value: int | Sequence[int]) -> Size:
+    """Return a number or a pair as a size."""
+    if isinstance(value, int):
+        return value
+    height, width = value
     return height if height == width else (height, width)
 
 
 def size_of(shape: Sequence[int]) -> Size:
-    """Return the size of images in an array of this shape, [..., height, width]."""
+    """Return the size of images in an array of shape [..., height, width]."""
     return as_size((int(shape[-2]), int(shape[-1])))
 
 
 def is_size(value: Any) -> bool:
-    """Whether a value from a file is a size."""
+    """Return whether a value from a file is a size."""
     pair = value if isinstance(value, list | tuple) else [value, value]
     return len(pair) == 2 and all(type(side) is int and side > 0 for side in pair)
 
 
 def in_json(size: Size) -> int | list[int]:
-    """Return a size as JSON has it."""
+    """Return a size as a JSON value."""
     return size if isinstance(size, int) else list(size)
 
 

@@ -1,12 +1,11 @@
-"""Heads: what turns a feature vector into one score per class; linear, with one hidden layer, or a forest.
+"""Classifier heads, from a feature vector to one score per class: linear, with one hidden layer, or a forest.
 
-Of classes one is true, and scores become probabilities by a softmax. Of findings each may be true (`FindingsHead`), and
-each score becomes one by itself. Of classes in an order a head may tell what lies above each boundary (`OrderedHead`).
+Scores of classes become probabilities by a softmax, those of findings by a sigmoid each (`FindingsHead`). For ordered
+classes a head may score the boundaries between them (`OrderedHead`). A head is a set of named arrays, stored without
+code:
 
-A head is arrays with names, so it is stored without code, and every use of a stored head goes through what is here:
-
-    >>> head = head_from_arrays(arrays)             # of the kind that the arrays' names tell
-    >>> probabilities = predict(head, features)     # NumPy in, NumPy out, on the CPU
+    >>> head = head_from_arrays(arrays)             # the names determine the kind
+    >>> probabilities = predict(head, features)     # NumPy arrays, on the CPU
     >>> network = nn.Sequential(backbone, head.module())  # for training, export or an accelerator
 """
 
@@ -28,7 +27,7 @@ _LEAST = 1e-7
 
 
 class _Head:
-    """What all heads share: arrays by name, a file's `hidden.weight` being the field `hidden_weight`."""
+    """Base class. The field `hidden_weight` is stored as `hidden.weight`."""
 
     weight: np.ndarray
     bias: np.ndarray
@@ -36,40 +35,42 @@ class _Head:
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
     findings: ClassVar[bool] = False
-    """Whether each score is of a finding that may be there or not, whatever the others are."""
+    """Whether scores are those of independent findings."""
+    prefix: ClassVar[str] = ""
+    """Prefix of the names of stored arrays."""
 
     @property
     def features(self) -> int:
-        """Number of features it takes."""
+        """Number of input features."""
         return next(iter(self.to_arrays().values())).shape[1]
 
     @property
     def classes(self) -> int:
-        """Number of scores it gives."""
+        """Number of scores."""
         return self.weight.shape[0]
 
     def to_arrays(self) -> dict[str, np.ndarray]:
-        """Return the arrays by name, as a safetensors file holds them."""
+        """Return the arrays by their names in a safetensors file."""
         return {self._stored(name): getattr(self, name) for name in self.__dataclass_fields__}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, Any]) -> Self:
-        """Return the head that `to_arrays` described. Raises InputError when an array is missing or misshapen."""
+        """Return the head of `to_arrays`. Raise InputError if an array is missing or has another shape."""
         names = [cls._stored(name) for name in cls.__dataclass_fields__]
         if not set(names) <= arrays.keys():
             raise InputError(
-                f"Such a head needs the arrays {', '.join(names)}; there are: {', '.join(sorted(arrays))}."
+                f"{cls.__name__} needs the arrays {', '.join(names)}, but there are {', '.join(sorted(arrays))}."
             )
         return cls(*(np.asarray(arrays[name], np.float32) for name in names))
 
     @classmethod
     def _stored(cls, name: str) -> str:
-        return name.replace("hidden_", "hidden.")
+        return cls.prefix + name.replace("hidden_", "hidden.")
 
 
 @dataclass(frozen=True)
 class LinearHead(_Head):
-    """Scores of a feature vector x are `weight` x + `bias`; float32 weight [classes, features], bias [classes]."""
+    """Scores `weight` x + `bias` of a feature vector x; float32 weight [classes, features], bias [classes]."""
 
     weight: np.ndarray
     bias: np.ndarray
@@ -77,47 +78,41 @@ class LinearHead(_Head):
     def __post_init__(self) -> None:
         if self.weight.ndim != 2 or self.bias.shape != self.weight.shape[:1]:
             raise InputError(
-                f"A linear head takes a weight [classes, features] and a bias [classes], not arrays of shapes "
+                f"A linear head needs a weight [classes, features] and a bias [classes], got shapes "
                 f"{self.weight.shape} and {self.bias.shape}."
             )
 
     def module(self) -> nn.Module:
-        """Return a torch module with copies of the weights: features [B, features] to scores [B, classes]."""
+        """Return a torch module with copies of the weights, from features [B, features] to scores [B, classes]."""
         return _linear(self.weight, self.bias)
 
 
 class FindingsHead(LinearHead):
-    """A linear head whose scores are of findings: each says by itself how likely it is, 1 / (1 + e^−score)."""
+    """A linear head for findings, with independent probabilities 1 / (1 + e^−score)."""
 
     findings = True
-
-    @classmethod
-    def _stored(cls, name: str) -> str:
-        return f"findings.{name}"
+    prefix = "findings."
 
 
 class OrderedHead(LinearHead):
-    """A linear head whose K − 1 scores are of the boundaries between K classes in an order (McCullagh 1980).
+    """A linear head with K − 1 scores of the boundaries between K ordered classes (McCullagh 1980).
 
-    1 / (1 + e^−score) is how likely a class above the boundary is; in their falling order (Chernozhukov et al. 2010)
-    these differ by how likely each class is. The module gives the logarithms of that, whose softmax is the same again.
+    1 / (1 + e^−score) is the probability of a class above the boundary. Sorted in decreasing order (Chernozhukov et al.
+    2010), their differences are the probabilities of the classes. The module returns the logarithms of these.
     """
+
+    prefix = "ordered."
 
     @property
     def classes(self) -> int:
         return self.weight.shape[0] + 1
 
-    @classmethod
-    def _stored(cls, name: str) -> str:
-        return f"ordered.{name}"
-
     def module(self) -> nn.Module:
-        """Return a torch module with copies of the weights: features [B, features] to scores [B, classes]."""
         return nn.Sequential(_linear(self.weight, self.bias), _Ordered())
 
 
 class _Ordered(nn.Module):
-    """Scores of boundaries [B, K − 1] to logarithms of the probabilities of classes [B, K]."""
+    """From scores of boundaries [B, K − 1] to logarithms of class probabilities [B, K]."""
 
     def forward(self, scores: Tensor) -> Tensor:
         above = torch.sigmoid(scores.sort(dim=1, descending=True).values)
@@ -127,9 +122,9 @@ class _Ordered(nn.Module):
 
 @dataclass(frozen=True)
 class MLPHead(_Head):
-    """Scores are `weight` max(0, `hidden_weight` x + `hidden_bias`) + `bias`, all float32.
+    """Scores `weight` max(0, `hidden_weight` x + `hidden_bias`) + `bias` of a feature vector x.
 
-    hidden_weight [hidden, features], hidden_bias [hidden], weight [classes, hidden], bias [classes].
+    float32 hidden_weight [hidden, features], hidden_bias [hidden], weight [classes, hidden], bias [classes].
     """
 
     hidden_weight: np.ndarray
@@ -142,17 +137,17 @@ class MLPHead(_Head):
         fits = self.hidden_weight.ndim == 2 and self.weight.ndim == 2
         if not fits or shapes[1:] != [shapes[0][:1], (shapes[2][0], shapes[0][0]), shapes[2][:1]]:
             raise InputError(
-                "A head with a hidden layer takes arrays [hidden, features], [hidden], [classes, hidden] and "
-                f"[classes], not arrays of shapes {', '.join(map(str, shapes))}."
+                "A head with a hidden layer needs arrays [hidden, features], [hidden], [classes, hidden] and "
+                f"[classes], got shapes {', '.join(map(str, shapes))}."
             )
 
     def module(self) -> nn.Module:
-        """Return a torch module with copies of the weights: features [B, features] to scores [B, classes]."""
+        """Return a torch module with copies of the weights, from features [B, features] to scores [B, classes]."""
         return nn.Sequential(_linear(self.hidden_weight, self.hidden_bias), nn.ReLU(), _linear(self.weight, self.bias))
 
 
 _LEAST_SHARE = 1e-4
-"""A share below this, or below 0 for the noise in it, counts as this: no class is impossible."""
+"""Smallest share of a class: noise may make it smaller or negative."""
 
 _DTYPES = {
     "root": np.int32,
@@ -167,17 +162,18 @@ _DTYPES = {
 
 @dataclass(frozen=True)
 class ForestHead:
-    """A forest: regression trees as plain arrays, the nodes of all trees one after another.
+    """Regression trees as arrays, with the nodes of all trees one after another.
 
-    Every tree sends a feature vector from its root to a leaf, left if the node's feature is at most its threshold; a
-    leaf contains shares of votes. Scores are the logarithms of the mean shares, so that their softmax are these shares.
+    A feature vector goes from the root to a leaf: left if a node's feature is at most its threshold. Scores are the
+    logarithms of the mean shares of the leaves.
 
-    root        int32 [trees], the node that a tree begins with
-    feature     int32 [nodes], which feature a node looks at; 0 at a leaf
-    threshold   float32 [nodes]; infinite at a leaf
-    left, right int32 [nodes], the node that follows; a leaf follows itself
-    shares      float32 [nodes, classes], shares of votes
-    importance  float32 [features], what a feature adds to the fit, summing to 1 (or 0 where no tree branches)
+    Attributes:
+        root: int32 [trees], root of each tree.
+        feature: int32 [nodes], feature of each node; 0 at a leaf.
+        threshold: float32 [nodes]; infinite at a leaf.
+        left: int32 [nodes], next node; a leaf follows itself. Likewise right.
+        shares: float32 [nodes, classes], shares of votes.
+        importance: float32 [features], contributions to the fit, which sum to 1 (or 0 without branches).
     """
 
     findings: ClassVar[bool] = False
@@ -204,23 +200,23 @@ class ForestHead:
             )
         )
         leaf = (self.left == np.arange(nodes)) & (self.right == np.arange(nodes)) if inside else np.empty(0, bool)
-        # Nodes come before those that follow them, so no path is a circle.
+        # Nodes precede those that follow them, so paths are finite.
         if not inside or not (leaf | ((self.left > np.arange(nodes)) & (self.right > np.arange(nodes)))).all():
-            raise InputError("These arrays are no forest: a node looks at a feature, or leads to a node, that is none.")
+            raise InputError("These arrays are not a forest: a node refers to an invalid feature or node.")
 
     @property
     def features(self) -> int:
-        """Number of features it takes."""
+        """Number of input features."""
         return len(self.importance)
 
     @property
     def classes(self) -> int:
-        """Number of scores it gives."""
+        """Number of scores."""
         return self.shares.shape[1]
 
     @property
     def depth(self) -> int:
-        """Steps from a root to the farthest leaf."""
+        """Number of steps from a root to the farthest leaf."""
         nodes, steps = self.root, 0
         while (follow := np.concatenate([self.left[nodes], self.right[nodes]])).size and not (
             np.array_equal(self.left[nodes], nodes) and np.array_equal(self.right[nodes], nodes)
@@ -229,19 +225,19 @@ class ForestHead:
         return steps
 
     def to_arrays(self) -> dict[str, np.ndarray]:
-        """Return the arrays by name, as a safetensors file holds them."""
+        """Return the arrays by their names in a safetensors file."""
         return {f"forest.{name}": getattr(self, name) for name in _DTYPES}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, Any]) -> Self:
-        """Return the head that `to_arrays` described. Raises InputError when an array is missing or misshapen."""
+        """Return the head of `to_arrays`. Raise InputError if an array is missing or has another shape."""
         missing = [name for name in _DTYPES if f"forest.{name}" not in arrays]
         if missing:
             raise InputError(f"A forest needs the array forest.{missing[0]}.")
         return cls(*(np.asarray(arrays[f"forest.{name}"], dtype) for name, dtype in _DTYPES.items()))
 
     def module(self) -> nn.Module:
-        """Return a torch module without weights to train: features [B, features] to scores [B, classes]."""
+        """Return a torch module without trainable weights, from features [B, features] to scores [B, classes]."""
         return _Forest(self)
 
 
@@ -279,9 +275,10 @@ def _linear(weight: np.ndarray, bias: np.ndarray) -> nn.Linear:
 
 
 def head_from_arrays(arrays: Mapping[str, Any]) -> Head:
-    """Return the head, of whatever kind, whose `to_arrays` gave `arrays`.
+    """Return the head of any kind whose `to_arrays` returned `arrays`.
 
-    Raises InputError when an array is missing, misshapen or unknown.
+    Raises:
+        InputError: an array is missing, unknown or has another shape.
     """
     kinds: dict[str, type[Head]] = {
         "hidden": MLPHead,
@@ -293,12 +290,12 @@ def head_from_arrays(arrays: Mapping[str, Any]) -> Head:
     head = kinds[min(found)].from_arrays(arrays) if found else LinearHead.from_arrays(arrays)
     unknown = sorted(set(arrays) - set(head.to_arrays()))
     if unknown:
-        raise InputError(f"A head has no array '{unknown[0]}'. The file is not a head, or of a later version.")
+        raise InputError(f"Unknown array '{unknown[0]}'. The file is not a head, or was written by a later version.")
     return head
 
 
 def head_from_module(module: nn.Module) -> Head:
-    """Return the head whose `module` this is, with the weights it has by now."""
+    """Return the head with the current weights of its `module`."""
 
     def arrays(layer: nn.Linear) -> tuple[np.ndarray, np.ndarray]:
         return layer.weight.detach().cpu().float().numpy().copy(), layer.bias.detach().cpu().float().numpy().copy()
@@ -308,18 +305,20 @@ def head_from_module(module: nn.Module) -> Head:
 
 
 def probabilities(scores: Tensor, findings: bool) -> Tensor:
-    """Return what scores [B, classes] say: how likely each class is, or each of the findings by itself."""
+    """Return the probabilities of scores [B, classes]: a softmax, or a sigmoid for findings."""
     return torch.sigmoid(scores) if findings else torch.softmax(scores, dim=1)
 
 
 def predict(head: Head, features: np.ndarray) -> np.ndarray:
     """Return class probabilities, float32 [queries, classes], of features [queries, features].
 
-    Computed on the CPU in fixed blocks, each by one thread: the same bytes on any number of cores. Raises InputError
-    when the features do not fit the head.
+    They are computed on the CPU in fixed blocks with one thread each, so they are equal on any number of cores.
+
+    Raises:
+        InputError: the number of features differs.
     """
     if features.ndim != 2 or features.shape[1] != head.features:
-        raise InputError(f"features of shape {features.shape} do not fit a head on {head.features} features.")
+        raise InputError(f"The features have shape {features.shape}, but the head needs {head.features} features.")
     module = head.module()
 
     @torch.no_grad()
@@ -332,10 +331,9 @@ def predict(head: Head, features: np.ndarray) -> np.ndarray:
 
 
 def initial_head(features: int, classes: int, seed: int) -> LinearHead:
-    """Return the random head that all teachers of `seed` start from: uniform within ±1/√features, bias zero.
+    """Return the initial head of all teachers: weights uniform within ±1/√features, bias zero.
 
-    One start for all makes teachers agree more than each its own would (Anonymous 2025, section 4), and it is public,
-    so it costs no privacy.
+    Source: Anonymous 2025, section 4. A common start increases agreement. It is public, so it costs no privacy.
     """
     bound = 1 / math.sqrt(features)
     weight = torch.empty(classes, features).uniform_(

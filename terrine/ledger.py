@@ -1,10 +1,10 @@
-"""The one door to a release from Python: an account in a site's ledger, with its budget over all releases.
+"""Releases from Python: an account in a site's ledger, with a budget over all its releases.
 
     with Ledger.open("ledger", budget=8) as ledger:
         release = ledger.release(mechanism, votes, edition="first")
 
-It is a thin one. `terrine.privacy.ledger.ledger` has the site's ledger itself, its rows and guarantees, and
-`terrine.aggregation.release` what the pipeline's stage `aggregate` does, too. Secure noise is the only noise here.
+The ledger itself is in `terrine.privacy.ledger.ledger`; the code shared with the pipeline's stage `aggregate` is in
+`terrine.aggregation.release`. All noise is secure.
 """
 
 import os
@@ -35,18 +35,17 @@ from terrine.privacy.statement import PrivacyStatement
 
 
 class Ledger:
-    """An account of a site's ledger: what may be released about somebody's records, and what was.
+    """An account of a site's ledger.
 
-    Formal guarantees, whatever processes crash or race: everything that this account ever released is, together,
-    within its budget; nothing is drawn before its worst case is reserved; the same release, asked for again, is the
-    stored one and costs nothing. What is the same is decided by public things alone: account, edition, classes,
-    mechanism, the settings of what voted, never the votes.
+    Guarantees, even if processes crash or race: all releases of the account together stay within its budget; nothing is
+    drawn before its worst case is reserved; a repeated release returns the stored one at no cost. A release is
+    identified by public data: account, edition, classes, mechanism and the voters' settings, never the votes.
 
     Args:
-        folder: Holds key, database and releases; made where there is none. Private; keep and back up all of it.
-        budget: ε over all releases, or None, which public benchmarks alone may have: recorded and never refused.
+        folder: Folder of key, database and releases; created if missing. Private; keep and back up all of it.
+        budget: ε over all releases; None, only for public benchmarks, records releases without a limit.
         delta: δ of the budget and of every release.
-        account: Whose records these are; all editions of the same people's data belong to one account.
+        account: Name of the people whose records these are; all editions of their data belong to one account.
 
     Raises:
         SettingError: an impossible budget.
@@ -65,13 +64,13 @@ class Ledger:
         )
         self._name = account_of(self._key, account)
         if self._name in self._site.datasets():
-            self._register()  # says so now where its budget is another
+            self._register()  # raises if its budget differs
 
     @classmethod
     def open(
         cls, folder: str | os.PathLike[str], *, budget: float | None, delta: float = 1e-5, account: str = "default"
     ) -> Self:
-        """Open an account, or begin it; see the class."""
+        """Open or create an account; see the class."""
         return cls(folder, budget=budget, delta=delta, account=account)
 
     def __enter__(self) -> Self:
@@ -83,45 +82,43 @@ class Ledger:
         """Nothing stays open between two calls."""
 
     def spent(self) -> float:
-        """Return what was used so far, ε at the account's δ, a reservation at its worst case."""
+        """Return the spent ε at the account's δ, with reservations at their worst case."""
         return self._site.spent(self._name, self.delta) if self._name in self._site.datasets() else 0.0
 
     def release(
         self, mechanism: Mechanism, votes: Votes, *, edition: str = "1", epsilon: float | None = None
     ) -> Release:
-        """Release noisy answers, or return those that were released before for the same edition and settings.
+        """Release noisy answers, or return those released before for the same edition and settings.
 
         Args:
-            mechanism: What is done with the votes.
-            votes: What teachers said (`Teachers.fit(...).vote(queries)`).
-            edition: Your name for this version of the data. A new one is released, and charged, anew.
-            epsilon: The most that this release may cost; None is the account's whole budget. Answers stop before.
+            mechanism: Aggregation mechanism.
+            votes: Votes of the teachers (`Teachers.fit(...).vote(queries)`).
+            edition: Your name for this version of the data. A new edition is released and charged again.
+            epsilon: Largest cost of this release, after which answers stop; None: the account's budget.
 
         Returns:
-            What may be published.
+            The release, which may be published.
 
         Raises:
             BudgetError: the account's budget does not cover the worst case. Nothing was drawn and nothing was charged.
-            SettingError: records that are not public without a budget, no ε at all, or a mechanism for several
-                findings or rounds, which such votes do not go with.
-            ArtefactError: the release was made before, about other query images.
+            SettingError: private records without a budget, no ε, or a mechanism for several findings or rounds.
+            ArtefactError: the release was made before with other query images.
             LedgerError: the ledger is damaged, or the account protects another unit.
         """
         if self.budget is None and not votes.public:
             raise SettingError(
-                "These records are not a known public benchmark's, so their releases need a budget over all of them: "
+                "These records are not a public benchmark, so their releases need a budget: "
                 "Ledger.open(folder, budget=...). Nothing was released."
             )
-        if said := sorted(mechanism.model_fields_set & {*BUDGET}):
+        if given := sorted(mechanism.model_fields_set & {*BUDGET}):
             raise SettingError(
-                f"{', '.join(said)} of a mechanism are for runs. Here the account has the budget: "
-                "Ledger.open(folder, budget=...), or release(..., epsilon=...). Nothing was released."
+                f"{', '.join(given)} of a mechanism are for runs. Set the budget of the account, "
+                "Ledger.open(folder, budget=...), or of the release, release(..., epsilon=...). Nothing was released."
             )
         if mechanism.findings > 1 or mechanism.informed:
             raise SettingError(
-                "Votes are for one class each and are asked for once here. Several findings of a query, and rounds "
-                "with a student between them, are the pipeline's: data.findings, queries.rounds (terrine run). Nothing "
-                "was released."
+                "Several findings and rounds with a student are only supported by terrine run: data.findings, "
+                "queries.rounds. Nothing was released."
             )
         epsilon = self.budget if epsilon is None else epsilon
         if epsilon is None:
@@ -170,9 +167,8 @@ class Ledger:
         changed = changed_inputs(stored, inputs)
         if "queries" in changed:
             raise ArtefactError(
-                f"The release of edition {edition} was made before, about other query images with the same settings: "
-                "another version of Terrine or of its libraries draws them otherwise. Ask about the old images; or "
-                "release anew, at its own cost, under a new edition."
+                f"The release of edition {edition} was made before with other query images of the same settings, "
+                "perhaps by another version of Terrine. Use the old images, or a new edition, which is charged again."
             )
         statement = PrivacyStatement(
             run=f"{self.account}, edition {edition}",

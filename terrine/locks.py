@@ -1,4 +1,4 @@
-"""Locks between processes and between threads, which the operating system frees when their holder dies."""
+"""Locks between processes and threads, released by the operating system if the holder crashes."""
 
 import logging
 import math
@@ -14,15 +14,15 @@ def locked(path: Path, patience: float = math.inf, what: str | None = None) -> I
     """Hold the lock at `path` against all other processes and threads.
 
     Args:
-        path: A file that exists while the lock is held; its folder is made.
+        path: File that exists while the lock is held; its folder is created.
         patience: Seconds to wait for another holder.
-        what: What another holder is doing, for a warning if that may take long.
+        what: Activity of the other holder, for a warning about waiting.
 
     Raises:
         TimeoutError: another holder kept it for longer.
-        OSError: its folder is not writable, or its file system has no locks.
+        OSError: the folder is not writable, or the file system does not support locks.
     """
-    # A lock that is emulated by the existence of a file would outlive its holder.
+    # No fallback to the existence of a file, which would outlive a crashed holder.
     lock = FileLock(path, mode=0o600, thread_local=False, fallback_to_soft=False)
     try:
         try:
@@ -36,12 +36,12 @@ def locked(path: Path, patience: float = math.inf, what: str | None = None) -> I
     try:
         yield
     finally:
-        path.unlink(missing_ok=True)  # while it is held, so that a waiting process locks a new file
+        path.unlink(missing_ok=True)  # before the release, so that a waiting process locks a new file
         lock.release()
 
 
 def is_held(path: Path) -> bool:
-    """Return whether a process holds the lock at `path`. No file is created."""
+    """Return whether a process holds the lock at `path`, without creating a file."""
     if not path.exists():
         return False
     lock = FileLock(path, fallback_to_soft=False)

@@ -1,4 +1,4 @@
-"""Other packages' logs, while they are used."""
+"""Suppress logs of other packages."""
 
 import logging
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def hushed(logger: str, level: int = logging.ERROR) -> Iterator[None]:
-    """Keep from the user what another package says of itself below `level` in the block."""
+    """Suppress messages of a logger below `level` in this block."""
     found = logging.getLogger(logger)
     before = found.level
     found.setLevel(level)

@@ -1,30 +1,27 @@
-"""How many teachers, and how much noise: chosen from public quantities alone, before anything is trained.
+"""Choose the number of teachers and the noise from public quantities, before training.
 
 A release of Q noisy histograms with budget μ (`terrine.privacy.accounting.gaussian`) has noise σ = √(2Q)/μ on every
-count. T teachers who agree move a count by T, so all answers together tell their signal from noise with the strength
-√Q·T/σ = T·μ/√2, whatever Q is: more queries say less each. It is shared by K classes, so what decides is
+count. T agreeing teachers move a count by T, so the signal-to-noise ratio of all answers is √Q·T/σ = T·μ/√2 for any Q:
+with more queries, each is noisier. K classes share it, so the relevant quantity is
 
     signal = T·μ / √K.
 
-Below `ENOUGH` a student learns little more than noise. From `AMPLE`·√K on, where a class has its share T/K of the
-teachers for itself and T·μ/K is `AMPLE`, more teachers gain little, and each of them has fewer records. So as many
-teachers are taken as make the signal ample, and no more than leave each of them `UNITS_EACH` units. The constants were
-measured once, on digits, MNIST, CIFAR-10, blood cells and X-rays cut to 1,400 ... 20,000 records, at ε from 1 to 8
-(benchmarks/automatic.py, docs/settings.md), and are no function of anybody's data.
+Below `ENOUGH` a student learns little more than noise. From `AMPLE`·√K, more teachers gain little, and each has fewer
+records. The plan therefore uses as many teachers as make the signal ample, but leaves each of them `UNITS_EACH` units.
+The constants were measured on digits, MNIST, CIFAR-10, blood cells and X-rays cut to 1,400 to 20,000 records, at ε from
+1 to 8 (benchmarks/automatic.py, docs/settings.md), and do not depend on the user's data.
 
-Where records are summed instead (`terrine.aggregation.sums`), n units of which each adds a vector of length one for its
-class, in d coordinates of noise, tell signal from noise with n·μ / (K·√d); `ENOUGH_OF_SUMS` and `AMPLE_OF_SUMS` are to
-it what the other two are to votes.
+If records are summed instead (`terrine.aggregation.sums`), each of n units adds a vector of length one for its class
+with d noisy coordinates, and the signal is n·μ / (K·√d), with its own constants.
 
     >>> plan(12_000, classes=10, epsilon=4, delta=1e-5)
     Plan(teachers=648, sigma=..., queries=6000, signal=189..., ample=189..., units=12000)
 
-Which mechanism: sums hear every unit once, as a vector of length one, and spend no unit on teachers who know little. A
-student of sums is served under the same statistics as it was made with. Teachers that vote and their student are at
-their best under the statistics of whole batches. Served image by image, under released moments, the student loses some
-of that, and nearly all of it if there are so few units that the moments are mostly noise. So sums are advised wherever
-they are possible, for records and for groups; votes remain for models that are not linear, and for data that may not be
-added up. Which mechanism is better was measured, as served (benchmarks/groups.py, docs/settings.md).
+Choice of the mechanism: sums use every unit, and their student is served with the statistics of its training. Voting
+teachers and their student are best with statistics of whole batches. Served image by image with released moments, the
+student loses part of that, or nearly all if there are few units. Sums are therefore advised whenever possible; votes
+remain for models that are not linear, and for data that may not be summed. This was measured as served
+(benchmarks/groups.py, docs/settings.md).
 
     >>> advise(60_000, classes=10, epsilon=2, delta=1e-5).mechanism
     'gradients'
@@ -40,30 +37,30 @@ from terrine.privacy.accounting.calibrate import calibrate
 from terrine.privacy.accounting.gaussian import epsilon_of, mu_of
 
 AMPLE = 60.0
-"""The signal, in √K, where teachers begin to be too many."""
+"""Signal, in √K, above which more teachers gain little."""
 ADVISED, ENOUGH = 50.0, 32.0
-"""Signals: what advice aims at, and below which no student is worth its price."""
+"""Signals: the target of advice, and the minimum for a useful student."""
 UNITS_EACH = {"record": 3.0, "group": 1.2}
-"""The fewest units that a teacher should have on average: a group brings several records."""
+"""Smallest average number of units per teacher; a group has several records."""
 AMPLE_OF_SUMS, ADVISED_OF_SUMS, ENOUGH_OF_SUMS = 4.0, 2.5, 1.0
-"""The same of sums over records."""
+"""The same for sums over records."""
 QUERIES = 6_000
 SHARE_OF_COUNT = 1 / 64
-"""The share of a run's budget, in μ², that counting the units with noise may take."""
-_ROOM = 1 - 1e-9  # sums of costs are rounded upwards: the last answer must still fit
+"""Share of a run's budget, in μ², for counting the units with noise."""
+_ROOM = 1 - 1e-9  # sums of costs are rounded up, and the last answer must fit
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Settings of an ensemble, and what they promise.
+    """Settings of an ensemble and its expected signal.
 
     Attributes:
         teachers: T.
-        sigma: Noise on each count of an answer, in votes.
+        sigma: Standard deviation of the noise on each count, in votes.
         queries: Q.
         signal: T·μ / √K.
-        ample: The signal that more teachers need not exceed, see the function.
-        units: Units of privacy that the teachers share, as far as anybody may know.
+        ample: Signal above which more teachers gain little.
+        units: Number of units of privacy, exact or noisy.
     """
 
     teachers: int
@@ -75,17 +72,17 @@ class Plan:
 
     @property
     def useful(self) -> bool:
-        """Whether a student can learn from it."""
+        """Whether a student can learn from the answers."""
         return self.signal >= ENOUGH
 
 
 def signal(teachers: float, mu: float, classes: int) -> float:
-    """Return how far the votes of T teachers rise above the noise of a budget μ, for each of K classes."""
+    """Return the signal T·μ / √K of votes."""
     return teachers * mu / math.sqrt(classes)
 
 
 def ample(classes: int, *, several: bool = False) -> float:
-    """Return the signal that more teachers need not exceed; of `several` findings each has that of two classes."""
+    """Return the signal above which more teachers gain little; for `several` findings, that of two classes."""
     return AMPLE * math.sqrt(2 if several else classes)
 
 
@@ -105,17 +102,17 @@ def plan(
     """Choose the size of an ensemble and its noise.
 
     Args:
-        units: How many records or groups there are to learn from, as far as anybody may know.
+        units: Number of records or groups, declared or counted with noise.
         classes: K.
-        epsilon: The run's budget, for counting the units and for moments, too.
-        queries: Q, where it is given.
-        teachers: T, where it is given.
-        counted: Standard deviation of the noise on `units`, where they were counted at the run's cost; 0 where they
-            were declared.
-        moments: The share of μ² that goes to a release of moments.
-        moved: How many answers of a query one unit moves, where a query has several findings, whatever their number:
-            noise is then that of so many answers, and takes the place of classes in the signal of each finding, which
-            is ample where that of two classes is.
+        epsilon: Budget of the run, including counting the units and moments.
+        delta: δ of the budget.
+        unit: Unit of privacy.
+        queries: Q; None: the default.
+        teachers: T; None: choose it.
+        counted: Standard deviation of the noise on `units`, if they were counted at the run's cost; otherwise 0.
+        moments: Share of μ² for a release of moments.
+        moved: Number of answers per query that one unit moves, with several findings. It determines the noise and
+            replaces K in the signal of each finding.
 
     Raises:
         SettingError: an impossible budget.
@@ -126,33 +123,33 @@ def plan(
     spent = (counted**-2 if counted else 0.0) + moments * mu**2
     left = math.sqrt(mu**2 - spent) * _ROOM if spent else mu
     if teachers is None:
-        # Fewer than there are, also where noise made them look more: a teacher more than units is refused.
+        # Below the true number with high probability, because more teachers than units are an error.
         most = (units - 3 * counted) / UNITS_EACH[unit]
         teachers = max(2, math.floor(min(most, enough * math.sqrt(classes) / left)))
     sigma = calibrate(epsilon_of(left, delta) if spent else epsilon, delta, asked * (moved or 1)).sigma
     return Plan(teachers, sigma, asked, signal(teachers, left, classes), enough, units)
 
 
-def shown(signal: float) -> str:
-    """Return a signal with as many digits as it deserves."""
+def format_signal(signal: float) -> str:
+    """Return a signal as text with two significant digits or more."""
     return f"{signal:,.0f}" if signal >= 10 else f"{signal:.2g}"
 
 
 def noise_of_count(epsilon: float, delta: float) -> float:
-    """Return the noise σ, in units, at which counting them takes `SHARE_OF_COUNT` of a run's budget.
+    """Return the noise σ, in units, at which counting them costs `SHARE_OF_COUNT` of a run's budget.
 
-    One unit more or less changes the count by one, so it costs μ² = 1/σ².
+    One unit changes the count by one, so the cost is μ² = 1/σ².
     """
     return 1 / (mu_of(epsilon, delta) * math.sqrt(SHARE_OF_COUNT))
 
 
-def knowing(teachers: int, records: int) -> float:
-    """Return how many of so many teachers have a record of a class, on average, that has so many."""
+def teachers_with_class(teachers: int, records: int) -> float:
+    """Return the expected number of teachers that have at least one of the records of a class."""
     return teachers * -math.expm1(records * math.log1p(-1 / teachers)) if teachers > 1 else float(records > 0)
 
 
 def signal_of_sums(units: int, mu: float, *, classes: float, features: int) -> float:
-    """Return how far sums over so many units rise above the noise of a budget μ. features: coordinates of a vector."""
+    """Return the signal n·μ / (K·√d) of sums over n units with d features."""
     return units * mu / (classes * math.sqrt(features))
 
 
@@ -165,9 +162,15 @@ def advised_epsilon(
     counts: bool = False,
     moments: float = 0.0,
 ) -> float:
-    """Return the ε to advise for so many units whose teachers vote (`round_advice`).
+    """Return a rounded ε at which votes reach the signal `ADVISED`.
 
-    counts: whether they are to be counted with noise, which leaves room for fewer teachers. moments: see `plan`.
+    Args:
+        units: Number of units of privacy.
+        classes: K.
+        delta: δ of the budget.
+        unit: Unit of privacy.
+        counts: Whether the units are counted with noise, which allows fewer teachers.
+        moments: Share of μ² for a release of moments.
     """
     epsilon = epsilon_for_signal(ADVISED, max(units, 1) / UNITS_EACH[unit] / math.sqrt(classes), 1, delta)
     about: dict[str, Any] = {"classes": classes, "delta": delta, "unit": unit, "moments": moments}
@@ -177,19 +180,19 @@ def advised_epsilon(
 
 
 def advised_units(units: int, wanted: float, signal: float) -> int:
-    """Return how many units to advise, rounded up to tens, if so many have a signal and another one is wanted."""
+    """Return the number of units for a wanted signal, rounded up to tens, if `units` have `signal`."""
     return math.ceil(1.02 * units * wanted / signal / 10) * 10
 
 
 def epsilon_for_signal(wanted: float, signal: float, mu: float, delta: float) -> float:
-    """Return the ε that makes of a signal at a budget μ the one that is wanted (`round_advice`)."""
+    """Return a rounded ε at which the wanted signal is reached, if budget μ has `signal`."""
     return round_advice(epsilon_of(1.02 * mu * wanted / signal, delta))
 
 
 def round_advice(epsilon: float) -> float:
-    """Return the next of ..., 0.5, 0.75, 1, 1.5, 2, 3, 4, 6, 8, 12, ...
+    """Round ε up to ..., 0.5, 0.75, 1, 1.5, 2, 3, 4, 6, 8, 12, ...
 
-    Advice looks at how many units there are, and whoever follows it publishes the ε: a finer one would tell how many.
+    Advice depends on the number of units, and the chosen ε is published: a finer one would reveal that number.
     """
     power = 2.0 ** math.floor(math.log2(epsilon))
     return next(power * step for step in (1, 1.5, 2) if power * step >= epsilon)
@@ -209,15 +212,15 @@ def choose_mechanism(*, sums_possible: bool, one_round: bool = False) -> Literal
 
 @dataclass(frozen=True)
 class Advice:
-    """What to take, and what may be hoped for.
+    """An advised mechanism and its expected signal.
 
     Attributes:
-        mechanism: Of the section `aggregation`.
-        votes: What `auto` chooses where teachers vote.
-        sums: The signal of sums, by `terrine.planning.signal_of_sums`.
-        useful: Whether a student can learn from what is advised.
-        epsilon: An ε at which it would, where it cannot.
-        reason: Why, in two sentences.
+        mechanism: Value of `aggregation.mechanism`.
+        votes: Plan of `auto` for voting teachers.
+        sums: Signal of sums (`signal_of_sums`).
+        useful: Whether a student can learn from the advised release.
+        epsilon: A sufficient ε, if the given one is not.
+        reason: Explanation in two sentences.
     """
 
     mechanism: Literal["gradients", "moments", "histogram"]
@@ -243,11 +246,15 @@ def advise(
     """Advise a mechanism.
 
     Args:
-        units: About how many records or groups there are, as far as anybody may know.
-        features: Coordinates of the features that a linear head reads.
-        apart: Whether nothing about records may be added up, not even in secret shares.
-        one_round: Whether those who hold the records can answer once only.
-        linear: Whether a linear head on public features will do.
+        units: Approximate number of records or groups.
+        classes: K.
+        features: Number of features of a linear head.
+        epsilon: Budget of the run.
+        delta: δ of the budget.
+        unit: Unit of privacy.
+        apart: Whether records may not be summed, not even in secret shares.
+        one_round: Whether the data owners can only answer once.
+        linear: Whether a linear head on public features suffices.
 
     Raises:
         SettingError: an impossible budget.
@@ -263,14 +270,14 @@ def advise(
             else "Sums support only linear heads, so teachers vote."
         )
         larger = None if votes.useful else advised_epsilon(units, classes=classes, delta=delta, unit=unit)
-        hope = f"The signal of {votes.teachers:,} teachers is {shown(votes.signal)}, where {ENOUGH:.0f} is needed."
+        hope = f"The signal of {votes.teachers:,} teachers is {format_signal(votes.signal)}; {ENOUGH:.0f} is needed."
         return Advice(mechanism, votes, sums, votes.useful, larger, f"{why} {hope}")
     useful = sums >= ENOUGH_OF_SUMS
     larger = None if useful else epsilon_for_signal(ADVISED_OF_SUMS, sums, mu, delta)
     rounds = "in one round, moments" if one_round else "in several rounds, gradients"
     why = (
-        f"{unit.capitalize()}s may be added up. In most measured cases a student of sums is more accurate, as served, "
-        f"than one of votes at the same ε: {rounds}."
+        f"{unit.capitalize()}s may be summed. In most measurements a student of sums, as served, is more accurate than "
+        f"one of votes at the same ε: {rounds}."
     )
-    hope = f"The signal is {shown(sums)}, where {ENOUGH_OF_SUMS:g} is needed."
+    hope = f"The signal is {format_signal(sums)}; {ENOUGH_OF_SUMS:g} is needed."
     return Advice(mechanism, votes, sums, useful, larger, f"{why} {hope}")

@@ -1,7 +1,8 @@
-"""Ports for servers on this machine: no connection of another program can take one before its server listens."""
+"""Free ports on this machine, outside the range of outgoing connections."""
 
 import random
 import socket
+from contextlib import suppress
 from pathlib import Path
 
 from terrine.errors import TerrineError
@@ -13,40 +14,26 @@ _ATTEMPTS = 1_000
 
 
 def free_ports(count: int = 1, *preferred: int) -> list[int]:
-    """Draw ports of this machine that nobody listens at now; the preferred ones first, where they are free.
+    """Return free ports of this machine, starting with preferred ones that are free.
 
-    The system gives outgoing connections, and servers that ask for port 0, ports from a range of its own. A port of
-    that range may be free now and somebody's connection when its server starts; these lie below it.
+    They are below the range from which the system gives ports to outgoing connections and to servers that ask for port
+    0, so no connection can take one before its server starts.
 
     Raises:
-        TerrineError: so many ports are not free.
+        TerrineError: there are not enough free ports.
     """
-    below = _first_outgoing()
+    below = 32_768  # the default of Linux; other systems start higher
+    with suppress(OSError, ValueError, IndexError):
+        below = max(LOWEST + _ATTEMPTS, int(_OUTGOING.read_text().split()[0]))
     drawn = random.SystemRandom()
     candidates = [*preferred, *(drawn.randrange(LOWEST, below) for _ in range(_ATTEMPTS))]
     free: list[int] = []
     for port in dict.fromkeys(candidates):
         if len(free) == count:
             break
-        if _is_free(port):
+        with suppress(OSError), socket.socket() as probe:
+            probe.bind((HOST, port))
             free.append(port)
     if len(free) < count:
-        raise TerrineError(f"No free port at {HOST} between {LOWEST} and {below}.")
+        raise TerrineError(f"There are not enough free ports at {HOST} between {LOWEST} and {below}.")
     return free
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        try:
-            probe.bind((HOST, port))
-        except OSError:
-            return False
-    return True
-
-
-def _first_outgoing() -> int:
-    """The first port the system gives out by itself; 32768 where it does not say (Linux; others begin higher)."""
-    try:
-        return max(LOWEST + _ATTEMPTS, int(_OUTGOING.read_text().split()[0]))
-    except (OSError, ValueError, IndexError):
-        return 32_768

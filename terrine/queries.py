@@ -1,4 +1,4 @@
-"""Public images in the batches that share their statistics: what teachers are asked about, and students learn from."""
+"""Public query images in batches that share their statistics."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -13,13 +13,14 @@ from terrine.npy import Rows
 
 @dataclass(frozen=True, eq=False)
 class Queries:
-    """What teachers are asked about, in the fixed batches that all of them see.
+    """Queries in fixed batches, equal for all teachers.
 
-    inputs   uint8 images [queries, C, H, W], a table's rows or features, float32 [queries, F]; rows that lie in files
-             are read when they are indexed
-    batches  index arrays; the images of one batch share their statistics
-    sources  the name of each batch's source
-    origin   the settings that they were drawn with, as JSON values; empty where they come from elsewhere
+    Attributes:
+        inputs: uint8 images [queries, C, H, W], or a table's rows or features, float32 [queries, F]; rows in files are
+            read when they are indexed.
+        batches: Index arrays; the images of a batch share their statistics.
+        sources: Source of each batch.
+        origin: Settings of the image programs as JSON values, or empty.
     """
 
     inputs: Rows
@@ -32,31 +33,31 @@ class Queries:
 
     @property
     def images(self) -> Rows:
-        """The images, or a table's rows."""
+        """Images, or a table's rows."""
         return self.inputs
 
     @cached_property
     def digest(self) -> str:
-        """The SHA-256 of the images and their batches, as hex: they are public."""
+        """SHA-256 of the images and their batches, as hex. Public."""
         content = hashlib.sha256(f"{self.inputs.dtype.str} {self.inputs.shape}".encode())
         for batch in self.batches:
             content.update(f" {len(batch)} ".encode() + np.ascontiguousarray(self.inputs[batch]).tobytes())
         return content.hexdigest()
 
     def by_source(self) -> dict[str, np.ndarray]:
-        """Return the numbers of each source's images, ascending; sources in alphabetical order."""
+        """Return the ascending numbers of each source's images, by source in alphabetical order."""
         return {
             source: np.sort(np.concatenate([b for b, s in zip(self.batches, self.sources, strict=True) if s == source]))
             for source in sorted(set(self.sources))
         }
 
     def describe(self) -> dict[str, Any]:
-        """Return what they are known by: the settings they were drawn with, or else their digest."""
+        """Return the settings of the image programs, or else the digest."""
         return dict(self.origin) or {"sha256": self.digest}
 
 
 def shares(count: int, weights: Mapping[str, float]) -> dict[str, int]:
-    """Return how many of `count` each source gets: whole numbers that add up (largest remainders)."""
+    """Divide `count` among sources in proportion to their weights, by largest remainders."""
     total = sum(weights.values())
     exact = {kind: count * weight / total for kind, weight in weights.items()}
     counts = {kind: int(value) for kind, value in exact.items()}
@@ -67,10 +68,10 @@ def shares(count: int, weights: Mapping[str, float]) -> dict[str, int]:
 
 
 def in_turns(counts: Mapping[str, int], most: int) -> list[tuple[str, int, int]]:
-    """Return batches of at most `most`, one source each: its name, where the batch starts in it, and how many.
+    """Return batches of at most `most` images: the source, the first image and the number of images.
 
-    Sources take turns, so that a budget that ends early has asked about all of them. A stray last image joins the batch
-    before it: a batch of one has no statistics.
+    Sources take turns, so that a budget that ends early covers all of them. A single last image joins the previous
+    batch, because one image has no batch statistics.
     """
     pending = []
     for kind, count in counts.items():

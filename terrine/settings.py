@@ -1,8 +1,8 @@
-"""How settings are declared: once, in one frozen class beside the code that uses them.
+"""Declaration of settings: frozen classes next to the code that uses them.
 
-A field has a type, bounds, a default and, as the text below it, its meaning; `Unit` says what its number counts.
-Whatever is unknown, of the wrong type or out of bounds is refused. Kinds of one family (teachers, students, mechanisms,
-...) are classes below the family's base class, told apart by one field, usually `kind`, and found by `Kinds`.
+A field has a type, bounds, a default and a description below it; `Unit` is the unit of its number. Unknown keys, wrong
+types and values out of bounds are errors. The kinds of a family (teachers, students, mechanisms, ...) are subclasses of
+a base class, distinguished by one field, usually `kind`, and found by `Kinds`.
 
     >>> class Shape(Settings):
     ...     pass
@@ -13,8 +13,7 @@ Whatever is unknown, of the wrong type or out of bounds is refused. Kinds of one
     >>> shapes.of("circle")(radius=2).radius
     2.0
 
-Classes of settings import nothing heavy: reading the parameters of a run needs no torch. What a kind builds it imports
-when it is built.
+Classes of settings do not import torch, so that reading the parameters of a run is fast.
 """
 
 import importlib
@@ -48,21 +47,21 @@ __all__ = [
 ]
 
 PLUGINS = "terrine.plugins"
-"""The group of entry points under which another package names modules that declare kinds of its own."""
+"""Group of entry points for modules of other packages that declare kinds."""
 
 
 @dataclass(frozen=True)
 class Unit:
-    """Marks a setting with what its number counts: votes, seconds, pixels, per cent, ..."""
+    """Unit of a setting's number: votes, seconds, pixels, per cent, ..."""
 
     name: str
 
 
 @dataclass(frozen=True)
 class AtHome:
-    """Marks a setting that names a site's files, machines or data: it is in nothing that leaves the site.
+    """Marks a setting that names a site's files, machines or data, which is omitted from all published files.
 
-    unless: values that say nothing of the kind.
+    `unless` lists values that may be published.
     """
 
     unless: tuple[Any, ...] = ()
@@ -70,22 +69,21 @@ class AtHome:
 
 @dataclass(frozen=True)
 class Automatic:
-    """Marks a setting that may be `auto`: it is then chosen before the run starts, from public quantities alone
-    (`terrine.planning`).
+    """Marks a setting that may be `auto`: it is chosen from public quantities before the run (`terrine.planning`).
 
-    stand_in: what checks of all other settings see in its place until then.
+    `stand_in` replaces it in checks of other settings until then.
     """
 
     stand_in: float
 
 
 class Settings(BaseModel):
-    """Settings that belong together: unknown keys are errors, values never change."""
+    """A section of settings. Unknown keys are errors, and values are immutable."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Let a plain `name: type = value` of the same type change the default alone of what a class above declares."""
+        """Let `name: type = value` of the same type change only the default of an inherited setting."""
         super().__init_subclass__(**options)
         for name, annotation in inspect.get_annotations(cls).items():
             fields = (getattr(base, "model_fields", {}) for base in cls.__mro__[1:])
@@ -101,22 +99,23 @@ class Settings(BaseModel):
     @field_validator("*", mode="before")
     @classmethod
     def _whole_number_as_text(cls, value: Any, info: ValidationInfo) -> Any:
-        """Take an account or a folder that is called 2026. Not 2026.1, which YAML makes of 2026.10 as well."""
+        """Accept an account or folder named 2026, but not 2026.1, which YAML also makes of 2026.10."""
         if type(value) is not int or info.field_name is None:
             return value
         annotation = cls.model_fields[info.field_name].annotation
         return str(value) if {str, Path} & {annotation, *get_args(annotation)} else value
 
     def check(self, run: Any) -> None:
-        """Raise ValueError where these settings do not go with others of the run.
+        """Raise ValueError if these settings contradict others of the run.
 
-        run: has one attribute for each section of params.yaml.
+        Args:
+            run: Object with an attribute for each section of params.yaml.
         """
 
 
 @cache
 def load_plugins() -> tuple[str, ...]:
-    """Import what other packages declare under the entry points `terrine.plugins`, once; return the modules' names."""
+    """Import the modules of the entry points `terrine.plugins`, once, and return their names."""
     found = sorted(entry_points(group=PLUGINS), key=lambda point: point.name)
     for point in found:
         point.load()
@@ -125,7 +124,7 @@ def load_plugins() -> tuple[str, ...]:
 
 @cache
 def import_modules(name: str) -> None:
-    """Import a module, or every module of a package, once, so that the kinds they declare are known."""
+    """Import a module, or all modules of a package, once, to register their kinds."""
     for module in pkgutil.iter_modules(getattr(importlib.import_module(name), "__path__", [])):
         importlib.import_module(f"{name}.{module.name}")
 
@@ -134,14 +133,14 @@ S = TypeVar("S", bound=Settings)
 
 
 class Kinds(Generic[S]):
-    """The kinds of a family by their names: classes below its base class, from Terrine, plugins or a notebook.
+    """Registry of the kinds of a family: subclasses of its base class in Terrine, plugins or a notebook.
 
     Args:
-        family: What the family is called in params.yaml and in messages.
-        base: The class that all of them are below.
-        modules: Modules, and packages of modules, that declare Terrine's own kinds; imported at first use.
-        default: The kind of a mapping that does not name one.
-        key: The field that tells kinds apart: a Literal of the names that a class answers to.
+        family: Name of the family in params.yaml and in messages.
+        base: Base class.
+        modules: Modules and packages with Terrine's kinds, imported at first use.
+        default: Kind of a mapping without one.
+        key: Field that distinguishes kinds: a Literal of a class's names.
     """
 
     def __init__(self, family: str, base: type[S], *modules: str, default: str = "", key: str = "kind") -> None:
@@ -152,21 +151,21 @@ class Kinds(Generic[S]):
         return tuple(self._classes())
 
     def of(self, name: str) -> type[S]:
-        """Return the class of a kind. Raises SettingError for an unknown name, with the known ones."""
+        """Return the class of a kind. Raise SettingError for an unknown name."""
         classes = self._classes()
         if name not in classes:
             raise SettingError(
-                f"{self.family}.{self.key}: there is no '{name}'.{did_you_mean(name, classes)} "
-                f"Known: {', '.join(classes)}."
+                f"{self.family}.{self.key}={name} is not a valid value.{did_you_mean(name, classes)} Expected one of: "
+                f"{', '.join(classes)}."
             )
         return classes[name]
 
     def settings(self) -> set[str]:
-        """Return the names of all settings that any of the kinds has."""
+        """Return the names of all settings of all kinds."""
         return {name for kind in self._classes().values() for name in kind.model_fields}
 
     def union(self) -> Any:
-        """Return the type of a field that holds any of the kinds."""
+        """Return the type of a field for any of the kinds."""
         classes = self._classes()
 
         def name_of(value: Any) -> Any:
@@ -180,9 +179,9 @@ class Kinds(Generic[S]):
             import_modules(module)
         load_plugins()
         known: dict[str, type[S]] = {}
-        # The last to declare a name has it, as when a notebook's cell runs again; but nobody takes one of Terrine's.
+        # The last declaration of a name wins, as when a notebook's cell runs again, except over Terrine's own.
         for kind in sorted(_below(self.base), key=lambda kind: kind.__module__.startswith("terrine.")):
-            if self.key in inspect.get_annotations(kind):  # what only inherits it is the same kind
+            if self.key in inspect.get_annotations(kind):  # a subclass that only inherits it is the same kind
                 known |= dict.fromkeys(get_args(kind.model_fields[self.key].annotation), kind)
         return dict(sorted(known.items()))
 
@@ -194,7 +193,7 @@ def _below(base: type[S]) -> Iterator[type[S]]:
 
 
 def sections_of(field: FieldInfo | Any) -> tuple[type[Settings], ...]:
-    """Return the classes of settings that a field may hold: none for a field that holds a value."""
+    """Return the classes of settings that a field may contain; none for a field with a value."""
     annotation = field.annotation if isinstance(field, FieldInfo) else field
     if get_origin(annotation) is Annotated:
         annotation = get_args(annotation)[0]

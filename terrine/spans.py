@@ -1,4 +1,4 @@
-"""Spans of time as people write and read them: `90`, `15min`, `6h`, `14d`.
+"""Durations as text: `90`, `15min`, `6h`, `14d`.
 
 >>> seconds("14d"), span(1_209_600), span(90)
 (1209600.0, '14 days', '90 s')
@@ -14,24 +14,25 @@ _UNITS = {"s": 1, "min": 60, "h": 3600, "d": 86_400}
 
 
 def seconds(value: Any) -> Any:
-    """Return a span of time in seconds; what is no text is left as it is.
+    """Return a duration in seconds; values other than texts are returned unchanged.
 
-    Raises ValueError for a text that names no span.
+    Raises:
+        ValueError: the text is not a duration.
     """
     if not isinstance(value, str):
         return value
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(s|min|h|d)?\s*", value)
     if found is None:
-        raise ValueError(f"{value!r} is no span of time: write 90, 15min, 6h or 14d")
+        raise ValueError(f"{value!r} is not a duration: write 90, 15min, 6h or 14d")
     return float(found[1]) * _UNITS[found[2] or "s"]
 
 
 Seconds = Annotated[float, BeforeValidator(seconds)]
-"""Seconds, which may be written as `15min`, `6h` or `14d`."""
+"""Seconds, which may be given as `15min`, `6h` or `14d`."""
 
 
 def span(value: float) -> str:
-    """Return seconds in words that a person reads: two digits are enough from two minutes on."""
+    """Return seconds in the largest suitable unit."""
     for word, unit, least in (("days", 86_400, 2), ("h", 3600, 2), ("min", 60, 2)):
         if value >= least * unit:
             return f"{math.floor(value / unit * 10) / 10:g} {word}"

@@ -1,18 +1,15 @@
-"""The one door through which torchvision and timm are imported.
+"""Lazy imports of torchvision and timm, which also work with a CPU-only torch.
 
-The ordinary torchvision wheel is built against a CUDA torch. Beside a CPU-only torch its compiled library cannot be
-loaded, and `import torchvision` fails with "operator torchvision::nms does not exist", because torchvision describes
-the shapes of two operators (`nms` and `qnms`) that only the library would have declared. timm imports torchvision and
-fails with it. This module loads the library where it loads, and declares the two schemas where it does not; then
-transforms, models, datasets, timm and medmnist work. `torchvision.ops.nms` and torchvision's own JPEG and PNG codecs
-stay without an implementation on such a machine: use Pillow.
+The compiled library of the usual torchvision wheel cannot be loaded with a CPU-only torch, so `import torchvision`
+fails with "operator torchvision::nms does not exist": torchvision refers to two operators (`nms` and `qnms`) that only
+this library declares. This module declares them if necessary. Transforms, models, datasets, timm and medmnist then
+work, but not `torchvision.ops.nms` and torchvision's image codecs; use Pillow.
 
     >>> from terrine.vision import timm, torchvision  # instead of: import timm, torchvision
     >>> torchvision.models.resnet18(num_classes=10).fc.out_features
     10
 
-Importing this module costs nothing much; timm and torchvision are imported when they are first asked for (seconds).
-A third package that imports torchvision by itself needs only `import terrine.vision` before it.
+Another package that imports torchvision only needs `import terrine.vision` before it.
 """
 
 import importlib
@@ -39,13 +36,13 @@ _SCHEMAS = {
 
 
 def _declare_operators() -> torch.library.Library | None:
-    """Load torchvision's compiled library, or declare what it would have declared.
+    """Load torchvision's compiled library, or declare its operators.
 
-    The returned Library must stay alive: it takes its schemas with it when it is collected.
+    The returned Library must stay referenced, because its schemas are removed with it.
     """
     specification = importlib.util.find_spec("torchvision")
     if specification is None or specification.origin is None:
-        return None  # whoever asks for it is told
+        return None  # importing it raises an error
     for compiled in sorted(Path(specification.origin).parent.glob("_C*")):
         try:
             torch.ops.load_library(str(compiled))

@@ -22,7 +22,6 @@ def images(
     size: Annotated[int, typer.Option(help="Side in pixels, 8..320.")] = 28,
     channels: Annotated[int, typer.Option(help="1 (grey) or 3 (colour).")] = 3,
     shard: Annotated[int, typer.Option(help="Images per shard of a set; 0 for shards of 64 MB.")] = 0,
-    workers: Annotated[int, typer.Option(help="Processes that write a set.")] = 1,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N or mps.")] = "auto",
 ) -> None:
     """Draw synthetic images: a contact sheet (--out sheet.png) or an image set in shards (--out folder), resumable."""
@@ -47,7 +46,7 @@ def images(
                 bar.console.print(f"{written.path.name} did not match its digest and was drawn again.")
             bar.update(task, advance=written.images)
 
-        cost = write_set(out, parts, workers=workers, device=device, progress=advance)
+        cost = write_set(out, parts, device=device, progress=advance)
     kept = f", {cost.kept} shards were there already" if cost.kept else ""
     console.print(
         f"{out}: {cost.images:,} images of '{kind}', {cost.bytes / 1e6:,.0f} MB, {cost.seconds:,.1f} s, "

@@ -26,7 +26,7 @@ from tasks.runtime.store import atomic_folder
 from terrine.aggregation.gnmax import GaussianHistogram
 from terrine.data.source import SOURCES
 from terrine.errors import SettingError
-from terrine.planning import AMPLE_OF_SUMS, ENOUGH, ENOUGH_OF_SUMS, ample, plan, shown, signal, signal_of_sums
+from terrine.planning import AMPLE_OF_SUMS, ENOUGH, ENOUGH_OF_SUMS, ample, format_signal, plan, signal, signal_of_sums
 from terrine.privacy.accounting.gaussian import mu_of, mu_squared
 from terrine.teachers.averaging.averaged import AveragedTeachers
 from terrine.teachers.averaging.private import calibrated
@@ -192,8 +192,8 @@ def _outlook(values: Mapping[str, Any], params: Params, terms: Terms) -> Outlook
     found = signal(terms.total, math.sqrt(mu**2 - spent), terms.classes)
     notes.insert(
         0,
-        f"{terms.total:,} teachers have a signal of {shown(found)}: a student learns from {ENOUGH:g} on, and "
-        f"{shown(ample(terms.classes))} is ample.",
+        f"{terms.total:,} teachers have a signal of {format_signal(found)}: a student learns from {ENOUGH:g} on, and "
+        f"{format_signal(ample(terms.classes))} is ample.",
     )
     doubt = (
         f"{terms.total} teachers are few for ε = {terms.epsilon:g}. A student would learn little but noise. Have "

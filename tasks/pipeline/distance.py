@@ -19,8 +19,8 @@ from tasks.runtime.store import Folders, atomic_folder, read_json, write_json
 from terrine.device import resolve_device
 from terrine.synthetic.distance import (
     SAMPLE,
-    chosen,
     columns_extractor,
+    draw_rows,
     image_distances,
     scattering_extractor,
 )
@@ -39,7 +39,7 @@ def measure_distance(run: Run) -> None:
         extractor = scattering_extractor(run.params.data.channels, resolve_device(run.params.device))
     sets: dict[str, Any] = {"all": queries.images}
     for kind, numbers in queries.by_source().items():
-        sampled = numbers[chosen(len(numbers), SAMPLE, seed, "synthetic")]
+        sampled = numbers[draw_rows(len(numbers), SAMPLE, seed, "synthetic")]
         sets[f"source {kind}"] = np.asarray(queries.images[sampled])
     enough = {name: images for name, images in sets.items() if len(images) >= FEWEST}
     found = image_distances(extractor, enough, dataset.train_images, seed=seed)

@@ -112,7 +112,7 @@ def close_private_zone(root: Path) -> None:
     """Make data/private for its owner alone, or close it, and DVC's cache, which has the same in clear."""
     files.private_folder(root / "data" / "private")
     for folder in (root / "data" / "private", root / ".dvc" / "cache"):
-        files.close_to_others(folder)
+        files.restrict_to_owner(folder)
 
 
 def _make_folder(folder: Path) -> bool:

@@ -50,10 +50,10 @@ from terrine.planning import (
     Plan,
     ample,
     epsilon_for_signal,
-    knowing,
-    shown,
+    format_signal,
     signal,
     signal_of_sums,
+    teachers_with_class,
 )
 from terrine.privacy.accounting.events import Event, compose
 from terrine.privacy.accounting.gaussian import mu_of, mu_squared
@@ -213,7 +213,7 @@ def vanishing_classes(found: Finding) -> dict[str, str]:
     mu = mu_of(params.aggregation.epsilon, delta)
     for name, count in zip(survey.class_names, survey.train.tolist(), strict=True):
         if found.plan is not None and found.plan.useful:
-            enough, knowing_it = ENOUGH, knowing(found.plan.teachers, count)
+            enough, knowing_it = ENOUGH, teachers_with_class(found.plan.teachers, count)
             strength = found.plan.signal * knowing_it / found.plan.teachers
             why = (
                 f"its votes drown: about {knowing_it:,.0f} of {found.plan.teachers:,} teachers will have one, under "
@@ -232,9 +232,9 @@ def vanishing_classes(found: Finding) -> dict[str, str]:
         records, larger = max(count * enough / strength, fair), epsilon_for_signal(enough, strength, mu, delta)
         said[name] = (
             f"Class '{name}' ({count:,} records): at ε = {params.aggregation.epsilon:g} {why}, a signal of "
-            f"{shown(strength)} where {enough:g} is needed, and the student will hardly ever answer so. What would do: "
-            f"{f'ε = {larger:g}; or ' if count >= fair else ''}about {math.ceil(records):,} records of it; or to merge "
-            f"it with {'the one beside it' if params.data.scale is not None else 'another class'}."
+            f"{format_signal(strength)} where {enough:g} is needed, and the student will hardly ever answer so. What "
+            f"would do: {f'ε = {larger:g}; or ' if count >= fair else ''}about {math.ceil(records):,} records of it; "
+            f"or to merge it with {'the one beside it' if params.data.scale is not None else 'another class'}."
         )
     return said
 

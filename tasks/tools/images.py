@@ -1,16 +1,13 @@
-"""images: synthetic images outside a pipeline run: a contact sheet to look at, or a large set on disk."""
+"""Synthetic images outside a run: a contact sheet, or a large set on disk."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
-from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
-import torch
 from PIL import Image
 
 from tasks.runtime.store import atomic_file
@@ -21,7 +18,7 @@ from terrine.synthetic.shards import Stretch, Written, write_stretch
 
 
 def write_sheet(path: Path, kind: str, *, count: int, seed: int, size: int, channels: int, device: str) -> np.ndarray:
-    """Draw `count` images of a program and write them to a PNG as a contact sheet, which is returned.
+    """Draw `count` images of a program, write them to a PNG as a contact sheet, and return it.
 
     Small images are enlarged to about 84 pixels.
     """
@@ -35,7 +32,7 @@ def write_sheet(path: Path, kind: str, *, count: int, seed: int, size: int, chan
 
 @dataclass(frozen=True)
 class Cost:
-    """What an image set cost: images and bytes on disk, shards found intact, and the time it all took."""
+    """Cost of an image set: images and bytes on disk, shards that were intact, seconds, and images drawn per second."""
 
     images: int
     bytes: int
@@ -48,32 +45,23 @@ def write_set(
     folder: Path,
     stretches: Sequence[Stretch],
     *,
-    workers: int = 1,
     device: str = "cpu",
-    progress: Callable[[Written], None] | None = None,
+    progress: Callable[[Written], None] = lambda shard: None,
 ) -> Cost:
-    """Write an image set as shards `shard-000000.npy`, ..., with `workers` processes; intact shards are kept.
+    """Write an image set as shards `shard-000000.npy`, ...; intact shards are kept.
 
-    `progress` is called in this process after every shard.
+    Args:
+        folder: Folder of the shards.
+        stretches: Images of each shard.
+        device: Device that draws them.
+        progress: Called after every shard.
     """
     start = time.perf_counter()
-    shards = [(folder / f"shard-{number:06d}.npy", stretch) for number, stretch in enumerate(stretches)]
-    written: list[Written] = []
-
-    def note(shard: Written) -> None:
-        written.append(shard)
-        if progress:
-            progress(shard)
-
     chosen = str(resolve_device(device))
-    if workers <= 1:
-        for path, stretch in shards:
-            note(write_stretch(path, stretch, device=chosen))
-    else:
-        with ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_one_thread) as pool:
-            pending = [pool.submit(write_stretch, path, stretch, device=chosen) for path, stretch in shards]
-            for future in as_completed(pending):
-                note(future.result())
+    written: list[Written] = []
+    for number, stretch in enumerate(stretches):
+        written.append(write_stretch(folder / f"shard-{number:06d}.npy", stretch, device=chosen))
+        progress(written[-1])
     seconds = time.perf_counter() - start
     drawn = [shard for shard in written if shard.state != "kept"]
     return Cost(
@@ -83,7 +71,3 @@ def write_set(
         seconds=seconds,
         images_per_second=sum(shard.images for shard in drawn) / seconds,
     )
-
-
-def _one_thread() -> None:
-    torch.set_num_threads(1)

@@ -37,9 +37,11 @@ def read_csv(source: Path | bytes, where: str = "") -> pd.DataFrame:
     try:
         content = source.open("rb") if isinstance(source, Path) else io.BytesIO(source)
         with io.TextIOWrapper(content, newline="", encoding="utf-8-sig") as file:
-            for cells in (reader := csv.reader(file, strict=True, skipinitialspace=True)):
+            reader, before = csv.reader(file, strict=True, skipinitialspace=True), 0
+            for cells in reader:
+                line, before = before + 1, reader.line_num
                 if cells:
-                    lines.append(reader.line_num)
+                    lines.append(line)
                     rows.append([sys.intern(cell.strip()) for cell in cells])  # cells repeat: intern to save memory
     except (csv.Error, UnicodeDecodeError) as error:
         raise InputError(

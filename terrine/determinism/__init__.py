@@ -1,1 +1,1 @@
-"""The same bits anywhere: seeds, counters, portable mathematics, and parallel work that changes no result."""
+"""Equal bits on every machine: seeds, counter-based random numbers, portable mathematics and parallel work."""

@@ -1,8 +1,8 @@
-"""Work side by side, each part by one thread, so that results do not depend on how many threads there are.
+"""Parallel work in single-threaded parts, whose results do not depend on the number of threads.
 
-A matrix product that several threads share is cut among them, and where it is cut decides how its sums are rounded:
-the same numbers on one core and on two differ in the last bit, and a vote near a tie flips. Here the caller chooses the
-parts, one thread computes each, and only the number of parts in flight depends on the machine.
+Several threads divide a matrix product, and the division affects the rounding of its sums, so the last bit may differ
+between one core and two, and a vote near a tie may flip. Here the caller chooses the parts and each has one thread;
+only the number of concurrent parts depends on the machine.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ Result = TypeVar("Result")
 def side_by_side(
     compute: Callable[[Part], Result], parts: Iterable[Part], device: torch.device | str = "cpu"
 ) -> Iterator[Result]:
-    """Yield compute(part) for every part, in order, computed by single-threaded workers on the CPU.
+    """Yield compute(part) for every part in order, computed by single-threaded workers on the CPU.
 
-    As many workers as torch has threads; parts are taken from the iterable only as workers come free, so it may make
-    large parts lazily. On an accelerator the parts follow one another in the calling thread. Leaving the loop early
-    starts no further part. An error in `compute` is raised when its part's turn comes.
+    There are as many workers as torch has threads. Parts are taken from the iterable as workers become free. On an
+    accelerator the calling thread computes all parts. Leaving the loop early starts no further part. An error in
+    `compute` is raised in place of its result.
     """
     import torch
 
@@ -49,8 +49,7 @@ def side_by_side(
 
 
 class FirstAndLast(Generic[Result]):
-    """A block that several threads may be in at once: `enter` is called by the first, and gives what all are given;
-    `leave` is called with it when the last is out."""
+    """A block that several threads may share: the first calls `enter`, and the last calls `leave` with its result."""
 
     def __init__(self, enter: Callable[[], Result], leave: Callable[[Result], object]) -> None:
         self._enter, self._leave, self._lock, self._callers = enter, leave, threading.Lock(), 0
@@ -69,8 +68,8 @@ class FirstAndLast(Generic[Result]):
                 self._leave(self._value)
 
 
-# torch hands the last number that any thread asked for to threads that are started later, so the process's own is set
-# back when all workers, which were set to one thread each, are done.
+# New threads inherit the last thread count set in any thread, so the process's count is restored when all
+# single-threaded workers are done.
 _thread_count = FirstAndLast(
     lambda: import_module("torch").get_num_threads(), lambda count: import_module("torch").set_num_threads(count)
 )

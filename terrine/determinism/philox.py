@@ -1,10 +1,8 @@
-"""Counter-based random numbers: image i's randomness is a pure function of (seed, name, i, draw).
+"""Counter-based random numbers: image i's randomness is a function of (seed, name, i, draw).
 
-Philox4x32-10 (Salmon et al. 2011) turns a 128-bit counter and a 64-bit key into four 32-bit words. The key is derived
-from (seed, name); the counter holds the draw and the image's index. Nothing is ever drawn "from where the last batch
-stopped", so batches, workers and devices cannot change a word.
-
-The arithmetic is int64 tensor arithmetic (32-bit words in 64-bit integers): exact, and the same on every device.
+Philox4x32-10 (Salmon et al. 2011) maps a 128-bit counter and a 64-bit key to four 32-bit words. The key is derived from
+(seed, name), and the counter consists of the draw and the image's index. There is no state, so batches, workers and
+devices cannot change a word. The arithmetic on 32-bit words in int64 tensors is exact on every device.
 
     >>> import torch
     >>> both = words(0, "leaves", torch.tensor([6, 7]), 5)
@@ -25,14 +23,16 @@ ROUNDS = 10
 
 
 def philox(counter: tuple[Tensor, Tensor, Tensor, Tensor], key: tuple[int, int]) -> tuple[Tensor, ...]:
-    """Return the four 32-bit output words of Philox4x32-10.
+    """Return the four 32-bit output words of Philox4x32-10, int64 tensors of the broadcast shape.
 
-    `counter` holds four int64 tensors of 32-bit words that broadcast together; the results have the broadcast shape.
+    Args:
+        counter: Four int64 tensors of 32-bit words that broadcast together.
+        key: Two 32-bit words.
     """
     c0, c1, c2, c3 = counter
     k0, k1 = key
     for _ in range(ROUNDS):
-        # c1 and c3 carry garbage above bit 31 between rounds; the masks on c0 and c2 remove it where it matters.
+        # Bits above 31 of c1 and c3 are arbitrary between rounds; the masks on c0 and c2 suffice.
         p0 = c0 * MULTIPLIERS[0]
         p1 = c2 * MULTIPLIERS[1]
         c0, c2 = (
@@ -48,8 +48,12 @@ def philox(counter: tuple[Tensor, Tensor, Tensor, Tensor], key: tuple[int, int])
 def blocks(seed: int, name: str, index: Tensor, count: int, first: int | Tensor = 0) -> tuple[Tensor, ...]:
     """Return `count` Philox blocks per image: four int64 tensors [images, count] of 32-bit words.
 
-    `index` is an int64 tensor [images]. Block j of an image is block `first + j` of its stream; a tensor `first`
-    [images] starts each image at a place of its own.
+    Args:
+        seed: Seed.
+        name: Name of the stream.
+        index: Image numbers, int64 [images].
+        count: Number of blocks.
+        first: First block, for all images or for each, int64 [images].
     """
     key = derive_seed(seed, name)
     draw = torch.arange(count, device=index.device)
@@ -59,7 +63,7 @@ def blocks(seed: int, name: str, index: Tensor, count: int, first: int | Tensor 
 
 
 def block_at(seed: int, name: str, index: Tensor, draw: Tensor) -> tuple[Tensor, ...]:
-    """Return one Philox block for each pair of an image number and a draw, both int64 tensors of one shape."""
+    """Return one Philox block for each pair of an image number and a draw, int64 tensors of one shape."""
     key = derive_seed(seed, name)
     return philox((draw, torch.zeros_like(draw), index & WORD, index >> 32), (key & WORD, key >> 32))
 
@@ -83,15 +87,14 @@ def normals(seed: int, name: str, index: Tensor, count: int) -> Tensor:
 
 
 def to_uniform(word: Tensor) -> Tensor:
-    """Return 32-bit words as float32 uniforms on [0, 1): the upper 24 bits, so that every value is exact."""
+    """Return the upper 24 bits of 32-bit words as float32 uniforms on [0, 1), which are exact."""
     return (word >> 8).to(torch.float32) * 2.0**-24
 
 
 def below(word: Tensor, bound: int) -> tuple[Tensor, Tensor]:
-    """Split 32-bit words into an integer uniform on 0..bound-1 and the 32-bit word that is left over.
+    """Split 32-bit words into an integer uniform on 0..bound-1 and a remaining 32-bit word.
 
-    The multiplication maps the word to [0, bound); its integer part has a bias below bound / 2^32, its fraction is
-    what remains of the randomness (32 - log2(bound) bits).
+    The integer has a bias below bound / 2^32, and 32 - log2(bound) bits of randomness remain.
     """
     product = word * bound
     return product >> 32, product & WORD

@@ -1,14 +1,13 @@
-"""Mathematics whose bits do not depend on the machine.
+"""Mathematical functions with equal bits on every machine.
 
-The bytes of an image must not depend on the batch it was drawn in, on the number of threads, or on the processor.
-Library sines, logarithms, sums and matrix products keep none of these promises: they differ between vector widths,
-between a vector loop and its tail, and between a CPU and a GPU. What IEEE 754 does promise is one addition,
-subtraction, multiplication, division or square root at a time. So the image programs use only those, one tensor
-operation each (nothing that may be fused), and everything else is built from them here.
+The bytes of an image must not depend on its batch, the number of threads or the processor. Library sines, logarithms,
+sums and matrix products differ between vector widths, between a vector loop and its tail, and between CPU and GPU. IEEE
+754 only guarantees single additions, subtractions, multiplications, divisions and square roots. Image programs
+therefore use only these, one tensor operation each, and the functions here.
 
-Rules for callers: no `alpha=`, `addcmul`, `lerp` (may fuse), no division by a Python number that is not a power of
-two (a GPU multiplies by the reciprocal), no `sum` or `matmul` of floats unless every partial sum is an integer small
-enough to be exact.
+Rules for callers: no `alpha=`, `addcmul` or `lerp` (may be fused), no division by a Python number that is not a power
+of two (a GPU multiplies by the reciprocal), no `sum` or `matmul` of floats unless every partial sum is an exact
+integer.
 """
 
 import math
@@ -33,8 +32,8 @@ def _polynomial(x: Tensor, coefficients: tuple[float, ...]) -> Tensor:
 
 
 def sine(turns: Tensor) -> Tensor:
-    """Return sin(2π·turns), absolute error below 1e-6 up to two turns (beyond, the rounding of the turns)."""
-    # Fold one turn onto the quarter [-1, 1] (in quarter turns) on which the polynomial holds: a triangle wave.
+    """Return sin(2π·turns) with an absolute error below 1e-6 up to two turns (beyond, that of rounding the turns)."""
+    # Fold one turn onto [-1, 1] in quarter turns, where the polynomial is accurate: a triangle wave.
     fold = turns - 0.25
     fold = fold - torch.round(fold)
     quarter = fold.abs_().mul_(4.0).neg_().add_(1.0)
@@ -48,7 +47,7 @@ def cosine(turns: Tensor) -> Tensor:
 
 def log(x: Tensor) -> Tensor:
     """Return the natural logarithm of positive float32 numbers, relative error below 1e-6."""
-    # Split the bits so that the mantissa lies in [√½, √2): the series in (m - 1)/(m + 1) then converges fast.
+    # With a mantissa in [√½, √2) the series in (m - 1)/(m + 1) converges fast.
     bits = x.view(torch.int32) - _HALF_ROOT
     exponent = bits >> 23
     mantissa = ((bits & 0x7FFFFF) + _HALF_ROOT).view(torch.float32)
@@ -78,7 +77,7 @@ def box_muller(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def tree_sum(x: Tensor, dim: int) -> Tensor:
-    """Return the sum over `dim` (kept, length 1), added in one fixed order whatever the shape, thread or device."""
+    """Return the sum over `dim` (kept, length 1) in a fixed order on every device."""
     length = x.shape[dim]
     kept = (length + 1) // 2
     total = x.narrow(dim, 0, kept).clone()

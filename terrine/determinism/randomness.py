@@ -1,8 +1,8 @@
-"""One seed, one generator per consumer.
+"""Independent random generators derived from one seed.
 
-Every consumer derives its own generator from (seed, name, index...), so results do not depend on the number of
-workers, on batch sizes or on the order in which tasks happen to run. These generators are for *public* randomness:
-initial weights, synthetic images, shuffles. Noise that protects privacy comes from `terrine.privacy.noise` alone.
+Every consumer derives a generator from (seed, name, index...), so results do not depend on the number of workers, batch
+sizes or the order of tasks. These generators are for *public* randomness: initial weights, synthetic images, shuffles.
+Noise for privacy comes only from `terrine.privacy.noise`.
 
     >>> numpy_generator(0, "partition").integers(10) == numpy_generator(0, "partition").integers(10)
     True
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 
 def derive_seed(seed: int, name: str, *index: int) -> int:
-    """Return a 63-bit seed for the consumer `name` and its `index`, independent of every other consumer's.
+    """Return a 63-bit seed for the consumer `name` and its `index`.
 
-    The seed is a truncated SHA-256 of an unambiguous encoding of the arguments, so equal arguments give equal seeds on
-    every machine and different arguments give unrelated ones.
+    It is a truncated SHA-256 of an unambiguous encoding of the arguments: equal arguments give equal seeds on every
+    machine, and different arguments unrelated ones.
     """
     text = "\x1f".join([str(int(seed)), name, *(str(int(i)) for i in index)])
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
@@ -36,6 +36,6 @@ def numpy_generator(seed: int, name: str, *index: int) -> np.random.Generator:
 
 def torch_generator(seed: int, name: str, *index: int) -> torch.Generator:
     """Return a torch generator on the CPU for this consumer."""
-    import torch  # here, since most consumers draw with NumPy and torch takes seconds to import
+    import torch  # takes seconds
 
     return torch.Generator().manual_seed(derive_seed(seed, name, *index))

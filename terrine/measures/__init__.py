@@ -1,4 +1,4 @@
-"""How good a classifier is, figures with 95 % intervals: of classes, here; and `order`, of classes in an order."""
+"""Quality of a classifier with 95 % intervals: for classes, and in `order` for ordered classes."""
 
 from terrine.measures.classes import (
     auc,

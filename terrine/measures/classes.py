@@ -1,20 +1,19 @@
-"""How good a classifier is where one class is rare: balanced accuracy, AUC, sensitivity at a given specificity.
+"""Metrics for imbalanced classes: balanced accuracy, AUC, and sensitivity at a given specificity.
 
-Each comes with a 95 % interval for what another sample of as many units would have shown. On private records all of it
-is a private figure: no ε covers it.
+Each has a 95 % interval over samples of the same size. Metrics of private records are private: no ε covers them.
 
-- A rate of independent records has Wilson's interval (Wilson 1927), their mean over classes what follows from those
-  (Zou & Donner 2008).
-- An AUC has that of DeLong et al. 1988, on the logit scale, so that it stays within [0, 1].
-- Where several records show one patient, they are not independent of each other: what each record contributes to a
-  figure is summed over the patient first (Obuchowski 1997).
-- A sensitivity at a given specificity has percentiles of `DRAWS` bootstrap samples, of records within their classes or
-  of whole patients (Efron & Tibshirani 1993): its threshold is drawn anew as well.
-- Where nothing varies, as when all is right, these would be empty. Then it is Wilson's for as many units as the
-  smallest class has, for which no AUC varies more than a rate does (van Dantzig 1951).
+- A rate of independent records has Wilson's interval (Wilson 1927), a mean of rates the combination of these (Zou &
+  Donner 2008).
+- An AUC has the interval of DeLong et al. 1988 on the logit scale, so that it stays within [0, 1].
+- With several records per patient, each record's influence is first summed over the patient (Obuchowski 1997).
+- A sensitivity at a given specificity has percentiles of `DRAWS` bootstrap samples, of records within classes or of
+  whole patients (Efron & Tibshirani 1993), each with its own threshold.
+- If nothing varies, as without errors, these intervals would be empty. Then Wilson's interval for the number of units
+in
+  the smallest class is used, because an AUC varies at most as much as such a rate (van Dantzig 1951).
 
-A class is told from all others by its odds, and the AUC of several classes is the mean over them (one-vs-rest, macro).
-A class of which there is no record has no figure, and no part in a mean.
+Each class is scored by its odds against all others, and the AUC of several classes is their mean (one-vs-rest, macro).
+Classes without records are left out.
 
     >>> auc(np.array([False, False, True, True]), np.array([0.1, 0.4, 0.35, 0.8])).value
     0.75
@@ -40,14 +39,15 @@ from terrine.measures.intervals import (
 
 BINS = 15
 _BLOCK = 1 << 23
-"""Weights that are held at a time."""
+"""Number of bootstrap weights in memory."""
 
 
 def rate(right: np.ndarray, units: np.ndarray | None = None) -> Measured | None:
-    """Return how often `right`, bool [records], is true: an accuracy, or of one class's records its sensitivity.
+    """Return the share of true values, such as an accuracy or sensitivity, or None without records.
 
-    units: int64 [records], which records belong together; None where all are independent. None is returned of no
-    record.
+    Args:
+        right: bool [records].
+        units: Unit of each record, int64 [records], or None if all are independent.
     """
     if not len(right):
         return None
@@ -58,7 +58,13 @@ def rate(right: np.ndarray, units: np.ndarray | None = None) -> Measured | None:
 
 
 def balanced_accuracy(labels: np.ndarray, predictions: np.ndarray, units: np.ndarray | None = None) -> Measured:
-    """Return the mean over classes of the share of a class's records that are predicted; both int64 [records]."""
+    """Return the mean over classes of the share of a class's records that are predicted.
+
+    Args:
+        labels: int64 [records].
+        predictions: int64 [records].
+        units: Unit of each record, int64 [records], or None if all are independent.
+    """
     present, own = np.unique(labels, return_inverse=True)
     right, counts = labels == predictions, np.bincount(own)
     shares = np.bincount(own, weights=right) / counts
@@ -71,9 +77,12 @@ def balanced_accuracy(labels: np.ndarray, predictions: np.ndarray, units: np.nda
 
 
 def auc(positive: np.ndarray, scores: np.ndarray, units: np.ndarray | None = None) -> Measured | None:
-    """Return the area under the ROC curve: how often a positive record scores above another one, ties counting half.
+    """Return the area under the ROC curve, or None if all records are positive or all negative.
 
-    positive: bool [records]. scores: float [records]. None where one of the two kinds is missing.
+    Args:
+        positive: bool [records].
+        scores: float [records].
+        units: Unit of each record, int64 [records], or None if all are independent.
     """
     if positive.all() or not positive.any():
         return None
@@ -81,9 +90,12 @@ def auc(positive: np.ndarray, scores: np.ndarray, units: np.ndarray | None = Non
 
 
 def macro_auc(labels: np.ndarray, probabilities: np.ndarray, units: np.ndarray | None = None) -> Measured | None:
-    """Return the mean over classes of the AUC of a class against all others; of two classes, their one AUC.
+    """Return the mean over classes of the AUC of a class against all others, or None for a single class.
 
-    labels: int64 [records]. probabilities: [records, classes]. None where there are records of one class alone.
+    Args:
+        labels: int64 [records].
+        probabilities: float [records, classes].
+        units: Unit of each record, int64 [records], or None if all are independent.
     """
     present, own = np.unique(labels, return_inverse=True)
     if len(present) < 2:
@@ -97,9 +109,15 @@ def macro_auc(labels: np.ndarray, probabilities: np.ndarray, units: np.ndarray |
 def sensitivity_at(
     positive: np.ndarray, scores: np.ndarray, specificity: float = 0.9, units: np.ndarray | None = None
 ) -> Measured | None:
-    """Return the share of positive records above the least threshold that `specificity` of all others do not exceed.
+    """Return the sensitivity at the lowest threshold with at least the given specificity.
 
-    positive: bool [records]. scores: float [records]. None where one of the two kinds is missing.
+    It is None if all records are positive or all negative.
+
+    Args:
+        positive: bool [records].
+        scores: float [records].
+        specificity: Share of negative records at or below the threshold.
+        units: Unit of each record, int64 [records], or None if all are independent.
     """
     if positive.all() or not positive.any():
         return None
@@ -109,7 +127,7 @@ def sensitivity_at(
     others = others[np.argsort(scores[others], kind="stable")]
 
     def sensitivity(weights: np.ndarray) -> np.ndarray:
-        """Of weights of units, [draws, units]; NaN where a draw has none of one kind."""
+        """Return the sensitivity for weights of units [draws, units], or NaN without positive or negative ones."""
         stay = np.cumsum(weights[:, own[others]], axis=1, dtype=np.int32)
         place = (stay >= specificity * stay[:, -1:] * (1 - 1e-12)).argmax(axis=1)
         above = scores[positive] > scores[others[place]][:, None]
@@ -132,16 +150,18 @@ def sensitivity_at(
 
 
 def odds(probabilities: np.ndarray, number: int) -> np.ndarray:
-    """Return the odds of a class against all others, [records]: they differ where probabilities near 1 are rounded."""
+    """Return the odds of a class against all others [records]; they differ even if probabilities near 1 are rounded."""
     others = np.delete(probabilities, number, axis=1).sum(axis=1, dtype=np.float64)
     with np.errstate(divide="ignore"):
         return np.asarray(probabilities[:, number] / others)
 
 
 def calibration_error(labels: np.ndarray, probabilities: np.ndarray) -> float:
-    """Return how far the largest probability is from how often it is right, the mean over records (Guo et al. 2017).
+    """Return the expected calibration error (Guo et al. 2017) with `BINS` bins.
 
-    Both are means within `BINS` bins of that probability. labels: int64 [records]. probabilities: [records, classes].
+    Args:
+        labels: int64 [records].
+        probabilities: float [records, classes].
     """
     sure, right = probabilities.max(axis=1), probabilities.argmax(axis=1) == labels
     place = np.minimum((sure * BINS).astype(np.int64), BINS - 1)
@@ -156,21 +176,23 @@ def measures(
     specificity: float = 0.9,
     predictions: np.ndarray | None = None,
 ) -> dict[str, Any]:
-    """Return all figures of a classifier as JSON values, with their intervals.
+    """Return all metrics of a classifier with their intervals, as JSON values.
 
     Args:
         labels: int64 [records].
         probabilities: float [records, classes].
-        units: int64 [records], which records belong together; None where all are independent.
-        predictions: The classes that are said, int64 [records]; None: the likeliest.
+        class_names: Names of the classes.
+        units: Unit of each record, int64 [records], or None if all are independent.
+        specificity: Specificity at which sensitivities are computed.
+        predictions: Predicted classes, int64 [records]; None: the likeliest.
 
     Raises:
-        InputError: arrays that do not belong together, or no record.
+        InputError: the shapes differ, or there is no record.
     """
     if not len(labels) or probabilities.shape != (len(labels), len(class_names)):
         raise InputError(
-            f"Figures of {len(class_names)} classes take probabilities [records, {len(class_names)}] and as many "
-            f"labels, at least one; got shapes {list(probabilities.shape)} and {list(labels.shape)}."
+            f"{len(class_names)} classes need probabilities [records, {len(class_names)}] and labels [records], at "
+            f"least one; got shapes {list(probabilities.shape)} and {list(labels.shape)}."
         )
     predictions = probabilities.argmax(axis=1) if predictions is None else predictions
     by_class = []
@@ -198,18 +220,18 @@ def measures(
 
 
 def _ranks(scores: np.ndarray) -> np.ndarray:
-    """Return ranks from 1, [records]; those that are equal share the mean of theirs."""
+    """Return ranks from 1 [records]; ties share their mean."""
     _, place, counts = np.unique(scores, return_inverse=True, return_counts=True)
     return (np.cumsum(counts) - (counts - 1) / 2)[place]
 
 
 def _area(positive: np.ndarray, scores: np.ndarray) -> tuple[float, np.ndarray]:
-    """Return an AUC and what each record contributes to its deviation, [records]."""
+    """Return an AUC and each record's influence on it [records]."""
     ranks = _ranks(scores)
     influence = np.empty(len(scores))
     for own in (positive, ~positive):
         others = len(scores) - own.sum()
-        influence[own] = (ranks[own] - _ranks(scores[own])) / others  # the share of the others that are below
+        influence[own] = (ranks[own] - _ranks(scores[own])) / others  # share of the other records below
     value = influence[positive].mean()
     influence[~positive] = 1 - influence[~positive]
     influence -= value

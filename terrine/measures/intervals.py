@@ -1,18 +1,18 @@
-"""Figures in [0, 1] or above, and the intervals that those of classes and those of their order share."""
+"""Confidence intervals of metrics."""
 
 import math
 from typing import Any, NamedTuple
 
 import numpy as np
-import scipy  # loads scipy.special where it is used; scipy.stats would take each stage's process more than a second
+import scipy  # loads scipy.special on use; importing scipy.stats takes more than a second
 
 CONFIDENCE = 0.95
 DRAWS = 1000
-"""Bootstrap samples."""
+"""Number of bootstrap samples."""
 
 
 class Measured(NamedTuple):
-    """A figure in [0, 1], its interval at `CONFIDENCE`, and how that was found."""
+    """A metric, its interval at `CONFIDENCE`, and the interval's method."""
 
     value: float
     low: float
@@ -21,28 +21,28 @@ class Measured(NamedTuple):
 
 
 def as_json(measured: Measured | None) -> dict[str, Any] | None:
-    """Return a figure by the names of its parts, None of what has none."""
+    """Return a metric as JSON values, or None."""
     return None if measured is None else measured._asdict()
 
 
 def apart(units: np.ndarray | None) -> bool:
-    """Return whether no two records belong together."""
+    """Return whether each record is a separate unit."""
     return units is None or len(np.unique(units)) == len(units)
 
 
 def owners(units: np.ndarray | None, records: int) -> np.ndarray:
-    """Return the number of each record's unit, int64 [records], from 0; all are apart where there are no units."""
+    """Return the number of each record's unit from 0, int64 [records]; without units, of the record."""
     return np.arange(records) if units is None else np.unique(units, return_inverse=True)[1]
 
 
 def percentiles(drawn: list[np.ndarray]) -> tuple[float, float]:
-    """Return the ends of the interval that bootstrap samples, [draws] each, leave at `CONFIDENCE`; NaN says nothing."""
+    """Return the percentile interval of bootstrap samples [draws], without NaN."""
     low, high = np.nanquantile(np.concatenate(drawn), [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
     return float(low), float(high)
 
 
 def wilson(value: float, count: int) -> tuple[float, float]:
-    """Return Wilson's interval of a rate of so many independent records."""
+    """Return Wilson's interval of a rate of `count` independent records."""
     right, z = round(value * count), quantile()
     share = right / count
     scale = 2 * (count + z**2)
@@ -51,20 +51,21 @@ def wilson(value: float, count: int) -> tuple[float, float]:
 
 
 def quantile() -> float:
-    """Return how many deviations a normal interval at `CONFIDENCE` reaches to either side."""
+    """Return the half-width of a normal interval at `CONFIDENCE` in standard deviations."""
     return float(scipy.special.ndtri((1 + CONFIDENCE) / 2))
 
 
 def linearised(
     value: float, influence: np.ndarray, classes: np.ndarray, units: np.ndarray | None, method: str
 ) -> Measured:
-    """Return a figure with the interval of its linear part, a sum over independent units.
+    """Return a metric with an interval from the influence of independent units.
 
     Args:
-        influence: What each record contributes to its deviation, [records]; their sum over a class is 0.
+        value: The metric.
+        influence: Influence of each record [records], which sums to 0 over each class.
         classes: int64 [records], 0..K-1, none of them empty.
-        units: int64 [records], or None.
-        method: What its interval is called where records are independent.
+        units: Unit of each record, int64 [records], or None if all are independent.
+        method: Name of the interval for independent records.
     """
     counts = np.bincount(classes)
     if apart(units):

@@ -1,15 +1,13 @@
-"""How far off a student is where its classes have an order: grades, or bins of a number.
+"""Metrics for ordered classes: grades, or bins of a number.
 
-A wrong class is not as wrong as any other: beside accuracy (`terrine.measures`) there are
-
-- the mean absolute error, in the units of the number or in grades, with a normal interval of a mean over independent
-  records, or over patients where several records show one (Obuchowski 1997), within what there can be;
-- how often the class is right or next to the right one;
-- the quadratic weighted kappa of classes (Cohen 1968): 1 where all agree, 0 where it is as good as chance;
+- The mean absolute error, in units of the number or in grades, with a normal interval over independent records or
+  patients (Obuchowski 1997), limited to possible values.
+- The share of records whose predicted class is correct or adjacent.
+- The quadratic weighted kappa (Cohen 1968): 1 for perfect agreement, 0 for chance.
 - Spearman's rank correlation of the number, or mean grade, with the truth.
 
-The last two have percentiles of `DRAWS` bootstrap samples, of records or of whole patients. As all of the evaluation
-they are private figures. One that nothing can be said of, because all truths or all answers are the same, is None.
+The last two have percentiles of `DRAWS` bootstrap samples of records or patients. All are private. A metric is None
+when it is undefined, i.e. all labels or all predictions are equal.
 """
 
 from collections.abc import Callable
@@ -23,11 +21,17 @@ from terrine.measures.classes import rate
 from terrine.measures.intervals import CONFIDENCE, DRAWS, Measured, as_json, owners, percentiles, quantile
 
 _BLOCK = 1 << 21
-"""Weights that are held at a time."""
+"""Number of bootstrap weights in memory."""
 
 
 def mean_error(errors: np.ndarray, largest: float, units: np.ndarray | None = None) -> Measured:
-    """Return the mean of errors, float64 [records] from 0 to `largest`. units: int64 [records], or None: all apart."""
+    """Return the mean of errors.
+
+    Args:
+        errors: float64 [records], from 0 to `largest`.
+        largest: Largest possible error.
+        units: Unit of each record, int64 [records], or None if all are independent.
+    """
     value, own = float(errors.mean()), owners(units, len(errors))
     sums = np.bincount(own, weights=(errors - value) / len(errors))
     deviation = np.sqrt(np.square(sums).sum() * len(sums) / max(len(sums) - 1, 1))
@@ -39,7 +43,7 @@ def mean_error(errors: np.ndarray, largest: float, units: np.ndarray | None = No
 def quadratic_kappa(labels: np.ndarray, classes: np.ndarray, units: np.ndarray | None = None) -> Measured | None:
     """Return the quadratic weighted kappa of classes with labels, both int64 [records].
 
-    1 − Σ n_ij (i − j)² / Σ e_ij (i − j)², with e_ij what agrees by chance: of weights that are squares, means do.
+    It is 1 − Σ n_ij (i − j)² / Σ e_ij (i − j)² with counts e_ij expected by chance, computed from means of squares.
     """
     one, other = labels.astype(np.float64), classes.astype(np.float64)
 
@@ -52,9 +56,9 @@ def quadratic_kappa(labels: np.ndarray, classes: np.ndarray, units: np.ndarray |
     return _bootstrapped(kappa, units, len(labels))
 
 
-def spearman(truth: np.ndarray, said: np.ndarray, units: np.ndarray | None = None) -> Measured | None:
-    """Return the correlation of the ranks of two numbers, both float64 [records], equals sharing theirs."""
-    ranks = [_ranks(values) for values in (truth, said)]
+def spearman(truth: np.ndarray, predicted: np.ndarray, units: np.ndarray | None = None) -> Measured | None:
+    """Return Spearman's rank correlation of two numbers, both float64 [records]; ties share their mean rank."""
+    ranks = [_ranks(values) for values in (truth, predicted)]
 
     def correlation(weights: np.ndarray) -> np.ndarray:
         total = weights.sum(axis=1, keepdims=True)
@@ -70,7 +74,7 @@ def spearman(truth: np.ndarray, said: np.ndarray, units: np.ndarray | None = Non
 
 def measures_of_order(
     truth: np.ndarray,
-    said: np.ndarray,
+    predicted: np.ndarray,
     labels: np.ndarray,
     classes: np.ndarray,
     *,
@@ -78,37 +82,38 @@ def measures_of_order(
     numbers: bool,
     units: np.ndarray | None = None,
 ) -> dict[str, Any]:
-    """Return all figures of a student whose classes have an order, as JSON values, with their intervals.
+    """Return all metrics of ordered classes with their intervals, as JSON values.
 
     Args:
-        truth: The numbers, or grades' places, float64 [records].
-        said: What the student says: numbers, or mean grades.
-        labels: The bins or grades, int64 [records].
-        largest: The largest error that there can be.
-        numbers: Whether the error is that of numbers, not of grades.
-        units: int64 [records], which records belong together; None where all are independent.
+        truth: Numbers, or ranks of grades, float64 [records].
+        predicted: Predicted numbers, or mean grades, float64 [records].
+        labels: Bins or grades, int64 [records].
+        classes: Predicted bins or grades, int64 [records].
+        largest: Largest possible error.
+        numbers: Whether errors are those of numbers, not of grades.
+        units: Unit of each record, int64 [records], or None if all are independent.
 
     Raises:
-        InputError: arrays that do not belong together, or no record.
+        InputError: the shapes differ, or there is no record.
     """
-    if not len(truth) or not all(array.shape == truth.shape for array in (said, labels, classes)):
-        raise InputError("Figures of an order take as many answers as truths [records], at least one of them.")
-    errors = np.abs(truth - said) if numbers else np.abs(labels - classes).astype(np.float64)
+    if not len(truth) or not all(array.shape == truth.shape for array in (predicted, labels, classes)):
+        raise InputError("Metrics of ordered classes need arrays of one shape [records] with at least one record.")
+    errors = np.abs(truth - predicted) if numbers else np.abs(labels - classes).astype(np.float64)
     middle = np.median(truth if numbers else labels)
     return {
         "of": "numbers" if numbers else "grades",
         "confidence": CONFIDENCE,
         "mean_absolute_error": as_json(mean_error(errors, largest, units)),
-        # What saying the same of all records comes to at best.
+        # Error of the best constant prediction.
         "error_of_the_median": float(np.abs((truth if numbers else labels) - middle).mean()),
         "within_one": as_json(rate(np.abs(labels - classes) <= 1, units)),
         "quadratic_kappa": as_json(quadratic_kappa(labels, classes, units)),
-        "spearman": as_json(spearman(truth, said, units)),
+        "spearman": as_json(spearman(truth, predicted, units)),
     }
 
 
 def _ranks(values: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
-    """Return what gives mean ranks [draws, records] of records that occur so often, weights [draws, records]."""
+    """Return a function from weights [draws, records] to the mean ranks of the weighted records."""
     _, place = np.unique(values, return_inverse=True)
     order = np.argsort(place, kind="stable")
     starts = np.searchsorted(place[order], np.arange(place.max() + 1))
@@ -123,7 +128,7 @@ def _ranks(values: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
 def _bootstrapped(
     figure: Callable[[np.ndarray], np.ndarray], units: np.ndarray | None, records: int
 ) -> Measured | None:
-    """Return a figure of weights of records, [draws, records] to [draws], with percentiles over drawn units."""
+    """Return a metric, a function of weights [draws, records], with percentiles over bootstrap samples of units."""
     value = float(figure(np.ones((1, records)))[0])
     if np.isnan(value):
         return None

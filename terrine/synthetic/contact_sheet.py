@@ -9,25 +9,23 @@ from terrine.errors import InputError
 def contact_sheet(
     images: NDArray[np.uint8], columns: int | None = None, scale: int = 1, gap: int = 2
 ) -> NDArray[np.uint8]:
-    """Lay images out on a grid, row by row, and return the sheet as uint8 [height, width, 3].
+    """Arrange images on a grid, row by row, and return the sheet as uint8 [height, width, 3].
 
-    `images` is uint8 [count, 1 or 3, height, width]. `columns` defaults to a sheet about as wide as it is high; each
-    pixel becomes `scale` × `scale` pixels; `gap` white pixels separate the images.
+    Args:
+        images: uint8 [count, 1 or 3, height, width].
+        columns: Number of columns; None: about as many as rows.
+        scale: Factor of enlargement.
+        gap: White pixels between images.
 
-    Raises InputError when there is nothing to show or the array is not a batch of images.
+    Raises:
+        InputError: the array is not a batch of images.
     """
     images = np.asarray(images)
-    if images.ndim != 4 or images.shape[1] not in (1, 3) or images.dtype != np.uint8:
+    if images.ndim != 4 or images.shape[1] not in (1, 3) or images.dtype != np.uint8 or not images.size:
         raise InputError(
             f"contact sheet: images must be uint8 [count, 1 or 3, height, width], not {images.dtype} {images.shape}."
         )
     count, _, height, width = images.shape
-    if count == 0 or height == 0 or width == 0:
-        raise InputError(f"contact sheet: the array of shape {images.shape} holds no picture; pass at least one image.")
-    if scale < 1 or gap < 0 or (columns is not None and columns < 1):
-        raise InputError(
-            f"contact sheet: scale {scale}, gap {gap}, columns {columns}; scale and columns start at 1, the gap at 0."
-        )
     columns = min(count, columns or int(np.ceil(np.sqrt(count))))
     rows = -(-count // columns)
     height, width = height * scale, width * scale

@@ -1,12 +1,11 @@
-"""How far synthetic images are from real ones: a kernel distance over the features of any extractor.
+"""Kernel distance between synthetic and real images over the features of an extractor.
 
 The squared maximum mean discrepancy with the polynomial kernel k(x, y) = (x·y / d + 1)³ of d features, by the unbiased
-estimator (Binkowski et al. 2018, section 4; Gretton et al. 2012, lemma 6), averaged over disjoint blocks, which also
-give its standard error. Published tables compute it on an Inception network's features and call it KID; here the
-extractor is whatever one has, so a figure goes by the extractor's name and compares with figures of the same extractor
-alone. Being unbiased it is about zero, and as often below as above, for two samples of one distribution.
+estimator (Binkowski et al. 2018, section 4; Gretton et al. 2012, lemma 6). It is averaged over disjoint blocks, which
+also give its standard error. KID is this distance with an Inception network; other extractors give other values, which
+are only comparable for the same extractor. For equal distributions it is zero on average.
 
-It is a function of the real images: where these are private, so is it.
+It depends on the real images: if these are private, it is private.
 
     extractor = scattering_extractor(channels=1)
     figure = image_distances(extractor, {"dead_leaves": synthetic}, real, seed=0)["dead_leaves"]
@@ -21,26 +20,26 @@ import torch
 import torch.nn.functional as F
 
 from terrine.determinism.randomness import numpy_generator
-from terrine.errors import InputError, SettingError
+from terrine.errors import InputError
 from terrine.geometry import sides, size_of
 from terrine.models.architecture import build_backbone
 from terrine.models.backbone import as_float, features_in_batches
 from terrine.npy import Rows
 
 BLOCK = 500
-"""Most rows of each sample in one block."""
+"""Largest number of rows of each sample in a block."""
 SAMPLE = 2_000
-"""Most images of each kind that `image_distances` uses."""
+"""Largest number of images of each set in `image_distances`."""
 SIDE = 32
-"""Images that are larger are reduced to this side before the scattering extractor sees them."""
+"""Largest side of images for the scattering extractor; larger images are reduced."""
 _FEATURES, _SEED, _BATCH = 500, 0, 250
 
 
 @dataclass(frozen=True)
 class Extractor:
-    """Named features of images: `features` takes uint8 [N, C, H, W] and returns float32 [N, d].
+    """Named features of images, from uint8 [N, C, H, W] to float32 [N, d].
 
-    An image's features must depend on that image alone.
+    An image's features must not depend on other images.
     """
 
     name: str
@@ -49,7 +48,7 @@ class Extractor:
 
 @dataclass(frozen=True)
 class Distance:
-    """A kernel distance: the mean over `blocks` blocks and its standard error; rows of each sample that were used."""
+    """A kernel distance: the mean over blocks, its standard error, and the number of used rows of each sample."""
 
     distance: float
     standard_error: float
@@ -60,26 +59,21 @@ class Distance:
 def kernel_distance(synthetic: np.ndarray, real: np.ndarray, *, seed: int, block: int = BLOCK) -> Distance:
     """Return the unbiased, block-averaged squared kernel distance between features [N, d] and [M, d].
 
-    Both samples are shuffled by `seed` and cut into equally many disjoint blocks of at most `block` rows, at least two,
-    so that there is a standard error; rows that fill no block are left out.
+    Args:
+        synthetic: float [N, d], finite, with at least four rows.
+        real: float [M, d], likewise.
+        seed: Shuffles the rows before they are cut into at least two disjoint blocks; remaining rows are left out.
+        block: Largest number of rows of a block, at least 2.
 
-    Raises InputError for arrays that do not fit together, are not finite, or have fewer than four rows, and
-    SettingError for blocks of fewer than two rows.
+    Raises:
+        InputError: other arrays.
     """
-    if block < 2:
-        raise SettingError(f"kernel distance: a block of {block} row(s) has no pairs. Use at least 2.")
     for name, rows in (("synthetic", synthetic), ("real", real)):
-        if rows.ndim != 2 or len(rows) < 4:
+        if rows.ndim != 2 or len(rows) < 4 or rows.shape[1] != real.shape[-1] or not np.isfinite(rows).all():
             raise InputError(
-                f"kernel distance: the {name} features have shape {rows.shape}. Give [rows, features], 4 rows or more."
+                f"kernel distance: the {name} features of shape {rows.shape} must be [rows, {real.shape[-1]}], finite, "
+                "with at least 4 rows."
             )
-        if not np.isfinite(rows).all():
-            raise InputError(f"kernel distance: the {name} features are not all finite numbers.")
-    if synthetic.shape[1] != real.shape[1]:
-        raise InputError(
-            f"kernel distance: {synthetic.shape[1]} synthetic features, but {real.shape[1]} real ones. Use one "
-            "extractor for both."
-        )
     fewest = min(len(synthetic), len(real))
     size = min(block, fewest // 2)
     blocks = fewest // size
@@ -99,11 +93,11 @@ def _of_block(x: np.ndarray, y: np.ndarray) -> float:
     return float(sum(within) - 2 * between.mean())
 
 
-def in_units_of(reference: np.ndarray, features: np.ndarray) -> np.ndarray:
-    """Return features [N, d] with the reference's mean at zero and its mean squared length, divided by d, at one.
+def normalise(reference: np.ndarray, features: np.ndarray) -> np.ndarray:
+    """Shift and scale features [N, d] so that the reference has mean zero and mean squared length d.
 
-    One number scales all features: a feature that hardly varies in the reference (the margin of a digit, always black)
-    is not blown up. With it the kernel's constant means the same for every extractor.
+    A single scale does not amplify features that hardly vary in the reference, such as the black margin of digits. It
+    gives the kernel's constant the same meaning for every extractor.
     """
     mean = reference.mean(axis=0, dtype=np.float64)
     scale = float(np.sqrt(np.mean((reference - mean) ** 2)))
@@ -118,10 +112,17 @@ def image_distances(
     seed: int,
     sample: int = SAMPLE,
 ) -> dict[str, Distance]:
-    """Return the kernel distance between each set of synthetic images and real ones, all uint8 [N, C, H, W].
+    """Return the kernel distance between each set of synthetic images and real ones.
 
-    At most `sample` images of each set are drawn by `seed` and read. Features are in units of the real ones, which pass
-    the extractor once. Raises what `kernel_distance` raises, and InputError for images of different shapes.
+    Args:
+        extractor: Extractor of the features, which are normalised by those of the real images.
+        synthetic: uint8 [N, C, H, W] by name.
+        real: uint8 [M, C, H, W].
+        seed: Draws the images.
+        sample: Largest number of images of each set that is read.
+
+    Raises:
+        InputError: the images differ in shape, or there are too few.
     """
     for images in synthetic.values():
         if images.shape[1:] != real.shape[1:]:
@@ -130,27 +131,26 @@ def image_distances(
             )
 
     def features(images: Rows, name: str) -> np.ndarray:
-        return extractor.features(np.asarray(images[chosen(len(images), sample, seed, name)]))
+        return extractor.features(np.asarray(images[draw_rows(len(images), sample, seed, name)]))
 
     raw = features(real, "real")
-    reference = in_units_of(raw, raw)
+    reference = normalise(raw, raw)
     return {
-        name: kernel_distance(in_units_of(raw, features(images, "synthetic")), reference, seed=seed)
+        name: kernel_distance(normalise(raw, features(images, "synthetic")), reference, seed=seed)
         for name, images in synthetic.items()
     }
 
 
-def chosen(count: int, sample: int, seed: int, name: str) -> np.ndarray:
-    """Return at most `sample` of `count` row numbers, ascending, drawn by (seed, name)."""
+def draw_rows(count: int, sample: int, seed: int, name: str) -> np.ndarray:
+    """Return at most `sample` of `count` row numbers in ascending order, drawn by (seed, name)."""
     order = numpy_generator(seed, f"distance sample {name}").permutation(count)
     return np.sort(order[:sample])
 
 
 def scattering_extractor(channels: int, device: torch.device | str = "cpu") -> Extractor:
-    """Return a fixed extractor without weights and without data: 500 projected log scattering coefficients.
+    """Return a fixed extractor: 500 projected log scattering coefficients, without weights or data.
 
-    Images of a side above 32 are reduced to 32x32 by averaging, so that memory is bounded and a figure is about shapes
-    rather than resolution. The same images have the same features in every run.
+    Images larger than 32x32 are averaged to that size, which bounds memory and emphasises shapes over resolution.
     """
 
     def features(images: np.ndarray) -> np.ndarray:
@@ -167,5 +167,5 @@ def scattering_extractor(channels: int, device: torch.device | str = "cpu") -> E
 
 
 def columns_extractor() -> Extractor:
-    """Return the extractor of a table: its columns as they are, float32 [N, d]."""
+    """Return the extractor of a table: its columns, float32 [N, d]."""
     return Extractor("columns", lambda rows: rows)

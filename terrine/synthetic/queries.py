@@ -1,4 +1,4 @@
-"""Queries that image programs draw: the images of a run with the same settings, to the byte."""
+"""Queries from image programs, equal to those of a run with the same settings."""
 
 from __future__ import annotations
 
@@ -33,22 +33,24 @@ def draw(
     """Draw synthetic images for teachers to vote on.
 
     Args:
-        programs: The name of an image program (`terrine.synthetic.programs`), or programs with their weights.
-        like: A dataset whose size and channels they get, instead of `size` and `channels`.
+        programs: Name of an image program (`terrine.synthetic.programs`), or programs with their weights.
+        count: Number of images.
+        like: Dataset that determines size and channels.
         size: Side in pixels, 8 to 320, or height and width.
         channels: 1 for grey, 3 for colour.
-        seed: Equal seeds draw equal images on every machine.
-        batch: Most images of one program that share their batch statistics.
+        seed: Equal seeds give equal images on every machine.
+        batch: Largest number of images of a program that share batch statistics.
+        device: Device that draws them.
 
     Returns:
         Queries of uint8 images [count, channels, *size].
 
     Raises:
-        SettingError: an unknown program, an impossible size, or a table to be like.
+        SettingError: an unknown program, an impossible size, or a table as `like`.
     """
     if like is not None:
         if like.column_names is not None:
-            raise SettingError(f"{like.name} is a table, and image programs draw no rows: ask about rows of its own.")
+            raise SettingError(f"{like.name} is a table, but image programs only draw images. Use its public rows.")
         channels, size = like.train_images.shape[1], size_of(like.train_images.shape)
     weights = {programs: 1.0} if isinstance(programs, str) else dict(programs)
     counts = shares(count, weights)

@@ -1,10 +1,9 @@
-"""Images of any number on disk: uint8 .npy shards with digests, written in slices, read through memory maps.
+"""Large image sets on disk: uint8 .npy shards with digests, which are read through memory maps.
 
-The unit is a `Stretch`: consecutive images of one program, which one shard holds. `write_stretch` makes sure that a
-shard is there and intact, so stretches may be drawn by any number of workers in any order. A shard is written to a
-temporary file, flushed, renamed, and only then recorded with its SHA-256: a killed writer leaves nothing that counts,
-and a shard whose bytes do not match its record is drawn again. Runs keep their images this way
-(`tasks.pipeline.synthesize`).
+A shard contains a `Stretch`: consecutive images of one program. `write_stretch` ensures that a shard exists and is
+intact, so workers may draw stretches in any order. A shard is written to a temporary file, flushed, renamed, and then
+recorded with its SHA-256. An interrupted write leaves no record, and a shard that does not match its record is drawn
+again. Runs store their images this way (`tasks.pipeline.synthesize`).
 
     for number, stretch in enumerate(stretches("dead_leaves", count=1_300_000, seed=0, size=28, channels=1)):
         write_stretch(folder / f"shard-{number:06d}.npy", stretch)
@@ -32,14 +31,14 @@ from terrine.synthetic.program import VERSION, draw, program
 SHARD_BYTES = 64 << 20
 SLICE_BYTES = 8 << 20
 PART_BYTES, PART = 4 << 20, 1_000
-"""What one thread of a CPU draws at a time: programs are made of small operations, which threads cannot share well."""
+"""Size of the parts that CPU threads draw; the small operations of a program cannot be divided among threads."""
 _STALE_SECONDS = 3_600.0
-"""A temporary file this old has lost its writer."""
+"""Age from which a temporary file is deleted."""
 
 
 @dataclass(frozen=True)
 class Stretch:
-    """Images `first` .. `first + count - 1` of a program: everything that the bytes of a shard depend on."""
+    """Images `first` .. `first + count - 1` of a program, which determine the bytes of a shard."""
 
     kind: str
     seed: int
@@ -49,12 +48,12 @@ class Stretch:
     count: int
 
     def describe(self) -> dict[str, Any]:
-        """Return the stretch and the version of the programs, as a shard's record holds them."""
+        """Return the stretch and the version of the programs for a shard's record."""
         return {**asdict(self), "size": in_json(self.size), "version": VERSION}
 
 
 def stretches(kind: str, *, count: int, seed: int, size: Size, channels: int, shard: int = 0) -> list[Stretch]:
-    """Cut images 0 .. count - 1 of a program into stretches of `shard` images; 0: as many as 64 MB hold.
+    """Divide images 0 .. count - 1 of a program into stretches of `shard` images (0: of 64 MB).
 
     Raises:
         SettingError: an unknown program, no image, or a negative shard.
@@ -70,9 +69,9 @@ def stretches(kind: str, *, count: int, seed: int, size: Size, channels: int, sh
 
 @dataclass(frozen=True)
 class Written:
-    """What became of a shard: `state` is "kept" (it was there and intact), "drawn", or "redrawn" (it was damaged).
+    """Result for a shard: `state` is "kept" (it was intact), "drawn", or "redrawn" (it was damaged).
 
-    `seconds` are those of the drawing, also where that was another time and the shard was kept.
+    `seconds` is the time of drawing, even if the shard was drawn earlier.
     """
 
     path: Path
@@ -83,11 +82,6 @@ class Written:
     sha256: str
 
 
-def record_path(path: Path) -> Path:
-    """Return where a shard's record lies: what it holds, its SHA-256, and what it cost."""
-    return path.with_suffix(".json")
-
-
 def write_stretch(
     path: Path,
     stretch: Stretch,
@@ -95,18 +89,20 @@ def write_stretch(
     device: str | torch.device = "cpu",
     progress: Callable[[int], None] | None = None,
 ) -> Written:
-    """Make sure that the shard at `path` holds `stretch`, drawing it if it is missing, foreign or damaged.
+    """Ensure that the shard at `path` contains `stretch`, drawing it if it is missing, different or damaged.
 
-    The bytes are those that `numpy.save` would write. Memory is a few slices of 8 MB and the program's working memory,
-    whatever the shard's size. On a CPU, parts are drawn side by side by as many threads as torch has.
+    Memory is a few slices of 8 MB and the program's working memory. On a CPU, all threads of torch draw parts.
 
     Args:
+        path: The shard, in the format of `numpy.save`.
+        stretch: Its images.
+        device: Device that draws them.
         progress: Called with the number of images just written.
 
     Raises:
         ArtefactError: the disk is full; the partial file is removed.
     """
-    record = record_path(path)
+    record = path.with_suffix(".json")
     known = json_object(record) if path.is_file() else None
     damaged = False
     if known is not None and known.get("images") == stretch.describe():
@@ -117,7 +113,7 @@ def write_stretch(
         damaged = True
     start = time.perf_counter()
     path.parent.mkdir(parents=True, exist_ok=True)
-    # From here until the shard is recorded it may not be taken for complete.
+    # Until the shard is recorded again it is incomplete.
     record.unlink(missing_ok=True)
     for leftover in path.parent.glob(f".{path.name}.*.tmp"):  # of killed writers; a live writer's is young
         with suppress(OSError):
@@ -143,12 +139,12 @@ def write_stretch(
 
 
 def read_shard_record(path: Path) -> dict[str, Any] | None:
-    """Return what is recorded of the shard at `path`: images, sha256, bytes, seconds; None where nothing is."""
-    return json_object(record_path(path))
+    """Return the record of the shard at `path` (images, sha256, bytes, seconds), or None."""
+    return json_object(path.with_suffix(".json"))
 
 
 def _blocks(stretch: Stretch, device: str | torch.device, progress: Callable[[int], None] | None) -> Iterator[bytes]:
-    """Yield the bytes of a shard's .npy file: the header, then slice after slice of images."""
+    """Yield the header and then slices of images of a shard's .npy file."""
     header = io.BytesIO()  # as `numpy.save` writes it
     shape = (stretch.count, stretch.channels, *sides(stretch.size))
     np.lib.format.write_array_header_1_0(header, {"descr": "|u1", "fortran_order": False, "shape": shape})

@@ -39,17 +39,13 @@ def test_a_named_device_is_taken_even_when_a_faster_one_is_there(machine) -> Non
 @pytest.mark.parametrize(("name", "kind"), [("cuda", "CUDA"), ("cuda:0", "CUDA"), ("mps", "MPS")])
 def test_a_device_this_machine_lacks_is_refused(machine, name: str, kind: str) -> None:
     machine(cuda=False, mps=False)
-    with pytest.raises(
-        SettingError, match=rf"device: '{name}' was asked for, but torch sees no {kind} device\. Use auto"
-    ):
+    with pytest.raises(SettingError, match=rf"device={name}: torch finds no {kind} device"):
         resolve_device(name)
 
 
 @pytest.mark.parametrize("name", ["gpu", "", "cuda:x", "CPU!"])
 def test_a_name_that_is_no_device_is_refused(name: str) -> None:
-    with pytest.raises(
-        SettingError, match=rf"device: '{name}' is no torch device\. Use auto, cpu, cuda, cuda:N or mps"
-    ):
+    with pytest.raises(SettingError, match=rf"device={name}: not a torch device"):
         resolve_device(name)
 
 

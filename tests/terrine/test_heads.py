@@ -39,7 +39,7 @@ def test_probabilities_are_the_scores_written_as_loops(head, monkeypatch):
         expected.append(np.exp(scores) / np.exp(scores).sum())
     np.testing.assert_allclose(predict(head, features), expected, atol=1e-6)
     assert predict(head, features[:0]).shape == (0, 3)
-    with pytest.raises(InputError, match="do not fit a head on 4"):
+    with pytest.raises(InputError, match="but the head needs 4"):
         predict(head, features[:, :3])
 
 
@@ -49,7 +49,7 @@ def test_arrays_that_are_no_head_with_a_hidden_layer_are_refused():
         head_from_arrays({name: array for name, array in arrays.items() if name != "bias"})
     with pytest.raises(InputError, match=r"\(3, 5\)"):
         head_from_arrays(arrays | {"weight": np.zeros((3, 5))})
-    with pytest.raises(InputError, match="no array 'scale'"):
+    with pytest.raises(InputError, match="Unknown array 'scale'"):
         head_from_arrays(LINEAR.to_arrays() | {"scale": np.zeros(1)})
 
 

@@ -81,12 +81,12 @@ def test_files_that_cannot_serve_are_named(parts, tmp_path):
     segments, _ = parts
     with pytest.raises(ArtefactError, match="no files"):
         MappedRows([])
-    with pytest.raises(ArtefactError, match=r"a\.npy holds 6 rows where rows 4 to 8 are wanted"):
+    with pytest.raises(ArtefactError, match=r"a\.npy has 6 rows, but rows 4 to 8 are needed"):
         MappedRows([Segment(tmp_path / "a.npy", 4, 5)])
     with pytest.raises(ArtefactError, match=r"none\.npy cannot be read"):
         MappedRows([Segment(tmp_path / "none.npy", 0, 1)])
     np.save(tmp_path / "wide.npy", np.zeros((3, 2, 4), np.uint8))
-    with pytest.raises(ArtefactError, match=r"wide\.npy holds uint8 \(3, 2, 4\), which does not go with"):
+    with pytest.raises(ArtefactError, match=r"wide\.npy contains uint8 \(3, 2, 4\), but"):
         MappedRows([*segments, Segment(tmp_path / "wide.npy", 0, 1)])
     (tmp_path / "a.npy").write_bytes(b"half")
     with pytest.raises(ArtefactError, match=r"a\.npy cannot be read"):

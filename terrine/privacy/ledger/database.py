@@ -20,7 +20,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, SQLAlchemy
 from sqlalchemy.pool import NullPool
 
 from terrine.errors import LedgerError
-from terrine.files import close_to_others, private_folder
+from terrine.files import private_folder, restrict_to_owner
 from terrine.privacy.ledger.chain import Row
 
 Result = TypeVar("Result")
@@ -181,7 +181,7 @@ class Database:
             os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
         except OSError as error:
             raise LedgerError(f"The ledger {path} cannot be opened or made: {error.strerror}.") from error
-        close_to_others(path)
+        restrict_to_owner(path)
         engine = sql.create_engine(address, poolclass=NullPool, connect_args={"timeout": self._patience})
         sql.event.listen(engine, "connect", self._prepare_sqlite)
         sql.event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN IMMEDIATE"))

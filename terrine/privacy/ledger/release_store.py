@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from terrine.errors import LedgerError
-from terrine.files import atomic_file, clear_after_the_dead
+from terrine.files import atomic_file, remove_temporary
 from terrine.privacy.accounting.events import Event, UnsupportedEventError, from_json, to_json
 from terrine.privacy.ledger.site_key import canonical_json, keyed_digest
 
@@ -100,7 +100,7 @@ class ReleaseStore:
 
     def clear(self, release_id: str) -> None:
         """Remove what a process that was killed left of this release before or while it was stored."""
-        clear_after_the_dead(self.path(release_id))
+        remove_temporary(self.path(release_id))
 
     def write(
         self, release_id: str, noise_kind: str, arrays: Arrays, event: Event, inputs: Mapping[str, str]

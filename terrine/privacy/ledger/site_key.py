@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from terrine.errors import LedgerError
-from terrine.files import atomic_file, clear_after_the_dead, private_folder
+from terrine.files import atomic_file, private_folder, remove_temporary
 
 _KEY_BYTES = 32
 
@@ -37,7 +37,7 @@ def load_or_create_key(path: Path) -> bytes:
                 atomic_file(path, replace=False, owner_only=True) as file,
             ):
                 file.write(secrets.token_bytes(_KEY_BYTES))
-        clear_after_the_dead(path)
+        remove_temporary(path)
         key, mode = path.read_bytes(), stat.S_IMODE(path.stat().st_mode)
     except OSError as error:
         raise LedgerError(f"The key {path} can be neither read nor made: {error.strerror}.") from error

@@ -25,8 +25,8 @@ def test_a_set_is_written_and_a_damaged_shard_is_reported(tmp_path):
 
 def test_bad_input_is_one_sentence(tmp_path):
     for arguments, part in (
-        (["--kind", "leaves"], "Known are"),
-        (["--kind", "gaussian", "--size", "4"], "outside 8..320"),
+        (["--kind", "leaves"], "Expected one of"),
+        (["--kind", "gaussian", "--size", "4"], "must be between 8 and 320"),
         (["--kind", "gaussian", "--count", "20000"], "too many"),
     ):
         error = command(*arguments, "--out", str(tmp_path / "sheet.png")).exception

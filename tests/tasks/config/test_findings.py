@@ -49,7 +49,7 @@ def with_findings(**sections: Any) -> Params:
 
 @pytest.mark.parametrize("key", MEANT_FOR_CLASSES)
 def test_what_is_made_for_classes_is_refused_in_one_sentence(key: str) -> None:
-    with pytest.raises(SettingError, match=rf"{key}.* is made for records of one class each") as refused:
+    with pytest.raises(SettingError, match=rf"{key}.* does not support data.findings") as refused:
         with_findings(**OTHER[key])
     assert str(refused.value).count("\n") == 0
 

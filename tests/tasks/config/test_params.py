@@ -71,7 +71,7 @@ def test_the_projects_own_parameters_are_valid(pytestconfig):
             },
             "tracking.private_metrics",
             "true",
-            "set it to false",
+            "Remove it",
         ),
     ],
 )

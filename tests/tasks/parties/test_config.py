@@ -261,7 +261,7 @@ def test_terms_of_averages_lack_nothing_and_hold_nothing_that_contradicts_them()
         ({"teaching": teaching(averaging="none", **apart)}, "not a part of teachers that learn each by itself"),
         ({"teaching": teaching(averaging="blocks", block=2, **apart)}, "teachers.averaging=blocks is not for institu"),
         ({"teaching": teaching(mode="paper", **apart)}, "teachers.mode=paper is not for institutions"),
-        ({"teaching": {"teachers": {"kind": "prompts"}}}, "there is no 'prompts'. Did you mean prompt"),
+        ({"teaching": {"teachers": {"kind": "prompts"}}}, "kind=prompts is not a valid value. Did you mean prompt"),
         ({"teaching": teaching(steps=0)}, "steps=0: input should be greater than or equal to 1"),
         ({"noise_multiplier": 1e-5}, "Averages of 6 teachers could overflow"),
     ):

@@ -233,8 +233,8 @@ def test_figures_of_an_order_are_known_of_public_benchmarks_and_edges_are_part_o
 @pytest.mark.parametrize(
     ("sections", "said"),
     [
-        ({"transcription": {"annotation": {"sigma": 3}}, "evaluation": {"epsilon": None}}, "data.bins is for runs"),
-        ({"aggregation": {"where": "parties"}, "privacy": {"units": 9}}, "does not go with aggregation.where=parties"),
+        ({"transcription": {"annotation": {"sigma": 3}}, "evaluation": {"epsilon": None}}, "not supported by trans"),
+        ({"aggregation": {"where": "parties"}, "privacy": {"units": 9}}, "not supported by aggregation.where=parties"),
         ({"evaluation": {"subgroups": "a.csv", "released_subgroups": {"sex": ["f", "m"]}}}, "accuracies of classes"),
     ],
 )

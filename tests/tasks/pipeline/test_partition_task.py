@@ -154,13 +154,13 @@ def test_who_holds_a_record_does_not_change_whose_budget_it_draws_on(tmp_path):
 
 
 def test_data_without_parties_are_asked_for_them(tmp_path):
-    with pytest.raises(SettingError, match=r"partition\.kind=party, but own does not say which party holds a record"):
+    with pytest.raises(SettingError, match=r"partition\.kind=party, but own has no parties"):
         partition.deal_records.fn(own_arrays(tmp_path, None))
 
 
 def test_another_number_of_teachers_than_of_parties_is_refused(tmp_path):
     run = own_arrays(tmp_path, np.repeat(NAMES, 30), partition={"teachers": 50})
-    with pytest.raises(SettingError, match=r"teachers is 50, but own names 4 parties.*Set partition\.teachers=4"):
+    with pytest.raises(SettingError, match=r"teachers is 50, but own has 4 parties.*Set partition\.teachers=4"):
         partition.deal_records.fn(run)
     assert not run.folders.partition.exists()
 
@@ -190,7 +190,7 @@ def test_a_person_with_two_parties_is_refused_where_persons_are_protected(tmp_pa
 @pytest.mark.parametrize("settings", [{"kind": "dirichlet", "alpha": 0.5}, {"kind": "similarity", "similarity": 10}])
 def test_partitions_that_read_labels_are_refused_for_private_data(settings):
     private = {"data": {"public_benchmark": False}, "ledger": {"epsilon": 5, "account": "trial"}}
-    with pytest.raises(SettingError, match=rf"partition\.kind={settings['kind']} reads labels"):
+    with pytest.raises(SettingError, match=rf"partition\.kind={settings['kind']} depends on labels"):
         validate(merge(VALUES, {**private, "partition": settings}))
 
 

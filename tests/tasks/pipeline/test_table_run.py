@@ -23,7 +23,6 @@ from tasks.pipeline import (
 )
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_json, read_tensors
-from terrine.data.sources import table
 from terrine.data.units import name_codes
 from terrine.deployment.rows import TableStudent
 from terrine.errors import SettingError
@@ -142,7 +141,7 @@ def test_no_private_value_reaches_the_public_zone(tmp_path):
     write(tmp_path, rows)
     run = made(tmp_path)
     public = {path.name: path.read_bytes() for path in run.folders.public.rglob("*") if path.is_file()}
-    _, _, query, _ = table._split(run.params.data, tmp_path / "adult.csv", 0)
+    _, _, query, _ = run.params.data._split(tmp_path / "adult.csv", 0)
     for index in np.flatnonzero(~query):
         rows[index] = ["99", "Never-worked", "Doctorate", "Priv-house-serv", "Female", "99999", "1", rows[index][-1]]
     write(tmp_path, rows)
@@ -159,7 +158,7 @@ def test_one_private_row_touches_one_teacher(tmp_path, kind):
     before = states(run)
     private = read_dataset(run.folders).train_images
     labels = read_dataset(run.folders).train_labels
-    _, _, query, test = table._split(run.params.data, tmp_path / "adult.csv", 0)
+    _, _, query, test = run.params.data._split(tmp_path / "adult.csv", 0)
     index = np.flatnonzero(~(query | test))[40]
     rows[index][0], rows[index][-1] = "18", ">50K" if rows[index][-1] == "<=50K" else "<=50K"
     write(tmp_path, rows)

@@ -203,7 +203,7 @@ def test_the_service_takes_a_csv_file_and_says_what_it_serves(client, linear, ro
     [
         ("/rows", b"age,work\n1,x\n", "The body has no column 'gain'"),
         ("/rows", b"age,work,gain\n1,x,2\nold,x,2\n", "The body, line 3: 'age' is 'old'"),
-        ("/rows", b"\xff\xfe", "is no CSV file in UTF-8"),
+        ("/rows", b"\xff\xfe", "is not a CSV file in UTF-8"),
         ("/invocations", b'{"dataframe_records": [{"age": 1, "work": "x"}]}', "has no column 'gain'"),
         ("/invocations", b'{"inputs": [[1]]}', 'Send {"dataframe_records": [{"age": ..., "work": ..., ...}]}'),
     ],

@@ -23,7 +23,7 @@ from tasks.transcription.release import release_terms
 from terrine.errors import InputError, SettingError
 from terrine.models import spectra, wavelets
 from terrine.models.scattering import PROJECTION_BATCHES
-from terrine.planning import advise, knowing
+from terrine.planning import advise, teachers_with_class
 from terrine.privacy.accounting.pricing import price
 from terrine.transcription.accounting import claimed, event_of
 
@@ -102,7 +102,7 @@ def test_groups_that_protect_nobody_and_files_that_cannot_be_opened_are_told(pro
     assert any("protects the label of one record" in note and "privacy.unit=group" not in note for note in notes)
     (project / "images" / "boot" / "page.png").write_text("<html>")
     (said,) = look_at(project, "own").refusals
-    assert said.startswith("1 of 391 files that were looked at cannot be used, and a run will refuse them: ")
+    assert said.startswith("1 of 391 inspected files cannot be used and make a run fail. Repair or remove them: ")
     assert "page.png (is not an image that Pillow can identify)" in said
     assert _check().exit_code == 1
 
@@ -133,7 +133,7 @@ def test_a_file_that_is_cut_off_and_copies_under_other_names_are_found(project):
 
 def test_one_class_and_classes_written_in_two_ways_are_told(project):
     (project / "images" / "shirt").rename(project / "images" / "Boot ")
-    assert any("'Boot ' and 'boot' look like one" in note for note in look_at(project, "own").notes)
+    assert any("'Boot ' and 'boot' look like two spellings" in note for note in look_at(project, "own").notes)
     shutil.rmtree(project / "images" / "Boot ")
     assert any("There is one class, 'boot'" in sentence for sentence in look_at(project, "own").refusals)
 
@@ -148,8 +148,8 @@ def test_columns_of_a_table_that_tell_rows_apart_are_refused(project):
     }
     (project / "experiments" / "rows.yaml").write_text(yaml.safe_dump(preset))
     (said,) = look_at(project, "rows").stops
-    assert re.match(r"Column 'mrn' holds words, \d+ different ones in \d+ public rows", said)
-    assert "name it in data.id or data.group" in said
+    assert re.match(r"Column 'mrn' contains \d+ different words in \d+ public rows", said)
+    assert "declare it as data.id or data.group" in said
     assert not look_at(project, derive(project, "rows", ["data.id=mrn", "data.classes=[no, yes]"])).stops
 
 
@@ -452,7 +452,7 @@ def test_the_teachers_that_know_a_class_are_as_many_as_dealing_its_records_finds
     generator = np.random.default_rng(0)
     for teachers, records in ((200, 37), (50, 400), (1, 3), (20, 0)):
         dealt = [len(np.unique(generator.integers(teachers, size=records))) for _ in range(400)]
-        assert knowing(teachers, records) == pytest.approx(np.mean(dealt), abs=0.5)
+        assert teachers_with_class(teachers, records) == pytest.approx(np.mean(dealt), abs=0.5)
 
 
 @pytest.mark.parametrize(

@@ -59,5 +59,5 @@ def test_all_figures_of_numbers_and_of_grades_are_there() -> None:
     graded = measures_of_order(labels.astype(float), said, labels, classes, largest=4, numbers=False)
     assert graded["mean_absolute_error"]["value"] == pytest.approx(np.abs(labels - classes).mean())
     assert graded["of"] == "grades"
-    with pytest.raises(InputError, match="as many answers as truths"):
+    with pytest.raises(InputError, match="arrays of one shape"):
         measures_of_order(truth, said[1:], labels, classes, largest=100, numbers=True)

@@ -149,7 +149,7 @@ def test_answers_that_cannot_be_used_are_refused(release):
         fit(features, histogram_answers(np.full_like(noisy, np.nan), TEACHERS, SIGMA), seed=0)
     with pytest.raises(InputError, match="from 0 to 1"):
         fit(features, label_answers(labels, 2), seed=0)
-    with pytest.raises(InputError, match="do not fit a head"):
+    with pytest.raises(InputError, match="but the head needs"):
         predict(initial_head(FEATURES + 1, CLASSES, seed=0), features)
     with pytest.raises(SettingError, match="must be positive"):
         fit(features, histogram_answers(noisy, TEACHERS, 0.0), seed=0)

@@ -104,7 +104,7 @@ def test_every_kind_is_built_from_its_defaults(name):
 
 def test_an_unknown_kind_is_named_with_the_known():
     known = "averaged, estimator, finetune, linear, prompt, scratch"
-    with pytest.raises(SettingError, match=rf"there is no 'forest'\. Known: {known}"):
+    with pytest.raises(SettingError, match=rf"kind=forest is not a valid value\. Expected one of: {known}"):
         TEACHERS.of("forest")
 
 
