@@ -228,12 +228,12 @@ def _sums(found: Finding) -> str:
 
 
 def _signal(signal: float, enough: float, ample: float) -> str:
-    from terrine.planning import shown
+    from terrine.planning import format_signal
 
     ample *= 0.9  # of what a plan aims at
     word = "ample" if signal >= ample else "enough" if signal >= enough else "too weak"
-    levels = f"from {enough:g} on a student learns; from {shown(ample)} on it is ample"
-    return f"the signal is {shown(signal)}, {word} ({levels})"
+    levels = f"from {enough:g} on a student learns; from {format_signal(ample)} on it is ample"
+    return f"the signal is {format_signal(signal)}, {word} ({levels})"
 
 
 def _price(found: Finding) -> str:
