@@ -143,7 +143,7 @@ def noise_of_count(epsilon: float, delta: float) -> float:
     return 1 / (mu_of(epsilon, delta) * math.sqrt(SHARE_OF_COUNT))
 
 
-def teachers_with_class(teachers: int, records: int) -> float:
+def teachers_with_class(teachers: int, records: float) -> float:
     """Return the expected number of teachers that have at least one of the records of a class."""
     return teachers * -math.expm1(records * math.log1p(-1 / teachers)) if teachers > 1 else float(records > 0)
 

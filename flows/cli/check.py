@@ -73,10 +73,10 @@ def check(
         )
         return
     from tasks.config.presets import derive, project_root, selected_run
-    from tasks.tools.check import look_at
+    from tasks.tools.check import inspect_run
 
     root = project_root()
-    found = look_at(root, derive(root, preset or name or selected_run(root), list(set_ or []), keeps=False))
+    found = inspect_run(root, derive(root, preset or name or selected_run(root), list(set_ or []), keeps=False))
     show(found, printer())
     if found.stops:
         raise typer.Exit(1)
@@ -120,12 +120,12 @@ def refuse(root: Path, name: str) -> None:
     from tasks.config.presets import resolve
     from tasks.runtime.run import Run
     from tasks.runtime.store import Folders
-    from tasks.tools.check import look_at
+    from tasks.tools.check import inspect_run
     from tasks.transcription.release import is_of_public
 
     if is_of_public(Run(root, name, resolve(root, name))) or Folders(root, name).report.is_file():
         return
-    found = look_at(root, name)
+    found = inspect_run(root, name)
     show(found, printer(), findings=not found.stops)
     if found.stops:
         raise SettingError("\n".join(found.stops))
@@ -211,8 +211,11 @@ def _votes(found: Finding) -> str:
 
     plan, chosen = found.plan, f" ({', '.join(found.automatic)}: auto)" if found.automatic else ""
     assert plan is not None
+    teachers = f"{plan.teachers:,} teachers"
+    if found.teachers is not None and found.teachers[0] < found.teachers[1]:
+        teachers = f"{found.teachers[0]:,} to {found.teachers[1]:,} teachers (the run counts units with noise)"
     return (
-        f"{plan.teachers:,} teachers on {plan.queries:,} queries, noise of {plan.sigma:.1f} votes on every count: "
+        f"{teachers} on {plan.queries:,} queries, noise of {plan.sigma:.1f} votes on every count: "
         f"{_signal(plan.signal, ENOUGH, plan.ample)}{chosen}"
     )
 

@@ -1,23 +1,28 @@
-"""What can be known of a run before any work: its data, its settings, its price, and what speaks against it.
+"""Check the data, settings and cost of a run before any work.
 
 Counts of private records are for the operator's terminal. Nothing is drawn, charged or written.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
+
 from tasks.artefacts.records import load_dataset
 from tasks.config.automatic import replace_auto
 from tasks.config.presets import load_values, resolve
-from tasks.pipeline.data_warnings import RARE, Remarks, listed, remarks_on
+from tasks.pipeline.data_warnings import RARE, Remarks, remarks_on
 from tasks.pipeline.dataset import files_changed
 from tasks.pipeline.figures.released_accuracy import check_use
 from tasks.runtime.accounts import changed_settings, check_people, ledger_account, ledger_before, people_in
 from tasks.runtime.parameters import (
+    counts_units,
+    earlier_count,
     explain_weak_signal,
     explain_weak_sums,
     make_plan,
@@ -33,6 +38,7 @@ from tasks.runtime.releases import (
     check_fit,
     inputs_cost,
     list_releases,
+    noise_on_count,
     unpaid,
     worst_cases,
 )
@@ -43,7 +49,7 @@ from tasks.transcription.release import account_of_run, check_run, is_of_public,
 from terrine.aggregation.gnmax import GaussianHistogram
 from terrine.data.images import on_disk
 from terrine.data.source import Survey
-from terrine.errors import LedgerError, SettingError, TerrineError
+from terrine.errors import LedgerError, SettingError, TerrineError, some
 from terrine.planning import (
     ENOUGH,
     ENOUGH_OF_SUMS,
@@ -64,25 +70,23 @@ from terrine.privacy.noise import NoiseKind
 from terrine.privacy.statement import Unit
 from terrine.transcription.accounting import claimed, event_of
 
-MOST_CLASSES = 8
-"""Of which it is said one by one that they vanish."""
-
 
 @dataclass(kw_only=True)
 class Finding(Remarks):
-    """What was found out about a run, and what there is to say of it; doubts stop it, unless `privacy.anyway` is set.
+    """Facts about a run with its refusals, doubts and notes. Doubts stop the run unless `privacy.anyway` is set.
 
     Attributes:
         run: The run.
-        survey: What its data hold: private.
-        plan: What its votes and noise will be; None for mechanisms and teachers that `terrine.planning` knows not.
-        strength: The signal of sums over its records; None where teachers vote, or the features are not known yet.
-        automatic: The settings that are `auto`, as `section.key`.
-        cost: ε that may be charged for the run, by itself: 0 where all was released before; None where it is unknown.
+        survey: Counts of its data. Private.
+        plan: Teachers and noise; None for mechanisms and teachers that `terrine.planning` does not cover.
+        strength: Signal of sums; None if teachers vote, or the number of features is unknown.
+        automatic: Settings that are `auto`, as `section.key`.
+        teachers: Likely smallest and largest number of teachers of the run, if it will count its units with noise.
+        cost: ε that may be charged for the run: 0 if everything was released before; None if unknown.
         total: ε of the account with this run.
         spent: ε of the account without it.
-        exact: ε of a transcription by itself, whatever was released before; None where nothing is guaranteed.
-        claimed: ε as the paper of a transcription claims it.
+        exact: ε of a transcription alone; None without a guarantee.
+        claimed: ε that the paper of a transcription claims.
     """
 
     run: Run
@@ -90,6 +94,7 @@ class Finding(Remarks):
     plan: Plan | None = None
     strength: float | None = None
     automatic: list[str] = field(default_factory=list)
+    teachers: tuple[int, int] | None = None
     cost: float | None = None
     total: float | None = None
     spent: float = 0.0
@@ -98,22 +103,24 @@ class Finding(Remarks):
 
     @property
     def minutes(self) -> float | None:
-        """About how long the run will take on two cores; None where that is not known (`tasks.tools.duration`)."""
+        """Approximate duration of the run on two cores, or None if unknown (`tasks.tools.duration`)."""
         params, known = self.run.params, self.plan is not None or self.strength is not None
         queries = params.queries.count if self.plan is None else self.plan.queries
         return minutes_of(params, self.survey, queries if known else None)
 
     @property
     def stops(self) -> list[str]:
-        """What a run is refused for."""
+        """Reasons why a run fails."""
         return self.refusals + ([] if self.run.params.privacy.anyway else self.doubts)
 
 
-def look_at(root: Path, name: str) -> Finding:
-    """Look at a run's data, settings and account.
+def inspect_run(root: Path, name: str) -> Finding:
+    """Check a run's data, settings and account.
 
-    Raises InputError for data that cannot be used, SettingError for impossible settings, LedgerError for a ledger that
-    cannot be read.
+    Raises:
+        InputError: the data cannot be used.
+        SettingError: the settings are invalid.
+        LedgerError: the ledger cannot be read.
     """
     values = load_values(root, name)
     _, automatic = replace_auto(values)
@@ -123,32 +130,30 @@ def look_at(root: Path, name: str) -> Finding:
     unknown = automatic if resolve_without_data(root, name) is None else []
     if run.params.transcription is None:
         if run.params.aggregation.reveals == "sums":
-            _look_at_sums(found)
+            _check_sums(found)
         elif not run.params.teachers.averages:
-            _look_at_votes(found, unknown)
+            _check_votes(found, unknown)
         if not run.params.teachers.unprotected:
-            _look_at_account(found, unknown)
-        _look_at_accuracy(found)
+            _check_releases(found, unknown)
+        _check_accuracy(found)
     else:
-        _look_at_transcription(found)
+        _check_transcription(found)
     if (how := files_changed(run)) is not None:
         found.notes.append(
-            f"The files behind the data are not those that run {name} read: {how}. Its releases are about the data "
-            "as they were. `terrine run` compares the records; to release about other ones, set a new data.edition."
+            f"The data files have changed since run {name} read them: {how}. Its releases are about the earlier data. "
+            "`terrine run` compares the records; for a release about other records, set a new data.edition."
         )
-    vanishing = vanishing_classes(found)
-    found.notes += list(vanishing.values())[:MOST_CLASSES]
-    if more := list(vanishing)[MOST_CLASSES:]:
-        found.notes.append(f"So it is with {len(more)} other class{'es' * (len(more) > 1)}: {listed(more)}.")
-    remarks = remarks_on(survey, run.params, vanishing)
+    weak = weak_classes(found)
+    _on_weak_classes(found, weak)
+    remarks = remarks_on(survey, run.params, weak)
     found.refusals += remarks.refusals
     found.doubts += remarks.doubts
     found.notes += remarks.notes
     return found
 
 
-def _look_at_accuracy(found: Finding) -> None:
-    """Refuse an accuracy that is to be released and would be useless."""
+def _check_accuracy(found: Finding) -> None:
+    """Refuse the release of an accuracy that would be useless."""
     params, survey = found.run.params, found.survey
     if (mechanism := accuracy_mechanism(params)) is None:
         return
@@ -159,11 +164,18 @@ def _look_at_accuracy(found: Finding) -> None:
         found.refusals.append(str(error))
 
 
-def _look_at_votes(found: Finding, automatic: list[tuple[str, str]]) -> None:
-    """Plan what is `auto`, and compare the votes with their noise."""
+def _check_votes(found: Finding, automatic: list[tuple[str, str]]) -> None:
+    """Plan settings that are `auto`, and compare the votes with their noise."""
     run, params, mechanism = found.run, found.run.params, found.run.params.aggregation
     if automatic:
-        found.plan = make_plan(run, automatic, found.survey)
+        counted = None
+        with contextlib.suppress(LedgerError):  # reported by `_check_releases`
+            counted = earlier_count(run) if counts_units(run) else None
+        found.plan = make_plan(run, automatic, found.survey, units=counted)
+        if counts_units(run) and counted is None:
+            true, spread = found.survey.units(params.privacy.unit), round(2 * noise_on_count(params))
+            ends = [make_plan(run, automatic, found.survey, units=true + shift) for shift in (-spread, spread)]
+            found.teachers = ends[0].teachers, ends[1].teachers
     elif isinstance(mechanism, GaussianHistogram):
         before = inputs_cost(params)
         answers = params.queries.count * mechanism.findings
@@ -175,8 +187,8 @@ def _look_at_votes(found: Finding, automatic: list[tuple[str, str]]) -> None:
         found.plan = Plan(params.partition.teachers, mechanism.sigma, asked // mechanism.findings, strength, most, 0)
         if asked < answers:
             found.notes.append(
-                f"The budget pays for {asked:,} of {answers:,} answers at sigma = {mechanism.sigma:g}. "
-                "aggregation.sigma=auto takes the noise at which it pays for all."
+                f"The budget covers {asked:,} of {answers:,} answers at sigma = {mechanism.sigma:g}. With "
+                "aggregation.sigma=auto it covers all."
             )
     if found.plan and not found.plan.useful and (automatic or not params.data.public_benchmark):
         found.doubts.append(explain_weak_signal(run, found.plan, found.survey))
@@ -184,13 +196,13 @@ def _look_at_votes(found: Finding, automatic: list[tuple[str, str]]) -> None:
     teachers = found.plan.teachers if found.plan else params.partition.teachers
     if params.partition.kind == "iid" and teachers > units:
         found.refusals.append(
-            f"{teachers} teachers cannot share {units} {params.privacy.unit}s to learn from. Set partition.teachers to "
-            "auto, or to less."
+            f"{teachers} teachers cannot share {units} {params.privacy.unit}s. Set partition.teachers to auto or to a "
+            "smaller number."
         )
 
 
-def _look_at_sums(found: Finding) -> None:
-    """Compare the sums over records with their noise, if the number of features is a setting."""
+def _check_sums(found: Finding) -> None:
+    """Compare sums with their noise, if the number of features is a setting."""
     params, projection = found.run.params, getattr(found.run.params.backbone, "projection", None)
     if projection is None:
         return
@@ -201,53 +213,54 @@ def _look_at_sums(found: Finding) -> None:
         found.doubts.append(sentence)
 
 
-def vanishing_classes(found: Finding) -> dict[str, str]:
-    """Say by name of each class that so few teachers, or sums, know of that noise drowns it, and what would do.
+def weak_classes(found: Finding) -> dict[str, float]:
+    """Return the signal of each class that is too weak to be learned, by name, weakest first. Private.
 
-    The signal of a class is that of the teachers who have a record of it, or of sums over its records alone, by
-    `terrine.planning`: no class can say more, however good teachers are. Nothing is said where nothing is learnt at
-    all. For the operator alone: it hangs on counts.
+    A class of average size has the signal of the run, so both get the same verdict. Other classes have it in proportion
+    to the teachers that know them, or to their records in sums. Nothing is returned if no class can be learned.
     """
-    params, survey, said = found.run.params, found.survey, {}
-    delta = params.aggregation.delta
-    mu = mu_of(params.aggregation.epsilon, delta)
-    for name, count in zip(survey.class_names, survey.train.tolist(), strict=True):
-        if found.plan is not None and found.plan.useful:
-            enough, knowing_it = ENOUGH, teachers_with_class(found.plan.teachers, count)
-            strength = found.plan.signal * knowing_it / found.plan.teachers
-            why = (
-                f"its votes drown: about {knowing_it:,.0f} of {found.plan.teachers:,} teachers will have one, under "
-                f"noise of {found.plan.sigma:,.0f} votes on every count"
-            )
-        elif found.strength is not None and found.strength >= ENOUGH_OF_SUMS:
-            share = count / survey.train.sum()
-            enough, strength = ENOUGH_OF_SUMS, found.strength * len(survey.class_names) * share
-            why = "its sums drown"
-        else:
-            continue
-        if not 0 < strength < enough:
-            continue
-        # What is rare beside the others is rarely answered without any noise, too.
-        fair = RARE * float(survey.train.mean())
-        records, larger = max(count * enough / strength, fair), epsilon_for_signal(enough, strength, mu, delta)
-        said[name] = (
-            f"Class '{name}' ({count:,} records): at ε = {params.aggregation.epsilon:g} {why}, a signal of "
-            f"{format_signal(strength)} where {enough:g} is needed, and the student will hardly ever answer so. What "
-            f"would do: {f'ε = {larger:g}; or ' if count >= fair else ''}about {math.ceil(records):,} records of it; "
-            f"or to merge it with {'the one beside it' if params.data.scale is not None else 'another class'}."
-        )
-    return said
+    counts = found.survey.train
+    if found.plan is not None and found.plan.useful:
+        enough, known = ENOUGH, [teachers_with_class(found.plan.teachers, count) for count in counts.tolist()]
+        signals = found.plan.signal * np.array(known) / teachers_with_class(found.plan.teachers, float(counts.mean()))
+    elif found.strength is not None and found.strength >= ENOUGH_OF_SUMS:
+        enough, signals = ENOUGH_OF_SUMS, found.strength * counts / counts.mean()
+    else:
+        return {}
+    weak = {name: value for name, value in zip(found.survey.class_names, signals.tolist(), strict=True) if value}
+    return {name: value for name, value in sorted(weak.items(), key=lambda item: item[1]) if value < enough}
 
 
-def _look_at_account(found: Finding, automatic: list[tuple[str, str]]) -> None:
-    """Price what a run of votes or sums has yet to release, and compare it with its account."""
+def _on_weak_classes(found: Finding, weak: dict[str, float]) -> None:
+    """Add one note about all weak classes, and a remedy that suffices for each of them."""
+    if not weak:
+        return
+    budget, survey = found.run.params.aggregation, found.survey
+    enough = ENOUGH if found.plan is not None else ENOUGH_OF_SUMS
+    counts = dict(zip(survey.class_names, survey.train.tolist(), strict=True))
+    # More records help at most up to a class that is no longer rare, which is answered too seldom at any ε.
+    rare = RARE * float(survey.train.mean())
+    records = max(max(counts[name] * enough / value, rare) for name, value in weak.items())
+    larger = epsilon_for_signal(enough, min(weak.values()), mu_of(budget.epsilon, budget.delta), budget.delta)
+    listed_ = some([f"'{name}' ({counts[name]:,} records, {format_signal(value)})" for name, value in weak.items()], 8)
+    remedy = f"ε = {larger:g}, " if min(counts[name] for name in weak) >= rare else ""
+    other = "the adjacent class" if found.run.params.data.scale is not None else "another class"
+    found.notes.append(
+        f"The noise at ε = {budget.epsilon:g} hides {len(weak)} class{'es' * (len(weak) > 1)}, whose signal is below "
+        f"{enough:g}: {listed_}. The student will rarely predict them. Remedy: {remedy}about {math.ceil(records):,} "
+        f"records of each, or merge each with {other}."
+    )
+
+
+def _check_releases(found: Finding, automatic: list[tuple[str, str]]) -> None:
+    """Compute the cost of the remaining releases of votes or sums, and compare it with the account."""
     try:
         run = with_plan(found.run, automatic, found.survey) if automatic else found.run
     except LedgerError as error:
         found.refusals.append(str(error))
         return
     params = run.params
-    _hold_against_account(
+    _check_account(
         found,
         run,
         account=lambda: ledger_account(run),
@@ -257,8 +270,8 @@ def _look_at_account(found: Finding, automatic: list[tuple[str, str]]) -> None:
     )
 
 
-def _look_at_transcription(found: Finding) -> None:
-    """Price a transcription, and compare it with its own budget and its account."""
+def _check_transcription(found: Finding) -> None:
+    """Compute the cost of a transcription, and compare it with its budget and its account."""
     run, settings, classes = found.run, section(found.run.params), max(2, len(found.survey.class_names))
     try:
         check_run(run, classes)
@@ -270,7 +283,7 @@ def _look_at_transcription(found: Finding) -> None:
     kind: Kind = "labels" if settings.protect == "labels" else "annotations"
     cost = event_of(settings, classes)
     found.exact = price(cost, settings.delta)
-    _hold_against_account(
+    _check_account(
         found,
         run,
         account=lambda: account_of_run(run),
@@ -283,7 +296,7 @@ def _look_at_transcription(found: Finding) -> None:
     )
 
 
-def _hold_against_account(
+def _check_account(
     found: Finding,
     run: Run,
     *,
@@ -293,10 +306,16 @@ def _hold_against_account(
     releases: Callable[[], list[Release]],
     noise: NoiseKind | None = None,
 ) -> None:
-    """Price what the run has yet to release, and compare it with what its account has left: no ledger is begun.
+    """Compute the cost of the remaining releases, and compare it with the account. No ledger is created.
 
-    account: what the ledger calls it, asked only where there is a ledger; so are `releases`, by which what was paid for
-    before is known. costs: the most that each release may cost. noise: their kind, where it is not that of votes.
+    Args:
+        found: Gets costs, notes and refusals.
+        run: The run.
+        account: Returns the account's name in the ledger; called only if there is a ledger.
+        unit: Unit of privacy.
+        costs: Worst case of each kind of release.
+        releases: Returns the releases, to find those made before; called only if there is a ledger.
+        noise: Kind of the noise; None: that of votes.
     """
     params, ledger = run.params, ledger_before(run)
     name, delta = "" if ledger is None else account(), (params.transcription or params.aggregation).delta
@@ -313,7 +332,7 @@ def _hold_against_account(
     if ledger is not None:
         for setting, value in changed_settings(run, ledger).items():
             found.notes.append(
-                f"{setting} was {value} in an earlier run of account {params.ledger.account}, so other records are "
+                f"{setting} was {value} in an earlier run of account {params.ledger.account}, so different records are "
                 "public now."
             )
     task = task_from_survey(run, found.survey)
@@ -331,7 +350,7 @@ def _hold_against_account(
 
 
 def _people(run: Run, survey: Survey) -> People | None:
-    """Return the digests of a run's records; images are decoded only if a ledger or the site knows any records."""
+    """Return the digests of a run's records; images are decoded only if a ledger or the site contains records."""
     if run.params.data.public_benchmark:
         return None
     dataset = survey.dataset

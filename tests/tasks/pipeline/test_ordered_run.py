@@ -21,7 +21,7 @@ from tasks.runtime.run import Run
 from tasks.runtime.store import read_json, read_table, write_json
 from tasks.runtime.task import task_from
 from tasks.serving.service import build_app
-from tasks.tools.check import look_at
+from tasks.tools.check import inspect_run
 from terrine.data.ordered import Scale
 from terrine.deployment.model import scale_of
 from terrine.errors import ArtefactError, SettingError
@@ -201,7 +201,7 @@ def test_an_empty_bin_is_a_note_of_the_check_and_not_a_refusal(tmp_path: Path) -
     values = merge_overrides(VALUES, {"data": {"bins": [*EDGES, 120.0]}})
     (tmp_path / "experiments" / "drawn.yaml").write_text(json.dumps(values))
     (tmp_path / "params.yaml").write_text("run: drawn\n")
-    found = look_at(tmp_path, "drawn")
+    found = inspect_run(tmp_path, "drawn")
     assert found.refusals == []
     assert any("No training record is of '80 to 120'" in note for note in found.notes)
 
