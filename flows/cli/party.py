@@ -36,7 +36,7 @@ def key(
     folder: Annotated[Path, typer.Argument(help="The party's folder.")],
     name: Annotated[str | None, typer.Option(help="The party's name; default: that of the folder.")] = None,
     url: Annotated[
-        str | None, typer.Option(help="guardian, student: https://host:port, for which a certificate is made as well.")
+        str | None, typer.Option(help="guardian, student: https://host:port. A TLS certificate is created as well.")
     ] = None,
 ) -> None:
     """Create a party's key and print the line that it sends to the proposing party. The key itself stays here."""
@@ -47,13 +47,11 @@ def key(
 
 @party.command()
 def propose(
-    folder: Annotated[Path, typer.Argument(help="Where the proposal is written; its name is the collaboration's.")],
+    folder: Annotated[Path, typer.Argument(help="Folder of the proposal; its name is the collaboration's.")],
     preset: Annotated[
-        str | None, typer.Option(help="A preset: its queries, backbone, teachers, mechanism and budget.")
+        str | None, typer.Option(help="Preset with queries, backbone, teachers, mechanism and budget.")
     ] = None,
-    keys: Annotated[
-        Path | None, typer.Option(help="A file with the lines of all parties, `terrine party key`.")
-    ] = None,
+    keys: Annotated[Path | None, typer.Option(help="File with the lines of all parties (`terrine party key`).")] = None,
     teacher: Annotated[list[str] | None, typer.Option(help="NAME=TEACHERS of a teacher party. Repeatable.")] = None,
     guardian: Annotated[str, typer.Option(help="Name of the guardian.")] = "guardian",
     student: Annotated[str, typer.Option(help="Name of the student party.")] = "student",
@@ -65,48 +63,45 @@ def propose(
     overlap: Annotated[int, typer.Option(help="Most parties that hold data of one person.")] = 1,
     records: Annotated[
         int | None,
-        typer.Option(help="Most records of a party for each of its TEACHERS; a mechanism that is auto then sums them."),
+        typer.Option(help="Most records of a party for each of its TEACHERS, for sums. Resolves mechanism: auto."),
     ] = None,
-    deadline: Annotated[str, typer.Option(help="When a round closes without missing parties: 6h, 14d.")] = "14d",
+    deadline: Annotated[str, typer.Option(help="Time after which a round closes: 6h, 14d.")] = "14d",
     edition: Annotated[str | None, typer.Option(help="Name of this release; another one costs again.")] = None,
     again: Annotated[
-        Path | None, typer.Option(help="An earlier proposal: propose its next --edition, with nothing else changed.")
+        Path | None, typer.Option(help="Earlier proposal, of which this is the next --edition, otherwise unchanged.")
     ] = None,
-    archive: Annotated[bool, typer.Option("--archive", help="Pack it into one file as well, FOLDER.zip.")] = False,
+    archive: Annotated[bool, typer.Option("--archive", help="Also pack it into one file, FOLDER.zip.")] = False,
 ) -> None:
     """Propose a collaboration, from a preset and public inputs. No records are read."""
     from tasks.collaboration.proposal import archive as pack
     from tasks.collaboration.propose import Wish, propose, propose_again
     from tasks.collaboration.terms_page import page
 
+    outlook: list[str] = []
     if again is not None:
         if edition is None:
             raise typer.BadParameter("--again needs --edition, the name of the next one.")
-        proposal, outlook = propose_again(folder, again, edition), None
+        proposal = propose_again(folder, again, edition)
+    elif preset is None or keys is None:
+        raise typer.BadParameter("--preset and --keys are needed.")
     else:
-        if preset is None or keys is None:
-            raise typer.BadParameter("--preset and --keys are needed.")
         wish = Wish(
-            _lines(keys),
+            _read_lines(keys),
             _teachers(teacher or []),
             guardian,
             student,
             class_names=None if classes is None else [name.strip() for name in classes.split(",")],
             minimum=minimum,
             edition=edition,
-            deadline=_seconds(deadline),
+            deadline=_deadline(deadline),
             overlap=overlap,
             records=records,
             name=folder.resolve().name[:100],
         )
         proposal, outlook = propose(folder, preset, list(set_ or []), wish)
     console.print(page(proposal.terms))
-    if outlook is not None:
-        console.print("\nWhat to expect of a student")
-        for sentence in outlook.notes:
-            console.print(f"  {sentence}")
-        if outlook.doubt:
-            console.print(f"  Doubtful: {outlook.doubt}")
+    for sentence in outlook:
+        console.print(sentence)
     sent = pack(folder) if archive else folder
     console.print(
         f"\nSend {sent} to every party, and its digest over another channel: {proposal.shown}.\n"
@@ -114,7 +109,7 @@ def propose(
     )
 
 
-def _lines(path: Path) -> list[Any]:
+def _read_lines(path: Path) -> list[Any]:
     from tasks.parties.keys import PartyLine
     from terrine.errors import InputError
 
@@ -125,9 +120,9 @@ def _lines(path: Path) -> list[Any]:
     return [PartyLine.parse(line) for line in text.splitlines() if line.strip()]
 
 
-def _seconds(deadline: str) -> float:
+def _deadline(text: str) -> float:
     try:
-        return float(seconds(deadline))
+        return float(seconds(text))
     except ValueError as error:
         raise typer.BadParameter(f"--deadline {error}.") from error
 
@@ -144,7 +139,7 @@ def _teachers(given: Sequence[str]) -> dict[str, int]:
 
 @party.command()
 def accept(
-    proposal: Annotated[Path, typer.Argument(help="The proposal that was sent: a folder, or an archive.")],
+    proposal: Annotated[Path, typer.Argument(help="The proposal: a folder, or an archive.")],
     name: Annotated[str, typer.Option("--as", help="This party's name in it.")],
     data: Annotated[
         Path | None, typer.Option(help="A teacher party's records: class folders, a CSV of images, or an .npz file.")
@@ -157,7 +152,7 @@ def accept(
     ] = None,
     account: Annotated[
         str | None,
-        typer.Option(help="Name of the account that is charged. A teacher party with one keeps account of its people."),
+        typer.Option(help="Name of the charged account. A teacher party with an account keeps a ledger of its people."),
     ] = None,
     budget: Annotated[
         float | None, typer.Option(help="The account's ε over all releases; default: the ledger's, or this release's.")
@@ -170,15 +165,15 @@ def accept(
     """Accept a proposal: show it as a page, check the own data, and sign it. Nothing is trained or charged."""
     from tasks.collaboration.accept import accept, candidate
     from tasks.collaboration.proposal import opened
+    from tasks.collaboration.terms_page import page
     from tasks.parties.config import CONFIG, read_party
-    from tasks.parties.ledgers import account_standing
     from terrine.errors import SettingError
 
     with opened(proposal, expect) as read:
         others = {"listen": listen, "account": account, "budget": budget, "ledger": ledger}
         one = candidate(read, name, folder=folder, data=data, assignments=list(set_ or []), **others)
-        console.print(one.page)
-        survey, remarks = one.look()
+        console.print(page(read.terms))
+        survey, remarks = one.check_data()
         if survey is not None:
             _show_data(survey, remarks)
         if remarks.refusals:
@@ -189,32 +184,35 @@ def accept(
         accept(one)
     config = read_party(one.folder / CONFIG)
     if config.ledger is not None:
-        console.print(_charged(config.ledger, account_standing(config) or {}))
+        _show_account(config)
     step = "submit" if one.role == "teacher" else "serve"
     console.print(f"Signed. Then: terrine party {step} --config {one.folder / CONFIG}")
 
 
-def _charged(ledger: Any, standing: dict[str, Any]) -> str:
+def _show_account(config: Any) -> None:
+    from tasks.parties.ledgers import account_standing
+
+    ledger, found = config.ledger, account_standing(config) or {}
     limit = "no budget" if ledger.epsilon is None else f"ε = {ledger.epsilon:g} over all releases"
-    said = f"Charged to account {ledger.account!r} in {ledger.url}: {limit}, of which {standing['spent']:g} is spent."
-    if beside := standing["beside"]:
-        said += (
-            f" Its ledger has {beside} other account{'s' * (beside != 1)}, whose releases are not added to this one's: "
+    lines = [f"Charged to account {ledger.account!r} in {ledger.url}: {limit}, of which {found['spent']:g} is spent."]
+    if beside := found["beside"]:
+        lines.append(
+            f"Its ledger has {beside} other account{'s' * (beside != 1)}, whose releases are not added to this one's: "
             "right only for data of other people. `terrine ledger link` makes accounts of the same people add up."
         )
-    if standing["left"] is None or standing["price"] <= standing["left"] * (1 + 1e-9):
-        return said
-    return f"{said} These terms may cost ε = {standing['price']:g}, for which there is no room: the release is refused."
+    if found["left"] is not None and found["price"] > found["left"] * (1 + 1e-9):
+        lines.append(f"These terms may cost ε = {found['price']:g}, more than is left: the release is refused.")
+    console.print(" ".join(lines))
 
 
 def _show_data(survey: Any, remarks: Any) -> None:
-    """Print what the data contain: private, for this terminal only."""
+    """Print a summary of the private data on this terminal."""
     counts = ", ".join(
         f"{name} {count:,}" for name, count in zip(survey.class_names, survey.train.tolist(), strict=True)
     )
     groups = "" if survey.groups is None else f", of {survey.groups[0]:,} groups"
     console.print(
-        f"\nThis party's own data (private)\n  {int(survey.train.sum()):,} records to learn from{groups}: {counts}\n"
+        f"\nThis party's own data (private)\n  {int(survey.train.sum()):,} training records{groups}: {counts}\n"
         f"  {int(survey.test.sum()):,} held out for the test"
     )
     for title, sentences in (("Note", remarks.notes), ("Doubtful", remarks.doubts)):
@@ -267,12 +265,12 @@ def submit(
     elif found["last"] > found["round"]:
         console.print(f"Round {found['round']} of {found['last']}. Repeat the command for the next, or use --watch.")
     else:
-        console.print("Nothing else is needed. `terrine party status` says when the round is closed.")
+        console.print("Nothing else is needed. `terrine party status` shows when the round is closed.")
 
 
 @party.command()
 def status(config: ConfigOption, as_json: JsonOption = False) -> None:
-    """Show the terms, who has reported, what was charged, what remains, and what to do next."""
+    """Show terms, reports, charges, and this party's next step."""
     from tasks.collaboration.status import status
 
     found = status(config)
@@ -280,19 +278,15 @@ def status(config: ConfigOption, as_json: JsonOption = False) -> None:
         typer.echo(json.dumps(found, indent=2))
         return
     console.print(f"{found['name']}, {found['role']}")
-    for title in ("terms", "round", "account"):
-        console.print(_table(title, [], found[title]))
-    console.print(_table("parties", ["party", "role", "accepted", "report"], found["parties"]))
+    for title in ("terms", "round", "account", "parties"):
+        header = ["party", "role", "accepted", "report"] if title == "parties" else []
+        table = Table(title=f"\n{title}", title_justify="left", box=None, pad_edge=False, show_header=bool(header))
+        for name in header or ("", ""):
+            table.add_column(name, overflow="fold")
+        for row in found[title]:
+            table.add_row(*row)
+        console.print(table)
     console.print(f"\nnext: {found['next']}")
-
-
-def _table(title: str, names: list[str], rows: list[Any]) -> Table:
-    table = Table(title=f"\n{title}", title_justify="left", box=None, pad_edge=False, show_header=bool(names))
-    for name in names or ("", ""):
-        table.add_column(name, overflow="fold")
-    for row in rows:
-        table.add_row(*row)
-    return table
 
 
 @party.command()
@@ -313,9 +307,9 @@ def finish(
     """student: train the student and write the file for the others. teacher: evaluate it on the own held-out split.
 
     With --epsilon every party takes part in the release of one accuracy: guardian and student party register it, and
-    teacher parties upload their sums. The student party then repeats the command and has the figure.
+    teacher parties upload their sums. The student party then repeats the command and gets the figure.
     """
-    from tasks.collaboration.finish import PUBLIC, finish_guardian, finish_student, finish_teacher
+    from tasks.collaboration import finish as finishing
     from tasks.parties.config import read_party
     from tasks.reports.accuracy import shown_accuracy
     from terrine.errors import SettingError
@@ -327,27 +321,26 @@ def finish(
     if one.role == "guardian":
         if epsilon is None or export is not None or student is None:
             raise SettingError("A guardian finishes only an accuracy over all parties: --student and --epsilon.")
-        finish_guardian(one, student, epsilon)
+        finishing.finish_guardian(one, student, epsilon)
         console.print(f"The accuracy is registered at ε = {epsilon:g}. It is charged when it is released.")
     elif one.role == "teacher":
         if student is None:
             raise SettingError("--student names the file of the student party, student.zip.")
-        done = finish_teacher(one, student, epsilon, export)
-        batches = "" if done.in_batches is None else f"; in batches in {100 * done.in_batches:.1f} %"
+        found = finishing.finish_teacher(one, student, epsilon, export).evaluation or {}
         console.print(
-            f"PRIVATE, on {done.images:,} test records of this party: the student is right in "
-            f"{100 * (done.accuracy or 0):.1f} % of cases as served{batches}. Do not publish."
+            f"PRIVATE, on {found['images']:,} test records of this party: the student is right in "
+            f"{100 * (found['accuracy'] or 0):.1f} % of cases. Do not publish."
         )
     else:
         if student is not None:
             raise SettingError("--student is for the other parties: this one trains the student.")
-        done = finish_student(one, epsilon, export, sign=sign)
+        done = finishing.finish_student(one, epsilon, export, sign=sign)
         console.print(f"{done.folder}: the student, and beside it its privacy.json.")
         console.print(f"{done.archive}: the same in one file, public. Send it to every party.")
         if done.key is not None and done.archive is not None:
             console.print(
                 f"Signed with the key {done.key}. Send its public half over another channel, for terrine verify "
-                f"--key: {done.archive.with_name(PUBLIC)}"
+                f"--key: {done.archive.with_name(finishing.PUBLIC)}"
             )
         if done.released is not None:
             shown = shown_accuracy(done.released["accuracy"], done.released["plus_minus"])
@@ -373,7 +366,7 @@ def trial(
 
 
 def _show_log() -> None:
-    """Write progress to standard error, a line each."""
+    """Write progress to standard error."""
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
     logger = logging.getLogger("terrine.party")

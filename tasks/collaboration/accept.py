@@ -1,10 +1,10 @@
-"""`terrine party accept`: check a proposal and the party's own data, and lay out the party's folder.
+"""`terrine party accept`: check a proposal and the party's own data, and create the party's folder.
 
     party.yaml, terms.yaml, terms.txt       settings, agreement, and the agreement as a page
     proposal/                               the proposal as it was sent
     acceptance.json                         the signed digest of the terms, which `submit` sends with a report
 
-The key is in the folder before (`terrine party key`). A ledger is beside the folder, `ledger-NAME`, so that further
+The folder contains the key already (`terrine party key`). A ledger is beside the folder, `ledger-NAME`, so that further
 proposals are charged to the same one.
 """
 
@@ -25,14 +25,14 @@ from tasks.config.params import parse_assignment
 from tasks.config.values import as_document, flat, merge, read_yaml
 from tasks.parties.config import CONFIG, SQLITE, TERMS, GuardianLedger, OwnTeachers, read_party
 from tasks.parties.keys import acceptance_content, own_key, public_text, sign
-from tasks.parties.ledgers import account_in_ledger, begun
+from tasks.parties.ledgers import account_in_ledger, open_ledger
 from tasks.parties.terms import Role, Terms
 from tasks.pipeline.data_warnings import Remarks, listed, remarks_on
 from tasks.runtime.run import SPLIT_SEED
 from terrine.data.labels import class_places
 from terrine.data.source import Survey
 from terrine.errors import InputError, SettingError
-from terrine.files import atomic_file, private_folder, write_text
+from terrine.files import private_folder, write_text
 from terrine.planning import UNITS_EACH
 
 ACCEPTANCE, ACCOUNT, PAGE, PROPOSAL = "acceptance.json", "account", "terms.txt", "proposal"
@@ -43,7 +43,7 @@ class Candidate:
     """A party that has read a proposal and signed nothing yet.
 
     Attributes:
-        proposal: What it read.
+        proposal: The proposal.
         name: Its name in the terms.
         role: Its role.
         folder: Its folder.
@@ -64,25 +64,19 @@ class Candidate:
     budget: float | None = None
     ledger: Path | None = None
 
-    @property
-    def page(self) -> str:
-        """The terms as a page."""
-        return page(self.proposal.terms)
-
-    def look(self) -> tuple[Survey | None, Remarks]:
-        """Check a teacher party's data against the terms; return what there is and remarks. Private; nothing is stored.
+    def check_data(self) -> tuple[Survey | None, Remarks]:
+        """Check a teacher party's data against the terms; return a survey and remarks. Private; nothing is stored.
 
         Raises:
-            InputError: Data that do not fit the terms.
-            SettingError: Settings that do not fit them.
+            InputError: The data do not fit the terms.
+            SettingError: The settings do not fit them.
         """
         terms = self.proposal.terms
         terms.check_version()
         if self.role != "teacher":
             return None, Remarks()
-        own = OwnTeachers(
-            params=self.params, images=self.proposal.folder / "images", backbone=self.proposal.folder / "backbone"
-        )
+        folder = self.proposal.folder
+        own = OwnTeachers(params=self.params, images=folder / "images", backbone=folder / "backbone")
         params = own_params(own, terms, terms.teachers[self.name])
         survey = params.data.survey(Path(), seed=SPLIT_SEED)
         class_places(survey.class_names, terms.class_names)
@@ -90,7 +84,7 @@ class Candidate:
         if absent := [name for name in terms.class_names if name not in survey.class_names]:
             then = "no teacher here will ever answer so" if terms.votes else "nothing is added to its sums here"
             remarks.notes.append(f"No record here is of {listed(absent)}: {then}. Other parties may have it.")
-        _look_at_units(remarks, survey, terms, self.name)
+        _check_units(remarks, survey, terms, self.name)
         return survey, remarks
 
 
@@ -127,50 +121,49 @@ def candidate(
             params = merge(params, {"data": source})
         params = merge(params, parse_assignment(*assignments))
         if "name" not in params.get("data", {}):
-            raise SettingError(f"--data is missing: say where the records of {name} are.")
+            raise SettingError(f"--data is missing: give the place of the records of {name}.")
     elif data is not None or assignments:
         raise SettingError(f"{name} is the {role}: it has no data and no settings. Leave --data and --set out.")
     return Candidate(proposal, name, role, folder or Path(name), params, **others)
 
 
 def accept(party: Candidate) -> Path:
-    """Lay out a party's folder and sign the terms; return the acceptance. Repeated, it changes nothing.
+    """Create a party's folder and sign the terms; return the acceptance. Repeated, it changes nothing.
 
     Raises:
-        SettingError: The folder is a party's of other terms or settings, or its key is not that of the terms.
+        SettingError: The folder has other terms or settings, or its key is not that of the terms.
     """
     folder, terms = party.folder, party.proposal.terms
     key = own_key(folder)
     if terms.party_of(public_text(key)) != party.name:
         raise SettingError(f"The key in {folder} is not that of {party.name} in the terms.")
-    if (folder / CONFIG).exists():
-        if read_party(folder / CONFIG).terms.digest != terms.digest:
-            raise SettingError(
-                f"{folder} holds a party of other terms. Copy its key.pem (of a service also certificate.pem and "
-                "tls-key.pem) into another --folder for these."
-            )
+    exists = (folder / CONFIG).exists()
+    if exists and read_party(folder / CONFIG).terms.digest != terms.digest:
+        raise SettingError(
+            f"{folder} holds a party of other terms. Copy its key.pem (of a service also certificate.pem and "
+            "tls-key.pem) into another --folder for these."
+        )
+    if exists:
         _refuse_other_settings(party)
     private_folder(folder)
     os.chmod(folder, 0o700)
     copied = party.proposal.copy(folder / PROPOSAL)
-    if not (folder / CONFIG).exists():
+    if not exists:
         config = as_document(_config(replace(party, proposal=copied)))
-        for name, text in ((TERMS, as_document(terms.public())), (PAGE, party.page + "\n"), (CONFIG, config)):
-            with atomic_file(folder / name, "w", owner_only=True) as file:
-                file.write(text)
+        for name, text in ((TERMS, as_document(terms.public())), (PAGE, page(terms) + "\n"), (CONFIG, config)):
+            write_text(folder / name, text)
     read_party(folder / CONFIG, party.role)
     signed = {"party": party.name, "terms": terms.digest, "signature": sign(key, acceptance_content(terms.digest))}
-    with atomic_file(folder / ACCEPTANCE, "w") as file:
-        file.write(json.dumps(signed, indent=2) + "\n")
+    write_text(folder / ACCEPTANCE, json.dumps(signed, indent=2) + "\n")
     return folder / ACCEPTANCE
 
 
 def _refuse_other_settings(party: Candidate) -> None:
-    known, said = flat(read_yaml(party.folder / CONFIG)), flat(_config(party))
+    known, given = flat(read_yaml(party.folder / CONFIG)), flat(_config(party))
     optional = {"listen": party.listen, "ledger.account": party.account, "ledger.epsilon": party.budget}
     other = [
         f"{key} is {known.get(key)} there, and {value} here"
-        for key, value in said.items()
+        for key, value in given.items()
         if (key.startswith("own.params.") or optional.get(key) is not None) and known.get(key) != value
     ]
     if other:
@@ -193,15 +186,14 @@ def _config(party: Candidate) -> dict[str, Any]:
 def _ledger(party: Candidate) -> dict[str, Any]:
     """Return the setting `ledger`; nothing for a party that keeps none.
 
-    Without `--account`, a ledger that exists keeps its account: another name would be a second budget.
+    Without `--account`, an existing ledger keeps its account: another name would be a second budget.
 
     Raises:
         LedgerError: The ledger has the account with another budget or unit.
     """
     place = party.ledger or party.folder.resolve().parent / f"ledger-{party.name}"
-    if not (
-        party.role == "guardian" or (party.role == "teacher" and (party.account or party.budget or place.is_dir()))
-    ):
+    keeps = party.role == "teacher" and (party.account or party.budget or place.is_dir())
+    if party.role != "guardian" and not keeps:
         return {}
     private_folder(place)
     if not (place / ACCOUNT).exists():
@@ -213,7 +205,7 @@ def _ledger(party: Candidate) -> dict[str, Any]:
         account=party.account or (place / ACCOUNT).read_text(encoding="utf-8"),
         epsilon=party.budget,
     )
-    terms, epsilon, found = party.proposal.terms, party.budget, begun(settings)
+    terms, epsilon, found = party.proposal.terms, party.budget, open_ledger(settings)
     if found is not None:
         name = account_in_ledger(found[0], settings)
         if (known := found[1].account(name)) is not None:
@@ -225,13 +217,13 @@ def _ledger(party: Candidate) -> dict[str, Any]:
     return {"ledger": about | {"account": settings.account, "epsilon": epsilon or terms.epsilon}}
 
 
-def _look_at_units(remarks: Remarks, survey: Survey, terms: Terms, name: str) -> None:
-    """Check that the protected unit exists in the data, and that there are enough for the party's teachers."""
+def _check_units(remarks: Remarks, survey: Survey, terms: Terms, name: str) -> None:
+    """Check that the data contain the protected unit, and enough units for the party's teachers."""
     held = terms.teachers[name]
     if terms.unit == "group" and survey.groups is None:
         raise InputError(
-            "The terms protect a group (all records of a person), and these data do not say whose records are whose: "
-            "give groups (a column `group`, or an array `groups`), or agree on unit record."
+            "The terms protect a group (all records of a person), and these data have no groups: give them (a column "
+            "`group`, or an array `groups`), or agree on unit record."
         )
     units = survey.units(terms.unit)
     if terms.records is not None:

@@ -1,6 +1,6 @@
 """`terrine party finish`: train the student, distribute it, evaluate it at each party, and release one accuracy.
 
-The student and its statement are public, one file that may be sent. What a party measures on its own held-out split is
+The student and its statement are public, one file that may be sent. A party's evaluation on its own held-out split is
 private. An accuracy over all parties is a release of its own on the same services (`tasks.parties.accuracy_terms`):
 guardian and student party register its terms, and each teacher party uploads its sums.
 """
@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from tasks.artefacts.records import read_dataset
-from tasks.collaboration.local_training import run_of
-from tasks.collaboration.student_training import learn, params_of
+from tasks.collaboration.local_training import open_run, prepare_run
+from tasks.collaboration.student_training import learn
 from tasks.parties.accuracy_terms import AccuracyTerms
 from tasks.parties.answers import read_arrays, stored_answers
 from tasks.parties.config import PartyConfig
@@ -28,17 +28,17 @@ from tasks.parties.submit import submit
 from tasks.parties.terms import Terms
 from tasks.pipeline.evaluate import evaluate_student
 from tasks.pipeline.figures.released_accuracy import about_accuracy, held_out_units, right_answers
-from tasks.pipeline.mlflow_runs import attempt
+from tasks.pipeline.mlflow_runs import attempt, open_experiment
 from tasks.reports.accuracy import released_accuracy
 from tasks.reports.language import LANGUAGES
 from tasks.runtime.accounts import SIGNING
 from tasks.runtime.run import Run
-from tasks.runtime.store import Folders, atomic_folder, link, read_json, write_json, write_text
+from tasks.runtime.store import atomic_folder, link, read_json, write_json, write_text
 from tasks.serving.export import export_folder
 from tasks.serving.pages import ARCHIVE, STATEMENT, STUDENT, clear_pages, pack, unpacked, write_pages
 from terrine.deployment.manifest import MANIFEST
 from terrine.deployment.model import check_student
-from terrine.errors import ArtefactError, InputError, SettingError
+from terrine.errors import InputError, SettingError
 from terrine.files import file_digest
 from terrine.privacy.noised_accuracy import shares_of_units
 from terrine.privacy.statement import read_statement
@@ -46,7 +46,7 @@ from terrine.privacy.statement import read_statement
 log = logging.getLogger("terrine.party")
 
 PUBLIC = "signing-key.pem"
-"""The public half of the key that a student party signs its statement with, beside the file."""
+"""The public half of the student party's signing key, beside the archive."""
 
 
 @dataclass(frozen=True)
@@ -56,18 +56,14 @@ class Finished:
     Attributes:
         folder: The student.
         archive: student party: the file for the other parties.
-        accuracy: teacher party, private: on its held-out split, as the student is served.
-        in_batches: The same in batches, or None if that is no other figure.
-        images: Number of images of this figure.
+        evaluation: teacher party, private: evaluation.json of its held-out split.
         released: student party: the accuracy over all parties, with noise, once it is released.
         key: student party: fingerprint of the key that signed the statement.
     """
 
     folder: Path
     archive: Path | None = None
-    accuracy: float | None = None
-    in_batches: float | None = None
-    images: int | None = None
+    evaluation: dict[str, Any] | None = None
     released: dict[str, Any] | None = None
     key: str | None = None
 
@@ -77,42 +73,39 @@ def finish_student(config: PartyConfig, epsilon: float | None, export: Path | No
 
     Args:
         config: The student party.
-        epsilon: Price of one accuracy over all parties, which is registered at the service, and published once all
+        epsilon: Price of one accuracy over all parties. It is registered at the service, and published once all
             parties have reported.
         export: Folder for an ONNX export.
         sign: Whether to write the pages for ethics boards and sign everything.
     """
-    folder = learn(config)
-    assert config.learn is not None
-    folders, archive = Folders(config.learn.work, STUDENT), config.learn.work / ARCHIVE
+    run = learn(config)
+    folders, archive, key = run.folders, run.root / ARCHIVE, None
     measured, released = file_digest(folders.student / MANIFEST), released_accuracy(folders)
     if released is None or released["measured"] != measured:
         released = None
         write_json(folders.accuracy, {"accuracy": None, "summary": "The parties have released no accuracy."})
     clear_pages(folders.release)
-    key = _sign(config, folders.release, archive.with_name(PUBLIC)) if sign else None
+    if sign:
+        from terrine.deployment.signature import fingerprint, public_pem, signing_key
+
+        private = signing_key(config.folder / SIGNING)
+        write_pages(folders.release, LANGUAGES, private)
+        write_text(archive.with_name(PUBLIC), public_pem(private.public_key()).decode())
+        key = fingerprint(private.public_key())
     if epsilon is not None:
         terms = AccuracyTerms.of(config.terms, epsilon, measured)
         _register(config, terms)
-        about = stored_answers(config.with_terms(terms))
+        own = config.with_terms(terms)
+        about = stored_answers(own)
         if about is not None and about["guardian"] is not None:
-            released = _released(config, folders, terms, about)
+            found = about_accuracy(run, terms.described, stored_release(about, terms, read_arrays(own)))
+            released = found | {"parties": about["guardian"]["counted"], "measured": measured}
             write_json(folders.accuracy, released)
     pack(folders.release, archive)
-    _log(config, folders, released)
+    _log(config, run, released)
     if export is not None:
-        export_folder(folder, export, [], ["onnx"])
-    return Finished(folder, archive=archive, released=released, key=key)
-
-
-def _sign(config: PartyConfig, release: Path, public: Path) -> str:
-    """Write the pages about a release in every language and sign all; return the key's fingerprint."""
-    from terrine.deployment.signature import fingerprint, public_pem, signing_key
-
-    key = signing_key(config.folder / SIGNING)
-    write_pages(release, LANGUAGES, key)
-    write_text(public, public_pem(key.public_key()).decode())
-    return fingerprint(key.public_key())
+        export_folder(folders.student, export, [], ["onnx"])
+    return Finished(folders.student, archive=archive, released=released, key=key)
 
 
 def _register(config: PartyConfig, terms: Terms) -> None:
@@ -122,15 +115,7 @@ def _register(config: PartyConfig, terms: Terms) -> None:
     store.close()
 
 
-def _released(config: PartyConfig, folders: Folders, terms: AccuracyTerms, about: dict[str, Any]) -> dict[str, Any]:
-    """Return the content of accuracy.json."""
-    release = stored_release(about, terms, read_arrays(config.with_terms(terms)))
-    run = Run(folders.root, folders.run, params_of(folders, config))
-    found = about_accuracy(run, terms.described, release)
-    return found | {"parties": about["guardian"]["counted"], "measured": terms.measured}
-
-
-def finish_guardian(config: PartyConfig, student: Path, epsilon: float) -> Finished:
+def finish_guardian(config: PartyConfig, student: Path, epsilon: float) -> None:
     """Register the release of one accuracy of this student at the guardian's service.
 
     Raises:
@@ -140,7 +125,6 @@ def finish_guardian(config: PartyConfig, student: Path, epsilon: float) -> Finis
         terms = AccuracyTerms.of(config.terms, epsilon, file_digest(place / STUDENT / MANIFEST))
     PaidRelease(config.with_terms(terms)).was_made()
     _register(config, terms)
-    return Finished(student)
 
 
 def finish_teacher(config: PartyConfig, student: Path, epsilon: float | None, export: Path | None) -> Finished:
@@ -155,45 +139,39 @@ def finish_teacher(config: PartyConfig, student: Path, epsilon: float | None, ex
     Raises:
         SettingError: The party has no own data.
         InputError: The student belongs to another collaboration.
-        ArtefactError: It was changed, or the party's data were not read yet.
+        ArtefactError: It was changed.
     """
     name = config.name
     if config.own is None:
         raise SettingError(f"{name} gives a file of votes and has no `own` data here to test the student on.")
-    run = run_of(config.own, config.terms, config.terms.teachers[name])
-    if not (run.folders.dataset / "manifest.json").is_file():
-        raise ArtefactError(f"{name} has not read its data yet. Run first: terrine party submit.")
+    held = config.terms.teachers[name]
+    run = open_run(config.own, config.terms, held)
+    if not (run.folders.dataset / "manifest.json").is_file():  # a party that did not report can still evaluate
+        prepare_run(config.own, config.terms, held)
     with _student_of(student, config.terms) as place, atomic_folder(run.folders.release) as folder:
         link(place / STUDENT, folder / STUDENT)
         for file in STATEMENT:
             if (place / file).is_file():
                 shutil.copyfile(place / file, folder / file)
-    mine, theirs = read_dataset(run.folders).class_names, check_student(run.folders.student)["class_names"]
-    if list(mine) != list(theirs):
+    dataset, theirs = read_dataset(run.folders), check_student(run.folders.student)["class_names"]
+    if list(dataset.class_names) != list(theirs):
         raise InputError(
             f"The student has the classes {', '.join(map(str, theirs))}, in this order, and the data of {name} have "
-            f"{', '.join(map(str, mine))}. Have the student made with the agreed names."
+            f"{', '.join(map(str, dataset.class_names))}. Have the student made with the agreed names."
         )
     evaluate_student.fn(run)
-    found = read_json(run.folders.evaluation)
     if epsilon is not None:
         terms = AccuracyTerms.of(config.terms, epsilon, file_digest(run.folders.student / MANIFEST))
-        dataset = read_dataset(run.folders)
         shared = terms.shared(shares_of_units(right_answers(run, dataset), held_out_units(run, dataset)))
         submit(config.with_terms(terms), lambda _: lambda number, weights: shared)
     if export is not None:
         export_folder(run.folders.student, export, [], ["onnx"])
-    return Finished(
-        run.folders.student,
-        accuracy=found["accuracy"],
-        in_batches=found.get("in_batches", {}).get("accuracy"),
-        images=found["images"],
-    )
+    return Finished(run.folders.student, evaluation=read_json(run.folders.evaluation))
 
 
 @contextlib.contextmanager
 def _student_of(given: Path, terms: Terms) -> Iterator[Path]:
-    """Yield the unpacked file of the student party, checked to be whole and of these terms."""
+    """Yield the unpacked file of the student party, checked to be complete and of these terms."""
     with unpacked(given) as place:
         statement = place / STATEMENT[0]
         if not (place / STUDENT).is_dir() or not statement.is_file():
@@ -207,19 +185,17 @@ def _student_of(given: Path, terms: Terms) -> Iterator[Path]:
         yield place
 
 
-def _log(config: PartyConfig, folders: Folders, released: dict[str, Any] | None) -> None:
+def _log(config: PartyConfig, run: Run, released: dict[str, Any] | None) -> None:
     """Log the student with its cost to MLflow; a failure is only logged."""
-    run = Run(folders.root, folders.run, params_of(folders, config))
-    statement, terms = read_statement(folders.statement), config.terms
+    statement, terms, folders = read_statement(run.folders.statement), config.terms, run.folders
 
     def work() -> str:
         import mlflow
 
-        mlflow.set_tracking_uri(run.database(run.params.tracking.uri))
-        mlflow.set_experiment(run.params.tracking.experiment)
-        name, release = f"collaboration {terms.edition}".strip(), statement["release_id"]
+        open_experiment(run)
+        release = statement["release_id"]
         before = mlflow.search_runs(filter_string=f"tags.release = '{release}'", output_format="list")
-        with mlflow.start_run(before[0].info.run_id if before else None, run_name=name) as active:
+        with mlflow.start_run(before[0].info.run_id if before else None, run_name=terms.called) as active:
             mlflow.log_params({key: value for key, value in terms.public().items() if not isinstance(value, dict)})
             mlflow.set_tags({"noise": statement["noise"], "release": release})
             names = ("epsilon", "epsilon_guaranteed", "delta", "teachers", "queries", "answered")
@@ -233,6 +209,6 @@ def _log(config: PartyConfig, folders: Folders, released: dict[str, Any] | None)
                 mlflow.log_artifact(str(file), "release")
             return str(active.info.run_id)
 
-    identity = attempt(run, work, "The student is complete without it; log it by running terrine party finish again")
+    identity = attempt(run, work, "The student is complete without it; log it by running terrine party finish again.")
     if identity is not None:
-        log.info("logged to MLflow as %s, at %s", identity, run.database(run.params.tracking.uri))
+        log.info("logged to MLflow as %s", identity)

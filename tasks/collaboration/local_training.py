@@ -1,7 +1,7 @@
 """A teacher party's local training: votes, sums, or updates of averages, from its own records or from a file.
 
 A party trains the teachers of a run with the same stages, in a folder of its own. Query images and backbone are public
-inputs; only reports leave. Votes that were cast before by the same teachers on the same batch are not cast again.
+inputs; only reports leave. Votes of the same teachers on the same batch are cached.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tasks.artefacts.averages import write_averages
 from tasks.artefacts.features import query_features
 from tasks.artefacts.records import load_dataset
 from tasks.artefacts.teachers import load_records, read_votes
-from tasks.collaboration.proposal import check_public
+from tasks.collaboration.proposal import BACKBONE, check_public
 from tasks.config.params import Params, validate
 from tasks.config.values import flat, merge
 from tasks.parties.config import OwnTeachers, PartyConfig
@@ -38,14 +38,13 @@ from terrine.models.backbone_files import read_description
 from terrine.teachers.averaging.averaged import centre_records, party_means
 from terrine.teachers.averaging.ttac import Average, local_round
 
-_RUN = "own"
 _SECTIONS = ("seed", "device", "data", "privacy", "partition", "teachers", "backbone", "pretraining", "queries")
-# The guardian keeps the ledger and holds the budget; these are never looked at.
-_ELSEWHERE: dict[str, Any] = {"ledger": {"account": "kept by the guardian", "epsilon": 1.0}}
+# Required, but not used: the guardian keeps the ledger.
+_LEDGER: dict[str, Any] = {"ledger": {"account": "kept by the guardian", "epsilon": 1.0}}
 
 
 def given_by(config: PartyConfig) -> Given:
-    """Return what a teacher party reports in a round, given its weights (None in the first round).
+    """Return a function that computes a teacher party's report from round and weights.
 
     Raises:
         InputError: Votes, sums, data or a batch that are not those of the terms.
@@ -58,24 +57,26 @@ def given_by(config: PartyConfig) -> Given:
         return lambda number, weights: _votes(config, held)
     assert terms.records is not None
     most = held * terms.records
-    if config.own is None and not fixed.course.rounds:
-        given = _read(config)
+    if config.votes is not None and not fixed.course.rounds:
+        given = npy.read(config.votes)
         return lambda number, weights: fixed.shared(given, most, number)[:, None]
     summed = fixed.course.summing(_records(config, held))
     return lambda number, weights: fixed.shared(summed(weights), most, number)[:, None]
 
 
 def _votes(config: PartyConfig, held: int) -> np.ndarray:
-    if config.own is None:
-        return check_votes(_read(config), config.votes, config.terms, held)
-    run = prepared(config.own, config.terms, held)
-    return check_votes(votes_of(run), run.folders.votes, config.terms, held)
+    if config.votes is not None:
+        return check_votes(npy.read(config.votes), config.votes, config.terms, held)
+    assert config.own is not None
+    run = prepare_run(config.own, config.terms, held)
+    return check_votes(cast_votes(run), run.folders.votes, config.terms, held)
 
 
 def _records(config: PartyConfig, held: int) -> Records:
     if config.own is not None:
         return own_records(config.own, config.terms, held)
-    rows, expected = _read(config), row_type(config.terms.length or 0)
+    assert config.votes is not None
+    rows, expected = npy.read(config.votes), row_type(config.terms.length or 0)
     if rows.ndim != 1 or rows.dtype != expected:
         raise InputError(
             f"{config.votes} holds {rows.dtype} of shape {list(rows.shape)}. Sums in several rounds need the records: "
@@ -85,21 +86,22 @@ def _records(config: PartyConfig, held: int) -> Records:
     return make(rows["vector"], rows["label"], rows["unit"], config.terms.classes)
 
 
-def _read(config: PartyConfig) -> np.ndarray:
-    assert config.votes is not None
-    return npy.read(config.votes)
-
-
 def check_votes(votes: np.ndarray, source: object, terms: Terms, held: int) -> np.ndarray:
     """Return the votes on the queries that are asked.
 
+    Args:
+        votes: Integers [queries, held].
+        source: Their file, for messages.
+        terms: The terms.
+        held: Number of teachers of the party.
+
     Raises:
-        InputError: They are not what the terms say.
+        InputError: Another shape or type, or votes outside the classes.
     """
     if votes.ndim != 2 or votes.shape != (terms.queries, held) or not np.issubdtype(votes.dtype, np.integer):
         raise InputError(
-            f"{source} holds {votes.dtype} of shape {list(votes.shape)}. The terms say {terms.queries} queries and "
-            f"{held} teachers of this party: give whole numbers [{terms.queries}, {held}]."
+            f"{source} holds {votes.dtype} of shape {list(votes.shape)}; the terms have {terms.queries} queries and "
+            f"{held} teachers of this party. Give whole numbers [{terms.queries}, {held}]."
         )
     asked = votes[: terms.asked]
     if asked.size and not (int(asked.min()) >= 0 and int(asked.max()) < terms.classes):
@@ -113,15 +115,15 @@ def check_votes(votes: np.ndarray, source: object, terms: Terms, held: int) -> n
 class OwnAverages:
     """Updates of a party's own teachers in rounds of averages, and their votes after the last average (TTAC).
 
-    Control variates stay at the party. They are stored before a round's report is made, so a command that is repeated
-    continues with those of the round that is open; rounds that the party missed are not made up for.
+    Control variates stay at the party. They are stored before a round's report is made, so a repeated command continues
+    with those of the open round. A party does not catch up on rounds that it missed.
     """
 
     def __init__(self, config: PartyConfig, held: int) -> None:
         assert config.own is not None
         assert config.terms.averages is not None
         self._terms, self._held, self._shared = config.terms, held, config.terms.averages
-        self._run = prepared(config.own, config.terms, held)
+        self._run = prepare_run(config.own, config.terms, held)
         teach.extract_features.fn(self._run)
         self._learner = make_learner(self._run)
         self._records = load_records(self._run, self._learner.inputs)
@@ -138,11 +140,11 @@ class OwnAverages:
         average = Average.start(learner)
         if start.average is not None:
             average = Average(average.value + start.average.value, start.average.control)
-        before = self._own_before(place)
+        before = self._controls(place)
         if number == shared.passes:
             arrays = {"value": average.value, "control": average.control}
             write_averages(self._run, arrays if start.centre is None else arrays | {"centre": start.centre}, before)
-            return check_votes(votes_of(self._run), self._run.folders.votes, self._terms, self._held)
+            return check_votes(cast_votes(self._run), self._run.folders.votes, self._terms, self._held)
         records = self._records if start.centre is None else centre_records(self._records, teachers, start.centre)
         local = local_round(
             learner,
@@ -159,7 +161,7 @@ class OwnAverages:
             np.save(file, local.own, allow_pickle=False)
         return shared.shared(local.update, number)[:, None]
 
-    def _own_before(self, place: int) -> np.ndarray:
+    def _controls(self, place: int) -> np.ndarray:
         """Return the teachers' control variates before a round, [held, P]: those of their last round."""
         for earlier in range(place, 0, -1):
             if (path := self._folder / f"own-{earlier}.npy").is_file():
@@ -168,7 +170,7 @@ class OwnAverages:
         return np.zeros((self._held, learner.length), learner.initial().numpy().dtype)
 
 
-def votes_of(run: Run) -> np.ndarray:
+def cast_votes(run: Run) -> np.ndarray:
     """Return the votes of a party's teachers, which are trained if necessary."""
     teach.extract_features.fn(run)
     for group in teach.groups(run):
@@ -179,25 +181,25 @@ def votes_of(run: Run) -> np.ndarray:
 
 
 def own_records(own: OwnTeachers, terms: Terms, held: int) -> Records:
-    """Return the party's records, of which sums are reported. Raises what `given_by` raises."""
-    run = prepared(own, terms, held)
+    """Return the party's records, whose sums are reported. Raises as `given_by`."""
+    run = prepare_run(own, terms, held)
     if (length := query_features(run, "original").shape[1] + 1) != terms.length:
         raise InputError(
-            f"{own.backbone} gives vectors of {length} coordinates, and the terms say {terms.length}. Get the backbone "
-            "from whoever wrote the terms."
+            f"{own.backbone} gives vectors of {length} coordinates, and the terms have {terms.length}. Get the "
+            "backbone from the proposing party."
         )
     return load_summed_records(run)
 
 
-def run_of(own: OwnTeachers, terms: Terms, held: int) -> Run:
-    """Return the party's own little run."""
-    return Run(own.work, _RUN, own_params(own, terms, held))
+def open_run(own: OwnTeachers, terms: Terms, held: int) -> Run:
+    """Return the run of a party's own stages."""
+    return Run(own.work, "own", own_params(own, terms, held))
 
 
-def prepared(own: OwnTeachers, terms: Terms, held: int) -> Run:
-    """Return the party's own little run, its data read and dealt, once they are found to be what the terms say."""
+def prepare_run(own: OwnTeachers, terms: Terms, held: int) -> Run:
+    """Check the public inputs, read and partition the party's data; return the run of its own stages."""
     terms.check_version()
-    run = run_of(own, terms, held)
+    run = open_run(own, terms, held)
     check_public(own.images, own.backbone, terms)
     link(own.images, run.folders.images)
     link(own.backbone, run.folders.backbone)
@@ -207,25 +209,24 @@ def prepared(own: OwnTeachers, terms: Terms, held: int) -> Run:
 
 
 def own_params(own: OwnTeachers, terms: Terms, held: int) -> Params:
-    """Return the parameters of a party's own little run: `held` teachers, each on its own part of the party's records,
-    which are brought to the geometry of the terms.
+    """Return the parameters of a party's own stages, with the teachers and the image geometry of the terms.
 
-    Raises SettingError naming what is unknown, impossible, not a party's to say, or other than the terms say it.
+    Raises:
+        SettingError: A setting is unknown, impossible, fixed by the terms, or differs from them.
     """
-    strange = [section for section in own.params if section not in _SECTIONS]
-    if strange:
+    if foreign := [section for section in own.params if section not in _SECTIONS]:
         raise SettingError(
-            f"own.params.{strange[0]} is not a teacher party's to set: it has {', '.join(_SECTIONS)}. What is "
-            "released, and how, stands in the terms."
+            f"own.params.{foreign[0]} is not a teacher party's to set: it has {', '.join(_SECTIONS)}. The terms decide "
+            "what is released, and how."
         )
     given = own.params.get("partition", {}).get("teachers", held)
     if given != held:
         raise SettingError(f"own.params.partition.teachers={given}, and the terms say this party holds {held}.")
-    pictures = pictures_of(terms, own.params.get("data", {}))
-    fixed: dict[str, Any] = {"data": pictures, "partition": {"teachers": max(held, 2)}}
-    fixed |= _agreed_teachers(own, terms) | backbone_at_hand(own.backbone, own.params.get("backbone"))
-    # Parameters know of two teachers at least; a party may hold one.
-    params = validate(merge(merge(_ELSEWHERE, own.params), fixed))
+    # Parameters require two teachers; a party may hold one.
+    fixed: dict[str, Any] = {"data": _image_settings(terms, own.params.get("data", {}))}
+    fixed |= {"partition": {"teachers": max(held, 2)}} | _agreed_teachers(own, terms)
+    fixed |= backbone_params(own.backbone, own.params.get("backbone"))
+    params = validate(merge(merge(_LEDGER, own.params), fixed))
     if (reason := params.teachers.party_restriction) is not None:
         raise SettingError(f"own.params: {reason}.")
     if params.teachers.averages and terms.averages is None:
@@ -239,74 +240,71 @@ def own_params(own: OwnTeachers, terms: Terms, held: int) -> Params:
 
 
 def _agreed_teachers(own: OwnTeachers, terms: Terms) -> dict[str, Any]:
-    """Return how teachers are trained as the terms say it; nothing where they leave that to each party.
-
-    Raises SettingError for settings of the party's own that are others.
-    """
+    """Return the agreed training of teachers, or nothing; refuse own settings that differ."""
     agreed = terms.teaching
     if agreed is None:
         return {}
-    said = flat({key: value for key, value in own.params.items() if key in ("seed", "teachers")})
+    given = flat({key: value for key, value in own.params.items() if key in ("seed", "teachers")})
     known = flat(agreed.model_dump(mode="json"))
-    for key, value in said.items():
+    for key, value in given.items():
         if key != "teachers.per_task" and known.get(key) != value:
             wanted = f"say {known[key]!r}" if key in known else f"have no such setting of {known['teachers.kind']}"
             raise SettingError(
                 f"own.params.{key}={value!r}, and the terms {wanted}: all parties train their teachers alike. Leave it "
                 "out, or agree on other terms."
             )
-    alone = {key: value for key, value in (own.params.get("teachers") or {}).items() if key == "per_task"}
-    return {"seed": agreed.seed, "teachers": {**agreed.teachers, **alone}}
+    own_choice = {key: value for key, value in (own.params.get("teachers") or {}).items() if key == "per_task"}
+    return {"seed": agreed.seed, "teachers": {**agreed.teachers, **own_choice}}
 
 
-def backbone_at_hand(folder: Path, said: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Return what parameters say of the backbone that a party was given; nothing where there is none yet.
+def backbone_params(folder: Path, given: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Return the parameters of the backbone in a folder; nothing if there is none yet.
 
-    said: what the party's own parameters say of it. Raises SettingError where that is one of another kind.
+    Args:
+        folder: The public backbone.
+        given: The party's own section `backbone`.
+
+    Raises:
+        SettingError: The section names another kind.
     """
-    path = folder / "backbone.safetensors"
+    path = folder / BACKBONE
     if not path.is_file():
         return {}
     kind = read_description(path)["kind"]
-    if (named := (said or {}).get("kind", kind)) != kind:
+    if (named := (given or {}).get("kind", kind)) != kind:
         raise SettingError(
             f"own.params.backbone.kind={named}, and {path} holds one of kind {kind}. Leave own.params.backbone out."
         )
-    # It is made, and has its weights: how it came by them, and from which images, is not looked at.
+    # The backbone exists, so its pretraining is not used.
     weights = {"weights": "initial"} if "weights" in ARCHITECTURES.of(kind).model_fields else {}
     return {"backbone": {"kind": kind, **weights}, "pretraining": {"images": {"count": 2, "sources": {"gaussian": 1}}}}
 
 
-def pictures_of(terms: Terms, data: dict[str, Any]) -> dict[str, Any]:
-    """Return what a party's `data` are to say of size, channels, fit and window: what the terms say.
+def _image_settings(terms: Terms, data: dict[str, Any]) -> dict[str, Any]:
+    """Return size, channels, fit and window of the terms; refuse own `data` that differ.
 
-    What its kind of data does not have is left out: there, pixels of 8 bits are what they are.
-
-    data: the party's own. Raises SettingError where they say something else, with both values.
+    Settings that the party's kind of data does not have are left out.
     """
     kind = SOURCES.of(data["name"]) if data.get("name") in SOURCES.names() else Source
     agreed = {key: getattr(terms, key) for key in ("size", "channels") if getattr(terms, key) is not None}
     agreed |= {key: getattr(terms, key) for key in ("fit", "window") if key in kind.model_fields}
     for key, value in agreed.items():
-        said = _as_agreed(key, data.get(key, value))
-        if said != value:
+        given = _normalise(key, data.get(key, value))
+        if given != value:
+            pair = (list(one) if isinstance(one, tuple) else one for one in (given, value))
+            here, there = ("null" if one is None else one for one in pair)
             raise SettingError(
-                f"own.params.data.{key}={_shown(said)}, and the terms say {_shown(value)}: teachers would learn from "
-                f"images of another geometry or brightness than was agreed on. Set it to {_shown(value)}, or leave it "
-                "out."
+                f"own.params.data.{key}={here}, and the terms say {there}: teachers would learn from images of another "
+                f"geometry or brightness than was agreed on. Set it to {there}, or leave it out."
             )
     return {key: in_json(value) if key == "size" else value for key, value in agreed.items()}
 
 
-def _as_agreed(key: str, said: Any) -> Any:
-    if key == "size" and is_size(said):
-        return as_size(said)
-    if key == "window" and isinstance(said, str):
+def _normalise(key: str, value: Any) -> Any:
+    if key == "size" and is_size(value):
+        return as_size(value)
+    if key == "window" and isinstance(value, str):
         from terrine.data.sources.dicom import window_limits
 
-        return window_limits(said)
-    return tuple(said) if key == "window" and isinstance(said, list) else said
-
-
-def _shown(value: Any) -> str:
-    return "null" if value is None else str(list(value)) if isinstance(value, tuple) else str(value)
+        return window_limits(value)
+    return tuple(value) if key == "window" and isinstance(value, list) else value

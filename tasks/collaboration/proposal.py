@@ -1,6 +1,6 @@
 """A proposal: the terms and all public inputs, a folder or one archive of it that is sent to every party.
 
-    terms.yaml          the agreement; it has the SHA-256 of all other files
+    terms.yaml          the agreement; it contains the SHA-256 of all other files
     images/             the public queries
     backbone/           the public backbone
 
@@ -27,7 +27,6 @@ from terrine.errors import ArtefactError, InputError, named
 from terrine.files import file_digest
 
 MANIFEST, BACKBONE = "manifest.json", "backbone.safetensors"
-_SHOWN = 24
 
 
 @dataclass(frozen=True)
@@ -39,12 +38,12 @@ class Proposal:
 
     @property
     def shown(self) -> str:
-        """The digest of the terms as people compare it: 96 bits in groups."""
+        """The first 96 bits of the digest, in groups, as people compare it."""
         return grouped(self.terms.digest)
 
     def copy(self, folder: Path) -> Proposal:
         """Return a verified copy that contains only the files of the terms."""
-        for name in _files(self.folder, self.terms):
+        for name in _files(self.terms, self.folder / "images"):
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(self.folder / name, folder / name)
         return read_proposal(folder, self.terms.digest)
@@ -56,18 +55,18 @@ def grouped(digest: str) -> str:
     >>> grouped("0123456789abcdef01234567ffff")
     '0123-4567-89ab-cdef-0123-4567'
     """
-    return "-".join(digest[place : place + 4] for place in range(0, _SHOWN, 4))
+    return "-".join(digest[place : place + 4] for place in range(0, 24, 4))
 
 
-def write_proposal(folder: Path, terms: Terms, images: Path, backbone: Path) -> None:
-    """Write a proposal into an empty folder, with the queries of `images` and without images of pretraining."""
+def write_proposal(folder: Path, terms: Terms, images: Path, backbone: Path) -> Proposal:
+    """Write a proposal into an empty folder, with the queries of `images` and without pretraining images."""
     sources = {"images": images, "backbone": backbone}
     write_text(folder / TERMS, as_document(terms.public()))
-    shards = [shard["file"] for shard in read_json(images / MANIFEST)["shards"]["queries"]]
-    for name in _names(terms, shards)[1:]:
+    for name in _files(terms, images)[1:]:
         part, _, file = name.partition("/")
         (folder / part).mkdir(exist_ok=True)
         link(sources[part] / file, folder / name)
+    return read_proposal(folder)
 
 
 def archive(folder: Path) -> Path:
@@ -86,7 +85,7 @@ def opened(path: Path, expected: str | None = None) -> Iterator[Proposal]:
             with zipfile.ZipFile(path) as packed:
                 if unpacked_size(packed) > LARGEST:
                     raise InputError(f"{path} would take more than {LARGEST >> 30} GiB. Do not unpack it.")
-                packed.extractall(temporary)  # zipfile keeps to the folder, whatever names the archive has
+                packed.extractall(temporary)  # zipfile stays in the folder, whatever names the archive contains
         except (OSError, zipfile.BadZipFile, RuntimeError, ValueError) as error:
             if isinstance(error, InputError):
                 raise
@@ -99,24 +98,24 @@ def read_proposal(folder: Path, expected: str | None = None) -> Proposal:
     """Read a proposal and check every byte.
 
     Args:
-        folder: Where it is.
+        folder: The proposal.
         expected: The digest of the terms, or its beginning, as received over another channel.
 
     Raises:
-        InputError: A file is missing or changed, or the digest is another one.
+        InputError: A file is missing or changed, or the digest differs.
         SettingError: The terms are impossible.
     """
     if not (folder / TERMS).is_file():
-        raise InputError(f"{folder} holds no proposal: {TERMS} is missing.")
+        raise InputError(f"{folder} is not a proposal: {TERMS} is missing.")
     terms: Terms = checked(read_yaml(folder / TERMS))
     if expected is not None:
         wanted = expected.replace("-", "").replace(" ", "").lower()
         if len(wanted) < 16 or not terms.digest.startswith(wanted):
             raise InputError(
-                f"{folder} is another proposal: its digest is {grouped(terms.digest)}, and {expected} was expected. It "
-                "may have been changed in transit: have it sent again."
+                f"{folder} has the digest {grouped(terms.digest)}, and {expected} was expected. It may have been "
+                "changed in transit: have it sent again."
             )
-    _files(folder, terms)
+    check_public(folder / "images", folder / "backbone", terms)
     return Proposal(folder, terms)
 
 
@@ -128,9 +127,9 @@ def check_public(images: Path, backbone: Path, terms: Terms) -> None:
     """
     _check(images / MANIFEST, terms.queries_digest)
     try:
-        names = [shard["file"] for shard in read_json(images / MANIFEST)["shards"]["queries"]]
+        names = _shards(images)
     except (KeyError, TypeError, ArtefactError) as error:
-        raise InputError(f"{images / MANIFEST} is no manifest of images.") from error
+        raise InputError(f"{images / MANIFEST} is not a manifest of images.") from error
     if len(names) != len(terms.query_shards) or any("/" in name or name.startswith(".") for name in names):
         raise InputError(f"{images / MANIFEST} names other files than the {len(terms.query_shards)} of the terms.")
     for name, digest in zip(names, terms.query_shards, strict=True):
@@ -149,12 +148,12 @@ def _check(path: Path, digest: str) -> None:
         )
 
 
-def _files(folder: Path, terms: Terms) -> list[str]:
-    """Return the names of a proposal's files once their bytes are checked."""
-    check_public(folder / "images", folder / "backbone", terms)
-    return _names(terms, [shard["file"] for shard in read_json(folder / "images" / MANIFEST)["shards"]["queries"]])
+def _shards(images: Path) -> list[str]:
+    return [shard["file"] for shard in read_json(images / MANIFEST)["shards"]["queries"]]
 
 
-def _names(terms: Terms, shards: list[str]) -> list[str]:
+def _files(terms: Terms, images: Path) -> list[str]:
+    """Return the names of a proposal's files."""
     manifest = [] if terms.backbone_manifest is None else [f"backbone/{MANIFEST}"]
-    return [TERMS, f"images/{MANIFEST}", *(f"images/{name}" for name in shards), *manifest, f"backbone/{BACKBONE}"]
+    shards = (f"images/{name}" for name in _shards(images))
+    return [TERMS, f"images/{MANIFEST}", *shards, *manifest, f"backbone/{BACKBONE}"]

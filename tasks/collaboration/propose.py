@@ -12,21 +12,21 @@ from typing import Any
 from tasks.artefacts.images import POOL, read_backbone
 from tasks.collaboration.local_training import own_params
 from tasks.collaboration.proposal import Proposal, read_proposal, write_proposal
-from tasks.config.automatic import replace_auto, resolve_mechanism, sums_possible
+from tasks.config.automatic import replace_auto, resolve_mechanism
 from tasks.config.params import AUTO, Params, merge_overrides, parse_assignment, public_parameters, validate
 from tasks.config.presets import project_root, project_settings, read_preset
 from tasks.config.values import digest
 from tasks.parties.config import OwnTeachers
 from tasks.parties.keys import PartyLine
-from tasks.parties.release import agreed
-from tasks.parties.terms import Teaching, Terms, checked, of_one
+from tasks.parties.release import make_terms
+from tasks.parties.terms import Teaching, Terms, checked, epsilon_per_unit
 from tasks.pipeline import pretrain, synthesize
 from tasks.runtime.run import SPLIT_SEED, Run, check_not_transcription
 from tasks.runtime.store import atomic_folder
 from terrine.aggregation.gnmax import GaussianHistogram
 from terrine.data.source import SOURCES
 from terrine.errors import SettingError
-from terrine.planning import AMPLE_OF_SUMS, ENOUGH, ENOUGH_OF_SUMS, ample, format_signal, plan, signal, signal_of_sums
+from terrine.planning import ENOUGH, ENOUGH_OF_SUMS, ample, format_signal, plan, signal, signal_of_sums
 from terrine.privacy.accounting.gaussian import mu_of, mu_squared
 from terrine.teachers.averaging.averaged import AveragedTeachers
 from terrine.teachers.averaging.private import calibrated
@@ -36,7 +36,7 @@ from terrine.teachers.base import TeacherContext
 
 @dataclass(frozen=True)
 class Wish:
-    """What is proposed besides a preset.
+    """The content of a proposal besides its preset.
 
     Attributes:
         lines: The lines that all parties sent (`terrine party key`).
@@ -45,7 +45,7 @@ class Wish:
         student: Name of the student party, whose line has a URL.
         class_names: Class names by label; None for those of a preset's public benchmark.
         minimum: Fewest teachers; None for all.
-        edition: Name of this release; None for a digest of everything it is made from.
+        edition: Name of this release; None for a digest of everything that it is made from.
         deadline: Seconds after which a round closes.
         overlap: Most parties that hold data of one person.
         records: Most records for each teacher, for sums.
@@ -68,13 +68,13 @@ class Wish:
         """Return names, keys and services of the terms.
 
         Raises:
-            SettingError: A party has sent no line, or a service one without URL and certificate.
+            SettingError: The line of a party is missing, or that of a service has no URL.
         """
         lines = {line.name: line for line in self.lines}
         names = [self.guardian, self.student, *self.teachers]
         if missing := [name for name in names if name not in lines]:
             raise SettingError(f"{', '.join(missing)} sent no line (terrine party key). Add it to the file of keys.")
-        services = {role: lines[name] for role, name in (("guardian", self.guardian), ("student", self.student))}
+        services = {"guardian": lines[self.guardian], "student": lines[self.student]}
         if missing := [line.name for line in services.values() if line.url is None]:
             raise SettingError(
                 f"The line of {missing[0]} has no URL. Its party runs: terrine party key --url https://..."
@@ -87,16 +87,8 @@ class Wish:
         }
 
 
-@dataclass(frozen=True)
-class Outlook:
-    """What to expect of a student: sentences, and a reason for doubt, if any."""
-
-    notes: list[str]
-    doubt: str | None = None
-
-
-def propose(folder: Path, preset: str, assignments: Sequence[str], wish: Wish) -> tuple[Proposal, Outlook]:
-    """Write a proposal into a folder that must not exist; return it, and what to expect of a student.
+def propose(folder: Path, preset: str, assignments: Sequence[str], wish: Wish) -> tuple[Proposal, list[str]]:
+    """Write a proposal into a new folder; return it, and sentences about the expected student.
 
     Raises:
         SettingError: Settings that parties cannot have.
@@ -105,15 +97,19 @@ def propose(folder: Path, preset: str, assignments: Sequence[str], wish: Wish) -
     if folder.exists():
         raise SettingError(f"{folder} exists already. Choose another folder, or remove that one.")
     root, parties = project_root(), wish.parties()
-    values = preset_values(root, preset, assignments)
-    params, names = _settled(root, preset, values, wish)
+    values = merge_overrides(project_settings(root), read_preset(root, preset).overrides)
+    params, names = _resolve(root, preset, merge_overrides(values, parse_assignment(*assignments)), wish)
     content = public_parameters(params)
     run = Run(root, f"proposal-{digest({'params': content, 'classes': names})}", params)
     try:
-        _make_public(run)
+        draws = synthesize.plan(run)
+        for draw in draws:
+            synthesize.draw_shard.fn(run, draw)
+        synthesize.assemble_images.fn(run, draws)
+        pretrain.pretrain_backbone.fn(run)
         sums = params.aggregation.reveals == "sums"
         teaching = None if sums else Teaching(seed=params.seed, teachers=content["teachers"])
-        about = agreed(
+        about = make_terms(
             run,
             wish.teachers,
             class_names=names,
@@ -132,16 +128,16 @@ def propose(folder: Path, preset: str, assignments: Sequence[str], wish: Wish) -
             terms = terms.model_copy(update={"edition": digest(made_of)})
         own = OwnTeachers(params=teacher_params(terms), images=run.folders.images, backbone=run.folders.backbone)
         for held in {*terms.teachers.values()}:
-            own_params(own, terms, held)  # refuses what a teacher party cannot train with
+            own_params(own, terms, held)  # raises if a teacher party could not train with these terms
         with atomic_folder(folder) as temporary:
             write_proposal(temporary, terms, run.folders.images, run.folders.backbone)
     finally:
         shutil.rmtree(run.folders.public, ignore_errors=True)  # the files that it links to stay
-    return read_proposal(folder), _outlook(values, params, terms)
+    return read_proposal(folder), _outlook(params, terms)
 
 
 def propose_again(folder: Path, before: Path, edition: str) -> Proposal:
-    """Write a proposal of the next edition of a collaboration into a folder that must not exist.
+    """Write a proposal of the next edition of a collaboration into a new folder.
 
     Args:
         folder: The new proposal.
@@ -165,58 +161,30 @@ def teacher_params(terms: Terms) -> dict[str, Any]:
     return {"seed": terms.learning.get("seed", 0), "privacy": {"unit": terms.unit}}
 
 
-def _outlook(values: Mapping[str, Any], params: Params, terms: Terms) -> Outlook:
-    """Return what to expect of a student. `values` are the preset's, before `auto` was resolved."""
+def _outlook(params: Params, terms: Terms) -> list[str]:
+    """Return sentences about the expected student."""
     mu = mu_of(terms.epsilon, terms.delta) / terms.overlap
     if terms.records is not None and terms.length is not None:
         one = signal_of_sums(1, mu, classes=terms.classes, features=terms.length)
-        enough, plenty = math.ceil(ENOUGH_OF_SUMS / one), math.ceil(AMPLE_OF_SUMS / one)
-        hope = (
-            f"{terms.unit}s are summed, without votes. A student learns from about {enough:,} of them at all parties "
-            f"together; {plenty:,} are ample."
-        )
-        most = terms.records * terms.total
-        doubt = f"The terms allow {most:,} {terms.unit}s in all. A student would learn little but noise."
-        return Outlook([hope], doubt if most < enough else None)
-    notes = []
-    if (values.get("aggregation") or {}).get("mechanism") == AUTO and sums_possible(_alone(values)):
-        notes.append(
-            "Teachers vote, since the number of records was not given. Sums over records make a far better student at "
-            "the same ε: --records N, the most records of a party for each of its TEACHERS (--teacher NAME=1)."
-        )
-    if (values.get("privacy") or {}).get("moments"):
-        notes.append("privacy.moments is not used: moments of images are not summed over parties.")
+        enough, most = math.ceil(ENOUGH_OF_SUMS / one), terms.records * terms.total
+        found = f"A student learns from about {enough:,} {terms.unit}s at all parties; the terms allow {most:,}."
+        return [found, *(["Doubtful: the student would learn little but noise."] if most < enough else [])]
     if not isinstance(params.aggregation, GaussianHistogram):
-        return Outlook(notes)
+        return []
     spent = 0.0 if terms.averages is None else mu_squared(terms.averages.event)
-    found = signal(terms.total, math.sqrt(mu**2 - spent), terms.classes)
-    notes.insert(
-        0,
-        f"{terms.total:,} teachers have a signal of {format_signal(found)}: a student learns from {ENOUGH:g} on, and "
-        f"{format_signal(ample(terms.classes))} is ample.",
+    found_signal = signal(terms.total, math.sqrt(mu**2 - spent), terms.classes)
+    found = (
+        f"{terms.total:,} teachers have a signal of {format_signal(found_signal)}. A student learns from {ENOUGH:g}; "
+        f"{format_signal(ample(terms.classes))} is ample."
     )
-    doubt = (
-        f"{terms.total} teachers are few for ε = {terms.epsilon:g}. A student would learn little but noise. Have "
-        "parties hold more teachers, or raise aggregation.epsilon."
-    )
-    return Outlook(notes, doubt if found < ENOUGH else None)
+    doubt = "Doubtful: the student would learn little but noise. Have more teachers, or raise aggregation.epsilon."
+    return [found, *([doubt] if found_signal < ENOUGH else [])]
 
 
-def _alone(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of a local run whose number of teachers is not given."""
-    return merge_overrides(dict(values), {"partition": {"teachers": AUTO}, "aggregation": {"where": "local"}})
-
-
-def preset_values(root: Path, preset: str, assignments: Sequence[str]) -> dict[str, Any]:
-    """Return the values of a preset with `--set` assignments, besides the defaults."""
-    values = merge_overrides(project_settings(root), read_preset(root, preset).overrides)
-    return merge_overrides(values, parse_assignment(*assignments))
-
-
-def _settled(root: Path, preset: str, values: dict[str, Any], wish: Wish) -> tuple[Params, list[str]]:
+def _resolve(root: Path, preset: str, values: dict[str, Any], wish: Wish) -> tuple[Params, list[str]]:
     """Return the parameters of the proposal, without `auto`, and the class names.
 
-    A mechanism that is `auto` is that of a local run if the number of records is given.
+    If the number of records is given, `aggregation.mechanism=auto` is resolved as in a local run.
     """
     data = values.get("data") or {}
     kind = SOURCES.of(data.get("name", SOURCES.default))
@@ -238,20 +206,23 @@ def _settled(root: Path, preset: str, values: dict[str, Any], wish: Wish) -> tup
         "ledger": {"account": "kept by the guardian", "epsilon": 1.0},
     }
     if wish.records is not None:
-        values = resolve_mechanism(_alone(values))
+        local = {"partition": {"teachers": AUTO}, "aggregation": {"where": "local"}}
+        values = resolve_mechanism(merge_overrides(values, local))
     values = merge_overrides(values, fixed) | {
         "partition": {"teachers": max(total, 2)},
         "collaboration": {"parties": 1},
     }
     taken, automatic = replace_auto(values)
-    params = _validated(taken)
+    params = _validate(taken)
     if wish.records is not None and params.aggregation.reveals != "sums":
         raise SettingError(
             f"--records bounds sums, and with aggregation.mechanism={params.aggregation.mechanism} teachers vote. "
             "Leave it out, or propose sums: --set aggregation.mechanism=gradients."
         )
     check_not_transcription(preset, params)
-    names = list(wish.class_names or _public_classes(root, params))
+    if wish.class_names is None and not params.data.public_benchmark:
+        raise SettingError("--classes is missing: name the classes in order of their labels: --classes healthy,ill.")
+    names = list(wish.class_names or params.data.survey(root, seed=SPLIT_SEED).class_names)
     if chosen := {key for key in automatic if key != ("partition", "teachers")}:
         count = None if ("queries", "count") in chosen else params.queries.count
         budget = params.aggregation
@@ -260,15 +231,15 @@ def _settled(root: Path, preset: str, values: dict[str, Any], wish: Wish) -> tup
         numbers = {("aggregation", "sigma"): sized.sigma * wish.overlap, ("queries", "count"): sized.queries}
         for section, key in chosen:
             taken[section] = {**taken[section], key: numbers[section, key]}
-        params = _validated(taken)
+        params = _validate(taken)
     return params, names
 
 
-def _validated(values: dict[str, Any]) -> Params:
+def _validate(values: dict[str, Any]) -> Params:
     """Return parameters of parties.
 
     A trial on one machine refuses teachers that average (`AveragedTeachers.check`), since it deals out votes. Parties
-    train for themselves, so only the other sections are checked as a trial's.
+    train for themselves, so only the other sections are checked as in a trial.
 
     Raises:
         SettingError: Parties cannot do this together.
@@ -287,20 +258,6 @@ def _validated(values: dict[str, Any]) -> Params:
     return params
 
 
-def _public_classes(root: Path, params: Params) -> Sequence[str]:
-    if not params.data.public_benchmark:
-        raise SettingError("--classes is missing: name the classes in order of their labels: --classes healthy,ill.")
-    return params.data.survey(root, seed=SPLIT_SEED).class_names
-
-
-def _make_public(run: Run) -> None:
-    draws = synthesize.plan(run)
-    for draw in draws:
-        synthesize.draw_shard.fn(run, draw)
-    synthesize.assemble_images.fn(run, draws)
-    pretrain.pretrain_backbone.fn(run)
-
-
 def _averages(run: Run, teaching: Teaching, wish: Wish, classes: int) -> SharedAverages | None:
     """Return the averages of all parties' teachers, with the noise of their share of the budget, or None."""
     settings, budget, total = teaching.settings, run.params.aggregation, sum(wish.teachers.values())
@@ -309,6 +266,6 @@ def _averages(run: Run, teaching: Teaching, wish: Wish, classes: int) -> SharedA
     data, backbone = run.params.data, read_backbone(run.folders)
     context = TeacherContext(classes, data.channels, data.size, lambda: backbone, seed=teaching.seed, parties=total)
     learner = settings.make_learner(context)
-    epsilon = of_one(budget.epsilon, budget.delta, wish.overlap)
+    epsilon = epsilon_per_unit(budget.epsilon, budget.delta, wish.overlap)
     averaging = calibrated(settings, epsilon=epsilon, delta=budget.delta)
     return SharedAverages(averaging, total, learner.length, backbone.feature_dim if averaging.centred else 0)

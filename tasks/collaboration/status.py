@@ -1,6 +1,6 @@
 """`terrine party status`: the state of a collaboration as one of its parties sees it.
 
-It is read from the party's own folder and, if they answer, from both services. No vote is in it.
+The data come from the party's own folder and, if they answer, from both services. They contain no votes.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ def status(path: Path) -> dict[str, Any]:
     """
     config = read_party(path)
     name, terms = config.name, config.terms
-    said = {service: _asked(config, service) for service in ("guardian", "student")}
-    state, known = said["student"], [one for one in said.values() if "round" in one]
-    accepted = {party for one in known for party in one["accepted"]}
+    states = {service: _fetch(config, service) for service in ("guardian", "student")}
+    state = states["student"]
+    accepted = {party for one in states.values() for party in one.get("accepted", [])}
     reports = state.get("reports", {}) | dict.fromkeys(_counted(state), "counted")
     return {
         "name": name,
         "role": config.role,
         "terms": _terms(config),
-        "round": _round(said, terms.last),
+        "round": _round(states, terms.last),
         "parties": [
             (
                 party,
@@ -44,11 +44,11 @@ def status(path: Path) -> dict[str, Any]:
             for party, role in terms.roles().items()
         ],
         "account": _account(config),
-        "next": _next(config, name, path, state),
+        "next": _next(config, name, path, states),
     }
 
 
-def _asked(config: PartyConfig, service: Any) -> dict[str, Any]:
+def _fetch(config: PartyConfig, service: Any) -> dict[str, Any]:
     try:
         return dict(ServiceClient(config, service, patience=0).json("GET", "status"))
     except CollaborationError as error:
@@ -77,12 +77,12 @@ def _terms(config: PartyConfig) -> Rows:
     ]
 
 
-def _round(said: dict[str, dict[str, Any]], last: int) -> Rows:
-    state = said["student"]
+def _round(states: dict[str, dict[str, Any]], last: int) -> Rows:
+    state = states["student"]
     rows = [] if "round" not in state else [("round", f"{state['round']} of {last}: {state['state']}")]
     if state.get("closes"):
         rows.append(("closes", f"when all reports are in, or at {state['closes'][:16].replace('T', ' ')} UTC"))
-    return [*rows, *((service, str(one["problem"])) for service, one in said.items() if one.get("problem"))]
+    return [*rows, *((service, str(one["problem"])) for service, one in states.items() if one.get("problem"))]
 
 
 def _account(config: PartyConfig) -> Rows:
@@ -105,8 +105,9 @@ def _account(config: PartyConfig) -> Rows:
     return [*rows, ("this edition", f"{found['state']}, ε ≤ {found['price']:g}")]
 
 
-def _next(config: PartyConfig, name: str, path: Path, state: dict[str, Any]) -> str:
-    """Return what this party does next."""
+def _next(config: PartyConfig, name: str, path: Path, states: dict[str, dict[str, Any]]) -> str:
+    """Return this party's next step."""
+    state = states["student"]
     if config.role == "guardian":
         return f"terrine party serve --config {path} (until everybody has finished)"
     complete = state.get("state") == "complete"
@@ -114,6 +115,6 @@ def _next(config: PartyConfig, name: str, path: Path, state: dict[str, Any]) -> 
         return f"terrine party {'finish' if complete else 'serve'} --config {path}"
     if complete or name in _counted(state):
         return f"terrine party finish --config {path} --student student.zip (when the student party has sent it)"
-    if state.get("reports", {}).get(name):
+    if all(name in known.get("reports", {name: ""}) for known in states.values()) and state.get("reports"):
         return "Nothing: the report of this round is uploaded."
     return f"terrine party submit --config {path}"

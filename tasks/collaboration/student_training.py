@@ -1,16 +1,12 @@
-"""Training of the student on a student party's answers, with the statement that is published with it.
-
-Inputs are the answers, the public query images and the public backbone. Outputs have the places of a run's release.
-"""
+"""The student party's training: the student of a collaboration and its privacy statement, from the stored answers."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from tasks.artefacts.features import query_features
 from tasks.artefacts.images import read_queries
-from tasks.collaboration.local_training import backbone_at_hand
+from tasks.collaboration.local_training import backbone_params
 from tasks.collaboration.proposal import check_public
 from tasks.config.params import Params, validate
 from tasks.config.values import merge
@@ -40,8 +36,8 @@ _RUN = "student"
 _SECTIONS = ("seed", "device", "data", "student", "tracking")
 
 
-def learn(config: PartyConfig) -> Path:
-    """Train the student on a student party's answers; return its folder, which is beside its privacy.json.
+def learn(config: PartyConfig) -> Run:
+    """Train the student on a student party's answers and write its privacy.json; return the run.
 
     Raises:
         SettingError: party.yaml has no `learn`, or sets what the terms decide.
@@ -58,10 +54,10 @@ def learn(config: PartyConfig) -> Path:
         )
     names = terms.class_names
     check_public(own.images, own.backbone, terms)
-    run = Run(own.work, _RUN, validate({}))
-    link(own.images, run.folders.images)
-    link(own.backbone, run.folders.backbone)
-    run = Run(own.work, _RUN, params_of(run.folders, config))
+    folders = Folders(own.work, _RUN)
+    link(own.images, folders.images)
+    link(own.backbone, folders.backbone)
+    run = Run(own.work, _RUN, _student_params(folders, config, about["guardian"]["noise"]))
     release = stored_release(about, terms, read_arrays(config))
     voted = {"teachers": terms.total, "classes": terms.classes, "class_names": names}
     if (sums := terms.fixed_point) is None:
@@ -70,45 +66,41 @@ def learn(config: PartyConfig) -> Path:
         whitening = Whitening.fit(query_features(run, "original"))
         if whitening.length != sums.length:
             raise InputError(
-                f"{own.backbone} gives vectors of {whitening.length} coordinates, and the terms say {sums.length}. Get "
-                "the backbone from whoever wrote the terms."
+                f"{own.backbone} gives vectors of {whitening.length} coordinates, and the terms have {sums.length}. "
+                "Get the backbone from the proposing party."
             )
         write_sums(run, release, sums.course, whitening, voted, None)
     train_student.fn(run)
     write_statement_and_page(run, _statement(run, terms, about, release), names)
-    return run.folders.student
+    return run
 
 
-def params_of(folders: Folders, config: PartyConfig) -> Params:
+def _student_params(folders: Folders, config: PartyConfig, noise: str) -> Params:
     """Return the parameters of the student's training: the terms', with own settings where they leave a choice."""
-    terms, own, about = config.terms, config.learn, stored_answers(config)
+    terms, own = config.terms, config.learn
     assert own is not None
-    assert about is not None
-    noise = about["guardian"]["noise"]
-    if strange := [section for section in own.params if section not in _SECTIONS]:
+    if foreign := [section for section in own.params if section not in _SECTIONS]:
         raise SettingError(
-            f"learn.params.{strange[0]} is not the student party's to set: it has {', '.join(_SECTIONS)}. What was "
-            "released, and how, stands in the terms."
+            f"learn.params.{foreign[0]} is not the student party's to set: it has {', '.join(_SECTIONS)}. The terms "
+            "decide what is released, and how."
         )
+    aggregation = {**_mechanism(terms), "noise": noise, "where": "parties"}
     fixed: dict[str, Any] = {
         "partition": {"teachers": max(terms.total, 2)},
         "collaboration": {"parties": len(terms.teachers)},
         "privacy": {"unit": terms.unit},
-        "aggregation": {**_mechanism(terms), "noise": noise, "where": "parties"},
-        # The guardian keeps the ledger; this is never looked at.
+        "aggregation": aggregation | {"epsilon": terms.epsilon, "delta": terms.delta},
+        # Required, but not used: the guardian keeps the ledger.
         "ledger": {"account": "kept by the guardian", "epsilon": terms.epsilon},
     }
-    fixed["aggregation"] |= {"epsilon": terms.epsilon, "delta": terms.delta}
-    fixed |= backbone_at_hand(own.backbone)
-    shape = read_queries(folders).images.shape
-    mine: dict[str, Any] = {} if len(shape) != 4 else {"data": {"name": "folder", "path": "elsewhere"}}
+    fixed |= backbone_params(own.backbone)
+    shape, values = read_queries(folders).images.shape, dict(terms.learning)
     if len(shape) == 4:
-        mine["data"] |= {"channels": shape[1], "size": in_json(size_of(shape))}
-        mine["data"] |= {"fit": terms.fit, "window": terms.window}
-    agreed = dict(terms.learning)
+        pictures = {"channels": shape[1], "size": in_json(size_of(shape)), "fit": terms.fit, "window": terms.window}
+        values["data"] = {"name": "folder", "path": "elsewhere", **pictures}
     if terms.fixed_point is not None:
-        agreed["student"] = {"kind": "sums"}
-    return validate(merge(merge(mine | agreed, own.params), fixed))
+        values["student"] = {"kind": "sums"}
+    return validate(merge(merge(values, own.params), fixed))
 
 
 def _mechanism(terms: Terms) -> dict[str, Any]:
@@ -117,19 +109,9 @@ def _mechanism(terms: Terms) -> dict[str, Any]:
     return {key: value for key, value in described.items() if key in terms.public()}
 
 
-def _averaging(terms: Terms) -> dict[str, Any]:
-    """Return how the statement describes averages (`tasks.artefacts.averages.describe_averages`)."""
-    if (averages := terms.averages) is None:
-        return {}
-    settings = averages.averaging.settings
-    vectors = sum(len(averages.parts(number)) for number in range(averages.passes))
-    about = {"mode": settings.mode, "averages": settings.rounds - 1, "vectors": vectors}
-    return {"averaging": about | averages.averaging.describe()}
-
-
 def _statement(run: Run, terms: Terms, about: dict[str, Any], release: StoredRelease) -> PrivacyStatement:
-    """Say what the release guarantees: from the terms, and what is known about the answers, with what was charged."""
-    guardian = about["guardian"]
+    """Return the statement of a release: from the terms, the answers, and the guardian's record."""
+    guardian, described = about["guardian"], _mechanism(terms)
     if terms.fixed_point is None:
         mechanism: Any = run.params.aggregation
         assert isinstance(mechanism, Mechanism)
@@ -142,7 +124,11 @@ def _statement(run: Run, terms: Terms, about: dict[str, Any], release: StoredRel
             delta=terms.delta,
             drawn_before=0 if terms.averages is None else terms.averages.numbers,
         )
-        described = _mechanism(terms) | _averaging(terms)
+        if (averages := terms.averages) is not None:  # as tasks.artefacts.averages.describe_averages describes them
+            settings = averages.averaging.settings
+            vectors = sum(len(averages.parts(number)) for number in range(averages.passes))
+            known = {"mode": settings.mode, "averages": settings.rounds - 1, "vectors": vectors}
+            described["averaging"] = known | averages.averaging.describe()
     else:
         answers = {
             "event": release.event,
@@ -155,12 +141,11 @@ def _statement(run: Run, terms: Terms, about: dict[str, Any], release: StoredRel
             "answered_per_class": (0,) * terms.classes,
         }
         noise = {key: value for key, value in terms.public().items() if key in ("sigma", "sigma_gradients")}
-        described = _mechanism(terms) | noise | {"numbers": terms.numbers}
+        described |= noise | {"numbers": terms.numbers}
     if terms.overlap > 1:
         described["overlap"] = terms.overlap
     described["parties"] = [*terms.teachers, terms.guardian, terms.student]
-    if "opened" in about:
-        described["opened"] = about["opened"][:10]
+    described["opened"] = about["opened"][:10]
     return PrivacyStatement(
         run=terms.called,
         release_id=release.release_id,
@@ -168,7 +153,7 @@ def _statement(run: Run, terms: Terms, about: dict[str, Any], release: StoredRel
         epsilon_dataset=release.epsilon_total,
         epsilon_account=guardian["epsilon_account"],
         task=guardian["task"],
-        # Who holds what stands in the terms; which record is whose, each party knows for itself.
+        # The terms assign units to parties, and each party partitions its own records.
         partition_digest=terms.digest,
         partition_disjoint=True,
         code_version=" ".join(f"{name} {value}" for name, value in code_version(run.root).items()),

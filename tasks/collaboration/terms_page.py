@@ -1,13 +1,12 @@
-"""Terms as a page that a person can read and sign: who, what is asked, whom ε protects, and who learns what."""
+"""Terms as a page to read and sign: parties, queries, protected unit, guarantee, and the knowledge of each role."""
 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping
 from typing import Any
 
 from tasks.collaboration.proposal import grouped
-from tasks.parties.terms import Role, Terms
+from tasks.parties.terms import Terms
 from tasks.reports.pages import plain
 from tasks.reports.statement_page import correct_guesses, mechanism_texts
 from terrine.aggregation.mechanism import MECHANISMS
@@ -23,18 +22,23 @@ _WIDTH = 100
 
 
 def page(terms: Terms) -> str:
-    """Return the terms as plain text, with the digest as people compare it."""
+    """Return the terms as plain text, with the digest in groups."""
+    trust = TRUST_MODELS["parties"]
     sections = {
         f"Proposal {terms.name}".strip(): [
             f"Digest {grouped(terms.digest)}. Compare it by telephone with the party that sent this."
         ],
         "Who takes part": _parties(terms),
-        "What is asked": _asked(terms),
+        "What is asked": _queries(terms),
         "Neighbouring data": [f"In them {neighbouring(terms.unit, terms.overlap)}."],
-        "What is guaranteed": _guaranteed(terms),
-        "Who learns what": [f"{role}: {text}." for role, text in _learns(terms).items()],
-        "Who is trusted": [_first_upper(TRUST_MODELS["parties"]) + "."],
-        "When": _when(terms),
+        "What is guaranteed": _guarantee(terms),
+        "Who learns what": _knowledge(terms),
+        "Who is trusted": [trust[0].upper() + trust[1:] + "."],
+        "When": [
+            f"A round closes when all reports are in, or after {span(terms.deadline)}. With fewer than "
+            f"{terms.minimum:,} of {terms.held(terms.total)} it stays open, and costs nothing.",
+            f"Edition {terms.edition or '(none)'}, with Terrine {terms.version}.",
+        ],
     }
     return "\n\n".join(
         "\n".join(
@@ -53,69 +57,64 @@ def _parties(terms: Terms) -> list[str]:
     ]
 
 
-def _learns(terms: Terms) -> dict[Role, str]:
-    """Say what each role does, and comes to know."""
-    halves = "as two halves that each look like noise; it learns who was counted"
-    if not terms.votes:
-        heads = ", and the head of each round" if terms.last else ""
-        return {
-            "teacher": f"keeps its records, and shares sums over them {halves}{heads}",
-            "guardian": "adds the noise and keeps the ledger; of the sums it holds one half",
-            "student": "holds the other half; it alone learns the sums, which have noise in them",
-        }
-    updates, average = ("updates of its teachers, and then ", ", and the averages") if terms.averages else ("", "")
-    return {
-        "teacher": f"keeps its records and teachers, and shares {updates}its votes {halves}{average}",
-        "guardian": "adds the noise and keeps the ledger; of votes it holds one half, and learns which queries passed "
-        "a threshold test, where there is one",
-        "student": "holds the other half; it alone learns the answers, which have noise in them",
-    }
+def _knowledge(terms: Terms) -> list[str]:
+    """Return the tasks and the knowledge of each role."""
+    halves = "as two shares, each of which alone is random; it learns which parties were counted"
+    if terms.votes:
+        updates, average = ("updates of its teachers, then ", ", and the averages") if terms.averages else ("", "")
+        teacher = f"teacher: keeps its records and teachers. It uploads {updates}its votes {halves}{average}."
+        tested = "; it learns which queries passed a threshold test, if there is one"
+        answers = "the answers, which contain noise"
+    else:
+        heads = ", and the weights of each round" if terms.last else ""
+        teacher = f"teacher: keeps its records. It uploads sums over them {halves}{heads}."
+        tested, answers = "", "the sums, which contain noise"
+    return [
+        teacher,
+        f"guardian: adds the noise and keeps the ledger. It has one share{tested}.",
+        f"student: has the other share. Only it learns {answers}.",
+    ]
 
 
-def _asked(terms: Terms) -> list[str]:
-    kind = MECHANISMS.of(terms.mechanism)
+def _queries(terms: Terms) -> list[str]:
+    """Return the lines about queries, images, teachers and mechanism."""
     described = {key: value for key, value in terms.described.describe().items() if terms.public().get(key) is not None}
-    parameters = mechanism_texts(_statement(terms, described))["mechanism_parameters"]
     images = "rows" if terms.size is None else f"{in_words(terms.size)}, {'grey' if terms.channels == 1 else 'colour'}"
-    made = {"pad": "padded with black where they have another shape", "crop": "cropped to their middle"}
+    asked = (
+        f"{terms.asked:,} of {terms.queries:,} public images ({images}), none of them a party's records."
+        if terms.votes
+        else f"{terms.numbers:,} sums over records ({images})."
+    )
+    lines = [f"{asked} Classes, by label: {', '.join(terms.class_names)}."]
+    made = {"pad": "padded with black if they have another shape", "crop": "cropped to their middle"}
     read = [made[terms.fit]] if terms.fit in made else []
     if terms.window is not None:
-        read.append("black at {:g} and white at {:g} where they have more than 8 bits".format(*terms.window))
-    told = [f"Pictures of records are {', and '.join(read)}."] if read else []
-    asked = (
-        f"{terms.asked:,} of {terms.queries:,} public images ({images}), none of them anybody's records. Classes, by "
-        f"label: {', '.join(terms.class_names)}."
-        if terms.votes
-        else f"{terms.numbers:,} sums over records ({images}). Classes, by label: {', '.join(terms.class_names)}."
-    )
-    told = [asked, *told, *_teaching(terms), kind.text]
-    return [*told, *(f"{name} = {plain(value)}: {text}." for name, value, text in parameters)]
-
-
-def _teaching(terms: Terms) -> list[str]:
-    """Say how teachers are trained, and what of it is released."""
-    if terms.teaching is None:
-        return []
-    settings = terms.teaching.settings
-    said = [f"Teachers are of kind {settings.kind}, trained alike at all parties with seed {terms.teaching.seed}."]
+        read.append("black at {:g} and white at {:g} if they have more than 8 bits".format(*terms.window))
+    if read:
+        lines.append(f"Images of records are {', and '.join(read)}.")
+    if terms.teaching is not None:
+        kind = terms.teaching.settings.kind
+        lines.append(f"Teachers are of kind {kind}, trained alike at all parties with seed {terms.teaching.seed}.")
     if (averages := terms.averages) is not None:
-        clip, rounds = plain(averages.averaging.settings.clip), averages.averaging.settings.rounds
-        said.append(
-            f"In {rounds} rounds they learn from one another before they vote. After each but the last the mean of "
-            f"their updates, {averages.weights:,} numbers each, limited in length to {clip}, is told to all parties, "
-            f"with noise of {averages.averaging.noise_multiplier:.4g} times that length on the sum"
-            + (", and first of all the mean of their features." if averages.features else ".")
+        settings = averages.averaging.settings
+        lines.append(
+            f"In {settings.rounds} rounds teachers average before they vote. After each but the "
+            f"last, all parties get the mean of their updates, {averages.weights:,} numbers each, clipped to length "
+            f"{plain(settings.clip)}, with noise of {averages.averaging.noise_multiplier:.4g} times that "
+            f"length on the sum{', and first the mean of their features' if averages.features else ''}."
         )
-    return said
+    parameters = mechanism_texts(_statement(terms, described))["mechanism_parameters"]
+    lines.append(MECHANISMS.of(terms.mechanism).text)
+    return [*lines, *(f"{name} = {plain(value)}: {text}." for name, value, text in parameters)]
 
 
-def _statement(terms: Terms, described: Mapping[str, Any]) -> dict[str, Any]:
-    """Return of a statement what texts about it are made from, as if all that may be spent were."""
+def _statement(terms: Terms, described: dict[str, Any]) -> dict[str, Any]:
+    """Return the figures of a statement at the highest possible cost."""
     event = terms.event()
     return {
         "private": True,
         "unit": terms.unit,
-        "mechanism": dict(described),
+        "mechanism": described,
         "delta": terms.delta,
         "delta_slack": delta_slack(terms.numbers, terms.epsilon),
         "epsilon_budget": terms.epsilon,
@@ -124,27 +123,15 @@ def _statement(terms: Terms, described: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _guaranteed(terms: Terms) -> list[str]:
+def _guarantee(terms: Terms) -> list[str]:
     cost = round_up(price(terms.event(), terms.delta))
     guesses = correct_guesses(_statement(terms, {"mechanism": terms.mechanism}))
     return [
-        f"ε ≤ {terms.epsilon:g} at δ = {terms.delta:g}; all that is asked costs ε = {cost:g} at most. With whom ε "
-        f"protects, no outcome becomes more than e^{terms.epsilon:g} times as likely, up to a probability of "
-        f"{terms.delta:g}, for whatever the data are and whatever else is known.",
-        "In other words: who knows everything else, and guesses from the release whether somebody's data are in it, "
-        f"is right {guesses:g} times in a hundred at most; by tossing a coin, 50.",
-        "The guardian's ledger charges this once. Asked again with the same terms nothing is drawn and nothing "
-        "charged; another edition costs again.",
+        f"ε ≤ {terms.epsilon:g} at δ = {terms.delta:g}; all queries together cost at most ε = {cost:g}. With or "
+        f"without the protected data, the probability of every outcome differs at most by a factor of "
+        f"e^{terms.epsilon:g}, up to a probability of {terms.delta:g}, whatever else is known.",
+        "In other words: an attacker who knows everything else, and guesses from the release whether a person's data "
+        f"are in it, is right at most {guesses:g} times in a hundred; by tossing a coin, 50 times.",
+        "The guardian's ledger charges this once. The same terms are answered once, at no further charge; another "
+        "edition costs again.",
     ]
-
-
-def _when(terms: Terms) -> list[str]:
-    return [
-        f"A round closes when all reports are in, or after {span(terms.deadline)}. With fewer than {terms.minimum:,} "
-        f"of {terms.held(terms.total)} it stays open, and costs nothing.",
-        f"Edition {terms.edition or '(none)'}, with Terrine {terms.version}.",
-    ]
-
-
-def _first_upper(text: str) -> str:
-    return text[0].upper() + text[1:]

@@ -15,7 +15,7 @@ from pydantic import Field, ValidationError, model_validator
 from tasks.config.sections import Privacy
 from tasks.config.values import read_yaml
 from tasks.parties.keys import own_key, public_text
-from tasks.parties.terms import Role, Terms, sentence_of
+from tasks.parties.terms import Role, Terms, describe_errors
 from terrine.errors import SettingError
 from terrine.settings import Settings
 from terrine.spans import Seconds
@@ -205,7 +205,7 @@ def read_party(path: Path, role: Role | None = None) -> PartyConfig:
     try:
         config = PartyConfig.model_validate(values)
     except ValidationError as error:
-        raise SettingError(f"{path}: {sentence_of(error)}") from error
+        raise SettingError(f"{path}: {describe_errors(error)}") from error
     if role is not None and config.role != role:
         raise SettingError(f"{path} is the configuration of a {config.role}, and this command is for a {role} party.")
     return _placed(config, path.resolve().parent)

@@ -151,7 +151,7 @@ class GuardianService(PartyService):
                     passed = np.ones(terms.asked, bool)
                 paid = self._release(collaboration)
                 release = paid.open() or paid.settle(passed)
-                record = collaboration.whole.keep("record", paid.record(release, current.present, reused=False))
+                record = collaboration.whole.keep("record", paid.record(release, current.present))
                 log.info("%s: charged ε = %g", self.name, record["epsilon"])
             self.store.clear(collaboration.digest)
             self._rounds.clear()

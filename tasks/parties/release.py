@@ -1,7 +1,7 @@
 """A run's release by parties: the aggregate stage of a run with `aggregation.where: parties`, as a trial.
 
 The trial's folders are beside the ledger and stay until the release is complete, so an interrupted trial continues with
-the same noise. The answers stay as long as the ledger, and asked again they cost nothing.
+the same noise. The answers stay as long as the ledger; asking again costs nothing.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tasks.config.values import digest, read_yaml
 from tasks.parties.answers import read_arrays, stored_answers
 from tasks.parties.config import CONFIG, TERMS, read_party
 from tasks.parties.submit import Given
-from tasks.parties.terms import Teaching, Terms, certain, checked
+from tasks.parties.terms import Teaching, Terms, checked, epsilon_per_unit
 from tasks.parties.trial import GUARDIAN, STUDENT, lay_out, run_trial, teachers_of_parties, with_keys
 from tasks.runtime.accounts import PEOPLE, open_account, stored_people
 from tasks.runtime.release_identity import Inputs
@@ -31,12 +31,11 @@ from terrine.aggregation.fixed_point import FixedPoint
 from terrine.aggregation.mechanism import UNANSWERED
 from terrine.aggregation.records import Records
 from terrine.aggregation.sums import mu_left
-from terrine.data.source import Source
 from terrine.determinism.randomness import derive_seed
 from terrine.errors import BudgetError
 from terrine.files import file_digest
 from terrine.ports import HOST
-from terrine.privacy.accounting.events import from_json
+from terrine.privacy.accounting.events import compose, from_json
 from terrine.privacy.ledger.ledger import StoredRelease
 from terrine.privacy.ledger.task import Task
 from terrine.teachers.averaging.shared import SharedAverages
@@ -53,7 +52,7 @@ def trial_terms(run: Run, class_names: Sequence[str], edition: str) -> Terms:
     """Return the terms of a run's trial; keys of its parties are created in its folder."""
     own = run.params.collaboration
     teachers = teachers_of_parties(run.params.partition.teachers, own.parties)
-    values = agreed(run, teachers, class_names=class_names, minimum=own.minimum, edition=edition)
+    values = make_terms(run, teachers, class_names=class_names, minimum=own.minimum, edition=edition)
     values |= {"deadline": own.deadline}
     about: dict[str, Any] = {
         "keys": {name: f"ed25519:{number:064x}" for number, name in enumerate((GUARDIAN, STUDENT, *teachers))},
@@ -65,7 +64,7 @@ def trial_terms(run: Run, class_names: Sequence[str], edition: str) -> Terms:
     return checked(values | with_keys(folder, [*teachers]))
 
 
-def agreed(
+def make_terms(
     run: Run,
     teachers: Mapping[str, int],
     *,
@@ -80,7 +79,8 @@ def agreed(
     """Return terms, without keys and services, about the queries of a run whose images and backbone exist.
 
     The terms ask as many queries as the budget is sure to pay for. A person at `overlap` parties is as many units
-    (`Terms.event`), so a budget μ pays for what μ / overlap would pay for otherwise. Averages take their share first.
+    (`Terms.event`), so a budget μ pays for the queries that μ / overlap would otherwise pay for. Averages take their
+    share first.
 
     Args:
         run: The run.
@@ -103,15 +103,19 @@ def agreed(
     if settings.reveals == "sums":
         length = query_features(run, "original").shape[1] + 1
         course = settings.course(mu_left(settings.epsilon, settings.delta) / overlap)
-        said = {key: value for key, value in asdict(course).items() if key in Terms.model_fields}
-        about = {key: value for key, value in said.items() if course.rounds or key == "sigma"}
+        known = {key: value for key, value in asdict(course).items() if key in Terms.model_fields}
+        about = known if course.rounds else {"sigma": known["sigma"]}
         most = FixedPoint(length, len(class_names), course).most_units // total
         about |= {"length": length, "records": records or most, "mechanism": settings.mechanism}
         queries = asked = 1
     else:
-        queries = sum(shard["count"] for shard in shards)
-        about = settings.describe() | _about_averages(averages)
-        asked = certain(settings, queries, settings.epsilon, settings.delta, overlap, averages)
+        queries, about = sum(shard["count"] for shard in shards), settings.describe()
+        if averages is not None:
+            about |= {"noise_multiplier": averages.averaging.noise_multiplier, "weights": averages.weights}
+            about |= {"features": averages.features or None}
+        epsilon = epsilon_per_unit(settings.epsilon, settings.delta, overlap)
+        spent = compose() if averages is None else averages.event
+        asked = settings.certain(queries, epsilon, settings.delta, spent)
         if teaching is not None:
             about["teaching"] = teaching.model_dump(mode="json")
     if asked == 0:
@@ -119,6 +123,7 @@ def agreed(
             f"aggregation.epsilon={settings.epsilon:g} does not pay for one answer with this noise. Raise it, or use "
             "more noise. Nothing was drawn and nothing was charged."
         )
+    data = run.params.data
     return {
         "teachers": dict(teachers),
         "unit": run.params.privacy.unit,
@@ -130,7 +135,8 @@ def agreed(
         "query_shards": [shard["sha256"] for shard in shards],
         "size": images.get("size"),
         "channels": images.get("channels"),
-        **how_read(run.params.data),
+        "fit": getattr(data, "fit", "stretch"),
+        "window": getattr(data, "limits", None) or getattr(data, "window", None),
         "backbone": file_digest(run.folders.backbone / "backbone.safetensors"),
         "backbone_manifest": file_digest(run.folders.backbone / "manifest.json"),
         "class_names": list(class_names),
@@ -139,20 +145,6 @@ def agreed(
         "delta": settings.delta,
         "edition": edition,
     }
-
-
-def _about_averages(averages: SharedAverages | None) -> dict[str, Any]:
-    """Return the settings of averages in terms."""
-    if averages is None:
-        return {}
-    about = {"noise_multiplier": averages.averaging.noise_multiplier, "weights": averages.weights}
-    return about | ({"features": averages.features} if averages.features else {})
-
-
-def how_read(data: Source) -> dict[str, Any]:
-    """Return fit and window of a run's data, as terms have them."""
-    limits = getattr(data, "limits", None) or getattr(data, "window", None)
-    return {"fit": getattr(data, "fit", "stretch"), "window": limits}
 
 
 def release_by_parties(
@@ -183,12 +175,8 @@ def release_by_parties(
     if not reused:
         own = run.params.collaboration
         given = {name: reported(terms, name, values) for name, values in held(terms.teachers).items()}
-        lay_out(
-            folder,
-            terms,
-            guardian=_guardian(run, account),
-            teachers={name: {"votes": "votes.npy", "unit": terms.unit} for name in terms.teachers},
-        )
+        teachers = {name: {"votes": "votes.npy", "unit": terms.unit} for name in terms.teachers}
+        lay_out(folder, terms, guardian=_guardian(run, account), teachers=teachers)
         if not (folder / INPUTS).is_file():
             write_json(folder / INPUTS, inputs)
         about = run_trial(folder, lambda party: given[party.name], limit=60.0 + (1 + terms.last) * own.deadline)
@@ -197,11 +185,11 @@ def release_by_parties(
     for name in terms.teachers:
         shutil.rmtree(folder / name, ignore_errors=True)
     inputs = read_json(folder / INPUTS) if (folder / INPUTS).is_file() else {}
-    return replace(release, reused=reused or release.reused, inputs=inputs)
+    return replace(release, reused=reused, inputs=inputs)
 
 
 def reported(terms: Terms, name: str, values: np.ndarray) -> Given:
-    """Return what a party of a trial reports of its votes, its sums in steps, or its records."""
+    """Return the reports of a party of a trial, from its votes, its sums in steps, or its records."""
     if (fixed := terms.fixed_point) is None:
         return lambda number, weights: values[: terms.asked]
     most = terms.teachers[name] * (terms.records or 0)
@@ -234,15 +222,15 @@ def _guardian(run: Run, account: str) -> dict[str, Any]:
     return settings
 
 
-def stored_release(about: dict[str, Any], terms: Terms, arrays: Mapping[str, np.ndarray]) -> StoredRelease:
-    """Return the release of a student party's answers: what it learned, and what the guardian charged."""
+def stored_release(about: Mapping[str, Any], terms: Terms, arrays: Mapping[str, np.ndarray]) -> StoredRelease:
+    """Return the release of a student party's answers, with the guardian's charge."""
     record = about["guardian"]
     return StoredRelease(
         release_id=record["release_id"],
         arrays=released_arrays(terms, **arrays),
         event=from_json(record["event"]),
         digest=record["digest"],
-        reused=record["reused"],
+        reused=False,
         epsilon_total=record["epsilon_total"],
         guarantee=record["epsilon_account"],
         task=None if record["task"] is None else Task.from_json(record["edition"], record["task"]),

@@ -102,7 +102,11 @@ class Collaboration:
 
     def accepted(self, number: int) -> list[str]:
         """Return the parties whose reports of a round are accepted."""
-        return [name for name, verdict in self.facts(number).named("verdict/").items() if verdict == ACCEPTED]
+        return [name for name, verdict in self.verdicts(number).items() if verdict == ACCEPTED.decode()]
+
+    def refused(self, number: int) -> list[str]:
+        """Return the parties whose reports of a round are refused."""
+        return [name for name, verdict in self.verdicts(number).items() if verdict == REFUSED.decode()]
 
     def bodies(self, number: int, parties: list[str]) -> Any:
         """Yield (party, body) of these parties' reports, one at a time."""

@@ -18,7 +18,7 @@ import numpy as np
 from tasks.parties.answers import stored_answers, write_answers
 from tasks.parties.client import CollaborationError, ServiceClient, UnreachableError
 from tasks.parties.config import PartyConfig
-from tasks.parties.service import ROUND, Call, Collaboration, PartyService, Route, as_verification, log
+from tasks.parties.service import ACCEPTED, ROUND, Call, Collaboration, PartyService, Route, as_verification, log
 from terrine.collaboration.protocol.agreement import arrays_of
 from terrine.collaboration.protocol.phase import ORIGIN
 from terrine.collaboration.protocol.report import sum_reports
@@ -116,41 +116,47 @@ class StudentService(PartyService):
         facts = collaboration.facts(number)
         if facts.get("closed") is None:
             since = facts.keep("since", time.time())
-            self._verify(collaboration, number)
-            if not self._may_close(collaboration, number, since):
+            self._verify(collaboration, number, {*facts.named("proof/")} - {*facts.named("verdict/")})
+            if not self._may_close(collaboration, number, since, collaboration.accepted(number)):
                 return False
-            self._close(collaboration, number)
+            # A guardian that was restored from a backup may have lost reports and verdicts.
+            names = self._verify(collaboration, number, {*collaboration.accepted(number)})
+            if not self._may_close(collaboration, number, since, names):
+                return False
+            self._close(collaboration, number, names)
         self._compute(collaboration, number)
         return True
 
-    def _verify(self, collaboration: Collaboration, number: int) -> None:
-        """Verify reports without a verdict, together with the guardian."""
-        facts = collaboration.facts(number)
-        proofs = facts.named("proof/")
-        waiting = sorted({*proofs} - {*facts.named("verdict/")})
+    def _verify(self, collaboration: Collaboration, number: int, parties: set[str]) -> list[str]:
+        """Verify reports together with the guardian; return the parties whose reports both services accept."""
+        proofs, found = collaboration.facts(number).named("proof/"), []
+        waiting = sorted(parties)
         for first in range(0, len(waiting), _BATCH):
             batch = {party: proofs[party].hex() for party in waiting[first : first + _BATCH]}
             answer = json.loads(self._ask(collaboration, f"rounds/{number}/verify", json.dumps(batch).encode()))
             with self.store.transaction():
-                for party in {*answer} & {*batch}:
+                for party in sorted({*answer} & {*batch}):
                     other = as_verification(bytes.fromhex(answer[party]))
-                    collaboration.verify(number, party, as_verification(proofs[party]), other)
+                    verdict = collaboration.verify(number, party, as_verification(proofs[party]), other)
+                    found += [party] if verdict == ACCEPTED else []
+        return found
 
-    def _may_close(self, collaboration: Collaboration, number: int, since: float) -> bool:
+    def _may_close(self, collaboration: Collaboration, number: int, since: float, names: list[str]) -> bool:
+        """Return whether the reports of these parties suffice, and no other one is awaited."""
         terms = collaboration.terms
-        if sum(terms.teachers[name] for name in collaboration.accepted(number)) < terms.minimum:
+        if sum(terms.teachers[name] for name in names) < terms.minimum:
             return False
         awaited = collaboration.counted().get(number - 1, list(terms.teachers))
-        done = collaboration.facts(number).named("verdict/")
-        return {*awaited} <= {*done} or time.time() > since + terms.deadline
+        missing = {*awaited} - {*collaboration.refused(number)} - {*names}
+        return not missing or time.time() > since + terms.deadline
 
-    def _close(self, collaboration: Collaboration, number: int) -> None:
-        """Have the guardian close the round, and store the parties that it counts."""
-        names, teachers = collaboration.accepted(number), collaboration.terms.teachers
+    def _close(self, collaboration: Collaboration, number: int, names: list[str]) -> None:
+        """Have the guardian close the round with these parties, and store those that it counts."""
+        teachers = collaboration.terms.teachers
         closing = self._ask(collaboration, f"rounds/{number}/close", json.dumps(names).encode())
         _, flags = arrays_of(closing, [("u1", (ORIGIN,)), ("u1", (len(teachers),))])
         counted = [name for name, flag in zip(teachers, flags, strict=True) if flag]
-        if lost := {*counted} - {*names}:
+        if lost := {*counted} - {*collaboration.accepted(number)}:
             raise CollaborationError(
                 f"The guardian counts {', '.join(sorted(lost))}, whose reports are not here: this party's state is "
                 "older than the guardian's. Restore its latest backup."

@@ -1,15 +1,15 @@
 """terms.yaml: the agreement of a collaboration, the same file at every party, public and signed by all.
 
-The terms decide the privacy of the release: how many teachers vote, which queries, which noise, the fewest teachers,
-the budget that the guardian enforces, the protected unit (`unit`) and at how many parties one person's data may be
-(`overlap`). They also decide whether the votes of all parties have the same meaning: class names, digests of queries
-and backbone, how teachers are trained (`teaching`), and the version of Terrine. They list every party's public key, and
-URL and TLS certificate of both services. The digest of the terms is in the path of every request.
+The terms decide the privacy of the release: number and minimum of teachers, queries, noise, the budget that the
+guardian enforces, the protected unit (`unit`) and the number of parties that may hold data of one person (`overlap`).
+They also ensure that the votes of all parties have the same meaning: class names, digests of queries and backbone, the
+training of teachers (`teaching`), and the version of Terrine. They list every party's public key, and URL and TLS
+certificate of both services. The digest of the terms is in the path of every request.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -43,10 +43,14 @@ T = TypeVar("T", bound="Terms")
 _OF_SUMS = ("length", "records")
 _OF_GRADIENTS = ("rounds", "clip", "learning_rate", "sigma_gradients")
 _OF_AVERAGES = ("noise_multiplier", "weights", "features")
+_NOT_OF_THE_RELEASE = (
+    *("query_shards", "size", "channels", "backbone", "backbone_manifest", "deadline", "version", "keys", "services"),
+    *("name", "learning"),
+)
 
 
 class Teaching(Settings):
-    """How every party trains its teachers. They are numbered from 0 at each party, and the seed is the same for all."""
+    """Training of the teachers at every party. Each party numbers its teachers from 0; all parties use one seed."""
 
     seed: int = Field(0, ge=0)
     """The `seed` of a run."""
@@ -55,14 +59,12 @@ class Teaching(Settings):
 
     @field_validator("teachers")
     @classmethod
-    def _said_in_full(cls, value: dict[str, Any]) -> dict[str, Any]:
+    def _complete(cls, value: dict[str, Any]) -> dict[str, Any]:
         try:
-            kind = TEACHERS.of(str(value.get(TEACHERS.key, TEACHERS.default)))
-            settings = kind.model_validate(value)
-        except ValidationError as error:
-            raise ValueError(sentence_of(error).rstrip(".")) from error
-        except SettingError as error:
-            raise ValueError(str(error).rstrip(".")) from error
+            settings = TEACHERS.of(str(value.get(TEACHERS.key, TEACHERS.default))).model_validate(value)
+        except (ValidationError, SettingError) as error:
+            text = describe_errors(error) if isinstance(error, ValidationError) else str(error)
+            raise ValueError(text.rstrip(".")) from error
         if (reason := settings.party_restriction) is not None:
             raise ValueError(reason)
         return settings.model_dump(mode="json", exclude={"per_task"})
@@ -74,12 +76,12 @@ class Teaching(Settings):
 
 
 class Service(Settings):
-    """Where a service is reached."""
+    """Address of a service."""
 
     url: Annotated[str, AfterValidator(check_url)]
     """https://host:port."""
     certificate: Fingerprint | None = None
-    """The pinned TLS certificate; null: one that the client's system trusts for the host."""
+    """The pinned TLS certificate; null for one that the client's system trusts."""
 
 
 class Terms(Settings):
@@ -90,7 +92,7 @@ class Terms(Settings):
     guardian: str = "guardian"
     student: str = "student"
     teachers: dict[str, int] = Field(min_length=1)
-    """Number of teachers of every teacher party; for sums, how many times `records`."""
+    """Number of teachers of every teacher party; for sums, number of parts of `records` each."""
     keys: dict[str, PublicKey]
     """Public key of every party."""
     services: dict[Literal["guardian", "student"], Service] = Field(min_length=2)
@@ -110,50 +112,50 @@ class Terms(Settings):
     query_shards: list[Digest] = Field(min_length=1)
     """Digest of each file of query images, in order."""
     size: Annotated[Size, AfterValidator(as_size)] | None = None
-    """Side of every image, in pixels, or height and width; null for rows of a table."""
+    """Image size in pixels, one side or height and width; null for rows of a table."""
     fit: Fit = "stretch"
-    """How a picture of another shape gets this one."""
+    """Conversion of images of another shape."""
     window: Window | None = None
-    """Values that become black and white in pictures of more than 8 bits (DICOM after rescaling); null if each file
-    says it."""
+    """Values that become black and white in images of more than 8 bits (DICOM after rescaling); null to use the window
+    of each file."""
     channels: Literal[1, 3] | None = None
-    """Grey or colour; null for rows of a table."""
+    """Number of channels; null for rows of a table."""
     backbone: Digest
     """Digest of the backbone that teachers and students share."""
     backbone_manifest: Digest | None = None
-    """Digest of its manifest, which says what it was trained on."""
+    """Digest of its manifest, which describes its training."""
     class_names: list[Annotated[str, Field(min_length=1)]] = Field(min_length=2)
     """Class names by label. Each party finds its classes by name, in any order."""
     mechanism: str
     sigma: float | None = Field(None, gt=0)
-    """For sums, the noise on label moments."""
+    """Noise on every count, in votes; for sums, noise on label moments."""
     threshold: float | None = None
     sigma1: float | None = Field(None, gt=0)
     sigma2: float | None = Field(None, gt=0)
     length: int | None = Field(None, ge=2)
-    """For sums: coordinates of a record's vector."""
+    """Number of coordinates of a record's vector, for sums."""
     records: int | None = Field(None, ge=1)
-    """For sums: most records (or groups) of a party for each of its `teachers`. A public bound, not a count."""
+    """Most records (or groups) of a party for each of its `teachers`, for sums. A public bound, not a count."""
     rounds: int | None = Field(None, ge=1)
-    """For gradients: number of gradient rounds after the moments."""
+    """Number of gradient rounds after the moments, for gradients."""
     clip: float | None = Field(None, gt=0, le=1)
-    """For gradients: largest length of a record's gradient."""
+    """Clipping norm of a record's gradient, for gradients."""
     learning_rate: float | None = Field(None, gt=0)
-    """For gradients: the student party's step along each."""
+    """Step size of the descent, for gradients."""
     sigma_gradients: float | None = Field(None, gt=0)
-    """For gradients: noise on each coordinate."""
+    """Noise on each coordinate, for gradients."""
     teaching: Teaching | None = None
-    """How teachers are trained; null leaves it to each party."""
+    """Training of teachers; null leaves it to each party."""
     noise_multiplier: float | None = Field(None, gt=0)
-    """For averages: noise on every vector, in units of its clipping norm."""
+    """Noise on every average, in units of its clipping norm."""
     weights: int | None = Field(None, ge=1, le=4_900_000)
-    """For averages: length of an update."""
+    """Length of an update, for averages."""
     features: int | None = Field(None, ge=1)
-    """For averages around a shared centre: its length."""
+    """Length of the shared centre of features, for averages."""
     learning: dict[str, Any] = Field(default_factory=dict)
-    """How the student is trained: `seed` and `student`, sections of a run."""
+    """Training of the student: `seed` and `student`, sections of a run."""
     epsilon: float = Field(gt=0)
-    """Most that the release may cost, at `delta`."""
+    """Highest cost of the release, at `delta`."""
     delta: float = Field(gt=0, lt=1)
     edition: str = Field("", max_length=200)
     """Name of this release. The same terms are answered once; another edition asks again, at new cost."""
@@ -164,31 +166,31 @@ class Terms(Settings):
 
     @field_validator("size")
     @classmethod
-    def _size_has_pixels(cls, value: Size | None) -> Size | None:
+    def _check_size(cls, value: Size | None) -> Size | None:
         if value is not None and not is_size(value):
             raise ValueError(f"size={in_json(value)} has no pixels: give the side of images, or height and width")
         return value
 
-    @field_validator("teachers")
-    @classmethod
-    def _parties_hold_teachers(cls, value: dict[str, int]) -> dict[str, int]:
-        for name, count in value.items():
+    @model_validator(mode="after")
+    def _check_all(self) -> Terms:
+        try:
+            self._check_parties()
+            self._check_mechanism()
+        except SettingError as error:
+            raise ValueError(str(error).rstrip(".")) from error
+        return self
+
+    def _check_parties(self) -> None:
+        for name, count in self.teachers.items():
             if count < 1:
                 raise ValueError(f"{name} holds {count} teachers; a teacher party holds at least one")
-        return value
-
-    @model_validator(mode="after")
-    def _fits_together(self) -> Terms:
         names = [self.guardian, self.student, *self.teachers]
         for name in names:
-            try:
-                check_name(name)
-            except SettingError as error:
-                raise ValueError(str(error).rstrip(".")) from error
+            check_name(name)
         if len(set(names)) < len(names):
             raise ValueError(
-                "guardian, student and teacher parties must have different names: a party that is two of them would "
-                "see what only one may see"
+                "guardian, student and teacher parties must have different names: a party with two roles would see "
+                "both shares"
             )
         if {*self.keys} != {*names}:
             different = ", ".join(sorted({*self.keys} ^ {*names}))
@@ -196,55 +198,43 @@ class Terms(Settings):
         if len({*self.keys.values()}) < len(names):
             raise ValueError("keys names one key for two parties")
         if self.minimum > self.total:
-            raise ValueError(f"minimum={self.minimum} is above the {self.held(self.total)} there are")
+            raise ValueError(f"minimum={self.minimum} is above the {self.held(self.total)}")
         if len(set(self.class_names)) < len(self.class_names):
             raise ValueError(f"class_names={', '.join(self.class_names)} names a class twice")
         if self.overlap > len(self.teachers):
-            raise ValueError(f"overlap={self.overlap} is above the {len(self.teachers)} teacher parties there are")
+            raise ValueError(f"overlap={self.overlap} is above the {len(self.teachers)} teacher parties")
         if self.asked > self.queries:
             raise ValueError(f"asked={self.asked} is above queries={self.queries}")
-        self._check_mechanism()
-        return self
 
     def _check_mechanism(self) -> None:
-        """Raise ValueError unless the mechanism is one that parties can run together, with all its parts."""
+        """Raise ValueError or SettingError unless parties can run the mechanism, and all its parameters are given."""
         kind = MECHANISMS.of(self.mechanism)
         if not kind.by_parties:
-            raise ValueError(f"mechanism={self.mechanism} is none that parties can run together")
+            raise ValueError(f"mechanism={self.mechanism} cannot be computed by parties")
         parts = kind.parameters()
         if kind.reveals == "sums":
             parts = ("sigma", *_OF_SUMS, *(_OF_GRADIENTS if "rounds" in parts else ()))
-        for key in ("sigma", "threshold", "sigma1", "sigma2", *_OF_SUMS, *_OF_GRADIENTS):
-            if (key in parts) != (getattr(self, key) is not None):
-                raise ValueError(f"{key} is {'missing' if key in parts else 'not a part of'} {self.mechanism}")
-        self._check_averages()
-        if (sums := self.fixed_point) is not None:
-            try:
-                most = sums.most_units // self.total
-            except SettingError as error:
-                raise ValueError(str(error).rstrip(".")) from error
-            if self.records is not None and self.records > most:
-                raise ValueError(
-                    f"records={self.records} of each of {self.held(self.total)} could wrap sums around: with this "
-                    f"noise they hold {most:,} at most"
-                )
-
-    def _check_averages(self) -> None:
-        """Raise ValueError unless what is said of averages fits the teachers."""
+        self._check_given(("sigma", "threshold", "sigma1", "sigma2", *_OF_SUMS, *_OF_GRADIENTS), parts, self.mechanism)
         settings = None if self.teaching is None else self.teaching.settings
         wanted: tuple[str, ...] = ()
         if isinstance(settings, AveragedTeachers) and settings.releases_averages:
             wanted = _OF_AVERAGES if settings.centre == "shared" else _OF_AVERAGES[:-1]
-        for key in _OF_AVERAGES:
-            if (key in wanted) != (getattr(self, key) is not None):
-                which = "teachers that average" if wanted else "teachers that learn each by itself"
-                raise ValueError(f"{key} is {'missing' if key in wanted else 'not a part'} of {which}")
-        if wanted and MECHANISMS.of(self.mechanism).reveals == "sums":
+        self._check_given(_OF_AVERAGES, wanted, f"teachers that {'average' if wanted else 'do not average'}")
+        if wanted and kind.reveals == "sums":
             raise ValueError(f"mechanism={self.mechanism} sums records, and no teacher learns: leave teaching out")
-        try:
-            _ = self.averages
-        except SettingError as error:
-            raise ValueError(str(error).rstrip(".")) from error
+        _ = self.averages
+        if (sums := self.fixed_point) is not None:
+            most = sums.most_units // self.total
+            if self.records is not None and self.records > most:
+                raise ValueError(
+                    f"records={self.records} of each of {self.held(self.total)} could wrap sums around: with this "
+                    f"noise the maximum is {most:,}"
+                )
+
+    def _check_given(self, keys: Sequence[str], wanted: Sequence[str], owner: str) -> None:
+        for key in keys:
+            if (key in wanted) != (getattr(self, key) is not None):
+                raise ValueError(f"{key} is {'missing' if key in wanted else 'not a part'} of {owner}")
 
     @property
     def classes(self) -> int:
@@ -258,17 +248,17 @@ class Terms(Settings):
 
     @property
     def reveals(self) -> Reveal:
-        """What the student party opens."""
+        """What the student party opens: `argmax`, `histogram` or `sums`."""
         return self.described.reveals
 
     @property
     def described(self) -> Any:
-        """The mechanism, with those of its parameters that stand here."""
+        """The mechanism, with its parameters."""
         return parse_mechanism(self.public())
 
     @property
     def fixed_point(self) -> FixedPoint | None:
-        """What is summed, where sums are released."""
+        """The rounds of sums over records, or None if teachers vote."""
         if self.length is None or self.sigma is None:
             return None
         course = {key: value for key in _OF_GRADIENTS if (value := getattr(self, key)) is not None}
@@ -276,10 +266,7 @@ class Terms(Settings):
 
     @property
     def averages(self) -> SharedAverages | None:
-        """What is averaged before anybody votes, where teachers learn from one another.
-
-        Raises SettingError for what cannot be averaged so; terms that were made have none of it.
-        """
+        """The rounds of averages before the votes, or None. Raises SettingError for impossible ones."""
         if self.noise_multiplier is None or self.weights is None or self.teaching is None:
             return None
         settings = self.teaching.settings
@@ -294,23 +281,23 @@ class Terms(Settings):
 
     @property
     def votes(self) -> bool:
-        """Whether teachers vote: in the last round."""
+        """Whether teachers vote, in the last round."""
         return self.fixed_point is None
 
     @property
     def last(self) -> int:
-        """The number of the last round; the first is 0."""
+        """Number of the last round; the first is 0."""
         return (0 if self.summed is None else self.summed.passes) - (not self.votes)
 
     @property
     def numbers(self) -> int:
-        """How many numbers with noise are drawn at most."""
+        """Most numbers to which noise is added."""
         summed = 0 if self.summed is None else self.summed.numbers
         return summed + self.asked * (self.classes + 1) * self.votes
 
     @property
     def total(self) -> int:
-        """N, the teachers of all parties; of sums the parts."""
+        """N, the number of teachers of all parties; for sums, of parts."""
         return sum(self.teachers.values())
 
     @property
@@ -319,8 +306,7 @@ class Terms(Settings):
         return ", edition ".join(filter(None, (self.name or "collaboration", self.edition)))
 
     def held(self, count: int) -> str:
-        """Return so many of what `teachers` counts, in words: teachers; of sums, where nobody trains any, parts of
-        `records` each."""
+        """Return a number of teachers in words; for sums, of parts of `records` each."""
         return f"{count:,} {'teacher' if self.votes else 'part'}{'s' * (count != 1)}"
 
     def roles(self) -> dict[str, Role]:
@@ -335,27 +321,28 @@ class Terms(Settings):
         return self.model_dump(mode="json", exclude=set(strange))
 
     def identity(self) -> dict[str, Any]:
-        """Return what identifies the release, as JSON values.
+        """Return the values that identify the release, as JSON values.
 
-        Keys, services, deadline, version and names do not, nor files that follow from queries and edition, nor how
-        teachers are trained unless they release averages.
+        Excluded are keys, services, deadline, version, names, files that follow from queries and edition, and the
+        training of teachers unless their averages are released.
         """
         about = self.public()
-        for key in ("query_shards", "size", "channels", "backbone", "deadline", "version", "keys", "services"):
-            del about[key]
-        about.pop("backbone_manifest", None)
-        for key, usual in (("overlap", 1), ("fit", "stretch"), ("window", None)):
-            if about[key] == usual:
-                del about[key]
-        for key in ("name", "learning", *(() if self.averages is not None else ("teaching",))):
-            about.pop(key, None)
-        return about
+        left_out = {*_NOT_OF_THE_RELEASE, *(() if self.averages else ("teaching",))}
+        usual = {"overlap": 1, "fit": "stretch", "window": None}
+        return {
+            key: value
+            for key, value in about.items()
+            if key not in left_out and not (key in usual and value == usual[key])
+        }
 
     def event(self, passed: int | None = None) -> Event:
-        """What the release costs whoever is absent, where so many queries passed the test: at most, for None.
+        """Return the privacy event of the release, for any number of missing parties.
 
-        A unit at `overlap` parties is one unit of each. Each of them moves what all parties add up by what one unit
-        moves it by, so together they move it at most so many times as far (`events.of_several`).
+        A unit at `overlap` parties is one unit of each. Each moves the total by at most the sensitivity of one unit, so
+        together they move it at most `overlap` times as far (`events.of_several`).
+
+        Args:
+            passed: Number of queries that passed the test; None for the worst case.
         """
         events = [] if self.summed is None else [self.summed.event]
         if self.votes:
@@ -363,7 +350,7 @@ class Terms(Settings):
         return of_several(compose(*events), self.overlap)
 
     def check_version(self) -> None:
-        """Raise SettingError where another version of Terrine runs here than the parties agreed on."""
+        """Raise SettingError if another version of Terrine is installed than the parties agreed on."""
         if (here := version("terrine")) != self.version:
             raise SettingError(
                 f"The parties agreed on Terrine {self.version}, and this is {here}: teachers and students may come out "
@@ -403,30 +390,25 @@ class Terms(Settings):
         raise SettingError(f"The key {key[:24]}... belongs to no party of these terms. Use the key that was sent.")
 
 
-def certain(
-    mechanism: Any, queries: int, epsilon: float, delta: float, overlap: int, averages: SharedAverages | None = None
-) -> int:
-    """Return how many of so many queries a budget is sure to pay for, where a person may be at `overlap` parties and
-    teachers average before."""
-    spent = compose() if averages is None else averages.event
-    return mechanism.certain(queries, of_one(epsilon, delta, overlap), delta, spent)
-
-
-def of_one(epsilon: float, delta: float, overlap: int) -> float:
-    """Return the ε that one unit may cost where a person at `overlap` parties, who is as many units, may cost ε."""
+def epsilon_per_unit(epsilon: float, delta: float, overlap: int) -> float:
+    """Return the ε of one unit if a person is a unit at each of `overlap` parties, and may cost ε in all."""
     return epsilon if overlap == 1 else epsilon_of(mu_of(epsilon, delta) / overlap, delta)
 
 
 def checked(values: Mapping[str, Any], kind: type[T] = Terms) -> T:  # type: ignore[assignment]
-    """Return terms. Raises SettingError naming every key that is unknown, missing or impossible."""
+    """Return validated terms.
+
+    Raises:
+        SettingError: A key is unknown, missing or impossible; the message names all of them.
+    """
     try:
         return kind.model_validate(values)
     except ValidationError as error:
-        raise SettingError(f"These cannot be terms. {sentence_of(error)}") from error
+        raise SettingError(f"The terms are invalid. {describe_errors(error)}") from error
 
 
-def sentence_of(error: ValidationError) -> str:
-    """Return what is wrong with settings: sentences that name each key."""
+def describe_errors(error: ValidationError) -> str:
+    """Return the errors of settings as sentences that name each key."""
     lines = []
     for finding in error.errors(include_url=False):
         key = ".".join(str(part) for part in finding["loc"])

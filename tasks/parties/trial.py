@@ -35,11 +35,11 @@ STUDENT: Literal["student"] = "student"
 
 
 class TrialError(TerrineError):
-    """A service of a trial stopped; the message has its reason."""
+    """A service of a trial stopped; the message contains its reason."""
 
 
 def teachers_of_parties(teachers: int, parties: int) -> dict[str, int]:
-    """Deal N teachers to parties in order, as evenly as possible.
+    """Distribute N teachers to parties in order, as evenly as possible.
 
     >>> teachers_of_parties(7, 3)
     {'party-1': 3, 'party-2': 2, 'party-3': 2}
@@ -53,11 +53,9 @@ def teachers_of_parties(teachers: int, parties: int) -> dict[str, int]:
 
 def with_keys(folder: Path, teachers: Sequence[str]) -> dict[str, Any]:
     """Create keys and folders of a trial's parties; return `keys` and `services` of its terms."""
-    places: dict[str, str | None] = dict.fromkeys((GUARDIAN, STUDENT), f"https://{HOST}:1")
-    lines = {
-        name: create_key(folder / name, name, url) for name, url in (places | dict.fromkeys(teachers, None)).items()
-    }
-    services = {name: {"url": lines[name].url, "certificate": lines[name].certificate} for name in places}
+    urls = dict.fromkeys((GUARDIAN, STUDENT), f"https://{HOST}:1")
+    lines = {name: create_key(folder / name, name, urls.get(name)) for name in (*urls, *teachers)}
+    services = {name: {"url": lines[name].url, "certificate": lines[name].certificate} for name in urls}
     return {"keys": {name: line.key for name, line in lines.items()}, "services": services}
 
 
@@ -69,10 +67,10 @@ def lay_out(
     teachers: Mapping[str, Mapping[str, Any]],
     student: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write terms and settings into the folders of a trial's parties, whose keys are there (`with_keys`)."""
+    """Write terms and settings into the folders of a trial's parties, which contain the keys (`with_keys`)."""
     own: dict[str, Mapping[str, Any]] = {
         terms.guardian: {"listen": f"{HOST}:1", **guardian},
-        terms.student: {"listen": f"{HOST}:1", "answers": "answers", **dict(student or {})},
+        terms.student: {"listen": f"{HOST}:1", "answers": "answers", **(student or {})},
         **teachers,
     }
     text = as_document(terms.public())
@@ -95,8 +93,7 @@ def services(guardian: Path, student: Path) -> Iterator[dict[Literal["guardian",
     running = []
     try:
         for arguments in ((guardian, first), (student, second, f"https://{first}")):
-            config = arguments[0]
-            with open(config.parent / LOG, "ab") as stream:
+            with open(arguments[0].parent / LOG, "ab") as stream:
                 command = [sys.executable, "-m", "tasks.parties.serve", *map(str, arguments)]
                 running.append(subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream))
         yield {"guardian": f"https://{first}", "student": f"https://{second}"}
@@ -112,57 +109,51 @@ def services(guardian: Path, student: Path) -> Iterator[dict[Literal["guardian",
 
 
 def run_trial(folder: Path, given_by: Callable[[PartyConfig], Given], *, limit: float = 1800.0) -> dict[str, Any]:
-    """Run a collaboration whose parties' folders are in `folder`; return what is known about its answers.
+    """Run a collaboration whose parties' folders are in `folder`; return the facts about its answers.
 
     Args:
         folder: Folders of all parties.
-        given_by: Returns what a teacher party reports.
-        limit: Seconds after which it is stopped.
+        given_by: Returns the reports of a teacher party.
+        limit: Seconds after which the trial is stopped.
 
     Raises:
-        TrialError: A service stopped, in its own words, or the time is over.
+        TrialError: A service stopped, or the time is over.
         SettingError: The folder holds no such parties.
     """
-    found = {path: read_yaml(path).get("role") for path in sorted(folder.glob(f"*/{CONFIG}"))}
-    roles = {role: [path for path, other in found.items() if other == role] for role in found.values()}
+    paths = sorted(folder.glob(f"*/{CONFIG}"))
+    roles: dict[str, list[Path]] = {}
+    for path in paths:
+        roles.setdefault(str(read_yaml(path).get("role")), []).append(path)
     if [len(roles.get(role, [])) for role in (GUARDIAN, STUDENT)] != [1, 1] or not roles.get("teacher"):
         raise SettingError(f"{folder} needs the folders of one guardian, one student party and teacher parties.")
-    (guardian,), (student,), teachers = roles[GUARDIAN], roles[STUDENT], roles["teacher"]
+    (guardian,), (student,) = roles[GUARDIAN], roles[STUDENT]
     with services(guardian, student) as urls:
-        configs = [read_party(path).model_copy(update={"urls": urls}) for path in teachers]
-        _submit_all(configs, given_by, (guardian, student), limit)
+        configs = [read_party(path).model_copy(update={"urls": urls}) for path in roles["teacher"]]
+        try:
+            _submit_all(configs, given_by, limit)
+        except TerrineError as error:
+            raise TrialError(f"{error} {_last_errors(guardian, student)}".strip()) from error
     about = stored_answers(read_party(student))
     assert about is not None
     return about
 
 
-def _submit_all(
-    configs: Sequence[PartyConfig], given_by: Callable[[PartyConfig], Given], services: Sequence[Path], limit: float
-) -> None:
+def _submit_all(configs: Sequence[PartyConfig], given_by: Callable[[PartyConfig], Given], limit: float) -> None:
     watcher, end, done = ServiceClient(configs[0], STUDENT), time.monotonic() + limit, -1
-    while True:
-        try:
-            status = watcher.json("GET", "status")
-            if status["state"] == "complete":
-                return
-            if status["state"] == "stopped":
-                raise TrialError(f"The student party stopped: {status['problem']}")
-            if status["state"] == "open" and status["round"] > done:
-                done = status["round"]
-                for config in configs:
-                    submit(config, given_by)
-                continue
-        except TerrineError as error:
-            raise TrialError(f"{error} {_last_words(services)}".strip()) from error
+    while (status := watcher.json("GET", "status"))["state"] != "complete":
+        if status["state"] == "stopped":
+            raise TrialError(f"The student party stopped: {status['problem']}")
         if time.monotonic() > end:
             raise TrialError(f"The trial took more than {limit:g} s.")
-        time.sleep(0.05)
+        if status["state"] == "open" and status["round"] > done:
+            done = status["round"]
+            for config in configs:
+                submit(config, given_by)
+        else:
+            time.sleep(0.05)
 
 
-def _last_words(services: Sequence[Path]) -> str:
+def _last_errors(*configs: Path) -> str:
     """Return the errors with which services ended."""
-    said = []
-    for path in services:
-        lines = (path.parent / LOG).read_text(errors="replace").splitlines()
-        said += [line.removeprefix("Error: ") for line in lines[-1:] if line.startswith("Error: ")]
-    return " ".join(said)
+    last = [(path.parent / LOG).read_text(errors="replace").splitlines()[-1:] for path in configs]
+    return " ".join(line.removeprefix("Error: ") for lines in last for line in lines if line.startswith("Error: "))

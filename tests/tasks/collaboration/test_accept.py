@@ -15,7 +15,7 @@ from tasks.collaboration.terms_page import page
 from tasks.config.params import validate
 from tasks.parties.config import OwnTeachers, read_party
 from tasks.parties.keys import acceptance_content, check_signature, create_key
-from tasks.parties.ledgers import OwnAccount, account_standing, begun
+from tasks.parties.ledgers import OwnAccount, account_standing, open_ledger
 from terrine.errors import BudgetError, InputError, LedgerError, SettingError
 
 
@@ -55,7 +55,7 @@ def test_each_role_has_a_folder_with_all_that_it_needs_and_one_signature(proposa
     for name, role in proposal.terms.roles().items():
         folder = keyed(name)
         party = candidate(proposal, name, folder=folder, data=data if role == "teacher" else None)
-        _, remarks = party.look()
+        _, remarks = party.check_data()
         assert not remarks.refusals
         path = accept(party)
         config = read_party(folder / "party.yaml", role)
@@ -73,14 +73,14 @@ def test_each_role_has_a_folder_with_all_that_it_needs_and_one_signature(proposa
     [
         ({}, {"names": ["fit", "ill"]}, r"^The agreed classes are 'ill', 'well', but these data contain 'fit'"),
         ({}, {"names": ["ill", "Well"]}, r"'ill', 'well', but these data contain 'Well'"),
-        ({"unit": "group"}, {}, "own.params.privacy.unit|do not say whose records are whose"),
+        ({"unit": "group"}, {}, "own.params.privacy.unit|these data have no groups"),
         ({"version": "9.9"}, {}, "agreed on Terrine 9.9, and this is"),
     ],
 )
 def test_data_that_do_not_go_with_the_terms_are_refused(changes, given, sentence, other, tmp_path):
     party = candidate(other(**changes), "north", folder=tmp_path, data=records(tmp_path / "own.npz", **given))
     with pytest.raises((InputError, SettingError), match=sentence):
-        party.look()
+        party.check_data()
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_a_party_is_told_where_its_records_are_too_few_for_its_teachers(changes,
     read = other(**changes)
     data = records(tmp_path / "own.npz", **given)
     settings = [f"privacy.unit={read.terms.unit}"]
-    _, remarks = candidate(read, "north", folder=tmp_path, data=data, assignments=settings).look()
+    _, remarks = candidate(read, "north", folder=tmp_path, data=data, assignments=settings).check_data()
     said = " ".join(remarks.refusals + remarks.doubts)
     assert not said if sentence is None else re.search(sentence, said)
 
@@ -115,7 +115,7 @@ def test_what_a_party_could_not_be_is_refused(name, given, sentence, proposal, t
     records(tmp_path / "own.npz")
     given = given | ({"data": tmp_path / given["data"]} if "data" in given else {})
     with pytest.raises(SettingError, match=sentence):
-        candidate(proposal, name, folder=tmp_path, **given).look()
+        candidate(proposal, name, folder=tmp_path, **given).check_data()
 
 
 def own_of(party):
@@ -150,7 +150,7 @@ def test_dicom_and_other_files_become_pictures_as_the_terms_say(other, tmp_path)
     south = candidate(read, "south", data=records(tmp_path / "own.npz"))
     shown = {}
     for party in (north, south):
-        _, remarks = party.look()
+        _, remarks = party.check_data()
         assert not remarks.refusals
         data = own_params(own_of(party), read.terms, read.terms.teachers[party.name]).data
         assert (data.size, data.fit, data.channels) == ((10, 12), "pad", 1)
@@ -247,7 +247,7 @@ def test_the_account_of_a_party_goes_on_in_the_folder_of_another_proposal(name, 
     OwnAccount(new).check()
     standing = account_standing(new)
     assert (standing["beside"], standing["spent"], standing["left"]) == (1, 0, 20)
-    _, ledger = begun(new.ledger)
+    _, ledger = open_ledger(new.ledger)
     ledger.link(*ledger.datasets())
     linked = account_standing(new)
     assert (linked["beside"], linked["spent"]) == (0, pytest.approx(6))
@@ -260,11 +260,11 @@ def test_a_party_may_have_no_record_of_a_class_and_is_told(proposal, other, tmp_
         arrays = dict(held)
     np.savez(path, **arrays | {"labels": np.zeros_like(arrays["labels"])})
     party = candidate(proposal, "north", folder=tmp_path, data=path)
-    _, remarks = party.look()
+    _, remarks = party.check_data()
     assert not remarks.refusals
     assert any("No training record is of 'well'" in note for note in remarks.notes)
     more = other(class_names=["ill", "rare", "well"])  # a class that has no name at this party
-    _, remarks = candidate(more, "north", folder=tmp_path, data=records(path)).look()
+    _, remarks = candidate(more, "north", folder=tmp_path, data=records(path)).check_data()
     assert not remarks.refusals
     assert [note for note in remarks.notes if note.startswith("No record here is of 'rare': no teacher here will")]
 
@@ -279,9 +279,9 @@ def test_the_command_prints_the_page_and_signs_only_what_somebody_said_yes_to(pr
     assert done.exit_code == 1
     assert "Nothing was signed" in done.output
     assert sorted(path.name for path in folder.iterdir()) == ["key.pem"]
-    for told in ("Whom ε protects", "9 teachers", "ill, well", "14 days"):
+    for told in ("Neighbouring data", "9 teachers", "ill, well", "14 days"):
         assert told in " ".join(done.output.split())
-    with pytest.raises(InputError, match="is another proposal: its digest is"):
+    with pytest.raises(InputError, match="has the digest"):
         raise run("--expect", "0" * 24, "--yes").exception
     done = run("--expect", proposal.shown, "--yes")
     assert done.exit_code == 0, done.output
@@ -310,7 +310,7 @@ def test_a_guardian_is_told_which_account_it_charges_and_if_there_is_no_room(pro
     own.check()
     own.charge()
     read = other(minimum=3)
-    assert re.search(r"These terms may cost ε = \S+, for which there is no room", told(read, tmp_path / "second"))
+    assert re.search(r"These terms may cost ε = \S+, more than is left", told(read, tmp_path / "second"))
     third = told(read, tmp_path / "third", "--account", "new")
     assert "0 is spent. Its ledger has 1 other account, whose releases are not added to this one's" in third
 
@@ -320,5 +320,5 @@ def test_sums_allow_a_party_no_more_records_than_the_public_bound(proposed, tmp_
     read = proposed(tmp_path / "sums", *sums, records=50, teachers={"north": 1, "south": 2})
     data = records(tmp_path / "own.npz")
     for name, count in (("north", 1), ("south", 0)):
-        _, remarks = candidate(read, name, folder=tmp_path, data=data).look()
+        _, remarks = candidate(read, name, folder=tmp_path, data=data).check_data()
         assert len([text for text in remarks.refusals if "the terms allow north 50 (1 times 50)" in text]) == count

@@ -9,7 +9,7 @@ import yaml
 from tasks.artefacts.images import read_backbone, read_queries
 from tasks.artefacts.records import read_assignment, read_dataset
 from tasks.collaboration.accept import accept, candidate
-from tasks.collaboration.local_training import given_by, own_params, prepared, run_of
+from tasks.collaboration.local_training import given_by, open_run, own_params, prepare_run
 from tasks.collaboration.student_training import learn
 from tasks.config.params import merge_overrides, validate
 from tasks.parties.answers import read_arrays, stored_answers
@@ -92,7 +92,7 @@ def joined(proposal, digits, project, folder):
         shutil.copytree(project / "keys" / name, folder / name)
         data = {"data": digits / f"{name}.npz"} if role == "teacher" else {}
         party = candidate(proposal, name, folder=folder / name, **data)
-        assert not party.look()[1].refusals
+        assert not party.check_data()[1].refusals
         accept(party)
     path = folder / "trust" / "party.yaml"
     changed = {"noise": "replay", "replay_seed": SEED, "ledger": {"account": "trial", "epsilon": None}}
@@ -104,7 +104,7 @@ def votes_of_the_library(configs):
     """Votes of teachers that learn each by itself, without a stage of the pipeline."""
     votes = []
     for name, config in configs.items():
-        run = run_of(config.own, config.terms, HELD[name])
+        run = open_run(config.own, config.terms, HELD[name])
         data, settings = read_dataset(run.folders), run.params.teachers
         parts = partition(data, teachers=HELD[name], seed=run.params.seed)
         stored = read_queries(run.folders)
@@ -117,7 +117,7 @@ def votes_after_averages(configs):
     """Votes of teachers that average in one place, with the noise that is left for them: nothing is shared."""
     noise, records, queries = ReplayNoise(SEED), {}, None
     for name, config in configs.items():
-        run = prepared(config.own, config.terms, HELD[name])
+        run = prepare_run(config.own, config.terms, HELD[name])
         data, assignment, backbone = read_dataset(run.folders), read_assignment(run.folders), read_backbone(run.folders)
         features = private_features(backbone, data.train_images, assignment, "original", most=500)
         records[name] = Records(features, data.train_labels, assignment, 10)
@@ -177,8 +177,7 @@ def test_teachers_of_every_kind_go_from_the_proposal_to_a_student(kind, agreed, 
         )
     )
     spent = compose(*worst_cases(local, terms.queries).values())
-    folder = learn(student)
-    statement = read_json(folder.parent / "privacy.json")
+    statement = read_json(learn(student).folders.statement)
     assert statement["epsilon"] == round_up(price(spent, terms.delta))
     assert statement["epsilon"] <= 14
     assert statement["delta_slack"] == pytest.approx(delta_slack(terms.numbers, terms.epsilon))
@@ -214,7 +213,7 @@ def check_refused_at_the_party(kind, proposal, config, digits, folder):
     for assignment, sentence in contradictions:
         party = candidate(proposal, "south", data=digits / "south.npz", assignments=[assignment])
         with pytest.raises(SettingError, match=sentence):
-            party.look()
+            party.check_data()
     # Grouping is the party's own; the backbone is the one at hand, whatever it says or leaves out.
     bare = {"data": own.params["data"], "teachers": {"per_task": 1}}
     params = own_params(own.model_copy(update={"params": bare}), terms, 2)

@@ -92,16 +92,13 @@ def test_a_mechanism_that_is_chosen_sums_records_where_somebody_says_how_many_th
     summed, outlook = propose(tmp_path / "sums", "own", AUTO, replace(wish, records=500))
     assert (summed.terms.mechanism, summed.terms.records) == ("gradients", 500)
     assert summed.terms.learning["student"]["kind"] == "sums"
-    assert outlook.doubt is None
-    assert re.search(r"records are summed, without votes\. A student learns from about \d+ of them", outlook.notes[0])
+    assert re.fullmatch(r"A student learns from about \d+ records at all parties; the terms allow 1,500\.", *outlook)
     few = propose(tmp_path / "few", "own", AUTO, replace(wish, records=2))[1]
-    assert "The terms allow 6 records in all" in few.doubt
+    assert "the terms allow 6." in few[0]
+    assert few[1].startswith("Doubtful: ")
     voted, outlook = propose(tmp_path / "votes", "own", AUTO, replace(wish, teachers={"north": 12, "south": 9}))
     assert voted.terms.mechanism == "histogram"
-    assert outlook.notes[0].startswith("21 teachers have a signal of ")
-    assert "student at the same ε: --records N" in outlook.notes[1]
-    assert "privacy.moments is not used" in outlook.notes[2]
-    assert outlook.doubt.startswith("21 teachers are few for ε = 6.")
+    assert [text.split()[0] for text in outlook] == ["21", "Doubtful:"]
 
 
 @pytest.mark.parametrize("assignments", [[], [*AUTO, "student.statistics=current"]])
@@ -134,7 +131,7 @@ def test_a_proposal_that_was_made_anew_on_its_way_has_another_digest(proposal, s
     (sent / "terms.yaml").write_text(text.replace("https://127.0.0.1:7801", "https://thief.example.org:1"))
     assert read_proposal(sent).terms.digest != proposal.terms.digest
     for folder, expected in ((sent, proposal.shown), (proposal.folder, proposal.terms.digest[:4])):
-        with pytest.raises(InputError, match="is another proposal: its digest is"):
+        with pytest.raises(InputError, match="has the digest"):
             read_proposal(folder, expected)
 
 

@@ -15,13 +15,13 @@ from tasks.artefacts.records import read_dataset
 from tasks.artefacts.teachers import read_votes
 from tasks.collaboration import finish
 from tasks.collaboration.finish import PUBLIC, finish_student, finish_teacher
-from tasks.collaboration.local_training import own_records, prepared, votes_of
+from tasks.collaboration.local_training import cast_votes, own_records, prepare_run
 from tasks.collaboration.student_training import learn
 from tasks.config.params import merge_overrides, validate
 from tasks.parties.accuracy_terms import AccuracyTerms
 from tasks.parties.answers import stored_answers, write_answers
 from tasks.parties.config import OwnTeachers, PartyConfig, read_party
-from tasks.parties.release import agreed, released_arrays, trial_folder, trial_terms
+from tasks.parties.release import make_terms, released_arrays, trial_folder, trial_terms
 from tasks.parties.store import Store
 from tasks.parties.terms import checked
 from tasks.pipeline import aggregate, student
@@ -182,7 +182,7 @@ def test_a_party_with_its_own_data_sums_what_a_run_on_that_data_does(dealt, tmp_
     own = OwnTeachers(params=params, images=run.folders.images, backbone=run.folders.backbone, work=tmp_path)
     found = moments_in_steps(own_records(own, terms, 20))
     np.testing.assert_array_equal(found, sum(split_records(run, terms.teachers).values()))
-    with pytest.raises(InputError, match="31 coordinates, and the terms say 40"):
+    with pytest.raises(InputError, match="31 coordinates, and the terms have 40"):
         own_records(own, terms.model_copy(update={"length": 40}), 20)
 
 
@@ -216,7 +216,7 @@ def test_a_student_party_makes_the_student_that_a_run_makes_with_its_public_stat
     tracked = (tmp_path / "mlruns").as_uri()
     params = {"student": run.params.student.model_dump(mode="json"), "tracking": {"uri": tracked}}
     path.write_text(yaml.safe_dump(config | {"learn": {**public, "params": params}}))
-    assert learn(read_party(path)) == tmp_path / "data/release/student/student"
+    assert learn(read_party(path)).folders.student == tmp_path / "data/release/student/student"
     for file in ("head.safetensors", "backbone.safetensors", "reference.safetensors", "manifest.json"):
         assert (tmp_path / "data/release/student/student" / file).read_bytes() == (
             run.folders.student / file
@@ -262,7 +262,7 @@ def made(values):
 @pytest.mark.parametrize("overlap", [1, 2, 3])
 def test_of_somebody_at_several_parties_the_budget_pays_for_the_more(settings, overlap, voted):
     run = run_with(voted, aggregation=settings | {"where": "parties"})
-    terms = made(agreed(run, {"north": 7, "south": 7, "west": 6}, class_names=DIGITS, overlap=overlap))
+    terms = made(make_terms(run, {"north": 7, "south": 7, "west": 6}, class_names=DIGITS, overlap=overlap))
     cost = price(terms.event(), terms.delta)
     one = run.params.aggregation.cost(1, 1)
     assert cost <= terms.epsilon * (1 + 1e-9)
@@ -274,7 +274,7 @@ def test_of_somebody_at_several_parties_the_budget_pays_for_the_more(settings, o
 @pytest.mark.parametrize("overlap", [1, 2])
 def test_of_somebody_at_several_parties_sums_have_the_more_noise_at_the_same_price(overlap, dealt):
     run = run_with(dealt, **merge_overrides(GRADIENTS, {"aggregation": {"where": "parties"}}))
-    alone, terms = (made(agreed(run, {"a": 1, "b": 2}, class_names=DIGITS, overlap=k)) for k in (1, overlap))
+    alone, terms = (made(make_terms(run, {"a": 1, "b": 2}, class_names=DIGITS, overlap=k)) for k in (1, overlap))
     assert price(terms.event(), terms.delta) == pytest.approx(terms.epsilon, rel=1e-6)
     assert price(terms.event(), terms.delta) <= terms.epsilon
     assert (terms.sigma, terms.sigma_gradients) == pytest.approx(
@@ -311,9 +311,9 @@ def check_handed_on(config, terms, run, folder, monkeypatch):
     at_home = finish_teacher(party, done.archive, 2.0, None)
     test = read_dataset(run.folders)
     right = StudentModel.load(run.folders.student).predict(test.test_images).argmax(axis=1) == test.test_labels
-    assert (at_home.images, at_home.accuracy) == (len(right), right.mean())
+    assert (at_home.evaluation["images"], at_home.evaluation["accuracy"]) == (len(right), right.mean())
     in_batches = (probabilities(run, test.test_images).argmax(axis=1) == test.test_labels).mean()
-    assert at_home.in_batches in (in_batches, None)
+    assert at_home.evaluation.get("in_batches", {}).get("accuracy") in (in_batches, None)
     assert (at_home.folder / "manifest.json").read_bytes() == (run.folders.student / "manifest.json").read_bytes()
     # What it shares of that, and on which terms, which are those of the student party that has the same student.
     np.testing.assert_array_equal(met["shared"], met["terms"].shared(right_answers(run, test).astype(float)))
@@ -395,14 +395,14 @@ def terms_on(voted, held, **changes):
     return terms_of(parties=2, held=held, queries=60, **values)
 
 
-def cast_votes(own, terms, held):
-    return votes_of(prepared(own, terms, held))
+def own_votes(own, terms, held):
+    return cast_votes(prepare_run(own, terms, held))
 
 
 def test_a_party_with_its_own_data_votes_as_a_run_on_that_data_does(voted, tmp_path):
-    votes = cast_votes(own_teachers(voted, tmp_path), terms_on(voted, 20), 20)
+    votes = own_votes(own_teachers(voted, tmp_path), terms_on(voted, 20), 20)
     np.testing.assert_array_equal(votes, read_votes(run_with(voted).folders))
-    alone = cast_votes(own_teachers(voted, tmp_path / "one"), terms_on(voted, 1), 1)
+    alone = own_votes(own_teachers(voted, tmp_path / "one"), terms_on(voted, 1), 1)
     assert alone.shape == (60, 1)
     labels = read_array(run_with(voted).folders.dataset / "train_labels.npy")
     assert set(np.unique(alone)) <= set(np.unique(labels))
@@ -424,10 +424,10 @@ def own_digits(voted, folder, names, **arrays):
 
 
 def test_a_party_whose_classes_sort_differently_votes_for_them_by_name(voted, tmp_path):
-    expected = cast_votes(own_digits(voted, tmp_path / "one", DIGITS), terms_on(voted, 4), 4)
+    expected = own_votes(own_digits(voted, tmp_path / "one", DIGITS), terms_on(voted, 4), 4)
     swapped = ["0", "7", "2", "1", *"34", "5", "6", "9", "8"]
     assert sorted(swapped) == DIGITS
-    found = cast_votes(own_digits(voted, tmp_path / "other", swapped), terms_on(voted, 4), 4)
+    found = own_votes(own_digits(voted, tmp_path / "other", swapped), terms_on(voted, 4), 4)
     np.testing.assert_array_equal(found, expected)
 
 
@@ -435,7 +435,7 @@ def test_a_party_whose_classes_have_other_names_is_told_which(voted, tmp_path):
     own = own_digits(voted, tmp_path, [*DIGITS[:9], "nine"])
     sentence = r"The classes that were agreed on are '0', .*'9'\. 'nine' is none of them\. Name what is here"
     with pytest.raises(InputError, match=sentence):
-        cast_votes(own, terms_on(voted, 2), 2)
+        own_votes(own, terms_on(voted, 2), 2)
 
 
 def flipped(source, folder, name):
@@ -455,16 +455,16 @@ def test_a_party_does_not_train_for_public_files_of_which_one_byte_is_another(pa
     folder = flipped(getattr(run_with(voted).folders, part), tmp_path / part, name)
     own = own_teachers(voted, tmp_path / "work").model_copy(update={part: folder})
     with pytest.raises(InputError, match=f"{name} is not the agreed file: its SHA-256 is "):
-        cast_votes(own, terms_on(voted, 2), 2)
+        own_votes(own, terms_on(voted, 2), 2)
     assert not (tmp_path / "work").exists()
 
 
 def test_a_party_with_its_own_data_refuses_what_was_not_agreed_on(voted, tmp_path):
     with pytest.raises(SettingError, match=r"own\.params\.data\.size=28, and the terms say 8: .* another geometry"):
-        cast_votes(own_teachers(voted, tmp_path, data={"name": "digits", "size": 28}), terms_on(voted, 2), 2)
+        own_votes(own_teachers(voted, tmp_path, data={"name": "digits", "size": 28}), terms_on(voted, 2), 2)
     with pytest.raises(SettingError, match=r"agreed on Terrine 0\.0\.1, and this is "):
-        cast_votes(own_teachers(voted, tmp_path), terms_on(voted, 2, version="0.0.1"), 2)
+        own_votes(own_teachers(voted, tmp_path), terms_on(voted, 2, version="0.0.1"), 2)
     with pytest.raises(SettingError, match=r"own\.params\.aggregation is not a teacher party's to set"):
-        cast_votes(own_teachers(voted, tmp_path, aggregation={"sigma": 1}), terms_on(voted, 2), 2)
+        own_votes(own_teachers(voted, tmp_path, aggregation={"sigma": 1}), terms_on(voted, 2), 2)
     with pytest.raises(SettingError, match="the terms say this party holds 2"):
-        cast_votes(own_teachers(voted, tmp_path, partition={"teachers": 3}), terms_on(voted, 2), 2)
+        own_votes(own_teachers(voted, tmp_path, partition={"teachers": 3}), terms_on(voted, 2), 2)

@@ -107,8 +107,8 @@ def test_a_configuration_that_cannot_be_is_refused(who, values, sentence, folder
         ({"minimum": 7}, "minimum=7 is above the 6 teachers"),
         ({"asked": 21}, "asked=21 is above queries=20"),
         ({"sigma": 4.0}, "sigma is not a part of confident"),
-        ({"sigma1": None}, "sigma1 is missing confident"),
-        ({"mechanism": "interactive"}, "mechanism=interactive is none that parties"),
+        ({"sigma1": None}, "sigma1 is missing of confident"),
+        ({"mechanism": "interactive"}, "mechanism=interactive cannot be computed by parties"),
         ({"queries_digest": "x"}, "queries_digest='x'"),
         ({"class_names": ["a", "b", "a"]}, "names a class twice"),
         ({"class_names": ["a"]}, "class_names"),
@@ -257,8 +257,8 @@ def test_terms_of_averages_lack_nothing_and_hold_nothing_that_contradicts_them()
         ({"weights": None}, "weights is missing of teachers that average"),
         ({"features": None}, "features is missing of teachers that average"),
         ({"teaching": teaching(centre="none")}, "features is not a part of teachers that average"),
-        ({"teaching": None}, "noise_multiplier is not a part of teachers that learn each by itself"),
-        ({"teaching": teaching(averaging="none", **apart)}, "not a part of teachers that learn each by itself"),
+        ({"teaching": None}, "noise_multiplier is not a part of teachers that do not average"),
+        ({"teaching": teaching(averaging="none", **apart)}, "not a part of teachers that do not average"),
         ({"teaching": teaching(averaging="blocks", block=2, **apart)}, "teachers.averaging=blocks is not for institu"),
         ({"teaching": teaching(mode="paper", **apart)}, "teachers.mode=paper is not for institutions"),
         ({"teaching": {"teachers": {"kind": "prompts"}}}, "kind=prompts is not a valid value. Did you mean prompt"),
@@ -286,7 +286,7 @@ def test_terms_of_sums_hold_what_cannot_wrap_around():
         ({"threshold": 3.0}, "threshold is not a part of moments"),
         ({"sigma": 4000.0}, "too coarse"),
         ({"rounds": 2}, "rounds is not a part of moments"),
-        ({"mechanism": "lnmax"}, "none that parties can run together"),
+        ({"mechanism": "lnmax"}, "cannot be computed by parties"),
     ):
         with pytest.raises(ValueError, match=sentence):
             terms_of_sums(**changes)

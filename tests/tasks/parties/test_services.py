@@ -193,7 +193,7 @@ def test_a_party_that_reports_what_is_no_vote_is_told_and_not_counted(laid_out, 
         state.facts(terms.digest, 0).setdefault(service, body)
     for name in terms.teachers:
         site.submit(name)
-    site.service("student")._verify(site.collaboration("student"), 0)
+    site.service("student")._verify(site.collaboration("student"), 0, {*terms.teachers})
     for name in ("guardian", "student"):
         assert site.collaboration(name).verdicts(0)["party-2"] == "refused"
     with pytest.raises(CollaborationError, match="refused the report of party-2: it is not of votes"):
@@ -289,10 +289,10 @@ def test_a_guardian_restored_from_a_backup_draws_no_second_noise(laid_out, tmp_p
     site, terms, votes = laid_out()
     for name in terms.teachers:
         site.submit(name)
-    site.service("student")._verify(site.collaboration("student"), 0)
+    site.service("student")._verify(site.collaboration("student"), 0, {*terms.teachers})
     site.end("guardian")
     shutil.copytree(tmp_path / "guardian", tmp_path / "backup")
-    site.service("student")._close(site.collaboration("student"), 0)
+    site.service("student")._close(site.collaboration("student"), 0, [*terms.teachers])
     site.end("guardian")
     shutil.copytree(tmp_path / "guardian", tmp_path / "latest")
     restore(tmp_path, "backup")
