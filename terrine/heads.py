@@ -35,7 +35,7 @@ class _Head:
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
     findings: ClassVar[bool] = False
-    """Whether scores are those of independent findings."""
+    """True if scores belong to independent findings."""
     prefix: ClassVar[str] = ""
     """Prefix of the names of stored arrays."""
 
