@@ -3,6 +3,7 @@
     python benchmarks/prom_pate.py kinds      [--root FOLDER] [--seeds 0 1 2 3 4] [--teachers 80]
     python benchmarks/prom_pate.py ablations  [--seeds 0]
     python benchmarks/prom_pate.py students   [--seeds 0]
+    python benchmarks/prom_pate.py imagenet   [--data blood cifar10] [--weights FILE] [--records 50] [--queries 500]
 
 Data: pbc-blood/blood_28.npz under --root: 11,959 private training images, its validation split as the public pool, its
 test split for evaluation; no image is in two of them. The backbones saw synthetic images alone: a scattering transform
@@ -14,13 +15,16 @@ Confident-GNMax until the budget ends; the student is a linear head on the backb
 `ablations` varies mapping, mask, inner size and number of prompt teachers (Tables 6, 9, 10 and 11 of the paper).
 `students` is its Table 3: prompted, transferred and scratch teachers, and FixMatch students that start from the
 pretrained ResNet10 or from scratch and see all of the pool.
+`imagenet` compares prompting with transfer at equal ε on one source that saw ImageNet: MobileNetV2 on a canvas of 64
+pixels, with stored statistics; prompts map its 1,000 scores. Each of 80 teachers has --records records. `cifar10` is
+the JPEG copy in cifar10_jpeg under --root, with test images as the pool.
 """
 
 import argparse
 import itertools
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -40,6 +44,7 @@ from terrine.models.backbone import Backbone, features_in_batches
 from terrine.models.deformations import Deformations
 from terrine.models.lda_projection import learn_projection
 from terrine.models.statistics import fit_reference
+from terrine.models.weights import load_weights
 from terrine.privacy.accounting.calibrate import calibrate
 from terrine.privacy.noise import ReplayNoise
 from terrine.queries import Queries
@@ -60,6 +65,7 @@ FINETUNE = FinetuneTeachers(trainable=50, epochs=10, batch=16)
 SCRATCH = ScratchTeachers(architecture="small_cnn", epochs=30, batch=16)
 FIXMATCH = FixMatchStudent(l2=0.3, steps=600, train_batch=64, flip=True, learning_rate=1e-3)
 LINEAR = LinearTeachers(optimiser="ridge", ridge=0.1)
+WEIGHTS = "mobilenetv2_100_imagenet.safetensors"
 PROJECTION, DEFORMATIONS = 100, Deformations(rotation=180, shift=0.07)
 
 
@@ -123,7 +129,20 @@ STUDENTS = {
         "ABCDEF", ((teachers, start) for teachers in _TAUGHT for start in ("pretrained", "scratch")), strict=True
     )
 }
-TABLES = {"kinds": (KINDS, EPSILONS), "ablations": (ABLATIONS, (7.2,)), "students": (STUDENTS, (7.2,))}
+TRANSFERRED = FinetuneTeachers(trainable=50, epochs=10, batch=16, statistics="original")
+IMAGENET = {
+    "Prom-PATE, one layer": Case(prompted("original"), "scores", student="mobilenet"),
+    "Transfer-PATE": Case(TRANSFERRED, "mobilenet"),
+    "Prom-PATE, random mapping": Case(prompted("original", mapping="random"), "scores", student="mobilenet"),
+    "linear on features": Case(LINEAR.model_copy(update={"statistics": "original"}), "mobilenet"),
+    "Prom-PATE, two layers": Case(prompted("original", mapping="fc2"), "scores", student="mobilenet"),
+}
+TABLES = {
+    "imagenet": (IMAGENET, (3.2, 7.2, 20.0)),
+    "kinds": (KINDS, EPSILONS),
+    "ablations": (ABLATIONS, (7.2,)),
+    "students": (STUDENTS, (7.2,)),
+}
 
 
 def shuffled(count: int) -> np.ndarray:
@@ -138,11 +157,13 @@ def votes_of(
     settings = case.settings
     if case.backbone == "scattering":
         name = f"{name} {PROJECTION}"
+    name = name if data.name == "npz" else f"{data.name} {name}"
     path = work / f"prom-pate-votes-{name.replace(' ', '_').replace(',', '')}-{teachers}-{seed}.npy"
     if path.is_file():
         return np.load(path)
     start = time.monotonic()
-    context = TeacherContext(data.classes, data.train_images.shape[1], SIZE, lambda: backbone, seed, teachers)
+    channels, size = data.train_images.shape[1:3]
+    context = TeacherContext(data.classes, channels, size, lambda: backbone, seed, teachers)
     kind = settings.build(context)
     assignment = iid(data.records, teachers, seed=seed)
     pool = data.pool_images
@@ -155,7 +176,7 @@ def votes_of(
         inputs = private_features(backbone, data.train_images, assignment, settings.statistics, most=whole)
         queries = features_in_batches(backbone, pool, batches, settings.statistics)
     records = Records(inputs, data.train_labels, assignment, data.classes)
-    votes = fallback_votes(range(teachers), np.arange(len(pool)), data.classes, seed=seed)
+    votes = fallback_votes(range(teachers), len(pool), data.classes, seed=seed)
     trained = kind.train(records, range(teachers), seed=seed, device=device)
     while part := dict(itertools.islice(trained, kind.block)):
         votes[:, list(part)] = kind.vote(part.values(), Queries(queries, batches), device=device)
@@ -244,6 +265,35 @@ def scattering() -> Backbone:
     return backbone
 
 
+def mobilenet(weights: Path, size: int, outputs: str) -> Backbone:
+    """Return MobileNetV2 with ImageNet's weights on a canvas of 64 pixels."""
+    how = {"architecture": "mobilenetv2_100", "enlarge": 64, "from_tensorflow": True, "outputs": outputs}
+    backbone = build_backbone("timm", channels=3, size=size, seed=0, **how)
+    load_weights(backbone, weights)
+    return backbone
+
+
+def small_part(name: str, root: Path, records: int, queries: int) -> Dataset:
+    """Return a dataset with so many private records, and so many public images out of its test or validation split."""
+    if name == "blood":
+        data = load_dataset("npz", path=root / "pbc-blood" / "blood_28.npz", size=SIZE, channels=3, pool="validation")
+        pool, labels, test = data.pool_images, data.pool_labels, slice(None)
+    else:
+        data = load_dataset("folder", path=root / "cifar10_jpeg", size=32, channels=3)
+        order = shuffled(len(data.test_images))
+        test, chosen = order[9_000:], order[:9_000]  # as the paper splits them
+        pool, labels = data.test_images[chosen], data.test_labels[chosen]
+    assert pool is not None
+    assert labels is not None
+    own, asked = shuffled(data.records)[:records], shuffled(len(pool))[:queries]
+    return replace(
+        data, name=f"{name}-{records}-{queries}", train_images=data.train_images[own],
+        train_labels=data.train_labels[own], train_groups=None, train_names=None, train_contents=None,
+        test_images=data.test_images[test], test_labels=data.test_labels[test], test_names=None, test_groups=None,
+        test_contents=None, pool_images=pool[asked], pool_labels=labels[asked], pool_names=None, pool_contents=None,
+    )  # fmt: skip
+
+
 def rows_of(
     cases: dict[str, Case],
     data: Dataset,
@@ -265,6 +315,8 @@ def rows_of(
             for mechanism in arguments.mechanisms:
                 for epsilon in epsilons:
                     saw = arguments.name if case.backbone == "resnet10" else f"{PROJECTION} features"
+                    if arguments.table == "imagenet":
+                        saw = f"{data.name}, {arguments.records} records, {arguments.queries} queries"
                     where = f"{teachers} teachers, seed {seed}, {saw}"
 
                     def compute(
@@ -300,7 +352,14 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--device", default="cpu", help="where teachers and FixMatch students learn")
     parser.add_argument("--mechanisms", nargs="+", default=["histogram", "confident"])
+    parser.add_argument("--data", nargs="+", default=["blood", "cifar10"], help="of imagenet")
+    parser.add_argument("--weights", type=Path, default=datasets().parent / "weights" / WEIGHTS, help="of imagenet")
+    parser.add_argument("--records", type=int, default=50, help="of imagenet: records of a teacher")
+    parser.add_argument("--queries", type=int, default=500, help="of imagenet")
     arguments = parser.parse_args()
+    if arguments.table == "imagenet":
+        imagenet(arguments)
+        return
     path = arguments.root / "pbc-blood" / "blood_28.npz"
     if not path.is_file():
         raise SystemExit(f"{path} is missing: give the folder that holds pbc-blood as --root.")
@@ -321,7 +380,28 @@ def main() -> None:
         f"images: {parts}; no test image in the pool; batches of about {BATCH}; {arguments.name}; "
         f"{len(arguments.seeds)} seeds"
     )
-    lines = rows_of(cases, data, backbones, epsilons, arguments)
+    show(rows_of(cases, data, backbones, epsilons, arguments))
+
+
+def imagenet(arguments: argparse.Namespace) -> None:
+    """Make the rows of the table `imagenet`, one dataset after the other, for each seed."""
+    seeds = arguments.seeds
+    for arguments.seeds, last in [([seed], False) for seed in seeds] + [(seeds, True)]:
+        for name in arguments.data:
+            data = small_part(name, arguments.root, arguments.teachers * arguments.records, arguments.queries)
+            size = data.train_images.shape[-1]
+            backbones = {
+                "mobilenet": mobilenet(arguments.weights, size, "features"),
+                "scores": mobilenet(arguments.weights, size, "scores"),
+            }
+            lines = rows_of(IMAGENET, data, backbones, TABLES["imagenet"][1], arguments)
+            if last:
+                print(f"\n### {data.name}")
+                show(lines)
+
+
+def show(lines: list[list[str]]) -> None:
+    """Print a table."""
     released = ("one teacher %", "all votes %", "answers right %", "student %")
     heading("teachers", "N", "mechanism", "ε", "answered", *released)
     for line in lines:

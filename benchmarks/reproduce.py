@@ -122,10 +122,13 @@ def papers() -> dict[str, Paper]:
 
 def committed_rows() -> dict[str, str]:
     """Return the accuracies in docs/measurements by table and row, in per cent."""
-    table = measurements()["papers/reproduced"]
-    accuracy = table["columns"].index("ours, %")
-    rows = (row for block in table["measured"] for row in block["rows"])
-    return {row[0].partition(", ")[2]: row[accuracy] for row in rows}
+    tables = [table for name, table in measurements().items() if name.startswith("papers/reproduced-")]
+    return {
+        row[0]: row[table["columns"].index("ours, %")]
+        for table in tables
+        for block in table["measured"]
+        for row in block["rows"]
+    }
 
 
 def published(preset: str) -> PaperRow | None:

@@ -13,7 +13,7 @@ A page shows a table, or a part of it by its columns and by the first cells of i
     <!-- table: prompts/kinds | columns: teachers; ε = 7.2 | rows: linear on scattering -->
     <!-- end -->
 
-The table `mutants` is made of what benchmarks/mutants.py found.
+The table `mutants` comes from benchmarks/mutants.json, `cells` and `cells/PAPER` from benchmarks/papers.
 """
 
 import json
@@ -21,7 +21,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from benchmarks import mutants
+from benchmarks import mutants, paper_cells
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 MEASUREMENTS = REPOSITORY / "docs" / "measurements"
@@ -54,6 +54,8 @@ def written(asked: str) -> str:
     if name == "mutants":
         return mutants.table(mutants.stored())
     known = measurements()
+    if name.split("/")[0] == "cells":
+        return markdown(*paper_cells.table(name.removeprefix("cells").removeprefix("/"), known))
     if name not in known:
         raise ValueError(f"There is no table '{name}' in {MEASUREMENTS.name}/; there are: {', '.join(known)}.")
     table = known[name]

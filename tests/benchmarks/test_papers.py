@@ -1,10 +1,10 @@
 """What papers print, and the runs that make it here."""
 
-import re
-
 import pytest
 
+from benchmarks.paper_cells import count, entries
 from benchmarks.reproduce import looked_at, papers, published
+from benchmarks.tables import measurements
 from tasks.config.presets import read_preset, with_assignments
 from tasks.pipeline.graph import MAIN
 from terrine.errors import SettingError
@@ -43,23 +43,28 @@ def test_what_a_paper_refers_to_is_there(name):
     assert (REPOSITORY / paper.page).is_file()
 
 
-def named(cell):
-    """The tables or figures that a cell names: `Table 4, ...`, `Figures 1 and 7, ...`, `Tables 13-20, ...`."""
-    kind, *words = re.findall(r"[\w-]+", cell.split(",")[0])
-    kind, words = kind.removesuffix("s"), [word for word in words if word != "and"]
-    for word in words:
-        first, _, last = word.partition("-")
-        yield from (f"{kind} {number}" for number in range(int(first), int(last) + 1)) if last else [f"{kind} {word}"]
-
-
 @pytest.mark.parametrize("name", papers())
-def test_what_its_page_says_is_made_has_rows_or_a_command(name):
-    paper = papers()[name]
-    text = (REPOSITORY / paper.page).read_text(encoding="utf-8")
-    rows = re.findall(r"^\| ((?:Table|Figure).+?) \| \*\*(?:reduced|ε alone)\*\*.* \| (.+?) \|$", text, re.MULTILINE)
-    listed = {each for cell, where in rows if where != "above" for each in named(cell)}  # above are settings
-    assert listed
-    assert listed <= {row.table for row in paper.rows} | set(paper.elsewhere)
+def test_reproduced_cells_have_rows_or_a_command(name):
+    paper, known = papers()[name], measurements()
+    named = {row.table for row in paper.rows} | set(paper.elsewhere)
+    for table, entry in entries(name).items():
+        cells = count(entry, known)
+        assert cells.of == sum(cells[1:-1])
+        if cells.full or cells.reduced:
+            assert any(each.startswith(table) for each in named), table
+    assert set(paper.not_possible) & set(entries(name)) <= {
+        table for table, entry in entries(name).items() if not {"full", "reduced"} & entry.keys()
+    }
+
+
+def test_more_cells_than_were_measured_or_printed_are_refused():
+    known = {"a/b": {"measured": [{"seeds": 5, "rows": [["x", "1", "2"]]}, {"seeds": 5, "rows": [["y", "3", "4"]]}]}}
+    entry = {"of": 5, "reduced": {"a/b": 4}, "impossible": False}
+    assert count(entry, known) == (5, 0, 4, 0, 0, 1, 4)
+    assert count(entry | {"impossible": True}, known) == (5, 0, 4, 0, 1, 0, 4)
+    for wrong in ({"reduced": {"a/b": 5}}, {"of": 3}, {"reduced": {"a/c": 1}}):
+        with pytest.raises(ValueError, match="cells"):
+            count(entry | wrong, known)
 
 
 def test_a_paper_prints_something_for_a_preset_that_is_its_system_alone():

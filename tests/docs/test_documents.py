@@ -84,29 +84,6 @@ def test_the_table_of_cryptography_names_modules_and_tests_that_exist_and_every_
     assert left <= {path.stem for path in named}
 
 
-def number_of(cell: str) -> int:
-    """How many tables or figures a cell names: `Table 4, ...`, `Figures 1 and 7, ...`, `Tables 13-20, ...`."""
-    named = cell.strip().split(",")[0]
-    first, _, last = named.rpartition(" ")[2].partition("-")
-    return int(last) - int(first) + 1 if last else 1 + named.count(" and ")
-
-
-def test_the_count_of_the_papers_tables_is_that_of_their_pages():
-    outcomes = ("reduced", "ε alone", "not done", "not possible")
-    counted = []
-    for page in ("scalable-pate", "diet-pate", "prom-pate", "ttac", "dpsd"):
-        text = (REPOSITORY / "docs" / "papers" / f"{page}.md").read_text(encoding="utf-8")
-        rows = re.findall(r"^\| ((?:Table|Figure).+?) \| \*\*(.+?)\*\*", text, re.MULTILINE)
-        assert {outcome for _, outcome in rows} <= set(outcomes)
-        counts = [sum(number_of(cell) for cell, found in rows if found == outcome) for outcome in outcomes]
-        counted.append([sum(counts), *counts])
-    counted.append([sum(column) for column in zip(*counted, strict=True)])
-    index = (REPOSITORY / "docs" / "papers" / "README.md").read_text(encoding="utf-8")
-    printed = re.findall(r"^\| [\w -]+ \| (\d+) \| (\d+) \| (\d+) \| (\d+) \| (\d+) \|$", index, re.MULTILINE)
-    assert [[int(number) for number in row] for row in printed] == counted
-    assert f"**{counted[-1][1]} of them are reduced here**" in index
-
-
 def test_every_page_is_in_the_index():
     index = (REPOSITORY / "docs" / "README.md").read_text(encoding="utf-8")
     results = (REPOSITORY / "docs" / "results.md").read_text(encoding="utf-8")
