@@ -1,7 +1,7 @@
-"""The public beginnings of a transcription (stage `start`), and its clients as stored and as they answer.
+"""Initial generator and student of a transcription (stage `start`), and its stored clients.
 
-`start` reads nothing private. A scattering student's projection is learned on images of the generator as it was drawn,
-so the flow needs no image from anywhere.
+`start` reads no private data. A scattering student's projection is fitted to images of the untrained generator, so no
+other images are needed.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ from terrine.transcription.settings import Transcription
 
 STUDENT, GENERATOR = "student.safetensors", "generator.safetensors"
 PROJECTION_BATCHES, PROJECTION_BATCH = 8, 400
-"""Images of the untrained generator on which an invariant projection is learned."""
+"""Batches, and images per batch, of the untrained generator to which a projection is fitted."""
 
 
 def section(params: Params) -> Transcription:
-    """Return the parameters of the transcription. Raises SettingError for a run that is none."""
+    """Return the section `transcription`. Raises SettingError for another kind of run."""
     if params.transcription is None:
         raise SettingError(
-            "This run has no section transcription. `terrine presets` lists those that are transcriptions, dpsd-…."
+            "This run has no section transcription. Start from a preset named dpsd-… (`terrine presets`)."
         )
     return params.transcription
 
 
 @step("start")
 def prepare_start(run: Run) -> None:
-    """Write the generator and the student's backbone with their initial weights."""
+    """Write generator and student backbone with their initial weights."""
     data, settings = run.params.data, section(run.params).generator
     own = {"latent": settings.latent, "width": settings.width, "seed": run.params.seed}
     generator = Generator(data.channels, data.size, **own)
@@ -69,19 +69,19 @@ def write_generator(path: Path, generator: Generator) -> None:
 
 
 def read_start(folders: Folders) -> tuple[Backbone, Generator]:
-    """Return fresh copies of what `prepare_start` wrote."""
+    """Load the initial backbone and generator."""
     return read_student_start(folders), read_generator(
         folders.start / GENERATOR, read_json(folders.start / "manifest.json")["generator"]
     )
 
 
 def read_student_start(folders: Folders) -> Backbone:
-    """Return the backbone that the student starts from."""
+    """Load the student's initial backbone."""
     return load_backbone(folders.start / STUDENT)
 
 
 def read_generator(path: Path, description: dict[str, int]) -> Generator:
-    """Return a stored generator."""
+    """Load a stored generator."""
     generator = Generator(**description, seed=0)
     generator.load_state_dict({name: torch.from_numpy(value) for name, value in read_tensors(path).items()})
     return generator
@@ -116,18 +116,18 @@ HEADS, MODEL = "heads.safetensors", "model.safetensors"
 
 
 def number_of_clients(run: Run) -> int:
-    """Return m."""
+    """Return m, the number of clients."""
     return run.params.partition.teachers if section(run.params).federated else 1
 
 
 def groups(run: Run) -> list[range]:
-    """Return the clients that answer in one task each; all of them in one where nothing else is asked for."""
+    """Return the groups of clients, one per task; a single group if `per_task` is not set."""
     clients = number_of_clients(run)
     return in_groups(clients, section(run.params).per_task or clients)
 
 
 def network_kind(run: Run, classes: int) -> ScratchKind:
-    """Return the kind of teacher that the parameters ask for, where it is a network that is trained here."""
+    """Return the teacher kind of clients that are networks trained in this run."""
     settings, data = section(run.params).teacher, run.params.data
     names = ("architecture", "epochs", "learning_rate", "weight_decay", "batch", "statistics")
     own = ScratchTeachers(**{name: getattr(settings, name) for name in names})
@@ -135,24 +135,24 @@ def network_kind(run: Run, classes: int) -> ScratchKind:
 
 
 def read_manifest(run: Run) -> dict[str, Any]:
-    """Return the manifest of the stored clients. Private."""
+    """Load the manifest of the stored clients. Private."""
     return read_json(run.folders.teachers / "manifest.json")
 
 
 def read_model(run: Run, path: Path, classes: int) -> tuple[nn.Module, int]:
-    """Return the model in a file, and its channels: see `load_model`."""
+    """Load the model in a file and its channels: see `load_model`."""
     data = run.params.data
     return load_model(path, section(run.params).teacher, channels=data.channels, size=data.size, classes=classes)
 
 
 def read_clients(run: Run, group: range) -> Clients:
-    """Return a group of clients, ready to answer; the last groups read are kept in memory."""
+    """Load a group of clients; the last groups are cached in memory."""
     return _clients(run.root, run.name, run.params.model_dump_json(), read_manifest(run)["digest"], group)
 
 
 @lru_cache(maxsize=8)
 def _clients(root: Path, name: str, parameters: str, stored: str, group: range) -> Clients:
-    """Return a group of clients of a run. stored: the digest of all clients on disk."""
+    """Load a group of clients; `stored`, the digest of all clients on disk, is part of the cache key."""
     run = Run(root, name, Params.model_validate_json(parameters))
     settings, manifest = section(run.params).teacher, read_manifest(run)
     folder, classes, device = run.folders.teachers, manifest["classes"], resolve_device(run.params.device)

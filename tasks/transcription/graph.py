@@ -1,4 +1,4 @@
-"""The graph of a transcription (docs/dpsd.md); its artefacts lie where those of all other runs lie."""
+"""The stage graph of a transcription (docs/dpsd.md)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TRANSCRIPTION = Pipeline(
         MAIN["dataset"],
         Stage(
             "partition",
-            comment="one teacher on all records, or clients with records of their own",
+            comment="one teacher with all records, or disjoint records for each client",
             tasks="tasks.transcription.teach:deal_clients",
             code="data transcription",
             settings="seed partition privacy transcription",
@@ -28,7 +28,7 @@ TRANSCRIPTION = Pipeline(
         ),
         Stage(
             "labels",
-            comment="the records' own; or, where labels are what is protected, randomised here, and the ledger charged",
+            comment="the records' labels; with protect=labels they are randomised and the ledger is charged",
             tasks="tasks.transcription.teach:respond",
             code="privacy transcription",
             settings="seed transcription.protect transcription.noise transcription.annotation.epsilon"
@@ -38,7 +38,7 @@ TRANSCRIPTION = Pipeline(
         ),
         Stage(
             "start",
-            comment="public: the generator and the student's backbone as they are drawn",
+            comment="public: initial weights of generator and student backbone",
             tasks="tasks.transcription.clients:prepare_start",
             code="transcription models",
             settings="seed data.size data.channels transcription.generator transcription.student",

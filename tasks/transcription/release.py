@@ -1,8 +1,7 @@
-"""What a transcription charges the ledger, under which identity, and what it says about itself.
+"""Release of a transcription: cost, identity in the ledger, sources of noise, and privacy statement.
 
-A run releases once: either all its annotations, reserved before the first is drawn and settled after the last, or,
-where private labels are randomised before anybody learns from them, these labels. Whatever happens in between, the same
-identity never draws twice.
+A run has one release: all its annotations, reserved before the first is drawn and committed after the last, or the
+randomised labels. Noise is never drawn twice for one identity.
 """
 
 from __future__ import annotations
@@ -35,9 +34,11 @@ from terrine.transcription.settings import Transcription
 
 
 def check_run(run: Run, classes: int | None = None) -> None:
-    """Refuse a run that cannot meet its budget, or asks for more classes than there are, before any work is done.
+    """Check the budget and, if the number of classes is known, annotation.top_k.
 
-    classes: where they are known by now. Raises BudgetError that says what would meet the budget, SettingError.
+    Raises:
+        BudgetError: The run exceeds its budget; the message names a setting that meets it.
+        SettingError: More classes to keep than there are, or too many clients.
     """
     settings = section(run.params)
     if classes is not None and settings.annotation.top_k > classes:
@@ -51,10 +52,10 @@ def check_run(run: Run, classes: int | None = None) -> None:
 
 
 def account_of_run(run: Run) -> str:
-    """Return whose budget the run draws on.
+    """Return the account of the run.
 
-    An account with a budget is for one unit (`Ledger.register`), so labels and whole records exclude one another there.
-    Where nothing is ever refused, labels have an account of their own.
+    An account with a budget has one unit (`Ledger.register`), so it cannot have releases about labels and records.
+    Without a budget, labels have a separate account.
     """
     account = ledger_account(run)
     if section(run.params).protect == "labels" and run.params.ledger.epsilon is None:
@@ -63,13 +64,12 @@ def account_of_run(run: Run) -> str:
 
 
 def unit_of(run: Run) -> Unit:
-    """Return what the run's release protects."""
+    """Return the unit of privacy of the run's release."""
     return "label" if section(run.params).protect == "labels" else run.params.privacy.unit
 
 
 def is_of_public(run: Run) -> bool:
-    """Return whether anyone may know all that a run is about: its records, and what a transcription's teacher learnt
-    from."""
+    """Return True if the records and the teacher's training data are public."""
     settings = run.params.transcription
     return run.params.data.public_benchmark and (settings is None or settings.teacher.anyone_may_know)
 
@@ -102,7 +102,7 @@ def release_terms(run: Run, classes: int, task: Task | None = None) -> dict[str,
 
 
 def noise_of(run: Run, iteration: int) -> NoiseSource | None:
-    """Return the noise of one iteration: of the operating system, replayed from a seed of its own, or none."""
+    """Return the noise source of an iteration: secure, replayed from the iteration's seed, or None."""
     settings = section(run.params)
     if settings.protect != "data" or settings.noise == "none":
         return None
@@ -112,7 +112,7 @@ def noise_of(run: Run, iteration: int) -> NoiseSource | None:
 
 
 def responses_of(run: Run, iteration: int, client: int) -> ResponseSource:
-    """Return where the answers of one iteration, from this client on, come from; labels are iteration 0, client 0."""
+    """Return the source of randomised response of a group of clients; labels are iteration 0, client 0."""
     if section(run.params).noise == "secure":
         return SecureResponse()
     return ReplayResponse(derive_seed(run.params.seed, "replayed answers", iteration, client))
@@ -126,7 +126,7 @@ def noise_kind(settings: Transcription) -> NoiseKind:
 def statement_of(
     run: Run, release: StoredRelease, classes: int, answered_per_class: tuple[int, ...]
 ) -> PrivacyStatement:
-    """Say what the run guarantees, from its settings and the ledger alone."""
+    """Make the privacy statement from settings and ledger."""
     settings = section(run.params)
     samples = settings.samples
     return PrivacyStatement(

@@ -25,12 +25,12 @@ from tasks.transcription.graph import TRANSCRIPTION
 from terrine.privacy.statement import read_statement
 
 UNUSED = ("queries", "backbone", "pretraining", "teachers", "aggregation", "student")
-"""Sections of the parameters that say nothing to a transcription."""
+"""Sections of the parameters that a transcription ignores."""
 
 
 @step("report")
 def write_report(run: Run) -> None:
-    """Write the report, a self-contained HTML page, into the private zone, from artefacts on disk alone."""
+    """Write the report from the artefacts on disk, a self-contained HTML page in the private zone."""
     statement = read_statement(run.folders.statement)
     with Image.open(run.folders.generator / "sheet.png") as sheet:
         picture = png_data_uri(np.asarray(sheet.convert("RGB")))
@@ -49,7 +49,7 @@ def write_report(run: Run) -> None:
 
 
 def used(parameters: dict[str, Any]) -> dict[str, Any]:
-    """Return the sections of a run's parameters that a transcription looks at."""
+    """Return the sections of a run's parameters that a transcription uses."""
     return {name: section for name, section in parameters.items() if name not in UNUSED}
 
 

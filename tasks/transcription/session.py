@@ -1,12 +1,11 @@
-"""transcribe: the one step that asks the teachers and writes what may be published.
+"""Stage `transcribe`: query the teachers and write the release.
 
-A `Session` is a transcription under way: the loop of `terrine.transcription`, the reservation in the ledger, and a
-private folder that holds what was paid for. The worst case is charged before the first question; each iteration's
-annotation is on disk before anybody learns from it; the release is settled at the end, once. An interrupted session
-takes up its own reservation, reads the annotations that exist, and asks for the rest.
+A `Session` combines the loop of `terrine.transcription`, the ledger reservation, and a private work folder. The worst
+case is charged before the first batch. Each annotation is stored before training uses it, and the release is committed
+once, at the end. An interrupted session resumes its reservation, reads the stored annotations and computes the rest.
 
-Clients answer in this process or, with `per_task`, in tasks of any worker: they read the question from the session's
-folder and leave what they say there, private until noise is added to the sum, here.
+Clients run in this process or, with `per_task`, in Prefect tasks. Tasks read the batch from the work folder and write
+their sums there; these are private until this process adds noise.
 """
 
 from __future__ import annotations
@@ -82,7 +81,7 @@ SHEET_IMAGES = 100
 
 
 class Session:
-    """A transcription under way; see the module's head. It lives in one process, from `begin` to `finish`."""
+    """A running transcription, in one process from `begin` to `finish`; see the module docstring."""
 
     def __init__(self, run: Run) -> None:
         self.run, self.settings = run, section(run.params)
@@ -97,25 +96,25 @@ class Session:
         self.terms = release_terms(run, self.classes)
         self.folder = run.folders.work / f"transcription-{self.terms['release_id'][:16]}"
         self.release: StoredRelease | None = None
-        self.labels: StoredRelease | None = None  # of the labels, where these are what is protected
+        self.labels: StoredRelease | None = None  # with protect=labels
         self._reservation: Reservation | None = None
         self._saved = time.monotonic()
-        self._heard = hashlib.sha256()  # the annotations that the loop has learned from
+        self._heard = hashlib.sha256()  # of the annotations that the loop was trained on
         self._report: Callable[[float, str], None] | None = None
         self.loop = self._new_loop()
 
     @property
     def unfinished(self) -> bool:
-        """Whether there are annotations to learn from."""
+        """True until the loop has used all annotations."""
         return self.loop.iteration < self.settings.iterations
 
     @property
     def waiting(self) -> bool:
-        """Whether the teachers are still to be asked in this iteration."""
+        """True if this iteration's annotation does not exist yet."""
         return self.release is None and not self._annotation_path(self.loop.iteration).is_file()
 
     def open(self) -> None:
-        """Charge the worst case, or find what was released before; then go on from the last checkpoint, if any."""
+        """Charge the worst case or find the stored release, then restore the last checkpoint."""
         self.labels = stored_labels(self.run)
         if self.labels is None:
             self._reservation = open_account(self.run).reserve(**self.terms, inputs=self._inputs())
@@ -124,21 +123,21 @@ class Session:
         self._restore()
 
     def _inputs(self) -> Inputs:
-        """Return what is remembered about what is annotated."""
+        """Return the digests of the inputs, which the ledger keeps."""
         return input_digests(self.run, teachers=self.manifest["digest"])
 
     def record_data_change(self) -> None:
-        """Say, privately, where what was released is what other teachers said."""
+        """Record privately if the stored release came from other teachers."""
         if self.release is not None:
             record_data_change(self.run, "annotations", self.release, self._inputs())
 
     def abandon(self) -> None:
-        """Let go of the ledger; what was charged stays charged, and what was annotated stays on disk."""
+        """Close the reservation; the charge and stored annotations remain."""
         if self._reservation is not None:
             self._reservation.close()
 
     def annotation(self) -> Tensor:
-        """Return the annotation of this iteration: from disk or from the release, else drawn now and put on disk."""
+        """Return this iteration's annotation from the release or disk; otherwise draw and store it."""
         number = self.loop.iteration
         path = self._annotation_path(number)
         if self.release is None and not path.is_file():
@@ -158,14 +157,14 @@ class Session:
         return torch.from_numpy(self._stored(number))
 
     def learn(self) -> None:
-        """Learn from this iteration's annotation; now and then the state is put on disk."""
+        """Train on this iteration's annotation, and write a checkpoint at intervals."""
         annotation = self.annotation()
         self.loop.learn(annotation)
         self._heard.update(annotation.numpy().tobytes())
         done, iterations = self.loop.iteration, self.settings.iterations
         if self._report is None:
             self._report = progress_reporter("transcription")
-        # No losses: should this draw be lost and made again, what was told of it would be a second release.
+        # Losses are not shown: if the annotation is lost and drawn again, they would be a second release.
         self._report(done / iterations, f"iteration {done} of {iterations}")
         if time.monotonic() - self._saved >= CHECKPOINT_SECONDS:
             description = {"iteration": done, "heard": self._heard.hexdigest(), "loop": self._loop_digest()}
@@ -173,7 +172,7 @@ class Session:
             self._saved = time.monotonic()
 
     def settle(self) -> StoredRelease:
-        """Give the ledger all annotations, at their cost, and return the release."""
+        """Commit all annotations at their cost and return the release."""
         if self.labels is not None:
             return self.labels
         if self.release is None:
@@ -182,7 +181,7 @@ class Session:
         return self.release
 
     def write_question(self) -> None:
-        """Put the posed images and the student's probabilities where clients in other processes find them."""
+        """Store the posed images and the student's probabilities for clients in other processes."""
         posed = self.loop.pose()
         write_tensors(
             self.folder / QUESTION,
@@ -200,7 +199,7 @@ class Session:
         return np.stack([read_array(self._annotation_path(number)) for number in range(self.settings.iterations)])
 
     def _stored(self, number: int) -> np.ndarray:
-        """Return an annotation, float32 [b, classes]: of the release where there is one, else as it was put on disk."""
+        """Load an annotation, float32 [b, classes], from the release or from disk."""
         if self.release is not None:
             return np.array(self.release.arrays["annotations"][number])
         return read_array(self._annotation_path(number))
@@ -209,11 +208,11 @@ class Session:
         return self.folder / f"annotation-{number:06d}.npy"
 
     def _restore(self) -> None:
-        """Go on from the checkpoint, if it is one of the annotations that are there now, and of this loop.
+        """Restore the checkpoint if it belongs to the current annotations and loop settings.
 
-        Settings that the release does not hang on decide what the loop remembers. And another session with the same
-        identity may have finished first: then its annotations are the release, and what was learned from our own, which
-        nobody has paid for, must not go into anything that is published.
+        Settings outside the release identity change the loop. Another session with the same identity may also have
+        finished first: its annotations are then the release, and training on our own, which are not paid for, must not
+        reach anything published.
         """
         path = self.folder / STATE
         if not path.is_file():
@@ -247,9 +246,9 @@ class Session:
 
 
 def compute_contributions(run: Run, group: range, iteration: int, images: Tensor, probabilities: Tensor) -> np.ndarray:
-    """Return what a group of clients says, summed up: [b, k] without noise yet, or their answers by class [b, c].
+    """Sum the contributions of a group of clients, [b, classes]: gradients without noise yet, or counts of answers.
 
-    Answers by randomised response are noisy already; gradients get their noise when all clients have been heard.
+    Answers by randomised response are already noisy; `annotate` adds noise to the sum of gradients.
     """
     settings = section(run.params)
     teacher = read_clients(run, group).probabilities(images)
@@ -261,7 +260,7 @@ def compute_contributions(run: Run, group: range, iteration: int, images: Tensor
 
 
 def annotate(run: Run, total: np.ndarray, probabilities: Tensor, clients: int, iteration: int) -> Tensor:
-    """Return the annotation [b, classes] that follows from what all clients said; noise is drawn here."""
+    """Compute the annotation [b, classes] from the sum over all clients; draws the noise."""
     settings = section(run.params)
     if settings.protect == "answers":
         return torch.from_numpy(total / clients).float()
@@ -269,31 +268,31 @@ def annotate(run: Run, total: np.ndarray, probabilities: Tensor, clients: int, i
 
 
 def part_path(folder: Path, number: int, group: range) -> Path:
-    """Return where a group of clients leaves what it says in an iteration."""
+    """Return the path of a group's sum in an iteration."""
     return folder / f"said-{number:06d}-{group.start:06d}-{group.stop - 1:06d}.npy"
 
 
 @step("reserve")
 def begin(session: Session) -> None:
-    """Charge what the transcription may cost, before anything is asked."""
+    """Reserve the worst case before the first batch."""
     session.open()
 
 
 @step("pose")
 def pose(session: Session) -> None:
-    """Put the next question where the clients find it."""
+    """Store the next batch for the clients."""
     session.write_question()
 
 
 @step("ask", retries=2)
 def ask(run: Run, folder: Path, number: int, group: range) -> None:
-    """Let a group of clients answer the question of an iteration, unless they have."""
+    """Compute a group's sum in an iteration, unless it exists."""
     path = part_path(folder, number, group)
     if path.is_file():
         return
     question = read_tensors(folder / QUESTION)
     if int(question["iteration"][0]) != number:
-        raise ArtefactError(f"The question in {folder} is not that of iteration {number}: another session runs there.")
+        raise ArtefactError(f"{folder} does not have the batch of iteration {number}: two sessions share this folder.")
     device = resolve_device(run.params.device)
     images, probabilities = (torch.from_numpy(question[name]).to(device) for name in ("images", "probabilities"))
     write_array(path, compute_contributions(run, group, number, images, probabilities))
@@ -301,20 +300,20 @@ def ask(run: Run, folder: Path, number: int, group: range) -> None:
 
 @step("learn")
 def learn(session: Session) -> None:
-    """Add noise to what was said in this iteration, and learn from it."""
+    """Add noise to this iteration's sums and train on the annotation."""
     session.learn()
 
 
 @step("transcribe")
 def transcribe_here(session: Session) -> None:
-    """Take all iterations that are left, with clients that answer in this process."""
+    """Run all remaining iterations with clients in this process."""
     while session.unfinished:
         session.learn()
 
 
 @step("settle")
 def finish(session: Session) -> None:
-    """Settle the release and write everything that may be published about it."""
+    """Commit the release and write all published files."""
     run = session.run
     release = session.settle()
     check_task(release, run.folders.dataset_manifest()["class_names"])
@@ -345,7 +344,7 @@ def _write_generator(session: Session) -> None:
 
 
 def _write_student(session: Session, release: StoredRelease) -> None:
-    """Write the student in the form that is served, with reference images of the generator's."""
+    """Write the student for serving, with reference images of the generator."""
     run, student = session.run, session.loop.student
     data, names = run.params.data, run.folders.dataset_manifest()["class_names"]
     images = _images(session, session.settings.batch)
@@ -372,7 +371,7 @@ def _write_student(session: Session, release: StoredRelease) -> None:
 
 @torch.no_grad()
 def _images(session: Session, count: int) -> np.ndarray:
-    """Return images of the trained generator, uint8 [max(count, 2), C, H, W], the same each time."""
+    """Generate fixed images, uint8 [max(count, 2), C, H, W], with the trained generator."""
     generator = session.loop.generator
     vectors = random_vectors(max(2, count), generator.latent, session.run.params.seed, -1)
     return (generator(vectors.to(session.device)) * 255).round().to(torch.uint8).cpu().numpy()

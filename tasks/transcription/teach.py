@@ -1,5 +1,4 @@
-"""The teachers of a transcription: records dealt to clients, labels randomised where they are what is protected, and
-models trained on them, or read from a file."""
+"""Teachers of a transcription: partition of records, randomised labels, and training or loading of models."""
 
 from __future__ import annotations
 
@@ -58,18 +57,18 @@ from terrine.teachers.networks import Architecture
 from terrine.teachers.records import Records, private_features
 
 TEST_IMAGES = 2_000
-"""Most test images on which teachers are judged, in batches of `TEST_BATCH`."""
+"""Maximum number of test images for teacher accuracy, in batches of `TEST_BATCH`."""
 TEST_BATCH = 500
 ONE_TEACHER = "one teacher"
-"""The kind of a partition that gives all records to the one teacher there is."""
-NOTICE = "PRIVATE: models of private records, and how well they do. Do not publish."
+"""Kind of a partition with a single teacher."""
+NOTICE = "PRIVATE: models of private records and their accuracy. Do not publish."
 
 
 @step("partition")
 def deal_clients(run: Run) -> None:
-    """Deal the records to the clients, or give all of them to the one teacher there is.
+    """Assign the records to clients, or all of them to one teacher.
 
-    Settings that no budget can meet, and a file that is no teacher for these data, are refused here, before any work.
+    Checks the budget and a teacher's file before any training.
     """
     dataset = read_dataset(run.folders)
     settings = section(run.params)
@@ -96,7 +95,7 @@ def deal_clients(run: Run) -> None:
 
 @step("labels")
 def respond(run: Run) -> None:
-    """Write the labels that teachers learn from: the records' own, or, once and for all, what is told instead."""
+    """Write the teachers' labels: those of the records, or with protect=labels the released randomised ones."""
     settings, dataset = section(run.params), read_dataset(run.folders)
     check_run(run, dataset.classes)
     labels = dataset.train_labels
@@ -105,7 +104,7 @@ def respond(run: Run) -> None:
         first: Any = slice(None)
         name: Any = first
         if run.params.data.one_label_a_name:
-            # What was said once is told once: of thirty frames, a majority would say the label.
+            # One answer per name: the majority of thirty answers about one file would reveal its label.
             first, name = np.unique(dataset.record_names, return_index=True, return_inverse=True)[1:]
         else:
             _check_told_apart(dataset)
@@ -123,8 +122,8 @@ def respond(run: Run) -> None:
         record_data_change(run, "labels", release, inputs)
         if labels.shape != dataset.train_labels.shape:
             raise ArtefactError(
-                f"The labels of {len(labels)} records were released, and the data have {dataset.records} by now. Put "
-                "the data back; or release anew, at its own cost, under a new data.edition."
+                f"The labels of {len(labels)} records were released, but the data now have {dataset.records}. Restore "
+                "the data, or release again under a new data.edition, at additional cost."
             )
         manifest |= {"release_id": release.release_id, "kept": float((labels == dataset.train_labels).mean())}
     with atomic_folder(run.folders.labels) as folder:
@@ -133,22 +132,22 @@ def respond(run: Run) -> None:
 
 
 def _check_told_apart(dataset: Dataset) -> None:
-    """Raise SettingError where nothing but their labels says which of two records is which."""
+    """Raise SettingError if two records differ at most in their labels."""
     names, images = dataset.record_names, dataset.train_images
     for number in np.flatnonzero(names[1:] == names[:-1]):
         if np.array_equal(images[number], images[number + 1]):
             raise SettingError(
-                f"Records {number} and {number + 1} of the training data have one name and one image. Where labels are "
-                "what is protected, records have to be told apart without them: remove one of the files, or rename it."
+                f"Records {number} and {number + 1} of the training data have the same name and image. With "
+                "transcription.protect=labels they must differ in one of these. Remove or rename one of the files."
             )
 
 
 @step("teach clients", retries=2)
 def train_clients(run: Run, group: range) -> None:
-    """Train a group of clients, each on its own records, unless they are on disk. A file needs no training.
+    """Train a group of clients on their records, unless they are stored. A file needs no training.
 
-    A client with too few records answers all the same, and alike whatever it is asked: neither whether the run goes on
-    nor what the others say follows from how many records it has.
+    A client with too few records gets a constant answer, so that neither the course of the run nor other clients depend
+    on its number of records.
     """
     settings = section(run.params).teacher
     path = _work(run) / _group_name(group)
@@ -162,7 +161,7 @@ def train_clients(run: Run, group: range) -> None:
         return
     kind = network_kind(run, dataset.classes)
     records = Records(dataset.train_images, labels, assignment, dataset.classes)
-    # With a head of zeros a client with too few records says that all classes are equally likely.
+    # A head of zeros makes all classes equally likely, for clients with too few records.
     initial = kind.initial(run.params.seed).items()
     undecided = {name: value * 0 if name.startswith("head.") else value for name, value in initial}
     states = dict.fromkeys(group, undecided) | dict(kind.train(records, group, seed=run.params.seed, device=device))
@@ -171,7 +170,7 @@ def train_clients(run: Run, group: range) -> None:
 
 @step("collect clients")
 def collect_clients(run: Run) -> None:
-    """Write all clients as one artefact, with a digest, and how well they do on the test split."""
+    """Write all clients as one artefact with a digest and their accuracy on the test split."""
     settings, dataset = section(run.params).teacher, read_dataset(run.folders)
     manifest: dict[str, Any] = {
         "notice": NOTICE,
@@ -205,7 +204,7 @@ def collect_clients(run: Run) -> None:
 
 
 def _weights_digest(folder: Path) -> str:
-    """Return a digest of all clients' weights, however they are spread over files."""
+    """Compute a digest of all clients' weights, independent of their grouping into files."""
     values = {
         name: hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest()
         for path in sorted(folder.glob("*.safetensors"))
@@ -215,9 +214,9 @@ def _weights_digest(folder: Path) -> str:
 
 
 def check_before_work(run: Run) -> None:
-    """Refuse a run that cannot meet its budget; and remove a stored teacher whose file is another one by now.
+    """Check the budget, and remove a stored teacher if its file has changed, so that it is loaded again.
 
-    The file is then read again. Raises SettingError, BudgetError with the noise that would meet the budget.
+    Raises SettingError or BudgetError, as `check_run`.
     """
     check_run(run)
     file, manifest = section(run.params).teacher.file, run.folders.teachers / "manifest.json"
@@ -232,7 +231,7 @@ def _group_name(group: range) -> str:
 
 
 def made_from(run: Run) -> str:
-    """Return the digest of what these very clients follow from."""
+    """Compute the digest of everything that determines the clients."""
     return digest(
         {
             "dataset": run.folders.dataset_manifest()["fingerprint"],
@@ -248,9 +247,9 @@ def made_from(run: Run) -> str:
 
 
 def check_origin(run: Run) -> None:
-    """Refuse a partition, labels or clients that were made under other settings than a statement would name.
+    """Check that partition, labels and clients were made with the current settings, which the statement names.
 
-    Where labels are what is protected, clients answer without noise: they must have learnt from the randomised ones.
+    With protect=labels clients answer without noise, so they must have been trained on the randomised labels.
     """
     folders, released = run.folders, stored_labels(run)
     dealt, learnt = (read_json(folder / "manifest.json") for folder in (folders.partition, folders.labels))
@@ -270,9 +269,9 @@ def _work(run: Run) -> Path:
 def _linear_heads(
     run: Run, dataset: Dataset, labels: np.ndarray, assignment: np.ndarray, group: range, device: torch.device
 ) -> dict[str, np.ndarray]:
-    """Train the heads of a group of clients, on features with the statistics of their own records.
+    """Train the heads of a group of clients, on features under the statistics of each client's records.
 
-    Zeros are the head of a client with too few records: it says that all classes are equally likely.
+    Clients with too few records have a head of zeros.
     """
     kept = np.flatnonzero(np.isin(assignment, list(group)))
     features = private_features(
@@ -282,7 +281,7 @@ def _linear_heads(
         "current",
         most=TEST_BATCH,
         device=device,
-        shuffle=run.params.seed,  # files are often sorted by class, and a batch's statistics should be the client's
+        shuffle=run.params.seed,  # sorted files would give batches of one class
     )
     records = Records(features, labels[kept], assignment[kept], dataset.classes)
     kind = LinearKind(LinearTeachers(ridge=section(run.params).teacher.ridge, prior=1), by_teacher=True)
@@ -295,7 +294,7 @@ def _linear_heads(
 
 
 def _accuracy(run: Run, dataset: Dataset) -> dict[str, float]:
-    """Return the mean accuracy of the clients, and that of their plurality, on up to `TEST_IMAGES` test images."""
+    """Compute the accuracy of the clients and of their plurality vote on up to `TEST_IMAGES` test images."""
     order = numpy_generator(0, "evaluation order").permutation(len(dataset.test_labels))[:TEST_IMAGES]
     device, number = resolve_device(run.params.device), np.arange(len(order))
     votes = np.zeros((len(order), dataset.classes), dtype=np.int64)

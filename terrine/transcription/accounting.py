@@ -63,8 +63,8 @@ def check_budget(settings: Transcription, classes: int) -> None:
     if not found <= epsilon:
         raise BudgetError(
             f"This transcription would cost ε={round_up(found):g} at δ={delta:g}, more than its budget of "
-            f"ε={epsilon:g} (the paper's theorem does not hold: docs/dpsd.md). Nothing was drawn and nothing charged: "
-            f"set transcription.annotation.{_remedy(settings)}or raise the budget."
+            f"ε={epsilon:g} (docs/dpsd.md explains the difference from the paper). No noise was drawn or charged. "
+            f"Set transcription.annotation.{_remedy(settings)}or raise the budget."
         )
 
 

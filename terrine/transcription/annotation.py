@@ -110,7 +110,7 @@ def top_classes(student: Tensor, top_k: int) -> Tensor:
 
 def _check_top_k(top_k: int, classes: int) -> None:
     if top_k > classes:
-        raise SettingError(f"annotation.top_k is {top_k}, but there are {classes} classes. Give at most as many.")
+        raise SettingError(f"annotation.top_k is {top_k}, but there are {classes} classes. Lower it.")
 
 
 @dataclass(frozen=True)
@@ -164,7 +164,7 @@ class DataAnnotation:
         return np.asarray(self._mechanism.steps(vectors).reshape(values.shape).sum(axis=0))
 
     def check_clients(self, clients: int) -> None:
-        """Raise SettingError if the contributions of so many clients have no exact sum with noise."""
+        """Raise SettingError if the contributions of that many clients have no exact sum with noise."""
         if self.sigma > 0 and not self._mechanism.fits(clients):
             raise SettingError(
                 f"{clients:,} clients do not fit an exact sum at annotation.sigma={self.sigma:g}. Take fewer clients."

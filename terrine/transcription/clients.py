@@ -1,14 +1,11 @@
-"""Clients of transcription: models that give class probabilities for the images that the generator poses.
+"""Clients of transcription: models that return class probabilities of generated images.
 
-Heads on shared public layers are one matrix product after one pass of the layers, networks of their own a pass each.
+`LinearClients` are heads on a shared public backbone, `NetworkClients` are separate networks, and a `FileTeacher` has
+weights trained elsewhere, in an architecture of timm, torchvision or Terrine. A client's probabilities depend only on
+its weights and on the batch. Clients with too few records are untrained: all their scores are zero.
 
-A client's answer depends on its own weights and on the batch of images, never on another client. One that was not
-trained, because it has too few records, says that all classes are equally likely: its scores are zero.
-
-A `FileTeacher` has weights that were trained elsewhere, in an architecture of timm, torchvision or Terrine.
-
-Nothing in a file is run: it is safetensors, or a state dict that torch reads with `weights_only`. It must hold all
-weights of the architecture with as many classes as the data have, which is checked before anything else is done.
+A file is safetensors, or a state dict read with `weights_only`, so it cannot run code. It must contain all weights of
+the architecture for the classes of the data, which is checked first.
 """
 
 import copy
@@ -37,7 +34,7 @@ class Clients(Protocol):
     """A group of clients."""
 
     def probabilities(self, images: Tensor) -> Tensor:
-        """Return float32 [clients, B, classes] for one batch of uint8 or float images [B, C, H, W], B ≥ 2. Private."""
+        """Return float32 [clients, B, classes] for a batch of uint8 or float images [B, C, H, W], B ≥ 2. Private."""
 
 
 class LinearClients:
@@ -60,10 +57,7 @@ class LinearClients:
 
 
 class NetworkClients:
-    """Networks of one architecture, each with weights of its own.
-
-    frame: the architecture; states: what replaces its entries, one client after the other.
-    """
+    """Networks of one architecture: `frame` with the weights in `states`, one entry per client."""
 
     def __init__(
         self,
@@ -86,9 +80,9 @@ class NetworkClients:
         return (scores / self.settings.temperature).softmax(-1)
 
     def discriminate(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Return features and scores of the only client, with gradients for the images: NOT PRIVATE."""
+        """Return features and scores of the single client, with gradients for the images: NOT PRIVATE."""
         if len(self.networks) != 1:
-            raise SettingError("Only a single teacher can take the student's place as discriminator.")
+            raise SettingError("Only a single teacher can be the discriminator.")
         network = self.networks[0]
         with batch_statistics(network, self.settings.statistics):
             features = network.network(as_float(images))
@@ -101,10 +95,7 @@ class NetworkClients:
 
 
 class FileTeacher:
-    """One client: a whole model. See `terrine.transcription.clients.Clients`.
-
-    channels: the model's own. Grey images are given to a model of colour three times over.
-    """
+    """One client with a model from a file; `channels` are the model's. Grey images are repeated for three channels."""
 
     def __init__(
         self, model: nn.Module, channels: int, settings: TranscriptionTeacher, device: torch.device | str = "cpu"
@@ -130,12 +121,11 @@ class FileTeacher:
 def load_model(
     path: Path, settings: TranscriptionTeacher, *, channels: int, size: int, classes: int
 ) -> tuple[nn.Module, int]:
-    """Return the model in the file, images [B, C, size, size] to scores [B, classes], and its number of channels.
+    """Load a model, images [B, C, size, size] to scores [B, classes], and its number of channels.
 
     Raises:
-        SettingError: an architecture that nobody knows, or that takes no images of this size or of so many channels as
-            it is said to be standardised with.
-        InputError: a file that is missing, damaged, of another architecture, or of another number of classes.
+        SettingError: Unknown architecture, or one that does not take these images or this normalisation.
+        InputError: The file is missing, damaged, of another architecture or for another number of classes.
     """
     architecture = settings.architecture
     model, taken = _build(architecture, channels, size, classes)
@@ -147,7 +137,7 @@ def load_model(
         which = f"it lacks '{missing[0]}'" if missing else f"it has '{foreign[0]}'"
         raise InputError(
             f"{path} holds no {architecture}: {which} ({len(missing)} missing, {len(foreign)} foreign). Set "
-            "transcription.teacher.architecture to what it was trained as."
+            "transcription.teacher.architecture to the architecture of the file."
         )
     try:
         model.load_state_dict(state, strict=False)
@@ -190,7 +180,7 @@ def _build(architecture: str, channels: int, size: int, classes: int) -> tuple[n
 
 @torch.no_grad()
 def _try(model: nn.Module, architecture: str, channels: int, size: int, classes: int) -> None:
-    """Raise SettingError where the model makes no scores of images of this size: many take one size alone."""
+    """Raise SettingError if the model does not return scores for images of this size."""
     try:
         scores = model.eval()(torch.zeros(2, channels, size, size))
         fits = isinstance(scores, Tensor) and scores.shape == (2, classes)
@@ -201,6 +191,6 @@ def _try(model: nn.Module, architecture: str, channels: int, size: int, classes:
         ) from error
     if not fits:
         raise SettingError(
-            f"transcription.teacher.architecture={architecture} makes no {classes} scores of an image. Take a model "
-            "that classifies images."
+            f"transcription.teacher.architecture={architecture} does not return {classes} scores per image. Use an "
+            "image classifier."
         )

@@ -1,18 +1,17 @@
-"""The generator of data-free distillation: random vectors in, images of any size out.
+"""The generator of data-free distillation: latent vectors to images of any size.
 
-The DCGAN form of Chen et al. (2019), which the paper's settings come from: a linear layer to small maps, twice doubled
-and convolved, with batch normalisation and leaky rectifiers. The last map is normalised, scaled and squashed to [0, 1],
-where images live. It has no running statistics: every batch is normalised by itself, in training and afterwards.
+A DCGAN as in Chen et al. (2019), the source of the paper's settings: a linear layer to small maps, two upsampling and
+convolution steps with batch normalisation and leaky rectifiers, and a sigmoid. Batch normalisation always uses the
+statistics of the batch.
 
-It is trained for images of which the student is sure, of all classes, that excite it.
+The generator is trained for images of all classes for which the student is confident and has strong features:
 
     L_g = Σ CE(Φ_s(x_i), argmax Φ_s(x_i))  +  Σ Φ_s(x_i) · log Φ_s(x_i)  +  Σ ‖Φ_s(x_i; w_s⁻)‖₂          (eq. 8)
 
-with w_s⁻ the student without its last layer. That is form `printed`. The text beside the equation says something else:
-that the second term measures class balance, and that real images have *higher* activations. Form `intended` is what
-the text says and what data-free distillation does (Chen et al. 2019): the negative entropy of the batch's mean, and
-the negative norm. All are means over the batch here, so that one learning rate serves all batch sizes; each has a
-weight, and weight 0 is off (Table VI).
+with w_s⁻ the student without its last layer. This is form `printed`. According to the text beside the equation the
+second term measures class balance, and real images have *higher* activations. Form `intended` follows the text and
+data-free distillation (Chen et al. 2019): the negative entropy of the batch's mean and the negative norm. All terms
+are means over the batch, so that one learning rate suits all batch sizes. A weight of 0 turns a term off (Table VI).
 """
 
 import math
@@ -28,11 +27,10 @@ _SLOPE = 0.2
 
 
 class Generator(nn.Module):
-    """Vectors [B, latent] to images [B, channels, size, size] in [0, 1], float; B ≥ 2.
+    """Vectors [B, latent] to float images [B, channels, size, size] in [0, 1]; B ≥ 2.
 
-    width: maps of the first layers; the last hidden layer has half of them. Weights are drawn by Xavier's method
-    (Glorot and Bengio 2010; "initializes Φ_g with Xavier", Liu et al. 2026, section III.B) and depend on the arguments
-    and the seed alone.
+    Initial weights follow Xavier (Glorot and Bengio 2010; Liu et al. 2026, section III.B) and depend only on the
+    arguments. `width` is the number of maps of the first layers; the last hidden layer has half of them.
     """
 
     def __init__(self, channels: int, size: int, *, latent: int, width: int, seed: int) -> None:
@@ -57,7 +55,7 @@ class Generator(nn.Module):
         return torch.sigmoid(2 * self.last_norm(self.last(maps)))
 
     def describe(self) -> dict[str, int]:
-        """Return what it takes to build the same architecture."""
+        """Return the arguments that build the same architecture."""
         return {"channels": self.channels, "size": self.size, "latent": self.latent, "width": self.width}
 
 
@@ -66,15 +64,15 @@ def _norm(maps: int) -> nn.BatchNorm2d:
 
 
 def random_vectors(count: int, latent: int, seed: int, *index: int) -> Tensor:
-    """Return standard normal vectors [count, latent] on the CPU, a function of (seed, index)."""
+    """Draw standard normal vectors [count, latent] on the CPU, a function of (seed, index)."""
     return torch.randn(count, latent, generator=torch_generator(seed, "generator inputs", *index))
 
 
 def generator_loss(scores: Tensor, features: Tensor, settings: TranscriptionGenerator) -> Tensor:
-    """Return the weighted sum of the terms, a scalar. scores: [B, classes]; features: [B, width]."""
+    """Compute L_g, a scalar, from scores [B, classes] and features [B, width]."""
     total = scores.new_zeros(())
     if settings.one_hot:
-        total = total + settings.one_hot * one_hot_loss(scores)
+        total = total + settings.one_hot * F.cross_entropy(scores, scores.argmax(1))
     if settings.entropy:
         total = total + settings.entropy * entropy_loss(scores, settings.form)
     if settings.activation:
@@ -82,13 +80,8 @@ def generator_loss(scores: Tensor, features: Tensor, settings: TranscriptionGene
     return total
 
 
-def one_hot_loss(scores: Tensor) -> Tensor:
-    """Return the mean cross-entropy of the student towards its own most probable class."""
-    return F.cross_entropy(scores, scores.argmax(1))
-
-
 def entropy_loss(scores: Tensor, form: Form = "printed") -> Tensor:
-    """Return Σ p log p: the mean over samples as printed, or of the batch's mean probabilities as intended."""
+    """Compute Σ p log p: averaged over samples (printed), or of the batch's mean probabilities (intended)."""
     if form == "printed":
         return (scores.softmax(1) * scores.log_softmax(1)).sum(1).mean()
     mean = scores.softmax(1).mean(0)
@@ -96,6 +89,6 @@ def entropy_loss(scores: Tensor, form: Form = "printed") -> Tensor:
 
 
 def activation_loss(features: Tensor, form: Form = "printed") -> Tensor:
-    """Return the mean norm of the features: small ones are rewarded as printed, large ones as intended."""
+    """Compute the mean norm of the features, with a minus sign if intended."""
     mean = features.norm(dim=1).mean()
     return mean if form == "printed" else -mean

@@ -1,24 +1,23 @@
-"""The training loop of transcription: the generator poses images, somebody annotates them, student and generator learn.
+"""The training loop of transcription: generate images, have them annotated, train student and generator.
 
     loop = Loop(student, generator, settings, seed=0, device="cpu")
     while loop.iteration < settings.iterations:
-        posed = loop.pose()                       # images, and what the student says about them
-        loop.learn(annotate(posed))               # the annotation is all that is ever heard of a teacher
+        posed = loop.pose()                       # images and the student's probabilities
+        loop.learn(annotate(posed))               # the only information about teachers
     loop.finish()
 
-(Liu et al. 2026, algorithm 1.) The loop knows no teacher: student and generator are functions of public seeds and of
-the annotations, so whatever these guarantee holds for both. The one exception is a `discriminator` other than the
-student (the paper's DPSD-T): then the generator has seen that model itself, and through its images so has the student.
+Source: Liu et al. 2026, algorithm 1. Student and generator are functions of public seeds and of the annotations, so the
+guarantee of the annotations covers both by post-processing. A `discriminator` other than the student (the paper's
+DPSD-T) is an exception: the generator then uses that model without noise, and through its images so does the student.
 
-One forward pass of generator and student serves the annotation, the student's step and the generator's. What the paper
-leaves to one step per iteration may be more, at no cost in privacy: steps of the student on images annotated before,
-batch by batch as they were, and of the generator against the student.
+One forward pass of generator and student serves the annotation and both training steps, so the generator's step uses
+the student before its update. Additional steps are possible at no cost in privacy: of the student on batches annotated
+earlier, and of the generator against the student.
 
-The student is a backbone of any kind and a linear head, on the statistics of its batch. If the backbone has no weights
-(scattering), only the head is trained, and features of images that come again are computed once.
+The student is a backbone with a linear head, on batch statistics. If the backbone has no weights (scattering), only the
+head is trained, and features of stored batches are computed once.
 
-Everything random derives from (seed, iteration), so a checkpoint needs no generator's state, and a loop that is
-restored goes on with the bits of one that was not interrupted (on a CPU).
+All randomness derives from (seed, iteration), so a restored loop continues bit for bit (on a CPU).
 """
 
 from collections.abc import Callable
@@ -42,7 +41,7 @@ from terrine.transcription.settings import FitLoss, Transcription
 class TranscribedStudent(nn.Module):
     """Images [B, C, H, W], float in [0, 1] or uint8, to (features [B, width], scores [B, classes]); B ≥ 2.
 
-    The head starts from the public random weights of `seed`. The backbone is the caller's own and is trained in place.
+    The head starts from public random weights of `seed`. The backbone is trained in place.
     """
 
     def __init__(self, backbone: Backbone, classes: int, seed: int) -> None:
@@ -52,15 +51,15 @@ class TranscribedStudent(nn.Module):
 
     @property
     def frozen(self) -> bool:
-        """Whether the backbone has nothing to train."""
+        """True if the backbone has no weights to train."""
         return not any(parameter.requires_grad for parameter in self.backbone.parameters())
 
     def weights(self) -> list[nn.Parameter]:
-        """Return what is trained, in a fixed order."""
+        """Return the trained weights in a fixed order."""
         return [parameter for parameter in self.parameters() if parameter.requires_grad]
 
     def features(self, images: Tensor) -> Tensor:
-        """Return features [B, width] on the statistics of this batch, with gradients."""
+        """Compute features [B, width] on the statistics of this batch, with gradients."""
         with batch_statistics(self.backbone, "current"):
             return self.backbone.network(as_float(images)).float()
 
@@ -70,11 +69,11 @@ class TranscribedStudent(nn.Module):
 
 
 def fit_loss(scores: Tensor, annotation: Tensor, loss: FitLoss) -> Tensor:
-    """Return L_s, the mean over the batch.
+    """Compute L_s, the mean over the batch.
 
-    `cross_entropy`: −Σ_j y_j log softmax(scores)_j (Liu et al. 2026, eq. 7), linear in the annotation, which need be no
-    distribution: for a negative y_j it has no lower bound, so it is for single steps, not for fitting to the end.
-    `squared`: ‖softmax(scores) − y‖² / 2, the likelihood of an annotation with Gaussian noise, which has one.
+    `cross_entropy`: −Σ_j y_j log softmax(scores)_j (Liu et al. 2026, eq. 7). It has no lower bound if an annotation is
+    negative: use it for single steps only. `squared`: ‖softmax(scores) − y‖² / 2, the likelihood of an annotation with
+    Gaussian noise.
     """
     if loss == "cross_entropy":
         return -(annotation * F.log_softmax(scores, dim=1)).sum(1).mean()
@@ -83,7 +82,7 @@ def fit_loss(scores: Tensor, annotation: Tensor, loss: FitLoss) -> Tensor:
 
 @torch.no_grad()
 def probabilities(scores: Tensor) -> Tensor:
-    """Return Φ_s, what clients are told about the student: float32 [B, classes], without gradients."""
+    """Compute Φ_s, the student's probabilities, float32 [B, classes], without gradients."""
     return scores.detach().softmax(1)
 
 
@@ -93,7 +92,7 @@ Discriminator = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 @dataclass(frozen=True)
 class Posed:
-    """A question to the teachers. images: uint8 [b, C, H, W]; probabilities: the student's, float32 [b, classes]."""
+    """A batch for the teachers: images uint8 [b, C, H, W], and the student's probabilities, float32 [b, classes]."""
 
     iteration: int
     images: Tensor
@@ -102,7 +101,7 @@ class Posed:
 
 @dataclass
 class _Remembered:
-    """A batch that was annotated: its images (or their features, where these do not change) and annotation."""
+    """An annotated batch: its images (or their features, if the backbone is frozen) and annotation."""
 
     inputs: Tensor
     annotation: Tensor
@@ -110,7 +109,7 @@ class _Remembered:
 
 @dataclass
 class _Open:
-    """An iteration between question and answer: the graph that both steps use."""
+    """The autograd graph of a posed batch, which both training steps use."""
 
     posed: Posed
     vectors: Tensor
@@ -120,9 +119,9 @@ class _Open:
 
 
 class Loop:
-    """The state of a transcription. `iteration` counts the annotations that were learned from.
+    """The state of a transcription; `iteration` counts the annotations used.
 
-    discriminator: whom the generator learns from instead of the student; NOT PRIVATE.
+    A `discriminator` replaces the student in the generator's loss: NOT PRIVATE.
     """
 
     def __init__(
@@ -152,12 +151,12 @@ class Loop:
         self._open: _Open | None = None
 
     def pose(self) -> Posed:
-        """Generate the images of this iteration and ask the student; the same question until it is answered."""
+        """Generate the batch of this iteration, the same one until `learn` is called."""
         if self._open is None:
             vectors = self._inputs(self.iteration, 0)
             generated = self.generator(vectors)
             images = (generated.detach() * 255).round().to(torch.uint8)
-            # What is annotated is what can be stored; the gradient passes the rounding as if it were not there.
+            # Teachers annotate the stored 8-bit images; the gradient ignores the rounding (straight-through).
             rounded = generated + (images.to(generated.dtype) / 255 - generated).detach()
             features, scores = self.student(rounded)
             posed = Posed(self.iteration, images, probabilities(scores))
@@ -165,14 +164,14 @@ class Loop:
         return self._open.posed
 
     def learn(self, annotation: Tensor) -> dict[str, float]:
-        """Take the steps of student and generator that follow from the annotation [b, classes]; return their losses."""
+        """Train student and generator with the annotation [b, classes], and return their losses."""
         self.pose()
         asked = self._open
         assert asked is not None
         annotation = annotation.to(self.device)
         if annotation.shape != asked.scores.shape:
             raise SettingError(
-                f"The annotation is {list(annotation.shape)}, and was asked for {list(asked.scores.shape)}."
+                f"The annotation has shape {list(annotation.shape)}, expected {list(asked.scores.shape)}."
             )
         settings = self.settings
         follow = fit_loss(asked.scores, annotation, settings.student.loss)
@@ -192,14 +191,14 @@ class Loop:
         return told
 
     def finish(self) -> None:
-        """Take the student's last steps, on all annotated batches, with a rate that falls to nothing."""
+        """Take the student's final steps on stored batches, with a rate that falls linearly to 0."""
         for step in range(self.settings.student.final_steps):
             for group in self.student_optimiser.param_groups:
                 group["lr"] = self.settings.student.learning_rate * (1 - step / self.settings.student.final_steps)
             self._again(self.settings.iterations, step)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the state between two iterations by name; `restore` takes it."""
+        """Return the state between two iterations by name, for `restore`."""
         values = {f"student.{name}": value for name, value in self.student.state_dict().items()}
         values |= {f"generator.{name}": value for name, value in self.generator.state_dict().items()}
         values["vectors"] = self.vectors.data
@@ -210,7 +209,7 @@ class Loop:
         return values
 
     def restore(self, tensors: dict[str, Tensor], iteration: int) -> None:
-        """Go on from what `tensors` gave after `iteration` annotations. Raises ArtefactError if it is no such state."""
+        """Restore the state after `iteration` annotations. Raises ArtefactError for the state of another loop."""
         try:
             self.student.load_state_dict(part(tensors, "student."))
             self.generator.load_state_dict(part(tensors, "generator."))
@@ -223,7 +222,7 @@ class Loop:
                 for number in range(len(memory) // 2)
             ]
         except (KeyError, RuntimeError, ValueError) as error:
-            raise ArtefactError(f"The checkpoint is not one of this transcription ({error}). Delete it.") from error
+            raise ArtefactError(f"The checkpoint belongs to another transcription ({error}). Delete it.") from error
         self.iteration, self._open = iteration, None
 
     def _inputs(self, iteration: int, step: int) -> Tensor:
@@ -233,7 +232,7 @@ class Loop:
         return drawn.to(self.device)
 
     def _generator_step(self, asked: _Open, follow: Tensor) -> float:
-        """Update generator and inputs by L_s + L_g, from the pass that was made for the question."""
+        """Update generator and latent vectors by L_s + L_g, from the pass of `pose`."""
         features, scores = asked.features, asked.scores
         if self.discriminator is not None:
             features, scores = self.discriminator(asked.generated)
@@ -251,7 +250,7 @@ class Loop:
         _step(self.generator_optimiser, own, torch.autograd.grad(loss, own))
 
     def _again(self, iteration: int, step: int) -> None:
-        """Take a step of the student on a batch that was annotated before."""
+        """Take a step of the student on a stored batch."""
         chosen = int(numpy_generator(self.seed, "annotated before", iteration, step).integers(len(self._memory)))
         item = self._memory[chosen]
         scores = self.student.head(item.inputs) if self.student.frozen else self.student(item.inputs)[1]

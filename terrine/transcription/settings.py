@@ -1,7 +1,7 @@
-"""The settings of model transcription (docs/dpsd.md), which are the section `transcription` of a run.
+"""Settings of model transcription (docs/dpsd.md): section `transcription` of a run.
 
-Stages of its own make a run that has it; the sections queries, backbone, pretraining, teachers, aggregation and student
-say nothing to it. Symbols are those of DPSD (Liu et al. 2026).
+Such a run has its own stages and ignores the sections queries, backbone, pretraining, teachers, aggregation and
+student. Symbols are those of DPSD (Liu et al. 2026).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Form = Literal["printed", "intended"]
 
 
 class Annotation(Settings):
-    """What is told of the teachers about one synthetic sample (eq. 2 to 5)."""
+    """The release about synthetic samples (eq. 2 to 5)."""
 
     sigma: float | None = Field(None, ge=0)
     """protect=data: σ, standard deviation of the noise in units of beta. 0 requires noise=none."""
@@ -80,7 +80,7 @@ class TranscriptionTeacher(Settings):
 
     @property
     def anyone_may_know(self) -> bool:
-        """Whether nothing but the dataset is private."""
+        """True if the model was trained on the dataset or on public data."""
         return self.file is None or self.public
 
     @model_validator(mode="after")
@@ -105,7 +105,7 @@ class TranscriptionTeacher(Settings):
 
 
 class TranscriptionStudent(Settings):
-    """The model that leaves the building."""
+    """The student, which may be published."""
 
     architecture: str = Field("small_cnn", min_length=1)
     """`scattering`: a trained head on fixed public features. Otherwise a network of `terrine.models` or timm."""
@@ -130,12 +130,12 @@ class TranscriptionStudent(Settings):
 
     @property
     def learns_projection(self) -> bool:
-        """Whether its features are projected as public images say (`terrine.models.lda_projection`)."""
+        """True if a projection is fitted to public images (`terrine.models.lda_projection`)."""
         return self.architecture == "scattering" and self.invariance
 
 
 class TranscriptionGenerator(Settings):
-    """The player that poses the questions."""
+    """The generator of the images that teachers annotate."""
 
     latent: int = Field(100, ge=1)
     """Dimension of the latent vectors."""
@@ -161,7 +161,7 @@ class TranscriptionGenerator(Settings):
 
 
 class Transcription(Settings):
-    """How a model is transcribed, what is protected, and the budget of the run."""
+    """Mechanism, protected quantity and budget of a transcription."""
 
     protect: Literal["data", "answers", "labels"] = "data"
     """Protected quantity: `data`, by Gaussian noise on gradients; `answers`, the teacher's classes by randomised
@@ -246,7 +246,7 @@ class Transcription(Settings):
 
     @property
     def unprotected(self) -> bool:
-        """Whether nothing is guaranteed, whatever the noise: NOT PRIVATE."""
+        """True if the run has no guarantee: NOT PRIVATE."""
         return self.noise == "none" or self.generator.discriminator == "teacher"
 
     def coordinates(self, classes: int) -> int:
@@ -254,7 +254,7 @@ class Transcription(Settings):
         return 0 if self.protect != "data" or self.unprotected else self.samples * classes
 
     def check(self, run: Any) -> None:
-        """Raise ValueError where the rest of the parameters does not allow this."""
+        """Raise ValueError if other sections of the run do not allow these settings."""
         if run.data.name == "table":
             raise ValueError("data.name=table has no images that a generator could make. Use a dataset of images")
         if not isinstance(run.data.size, int):
@@ -286,10 +286,10 @@ class Transcription(Settings):
         otherwise = "(transcription.teacher.public=true only if anyone may read them)"
         if budget is None or account is None:
             raise ValueError(
-                f"{what}, whose people need a budget of their own: set ledger.account to a name for that data, and "
+                f"{what}, which needs a separate budget: set ledger.account to a name for these data, and "
                 f"ledger.epsilon {otherwise}"
             )
         if self.unprotected or self.noise != "secure":
-            raise ValueError(f"{what}: transcribe it with secure noise, and with nothing left unprotected {otherwise}")
+            raise ValueError(f"{what}: use noise=secure and a mechanism with a guarantee {otherwise}")
         if private_metrics:
             raise ValueError(f"{what}: set tracking.private_metrics=false {otherwise}")

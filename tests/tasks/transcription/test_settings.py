@@ -128,7 +128,7 @@ PRIVATE_FILE = {
     [
         ({"ledger": {"account": None}}, r"set ledger\.account"),
         ({"ledger": {"epsilon": None}}, r"set .*ledger\.epsilon"),
-        ({"transcription": {"noise": "replay"}}, "secure noise"),
+        ({"transcription": {"noise": "replay"}}, "noise=secure"),
         ({"tracking": {"private_metrics": True}}, r"tracking\.private_metrics=false"),
     ],
 )
@@ -143,7 +143,7 @@ def test_a_file_is_taken_for_private_whatever_the_dataset_is(changes, message):
 
 def test_a_file_is_never_asked_without_noise_nor_by_the_generator():
     values = merge(PUBLIC, PRIVATE_FILE)
-    with pytest.raises(SettingError, match="nothing left unprotected"):
+    with pytest.raises(SettingError, match="mechanism with a guarantee"):
         validate(merge(values, {"transcription": {"noise": "none", "annotation": {"sigma": 0}}}))
     with pytest.raises(SettingError, match="a network trained here"):
         validate(merge(values, {"transcription": {"generator": {"discriminator": "teacher"}}}))

@@ -345,7 +345,7 @@ def test_two_records_that_nothing_but_their_labels_tells_apart_are_refused_and_n
     monkeypatch.setattr(teach, "read_dataset", lambda folders: replace(found, train_names=names, train_images=images))
     teach._check_told_apart(teach.read_dataset(run.folders))
     images[6] = images[5]
-    with pytest.raises(SettingError, match=r"Records 5 and 6 .* remove one of the files, or rename it"):
+    with pytest.raises(SettingError, match=r"Records 5 and 6 .* Remove or rename one of the files"):
         run_through(run, "labels", "labels")
     assert not run.path(run.params.ledger.store).exists()
 

@@ -152,7 +152,7 @@ def test_the_student_follows_its_teacher():
 
 def test_what_does_not_fit_is_refused():
     state = loop(settings())
-    with pytest.raises(SettingError, match="annotation is"):
+    with pytest.raises(SettingError, match="annotation has shape"):
         state.learn(torch.zeros(6, 3))
-    with pytest.raises(ArtefactError, match="not one of this transcription"):
+    with pytest.raises(ArtefactError, match="belongs to another transcription"):
         state.restore({"student.head.weight": torch.zeros(1)}, 1)
