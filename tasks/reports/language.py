@@ -56,7 +56,9 @@ class Language:
     def say(self, key: str, values: Mapping[str, Any]) -> Markup:
         """Return a message with its placeholders filled; values are escaped, the message's own tags are not."""
         text = Markup(self.messages[key]).format(**values)  # of our own files
-        return text.replace(" = ", f"{_NO_BREAK}={_NO_BREAK}")
+        for pair in (" = ", " ?", " :", " ;", " »", "« "):
+            text = text.replace(pair, pair.replace(" ", _NO_BREAK))
+        return text
 
     def sentences(self, content: Content, section: Section) -> list[Markup]:
         """Return the sentences that follow from a statement's facts (`terrine.privacy.facts.TABLE`)."""

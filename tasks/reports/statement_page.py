@@ -183,7 +183,7 @@ def placeholder_values(
 
     def epsilon(name: str) -> str:
         value = statement.get(name)
-        return none if value is None else language.number(value, 4)
+        return none if value is None else language.exact(value)
 
     anyone, certain = language.messages["nouns"][_noun(statement)]
     return {

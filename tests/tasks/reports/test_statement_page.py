@@ -5,6 +5,7 @@ import json
 import math
 import re
 import string
+import zlib
 from datetime import UTC, datetime
 from itertools import compress, cycle, product
 from statistics import NormalDist
@@ -243,7 +244,7 @@ def test_every_kind_of_statement_has_a_page_in_every_language(name):
         assert not re.search(r"[{}]|\b(None|nan|inf)\b", text)
         assert ("NOT PRIVATE" in text) == (not content["private"])
         if content["private"]:
-            assert Language.load(code).number(content["epsilon_guaranteed"], 4).replace("\u202f", " ") in text
+            assert Language.load(code).exact(content["epsilon_guaranteed"]).replace("\u202f", " ") in text
             assert Language.load(code).number(correct_guesses(content), 1) in text
     assert len(set(pages.values())) == len(LANGUAGES)
 
@@ -265,7 +266,7 @@ def test_what_holds_only_sometimes_is_said_only_then():
     def text(name):
         return text_of(pages_of(name)["en"])
 
-    assert "the budget that was fixed in advance, ε = 3.0000. Of this, ε = 2.5427 was used" in text("confident")
+    assert "the budget that was fixed in advance, ε = 3. Of this, ε = 2.5427 was used" in text("confident")
     assert "the budget that was fixed" not in text("histogram")
     assert "must not collude" in text("overlap")
     assert "up to 2 of the institutions" in text("overlap")
@@ -286,7 +287,7 @@ def test_what_holds_only_sometimes_is_said_only_then():
     assert "chose by looking" not in text("all figures")
     assert "at least 0.7123 (confidence 95 %)" in text("all figures")
     assert "at most 2.5 × 10⁻⁹ (1 in 400,000,000, called δ)" in text("all figures")
-    assert "ε = 9.5000 of at most 9.5000 has been used" in text("gnmax")
+    assert "ε = 9.5 of at most 9.5 has been used" in text("gnmax")
     assert "somebody's own" in text("a plugin's")
 
 
@@ -369,8 +370,13 @@ CLAIMS = {
          "es": "ε vale para cada persona"},
     ),
     "the operator did not give the purpose": (
-        lambda said: said["facts"]["about"] and said["facts"]["about"]["purpose"] is None,
+        lambda said: stated(said) and said["facts"]["about"]["purpose"] is None,
         {"en": "Purposenot stated", "de": "Zweckkeine Angabe", "fr": "Finaliténon indiqué", "es": "Finalidadno consta"},
+    ),
+    "the operator gave no information": (
+        lambda said: said["facts"]["about"] and not stated(said),
+        {"en": "has not described the data", "de": "nichts angegeben", "fr": "n’a décrit ni les données",
+         "es": "no ha indicado los datos"},
     ),
     "an attack is on record": (
         lambda said: said["audit_epsilon"] is not None,
@@ -378,6 +384,10 @@ CLAIMS = {
          "es": "demostró que ε vale al menos"},
     ),
 }  # fmt: skip
+
+
+def stated(said):
+    return {value for value in (said["facts"]["about"] or {}).values() if value is not None}
 
 
 def origins(said):
@@ -500,10 +510,17 @@ def test_the_longest_statement_fits_two_sheets(code):
         pytest.skip("weasyprint, or the pango that it needs, is not installed")
 
     mechanism = {**KINDS["moments and count"]["mechanism"], "mechanism": "interactive", "overlap": 3, "averaging": {}}
-    content = made("all figures", mechanism=mechanism, trust_model="parties", unit="group", epsilon_account=10.0)
+    about = About("chest X-rays", "triage", "Clinic A", "privacy@clinic.example", "2019 to 2023", True)
+    facts = Facts("image", (Examples("programs", 1000),), held_out=True, about=about)
+    content = made("all figures", mechanism=mechanism, trust_model="parties", unit="group", facts=facts)
     page = render_statement_page(content, code, MARK)
-    assert code != "de" or render_pdf(page).startswith(b"%PDF")
     assert len(HTML(string=page).render().pages) <= 2
+    if code == "de":
+        pdf = render_pdf(page)
+        assert pdf.startswith(b"%PDF")
+        parts = [pdf, *(zlib.decompress(part) for part in re.findall(rb"stream\n(x.*?)\nendstream", pdf, re.DOTALL))]
+        for entry in (b"/Lang (de)", b"/Author (Clinic A)", b"/CreationDate (D:20"):
+            assert any(entry in part for part in parts), entry
 
 
 def test_what_is_missing_for_a_pdf_is_said_in_a_sentence(monkeypatch):
