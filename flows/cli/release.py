@@ -94,7 +94,9 @@ def _promote(run: Run, console: Console) -> None:
     console.print(f"Accuracy as served (private test split): {100 * done.accuracy:.2f} %")
     if done.warning is not None:
         console.print(f"Warning: {done.warning}", style="yellow")
-    console.print(f"Version {done.version} of {run.name} is the {CHAMPION}{before}: models:/{run.name}@{CHAMPION}")
+    console.print(f"Version {done.version} of {run.name} is the {CHAMPION}{before}. To load it in Python:")
+    console.print(f'  import mlflow\n  mlflow.set_tracking_uri("{run.database(run.params.tracking.uri)}")')
+    console.print(f'  model = mlflow.pyfunc.load_model("models:/{run.name}@{CHAMPION}")')
 
 
 def verify(

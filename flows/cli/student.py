@@ -57,17 +57,18 @@ def predict(
     refuse_two_formats(as_json, as_csv)
     source = student_folder(run, folder, model)
     student = open_student(source, statistics, reference, device)
-    if isinstance(student, TableStudent):
-        _print_rows(predict_tables(student, images), as_json, as_csv)
-        return
     failed: dict[Path, str] = {}
-    predictions = predict_files(student, images, failed)
-    gap = gap_of(source) if statistics is None and reference is None else None
-    for note in filter(None, [gap and f"Warning: {gap}", student.note]):
-        printer(stderr=True).print(note, style="yellow", soft_wrap=True)
-    _print_images(predictions, student, as_json, as_csv)
-    for file, reason in failed.items():
-        printer(stderr=True).print(Text(f"Not answered: {file} {reason}.", style="red"), soft_wrap=True)
+    if isinstance(student, TableStudent):
+        _print_rows(predict_tables(student, images, failed), as_json, as_csv)
+    else:
+        predictions = predict_files(student, images, failed)
+        gap = gap_of(source) if statistics is None and reference is None else None
+        for note in filter(None, [gap and f"Warning: {gap}", student.note]):
+            printer(stderr=True).print(note, style="yellow", soft_wrap=True)
+        _print_images(predictions, student, as_json, as_csv)
+        failed = {file: f"{file} {reason}." for file, reason in failed.items()}
+    for reason in failed.values():
+        printer(stderr=True).print(Text(f"Not answered: {reason}", style="red"), soft_wrap=True)
     if failed:
         raise typer.Exit(1)
 

@@ -1,7 +1,7 @@
-"""The student in MLflow, registered with the privacy statement: `student`, pyfunc from code and safetensors
-(student_pyfunc.py beside this), which is served, and `student-torch`, PyTorch's exported program (.pt2).
+"""The student in MLflow, registered with the privacy statement.
 
-What they are made of lies in the release zone: nothing private is read.
+`student` is a pyfunc of code (student_pyfunc.py) and safetensors, which is served; `student-torch` is PyTorch's
+exported program (.pt2). Both are made from the release zone: nothing private is read.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ import numpy as np
 import terrine
 from tasks.reports.accuracy import served_accuracy
 from tasks.runtime.run import Run
-from tasks.runtime.store import read_json, read_tensors
-from terrine.deployment.model import REFERENCE, StudentModel
+from terrine.deployment.model import StudentModel
 from terrine.deployment.rows import TableStudent, takes_table
 from terrine.files import file_digest
 from terrine.logs import hushed
@@ -27,28 +26,15 @@ from terrine.privacy.facts import sentences
 from terrine.privacy.statement import read_statement
 
 if TYPE_CHECKING:
+    import pandas as pd
     from mlflow.models.model import ModelInfo
 
 CODE = Path(__file__).with_name("student_pyfunc.py")
 PACKAGES = ("mlflow", "numpy", "torch", "torchvision", "timm", "safetensors")
-"""What a model needs beside its own copy of the package terrine."""
+"""Packages that a model needs in addition to its own copy of the package terrine."""
 
 CANDIDATE = "candidate"
-"""The alias of the version that was registered last."""
-
-
-def save_student_model(student: Path, target: Path, *, check_example: bool = True) -> None:
-    """Write the student in folder `student` as an MLflow pyfunc model to the new folder `target`.
-
-    check_example: store an input example and let MLflow try the model on it, which takes a second or two.
-    """
-    import mlflow
-
-    arguments = _pyfunc(student)
-    if not check_example:
-        arguments["input_example"] = None
-    with quiet():
-        mlflow.pyfunc.save_model(path=str(target), **arguments)
+"""Alias of the latest registered version."""
 
 
 def log_student_models(run: Run) -> ModelInfo:
@@ -63,7 +49,7 @@ def log_student_models(run: Run) -> ModelInfo:
 
     student, statement = run.folders.student, read_statement(run.folders.statement)
     with quiet():
-        info = mlflow.pyfunc.log_model(name="student", registered_model_name=run.name, **_pyfunc(student))
+        info = mlflow.pyfunc.log_model(name="student", registered_model_name=run.name, **pyfunc_arguments(student))
         if run.params.data.of_images:  # a network takes numbers: the columns of a table are encoded before
             _log_torch(student)
     if (version := info.registered_model_version) is None:
@@ -99,8 +85,8 @@ def quiet() -> Iterator[None]:
         yield
 
 
-def _pyfunc(student: Path) -> dict[str, Any]:
-    """Return the arguments of MLflow's save_model and log_model for a student."""
+def pyfunc_arguments(student: Path) -> dict[str, Any]:
+    """Return the arguments of MLflow's `save_model` and `log_model` for the student in a folder."""
     statement = {name: student.parent / name for name in ("privacy.json", "statement.html")}
     artefacts = {"student": student, **{name: path for name, path in statement.items() if path.is_file()}}
     return {
@@ -112,49 +98,55 @@ def _pyfunc(student: Path) -> dict[str, Any]:
     }
 
 
-def _of_images(student: Path) -> dict[str, Any]:
-    from mlflow.models import ModelSignature
-    from mlflow.types import DataType, ParamSchema, ParamSpec, Schema, TensorSpec
+def _of_images(folder: Path) -> dict[str, Any]:
+    """Return what MLflow stores about a student of images.
 
-    manifest, images = read_json(student / "manifest.json"), read_tensors(student / REFERENCE)["images"]
-    numbers: Any = ParamSchema([ParamSpec("numbers", DataType.boolean, False)]) if "scale" in manifest else None
-    signature = ModelSignature(
-        Schema([TensorSpec(np.dtype("float32"), (-1, *images.shape[1:]))]),
-        Schema([TensorSpec(np.dtype("float32"), (-1, len(manifest["class_names"])))]),
-        numbers,
-    )
+    The signature has no inputs: MLflow would refuse or cast arrays of another type, while the student takes uint8 and
+    all floating-point types. It checks shape and range itself.
+    """
+    from mlflow.models import ModelSignature
+    from mlflow.types import Schema
+
+    student = StudentModel.load(folder)
+    assert student.reference is not None
+    example = student.reference[:2].astype(np.float32) / np.float32(255)
+    metadata: dict[str, Any] = {"class_names": student.class_names, "statistics": student.statistics}
+    metadata |= {"input": {"shape": ["images", *student.shape], "types": "uint8 (0 to 255) or floats (0 to 1)"}}
+    if student.scale is not None:
+        metadata["scale"] = student.scale.described()
     return {
-        "signature": signature,
-        "input_example": images[:2].astype(np.float32) / np.float32(255),
+        "signature": ModelSignature(outputs=Schema(_columns(student.answers(student.predict(example))))),
+        "input_example": example,
         "model_config": {"statistics": None, "reference": None, "device": "cpu"},
-        "metadata": {
-            **{name: manifest[name] for name in ("class_names", "scale") if name in manifest},
-            "statistics": StudentModel.load(student).statistics,
-        },
+        "metadata": metadata,
     }
 
 
 def _of_table(folder: Path) -> dict[str, Any]:
-    """Return what MLflow has to know about a table's student.
+    """Return what MLflow stores about a table's student.
 
-    Every column has MLflow's type Any, and none is required: pandas reads one column as int64, float64 or objects,
-    depending on its values, and MLflow refuses integers for a double, and a missing word for a string.
+    Every column has MLflow's type Any, and none is required: pandas reads a column as int64, float64 or objects,
+    depending on its values, and MLflow refuses integers for a double and a missing word for a string.
     """
     from mlflow.models import ModelSignature
-    from mlflow.types import ColSpec, DataType, Schema
+    from mlflow.types import ColSpec, Schema
     from mlflow.types.schema import AnyType
 
     student = TableStudent.load(folder)
     example = student.encoding.example()
-    answers = student.answers(example)
-    outputs: list[Any] = [ColSpec(DataType.string if name == "class" else DataType.double, name) for name in answers]
     inputs: list[Any] = [ColSpec(AnyType(), column.name, required=False) for column in student.encoding.columns]
     return {
-        "signature": ModelSignature(Schema(inputs), Schema(outputs)),
+        "signature": ModelSignature(Schema(inputs), Schema(_columns(student.answers(example)))),
         "input_example": example,
         "model_config": {"device": "cpu"},
         "metadata": {"class_names": student.class_names, "columns": student.about()},
     }
+
+
+def _columns(answers: pd.DataFrame) -> list[Any]:
+    from mlflow.types import ColSpec, DataType
+
+    return [ColSpec(DataType.string if name == "class" else DataType.double, name) for name in answers]
 
 
 def _log_torch(student: Path) -> None:
@@ -180,5 +172,5 @@ def _log_torch(student: Path) -> None:
 
 
 def requirements() -> list[str]:
-    """Return the packages a model needs, in the versions at hand (without a local build's suffix, such as +cpu)."""
+    """Return the packages a model needs in the installed versions, without a local suffix such as +cpu."""
     return [f"{name}=={importlib.metadata.version(name).partition('+')[0]}" for name in PACKAGES]

@@ -223,20 +223,39 @@ def predict_files(
     return found
 
 
-def predict_tables(student: TableStudent, paths: Sequence[Path]) -> list[RowPredictions]:
+def predict_tables(
+    student: TableStudent, paths: Sequence[Path], failed: dict[Path, str] | None = None
+) -> list[RowPredictions]:
     """Return predictions for the rows of CSV files; the column of the target is not needed.
+
+    Args:
+        student: The student.
+        paths: The files.
+        failed: If given, files that cannot be used are left out and get their reason here, as long as others remain.
 
     Raises:
         InputError: A file, a column or a cell cannot be used; the message names it.
     """
-    found = []
+    found: list[RowPredictions] = []
+    errors: dict[Path, InputError] = {}
     for path in paths:
-        if path.suffix.lower() != ".csv":
-            raise InputError(f"{path} is no CSV file, and this student takes rows of a table. Give .csv files.")
-        rows = read_csv(path)
-        answers = student.answers(rows, str(path), "line")
-        if student.id is not None and student.id in rows:
-            name = student.id if student.id not in answers else f"id: {student.id}"
-            answers.insert(0, name, rows[student.id])
-        found.append(RowPredictions(path, answers, student.notes(rows)))
+        try:
+            found.append(_predict_table(student, path))
+        except InputError as error:
+            errors[path] = error
+    if errors and (failed is None or not found):
+        raise next(iter(errors.values()))
+    if failed is not None:
+        failed |= {path: str(error) for path, error in errors.items()}
     return found
+
+
+def _predict_table(student: TableStudent, path: Path) -> RowPredictions:
+    if path.suffix.lower() != ".csv":
+        raise InputError(f"{path} is not a CSV file, and this student takes rows of a table. Give .csv files.")
+    rows = read_csv(path)
+    answers = student.answers(rows, str(path), "line")
+    if student.id is not None and student.id in rows:
+        name = student.id if student.id not in answers else f"id: {student.id}"
+        answers.insert(0, name, rows[student.id])
+    return RowPredictions(path, answers, student.notes(rows))

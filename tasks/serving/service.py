@@ -113,21 +113,16 @@ class ImageAnswers(BaseModel):
     privacy: Guarantee | None
 
 
-class RowAnswers(BaseModel):
-    """Predictions for the rows of a CSV file."""
+class Invocations(BaseModel):
+    """Predictions in MLflow's protocol."""
 
-    predictions: list[dict[str, Cell]] = Field(
-        description="Line, class, probability, and the probability of each class."
-    )
-    notes: list[str] = Field(description="What was ignored.")
+    predictions: list[dict[str, Cell]] = Field(description="Class, probability, and the probability of each class.")
 
 
-class Params(BaseModel):
-    """MLflow's parameters of a prediction."""
+class RowAnswers(Invocations):
+    """Predictions for the rows of a CSV file, with their lines."""
 
-    numbers: bool = Field(
-        False, strict=True, description="Of ordered classes: return numbers instead of probabilities."
-    )
+    notes: list[str] = Field(description="Ignored columns and unknown words.")
 
 
 class SplitFrame(BaseModel):
@@ -183,7 +178,7 @@ def service(
     student: StudentModel | TableStudent, about: dict[str, Any], *, most_bytes: int, key: str | None = None
 ) -> FastAPI:
     """Return the web application of a loaded student; see `build_app`. about: the content of GET /model."""
-    title = (about.get("privacy") or {}).get("run") or "A student of Terrine"
+    title = (about.get("privacy") or {}).get("run") or "Student"
     names = ", ".join(student.class_names[:20]) + (", …" if len(student.class_names) > 20 else "")
     refused = {"application/json": {"schema": Refusal.model_json_schema()}}  # whatever else a route returns
     app = FastAPI(
@@ -202,6 +197,7 @@ def service(
         "privacy": about.get("privacy"),
         "class_names": student.class_names,
         "columns": about.get("columns"),
+        "dependence": "A prediction depends on its row only.",
     }
     hint = _add_rows(app, student) if isinstance(student, TableStudent) else _add_images(app, student, about, values)
     _add_errors(app, hint)
@@ -239,13 +235,12 @@ def service(
 def _add_images(app: FastAPI, student: StudentModel, about: dict[str, Any], values: dict[str, Any]) -> str:
     """Add the routes of a student of images, and what the front page says about it; return how to send a request."""
     channels, *sides = student.shape
-    company = "one answer: nothing else in a request counts"
-    if student.statistics == "current":
-        company = "different answers: images are normalised with the statistics of the whole request"
     values |= {
         "shape": f"{' x '.join(map(str, sides))} pixels, {'grey' if channels == 1 else 'colour'}",
-        "company": f"One image alone and the same image in company get {company}.",
         "statistics": student.statistics,
+        "dependence": "Images are normalised with the statistics of the whole request."
+        if student.statistics == "current"
+        else "A prediction depends on its image only.",
     }
     images: Any = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False, strict=True)]
     for length in reversed(student.shape):
@@ -254,15 +249,11 @@ def _add_images(app: FastAPI, student: StudentModel, about: dict[str, Any], valu
     told = about.get("privacy")
 
     @app.post("/invocations")
-    def invocations(
-        body: _invocation({"inputs": images, "instances": images}),  # type: ignore[valid-type]
-    ) -> dict[str, list[list[float]] | list[float]]:
+    def invocations(body: _invocation({"inputs": images, "instances": images})) -> Invocations:  # type: ignore[valid-type]
         """Answer as MLflow's scoring server does: images are floats in [0, 1], [images, channels, height, width]."""
         request: Any = body
-        probabilities = student.predict(np.array(request.data, np.float32))
-        if student.scale is not None and request.params.numbers:
-            return {"predictions": student.scale.numbers(probabilities).tolist()}
-        return {"predictions": probabilities.tolist()}
+        answers = student.answers(student.predict(np.array(request.data, np.float32)))
+        return Invocations(predictions=answers.to_dict("records"))
 
     binary = {"schema": {"type": "string", "format": "binary"}}
     files: dict[str, Any] = {"type": "object", "required": ["files"]}
@@ -297,7 +288,7 @@ def _add_rows(app: FastAPI, student: TableStudent) -> str:
     formats = {"dataframe_records": records, "dataframe_split": SplitFrame, "inputs": columns, "instances": columns}
 
     @app.post("/invocations")
-    def invocations(body: _invocation(formats)) -> dict[str, list[dict[str, Cell]]]:  # type: ignore[valid-type]
+    def invocations(body: _invocation(formats)) -> Invocations:  # type: ignore[valid-type]
         """Answer as MLflow's scoring server does: rows with the columns of the table, in any order."""
         request: Any = body
         split = isinstance(request.data, SplitFrame)
@@ -305,7 +296,7 @@ def _add_rows(app: FastAPI, student: TableStudent) -> str:
             rows = pd.DataFrame(**request.data.model_dump()) if split else pd.DataFrame(request.data)
         except ValueError as error:
             raise InputError(f"The rows are no table: {first_line(error)}") from error
-        return {"predictions": student.answers(rows, "The request").to_dict("records")}
+        return Invocations(predictions=student.answers(rows, "The request").to_dict("records"))
 
     @app.post("/rows")
     def rows(body: Annotated[bytes, Body(media_type="text/csv")]) -> RowAnswers:
@@ -320,16 +311,15 @@ def _add_rows(app: FastAPI, student: TableStudent) -> str:
 
 
 def _invocation(formats: Mapping[str, Any]) -> Any:
-    """Return the type of a request in MLflow's protocol: exactly one of these fields, and parameters."""
+    """Return the type of a request in MLflow's protocol: exactly one of these fields."""
 
     def given(value: Any) -> str | None:
         found = [name for name in formats if isinstance(value, dict) and name in value]
         return found[0] if len(found) == 1 else None
 
     strict = ConfigDict(extra="forbid")
-    parameters = (Params, Params(numbers=False))
     variants = [
-        Annotated[create_model(name, __config__=strict, data=(kind, Field(alias=name)), params=parameters), Tag(name)]
+        Annotated[create_model(name, __config__=strict, data=(kind, Field(alias=name))), Tag(name)]
         for name, kind in formats.items()
     ]
     wrong = f"The body is not a JSON object with exactly one of the fields {', '.join(formats)}"

@@ -1,9 +1,7 @@
 """The student as an MLflow model, by MLflow's "models from code": this file is copied into the model and run there.
 
 The model's artefacts are the student's sealed folder and its privacy statement. Loading checks every digest, unpickles
-nothing, and needs no more of Terrine than the copy that travels with the model. It takes floats in [0, 1], because
-MLflow casts what a request holds to the signature's type without a word: with a signature of uint8 every float below 1
-would become 0, and NaN too.
+nothing, and needs only the copy of terrine that is stored with the model.
 """
 
 from pathlib import Path
@@ -21,14 +19,13 @@ from terrine.errors import InputError
 
 
 class PyfuncStudent(PythonModel):
-    """Class probabilities, float32 [B, classes], of images, float32 [B, C, size, size] in [0, 1].
+    """Predictions with class names as a data frame (`StudentModel.answers`).
 
-    Of classes that have an order, `params={"numbers": True}` asks for what they say together: the number, or mean
-    grade, float64 [B]. The student of a table takes a data frame with the table's columns, and returns one: see
-    `TableStudent.answers`.
+    The input is an array of images, uint8 in [0, 255] or floating point in [0, 1], [B, C, height, width]; for the
+    student of a table a data frame with the table's columns.
 
-    model_config: `statistics` (null: one under which no answer depends on company), `reference`, the path of a .npy
-    file with uint8 images that replace the stored reference images, or null, and `device` (auto, cpu, cuda, mps).
+    model_config: `statistics` (null: those with which an answer depends on its image only), `reference` (path of a .npy
+    file with uint8 images that replace the stored reference images, or null) and `device` (auto, cpu, cuda, mps).
     """
 
     student: TableStudent | StudentModel
@@ -44,15 +41,12 @@ class PyfuncStudent(PythonModel):
             return
         self.student = StudentModel.load(folder, settings.get("statistics"), reference=reference, device=device)
 
-    # MLflow warns of an argument without annotation, and of annotations other than one of its own choice.
+    # MLflow warns if the input has no annotation, and if it has any other than a few types.
     def predict(self, context, model_input: np.ndarray, params=None):  # type: ignore[no-untyped-def]
         try:
             if isinstance(self.student, TableStudent):
                 return self.student.answers(model_input, "The request")
-            probabilities = self.student.predict(np.asarray(model_input))
-            if self.student.scale is not None and (params or {}).get("numbers"):
-                return self.student.scale.numbers(probabilities)
-            return probabilities
+            return self.student.answers(self.student.predict(np.asarray(model_input)))
         except InputError as error:
             raise MlflowException(str(error), error_code=BAD_REQUEST) from error
 

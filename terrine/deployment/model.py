@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 import torch
@@ -30,6 +30,9 @@ from terrine.models.backbone import Backbone
 from terrine.models.backbone_files import load_backbone
 from terrine.models.released_statistics import set_statistics
 from terrine.models.statistics import has_batch_norm
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 BACKBONE, HEAD, REFERENCE = "backbone.safetensors", "head.safetensors", "reference.safetensors"
 MOMENTS = "moments.safetensors"
@@ -205,6 +208,28 @@ class StudentModel:
             return self.class_names[int(probabilities.argmax())]
         found = [name for name, each in zip(self.class_names, probabilities, strict=True) if each > 0.5]
         return "; ".join(found)
+
+    def answers(self, probabilities: np.ndarray, index: pd.Index | None = None) -> pd.DataFrame:
+        """Return predictions with class names: `class`, `probability`, and `probability of C` for each class C.
+
+        For ordered classes the class is the median, and the column `number` is the expected number or grade. For
+        several findings the class lists those above a half, and the probability is the largest.
+
+        Args:
+            probabilities: Of `predict`, [B, classes].
+            index: Index of the result.
+        """
+        import pandas as pd
+
+        values = np.asarray(probabilities, np.float64)
+        labels = [self.label(row) for row in values]
+        chosen = (
+            values.max(axis=1) if self.scale is None else values[np.arange(len(values)), self.scale.classes(values)]
+        )
+        columns: dict[str, Any] = {} if self.scale is None else {"number": self.scale.numbers(values)}
+        columns |= {"class": np.array(labels, object), "probability": chosen}
+        columns |= {f"probability of {name}": values[:, number] for number, name in enumerate(self.class_names)}
+        return pd.DataFrame(columns, index=index)
 
     def _check(self, images: np.ndarray) -> np.ndarray:
         return check_rows(images, self.channels) if self.takes_rows else check_images(images, self.channels, self.size)

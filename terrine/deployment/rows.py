@@ -84,31 +84,17 @@ class TableStudent:
         return self.student.predict(self.encoding.apply(rows, where, unit))
 
     def answers(self, rows: pd.DataFrame, where: str = "The table", unit: str = "row") -> pd.DataFrame:
-        """Return the likeliest class of each row, its probability, and `probability of C` for each class C.
-
-        Of classes that have an order: the median class, and the `number` that all say together, or the mean grade.
-        """
-        import pandas as pd
-
-        probabilities, scale = self.predict(rows, where, unit).astype(np.float64), self.student.scale
-        said = probabilities.argmax(axis=1) if scale is None else scale.classes(probabilities)
-        columns: dict[str, Any] = {} if scale is None else {"number": scale.numbers(probabilities)}
-        columns["class"] = np.array(self.class_names, object)[said]
-        columns["probability"] = probabilities[np.arange(len(said)), said]
-        columns |= {f"probability of {name}": probabilities[:, number] for number, name in enumerate(self.class_names)}
-        return pd.DataFrame(columns, index=rows.index)
+        """Return predictions with class names (`StudentModel.answers`); see `predict` for the arguments."""
+        return self.student.answers(self.predict(rows, where, unit), rows.index)
 
     def notes(self, rows: pd.DataFrame) -> list[str]:
-        """Return what an answer leaves out of account, one sentence each."""
+        """Return sentences about ignored columns and unknown words."""
         known = {column.name for column in self.encoding.columns}
         extra = [str(name) or "(no name)" for name in rows if name not in known and name not in self._no_features]
-        notes = [f"ignored, for the student knows no such columns: {some(extra)}"] if extra else []
+        notes = [f"Ignored columns, which the student does not know: {some(extra)}."] if extra else []
         for column, values in self.encoding.unknown(rows).items():
             count = int(rows[column].astype(str).str.strip().isin(values).sum())
-            notes.append(
-                f"{count} of {len(rows)} rows have a '{column}' that public rows did not hold, which counts as none: "
-                f"{some(values)}"
-            )
+            notes.append(f"{count} of {len(rows)} rows have an unknown '{column}', which is ignored: {some(values)}.")
         return notes
 
     def about(self) -> list[dict[str, Any]]:

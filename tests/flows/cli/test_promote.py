@@ -34,10 +34,15 @@ def test_a_candidate_becomes_the_champion_and_only_the_very_student_does(tmp_pat
 
     monkeypatch.setattr("tasks.runtime.run.chosen_run", lambda name: run)
     monkeypatch.setattr("tasks.serving.mlflow_model._log_torch", lambda student: None)  # it has no alias
-    served, warning, last = terrine("statement", "clinic", "--promote").splitlines()
+    served, warning, last, *lines = terrine("statement", "clinic", "--promote").splitlines()
     assert served == "Accuracy as served (private test split): 50.00 %"
     assert warning.startswith("Warning: The student as served is right in 50.0 % of cases, in mixed batches")
-    assert last == "Version 1 of clinic is the champion: models:/clinic@champion"
+    assert last == "Version 1 of clinic is the champion. To load it in Python:"
+    assert lines == [
+        "  import mlflow",
+        f'  mlflow.set_tracking_uri("sqlite:///{run.root}/mlflow.db")',
+        '  model = mlflow.pyfunc.load_model("models:/clinic@champion")',
+    ]
     client = mlflow.MlflowClient()
     assert aliases(client, run.name) == {CANDIDATE: "1", CHAMPION: "1"}
     version = client.get_model_version(run.name, "1")

@@ -12,7 +12,7 @@ from tasks.reports.statement_page import render_statement_page
 from tasks.reports.summary import for_anybody
 from tasks.runtime.run import Run
 from tasks.serving.export import export_folder
-from tasks.serving.mlflow_model import save_student_model
+from tasks.serving.mlflow_model import pyfunc_arguments
 from tasks.serving.pages import model_card
 from terrine.data.source import load_dataset
 from terrine.deployment.manifest import check_seal
@@ -83,10 +83,16 @@ def test_a_tables_release_has_no_row_and_names_the_rows_that_are_public(tmp_path
     assert facts["record"] == "row"
     for page in (*pages_of(run, statement), for_anybody(run)["not protected"]):
         assert f"The operator declared {len(rows)} rows of this table public." in page
-    save_student_model(run.folders.student, tmp_path / "model", check_example=False)
+    save_model(run.folders.student, tmp_path / "model")
     export_folder(run.folders.student, tmp_path / "out", [], ["pt2"])
     for folder in ("model", "out"):
         assert records_in(tmp_path / folder, rows) == 0
+
+
+def save_model(student, folder):
+    import mlflow
+
+    mlflow.pyfunc.save_model(folder, **pyfunc_arguments(student) | {"input_example": None})
 
 
 def test_a_release_of_a_pool_has_none_of_its_images_and_names_how_many_are_public(images):
@@ -104,7 +110,7 @@ def test_a_release_of_a_pool_has_none_of_its_images_and_names_how_many_are_publi
     assert "120 real images that the operator declared public" in render_statement_page(statement, "en")
     export_folder(run.folders.student, images / "out", ["single", "frozen"], ["pt2"])
     assert check_seal(images / "out")["reference"] == manifest["reference"]
-    save_student_model(run.folders.student, images / "model", check_example=False)
+    save_model(run.folders.student, images / "model")
     for folder in ("model", "out"):
         assert records_in(images / folder, pool) == 0
 

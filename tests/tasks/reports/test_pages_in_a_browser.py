@@ -5,12 +5,19 @@ import json
 import re
 import shutil
 import subprocess
+import threading
+import time
 from pathlib import Path
 
+import pandas as pd
 import pytest
+import uvicorn
+from fastapi.responses import HTMLResponse
 
 from tasks.reports.statement_page import render_technical_page
 from tasks.runtime.store import read_json, write_array, write_json
+from tasks.serving.service import build_app, server_config
+from tests.student_folders import make_table_student
 from tests.tasks.pipeline.test_report import BLOOD, make_run, written
 from tests.tasks.reports.test_partition_figures import counts, manifest_of
 
@@ -108,3 +115,45 @@ def test_what_cannot_be_read_is_found(tmp_path):
             '"other" lies on "one"',
         ):
             assert fault in told
+
+
+VISIT = """<!doctype html><pre id="found">nothing</pre><iframe src="./" style="height: 900px"></iframe><script>
+const frame = document.querySelector("iframe"), wait = time => new Promise(done => setTimeout(done, time));
+frame.onload = async () => {
+  const page = frame.contentDocument, files = new DataTransfer(), input = page.getElementById("files");
+  page.querySelector("[name=age]").value = "40"; page.querySelector("[name=gain]").value = "5";
+  page.getElementById("row").requestSubmit();
+  await wait(1500);
+  for (const [name, text] of [["good.csv", "age,work,gain\\n30,Private,5\\n61,none,1\\n"], ["bad.csv", "age\\n1\\n"]])
+    files.items.add(new File([text], name, {type: "text/csv"}));
+  input.files = files.files;
+  input.dispatchEvent(new Event("change"));
+  await wait(1500);
+  const text = id => page.getElementById(id).innerText;
+  document.getElementById("found").textContent = `${text("answers")}|${text("failure")}`;
+};</script>"""
+
+
+def test_the_page_of_a_table_answers_its_form_and_csv_files_and_lists_unreadable_ones(tmp_path):
+    app, student = build_app(make_table_student(tmp_path / "student"))
+    app.get("/visit")(lambda: HTMLResponse(VISIT))
+    server = uvicorn.Server(server_config(app, "127.0.0.1", 0))
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    try:
+        while not server.started:
+            time.sleep(0.05)
+        port = server.servers[0].sockets[0].getsockname()[1]
+        done = browse(tmp_path, "--virtual-time-budget=20000", "--dump-dom", f"http://127.0.0.1:{port}/visit")
+    finally:
+        server.should_exit = True
+        thread.join(10)
+    found = html.unescape(re.search(r'<pre id="found">(.*?)</pre>', done.stdout, re.DOTALL)[1])
+    answers, failure = found.split("|")
+    rows = pd.DataFrame({"age": [30, 61, 40], "work": ["Private", "none", ""], "gain": [5, 1, 5]})
+    first, second, form = student.answers(rows)["class"]
+    assert re.search(
+        rf"good\.csv\s+2 rows\..*1 of 2 rows have an unknown 'work'.*{first}.*{second}", answers, re.DOTALL
+    )
+    assert answers.split("\n", 1)[1].count(form) >= 1
+    assert failure.startswith("bad.csv: The body has no column")

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import mlflow
 import numpy as np
+import pandas as pd
 import pytest
 from mlflow.exceptions import MlflowException
 
-from tasks.serving.mlflow_model import save_student_model
+from tasks.serving.mlflow_model import pyfunc_arguments, quiet
 from terrine.deployment.model import StudentModel
 from tests.student_folders import CLASSES, SIZE, images, make_statement, make_student
 
@@ -25,7 +26,8 @@ def saved(tmp_path_factory):
     student = make_student(release / "student")
     make_statement(student)
     (release / "statement.html").write_text("<p>statement</p>")
-    save_student_model(student, release / "model")
+    with quiet():
+        mlflow.pyfunc.save_model(release / "model", **pyfunc_arguments(student))
     return student, release / "model"
 
 
@@ -33,19 +35,24 @@ def floats(count, seed=0):
     return (images(count, seed) / np.float32(255)).astype(np.float32)
 
 
-def test_a_loaded_model_answers_like_the_student(saved):
+def test_a_loaded_model_answers_like_the_student_with_class_names_for_all_types(saved):
     student, folder = saved
     loaded = mlflow.pyfunc.load_model(str(folder))
-    np.testing.assert_array_equal(loaded.predict(floats(9)), StudentModel.load(student).predict(images(9)))
-    frozen = mlflow.pyfunc.load_model(str(folder), model_config={"statistics": "frozen"})
-    np.testing.assert_array_equal(frozen.predict(floats(9)), StudentModel.load(student, "frozen").predict(images(9)))
+    model, frozen = StudentModel.load(student), StudentModel.load(student, "frozen")
+    expected = model.answers(model.predict(images(9)))
+    assert expected["class"].tolist() == [model.class_names[best] for best in model.predict(images(9)).argmax(axis=1)]
+    for batch in (floats(9), images(9), images(9) / np.float64(255)):
+        pd.testing.assert_frame_equal(loaded.predict(batch), expected, atol=1e-6)
+    loaded = mlflow.pyfunc.load_model(str(folder), model_config={"statistics": "frozen"})
+    pd.testing.assert_frame_equal(loaded.predict(floats(9)), frozen.answers(frozen.predict(images(9))))
 
 
 def test_signature_example_and_statement_are_part_of_the_model(saved):
     _, folder = saved
     model = mlflow.models.Model.load(str(folder))
-    assert model.signature.inputs.inputs[0].shape == (-1, 1, SIZE, SIZE)
-    assert model.signature.outputs.inputs[0].shape == (-1, CLASSES)
+    names = [f"probability of class {number}" for number in range(CLASSES)]
+    assert model.signature.outputs.input_names() == ["class", "probability", *names]
+    assert model.metadata["input"]["shape"] == ["images", 1, SIZE, SIZE]
     example = model.load_input_example(str(folder))
     assert np.asarray(example).shape == (2, 1, SIZE, SIZE)
     assert json.loads((folder / "artifacts" / "privacy.json").read_text())["epsilon_guaranteed"] > 1
@@ -85,14 +92,16 @@ import mlflow, numpy
 loaded = mlflow.pyfunc.load_model({str(folder)!r})
 import terrine
 assert terrine.__file__.startswith({str(folder)!r}), terrine.__file__
-numpy.save({str(tmp_path / "answers.npy")!r}, loaded.predict(numpy.load({str(tmp_path / "images.npy")!r})))
+loaded.predict(numpy.load({str(tmp_path / "images.npy")!r})).to_json({str(tmp_path / "answers.json")!r})
 """
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=tmp_path, env=environment, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    np.testing.assert_array_equal(np.load(tmp_path / "answers.npy"), StudentModel.load(student).predict(images(3)))
+    model = StudentModel.load(student)
+    answers = pd.read_json(tmp_path / "answers.json")
+    pd.testing.assert_frame_equal(answers, model.answers(model.predict(images(3))), check_dtype=False)
 
 
 def test_a_bad_input_is_a_client_error_with_our_sentence(saved):
@@ -102,5 +111,6 @@ def test_a_bad_input_is_a_client_error_with_our_sentence(saved):
     with pytest.raises(MlflowException, match="NaN in image 1") as error:
         loaded.predict(batch)
     assert error.value.get_http_status_code() == 400
-    with pytest.raises(MlflowException, match="does not match expected shape"):
-        loaded.predict(floats(3)[:, :, :4])
+    for wrong, words in ((floats(3)[:, :, :4], "this student takes"), (images(3).astype(int), "dtype int64")):
+        with pytest.raises(MlflowException, match=words):
+            loaded.predict(wrong)

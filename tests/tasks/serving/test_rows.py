@@ -3,6 +3,7 @@
 import json
 import shutil
 
+import mlflow
 import numpy as np
 import pandas as pd
 import pytest
@@ -11,7 +12,7 @@ from typer.testing import CliRunner
 
 from flows.cli import app as command_line
 from tasks.serving.export import export_folder
-from tasks.serving.mlflow_model import save_student_model
+from tasks.serving.mlflow_model import pyfunc_arguments, quiet
 from tasks.serving.predict import open_student, predict_tables
 from tasks.serving.service import build_app
 from terrine.deployment.export import onnx_inputs
@@ -77,9 +78,8 @@ def test_classes_in_an_order_are_answered_by_the_median_and_a_number(linear, tmp
 
 def test_what_is_left_out_of_account_is_said(linear):
     notes = TableStudent.load(linear).notes(ROWS.assign(note=1, key=2, income="?"))
-    assert notes[0] == "ignored, for the student knows no such columns: note"
-    assert notes[1].startswith("1 of 3 rows have a 'work' that public rows did not hold")
-    assert notes[1].endswith("Self-emp")
+    assert notes[0] == "Ignored columns, which the student does not know: note."
+    assert notes[1] == "1 of 3 rows have an unknown 'work', which is ignored: Self-emp."
     assert not TableStudent.load(linear).notes(ROWS.iloc[:2])
 
 
@@ -123,7 +123,7 @@ def test_predict_prints_rows_by_line_and_id_and_writes_csv_and_json(student, row
     assert lines[0] == "line,key,class,probability,probability of <=50K,probability of >50K"
     assert [line.split(",")[:2] for line in lines[1:]] == [["2", "a"], ["5", "b"], ["6", "c"]]
     np.testing.assert_allclose([float(line.split(",")[-1]) for line in lines[1:]], expected(student)[:, 1], atol=1e-5)
-    assert "no such columns: remark" in done.stderr
+    assert "does not know: remark" in done.stderr
     found = json.loads(CliRunner().invoke(command_line, [*arguments, "--json"]).stdout)
     assert [row["class"] for row in found] == [line.split(",")[2] for line in lines[1:]]
     shown = CliRunner().invoke(command_line, arguments).stdout.splitlines()
@@ -135,24 +135,27 @@ def test_predict_names_the_line_and_refuses_what_is_for_images(linear, rows_csv,
     rows_csv.write_text(rows_csv.read_text().replace("61", "many"))
     with pytest.raises(InputError, match=r"rows\.csv, line 6: 'age' is 'many'"):
         predict_tables(open_student(linear), [rows_csv])
-    with pytest.raises(InputError, match=r"photo\.png is no CSV file"):
+    with pytest.raises(InputError, match=r"photo\.png is not a CSV file"):
         predict_tables(open_student(linear), [tmp_path / "photo.png"])
-    done = CliRunner().invoke(
-        command_line, ["predict", str(rows_csv), "--folder", str(linear), "--statistics", "single"]
-    )
+    ROWS.to_csv(tmp_path / "good.csv", index=False)
+    command = ["predict", str(rows_csv), str(tmp_path / "good.csv"), "--folder", str(linear)]
+    done = CliRunner().invoke(command_line, [*command, "--json"])
+    assert (done.exit_code, len(json.loads(done.stdout))) == (1, 3)
+    assert done.stderr.count("Not answered: ") == 1
+    assert "rows.csv, line 6: 'age' is 'many'" in done.stderr
+    done = CliRunner().invoke(command_line, [*command, "--statistics", "single"])
     assert isinstance(done.exception, SettingError)
 
 
 @pytest.fixture(scope="module")
 def saved(linear, tmp_path_factory):
     folder = tmp_path_factory.mktemp("model") / "model"
-    save_student_model(linear, folder)
+    with quiet():
+        mlflow.pyfunc.save_model(folder, **pyfunc_arguments(linear))
     return folder
 
 
 def test_the_mlflow_model_takes_the_users_columns(linear, saved):
-    import mlflow
-
     model = mlflow.pyfunc.load_model(str(saved))
     inputs = model.metadata.get_input_schema()
     assert inputs.input_names() == ["age", "work", "gain"]
