@@ -113,7 +113,7 @@ def _of_images(folder: Path) -> dict[str, Any]:
     metadata: dict[str, Any] = {"class_names": student.class_names, "statistics": student.statistics}
     metadata |= {"input": {"shape": ["images", *student.shape], "types": "uint8 (0 to 255) or floats (0 to 1)"}}
     if student.scale is not None:
-        metadata["scale"] = student.scale.described()
+        metadata["scale"] = student.scale.describe()
     return {
         "signature": ModelSignature(outputs=Schema(_columns(student.answers(student.predict(example))))),
         "input_example": example,
