@@ -90,17 +90,23 @@ def make_student(
     return folder
 
 
-TABLE = Encoding((Column("age", 40.0, 10.0), Column("work", values=("", "Private", "State-gov")), Column("gain", 5, 2)))
-"""The columns of `make_table_student`: five features."""
+TABLE = Encoding(
+    (
+        Column("age", (20.0, 40.0, 60.0)),
+        Column("work", values=("", "Private", "State-gov")),
+        Column("gain", (1.0, 3.0, 9.0)),
+    )
+)
+"""The columns of `make_table_student`: nine features."""
 
 
 def make_table_student(folder: Path, *, forest: bool = False) -> Path:
     """Write a student of a table with the columns `TABLE` and two classes to `folder`."""
     folder.mkdir(parents=True)
-    save_backbone(build_backbone("columns", channels=5, size=1, seed=0), folder / BACKBONE)
+    save_backbone(build_backbone("columns", channels=9, size=1, seed=0), folder / BACKBONE)
     numbers = np.random.default_rng(3)
-    rows = numbers.normal(size=(200, 5)).astype(np.float32)
-    head = LinearHead(numbers.normal(size=(2, 5)).astype(np.float32), np.zeros(2, np.float32))
+    rows = numbers.normal(size=(200, 9)).astype(np.float32)
+    head = LinearHead(numbers.normal(size=(2, 9)).astype(np.float32), np.zeros(2, np.float32))
     if forest:
         answers = label_answers((rows[:, 0] + rows[:, 1] > 0).astype(np.int64), 2)
         head = fit(rows, answers, trees=5, least=5, seed=1)

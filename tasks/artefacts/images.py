@@ -21,8 +21,8 @@ def pool_order(seed: int, images: int) -> np.ndarray:
     return numpy_generator(seed, "pool order").permutation(images)
 
 
-PUBLIC_ROWS = "public rows"
-"""What the source of queries is called that are rows of a table."""
+PUBLIC_ROWS, DRAWN_ROWS = "public rows", "drawn rows"
+"""Sources of queries for tables: rows declared public, or rows drawn from the declared columns."""
 
 
 def read_queries(folders: Folders) -> Queries:

@@ -18,7 +18,7 @@ from terrine.settings import Automatic, Kinds, Settings, sections_of
 _ALLOW_SUMS: dict[str, dict[str, tuple[Any, ...]]] = {
     "partition": {"teachers": (AUTO,)},
     "queries": {"rounds": (1,)},
-    "backbone": {"kind": ("scattering",)},
+    "backbone": {"kind": ("scattering", "columns")},
     "teachers": {"kind": ("linear",)},
     "aggregation": {"where": ("local",), "sigma": (AUTO,)},
     "student": {"kind": ("linear",), "statistics": ("original",)},
@@ -72,7 +72,7 @@ def resolve_mechanism(values: dict[str, Any]) -> dict[str, Any]:
 
 def sums_possible(values: dict[str, Any]) -> bool:
     """Return whether the settings allow sums over records."""
-    if values.get("transcription") or (values.get("data") or {}).get("name") == "table":
+    if values.get("transcription"):
         return False
     return all(
         (values.get(name) or {}).get(key, allowed[0]) in allowed

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from tasks.artefacts.images import POOL, PUBLIC_ROWS
+from tasks.artefacts.images import DRAWN_ROWS, POOL, PUBLIC_ROWS
 from tasks.runtime.accounts import published_earlier
 from tasks.runtime.releases import record_facts
 from tasks.runtime.run import Run
@@ -23,7 +23,7 @@ def describe_records(run: Run) -> dict[str, Any]:
     for shard in images["shards"]["queries"]:
         counts[shard["kind"]] += shard["count"]
     pool = "public dataset" if run.params.data.public_benchmark else "own images"
-    real = {PUBLIC_ROWS: "own rows", POOL: pool}
+    real = {PUBLIC_ROWS: "own rows", DRAWN_ROWS: "drawn rows", POOL: pool}
     programs = sum(count for kind, count in counts.items() if kind not in real)
     found = {"programs": programs} | {real[kind]: counts[kind] for kind in real}
     unasked = sum(shard["count"] for shard in images["shards"].get("unlabelled", ()))

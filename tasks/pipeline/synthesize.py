@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tasks.artefacts.images import POOL, PUBLIC_ROWS, pool_order
+from tasks.artefacts.images import DRAWN_ROWS, POOL, PUBLIC_ROWS, pool_order
 from tasks.artefacts.records import load_dataset
 from tasks.config.sections import Images
 from tasks.config.values import digest
@@ -160,7 +160,7 @@ def drawing_cost(run: Run) -> dict[str, float]:
 def assemble_images(run: Run, draws: list[Draw]) -> None:
     """Link the shards into the run's image folder and write its manifest: shards, sources and query batches."""
     if not run.params.data.of_images:
-        _write_public_rows(run)
+        _write_rows(run)
         return
     shards: dict[str, list[dict[str, object]]] = {"queries": [], "pretraining": []}
     with atomic_folder(run.folders.images) as folder:
@@ -211,27 +211,30 @@ def _pool_images(run: Run, count: int) -> np.ndarray:
     return images[pool_order(run.params.seed, len(images))]
 
 
-def _write_public_rows(run: Run) -> None:
-    """Write the table's public rows, at most `queries.count`, as float32 [queries, columns], and how to encode others.
+def _write_rows(run: Run) -> None:
+    """Write at most `queries.count` rows of a table, float32 [queries, features], and the encoding of the columns.
 
-    They are read from the user's file: which rows are public depends on their names alone, and they are encoded by what
-    they show themselves.
+    They are drawn from the declared columns without reading the table, or are its public rows.
     """
     data, queries = run.params.data, run.params.queries
-    publish(run, people_in(run, load_dataset(run)))
-    rows, encoding = data.public_rows(run.root, seed=SPLIT_SEED)
-    # Files are often sorted; a budget that ends early should have asked about all sorts of rows.
-    declared = len(rows)
-    rows = rows[numpy_generator(run.params.seed, "queries.order").permutation(declared)[: queries.count]]
+    generator = numpy_generator(run.params.seed, "queries.order")
+    if data.has_public_records:
+        publish(run, people_in(run, load_dataset(run)))
+        rows, encoding = data.public_rows(run.root, seed=SPLIT_SEED)
+        kind, declared = PUBLIC_ROWS, len(rows)
+        # Files are often sorted; a budget that ends early should have been spent on all kinds of rows.
+        rows = rows[generator.permutation(declared)[: queries.count]]
+    else:
+        encoding, kind, declared = data.declared_encoding(), DRAWN_ROWS, 0
+        rows = encoding.apply(encoding.draw(queries.count, generator), "The drawn rows")
     # Near-equal batches: a stray last row would have no batch statistics.
     parts = np.array_split(np.arange(len(rows)), max(1, -(-len(rows) // queries.batch)))
     with atomic_folder(run.folders.images) as folder:
         path = folder / "queries-00000.npy"
         write_array(path, rows)
-        shard = {"file": path.name, "kind": PUBLIC_ROWS, "count": len(rows), "sha256": file_digest(path)}
+        shard = {"file": path.name, "kind": kind, "count": len(rows), "sha256": file_digest(path)}
         batches = [
-            {"kind": PUBLIC_ROWS, "source_start": int(part[0]), "first": int(part[0]), "count": len(part)}
-            for part in parts
+            {"kind": kind, "source_start": int(part[0]), "first": int(part[0]), "count": len(part)} for part in parts
         ]
         write_json(
             folder / "manifest.json",

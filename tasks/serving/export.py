@@ -160,7 +160,8 @@ def _compared_rows(encoding: Encoding) -> pd.DataFrame:
     columns: dict[str, Any] = {}
     for column in encoding.columns:
         if column.values is None:
-            numbers = column.mean + column.deviation * generator.normal(size=count)
+            middle, width = np.mean(column.knots), np.ptp(column.knots) or 1.0
+            numbers = middle + width * generator.normal(size=count)
             numbers[:: count // 4] = np.nan
             columns[column.name] = numbers
         else:

@@ -82,12 +82,11 @@ class Sums(Aggregation):
         return sum(count for number in range(course.passes) for count, _ in course.noise(length, classes, number))
 
     def check(self, run: Any) -> None:
-        """Raise ValueError if the run is not one of sums over records of images."""
+        """Raise ValueError if the run is not one of sums over records."""
         super().check(run)
         student = run.student
         conflicts = (
             (run.transcription is not None, "a transcription releases annotations. Set transcription to null"),
-            (run.data.name == "table", "its features are those of images. Use a mechanism that counts votes"),
             (
                 student.kind != "sums",
                 f"a student of kind {student.kind} learns from answers, not from sums. Remove student.kind, or use a "

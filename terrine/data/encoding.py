@@ -1,8 +1,9 @@
-"""Encode the columns of a table as numbers, learned from public rows only.
+"""Encode the columns of a table as features in [0, 1], by declaration or from public rows only.
 
-A numeric column is standardised by the mean and deviation of the public rows; a missing value becomes the mean. Any
-other column becomes one indicator per value of the public rows; other values set none of them. No private record
-affects another record's features, and the encoding is as public as those rows: it is part of the student.
+A numeric column has knots: a number is encoded by its position between the two nearest ones (hat functions), so a
+linear head can follow any curve that is linear between knots. Numbers outside count as the nearest knot. Any other
+column has one indicator for each known word. Missing and unknown values set no feature. No private record affects
+another record's features, and the encoding is public: it is part of the student.
 
 An infinite number, or a word among numbers, is an error that names the cell. It never changes the type of the column,
 which would otherwise get as many indicators as it has values.
@@ -10,7 +11,7 @@ which would otherwise get as many indicators as it has values.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,18 +27,25 @@ with from_extra("pipeline", "Tables"):
     import pandas as pd
 
 _MISSING_NUMBER = (*MISSING, "N/A", "n/a", "NULL", "null", "None")
+_LARGEST = 1e150  # differences and slopes of larger numbers may overflow
+KNOTS = 8
+"""Knots of a numeric column that is declared by its range, or learned from public rows."""
 _WORDS = 20
 """Number of words that a column may have with any number of rows."""
 
 
 @checked_dataclass(frozen=True, config=ConfigDict(allow_inf_nan=False, extra="forbid"))
 class Column:
-    """Encoding of a column: standardised by `mean` and `deviation`, or one indicator for each of `values`."""
+    """Encoding of a column: hat functions at increasing `knots`, or one indicator for each of `values`."""
 
     name: str
-    mean: float = 0.0
-    deviation: float = 1.0
+    knots: tuple[float, ...] = ()
     values: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse knots that do not increase, and a column without knots and values, or with both."""
+        if bool(self.knots) is (self.values is not None) or any(np.diff(self.knots) <= 0):
+            raise ValueError(f"column '{self.name}' needs increasing numbers or a list of words")
 
     def texts(self, cells: pd.Series) -> np.ndarray:
         """Return cells of any pandas type as stripped texts; missing ones as this column spells a missing value."""
@@ -54,9 +62,9 @@ class Encoding:
     def names(self) -> tuple[str, ...]:
         """Names of the features."""
         return tuple(
-            column.name if value is None else f"{column.name}={value}"
+            f"{column.name}={value}"
             for column in self.columns
-            for value in ((None,) if column.values is None else column.values)
+            for value in (column.knots if column.values is None else column.values)
         )
 
     def apply(self, frame: pd.DataFrame, where: str, unit: str = "line") -> np.ndarray:
@@ -79,14 +87,15 @@ class Encoding:
             if column.values is None:
                 numbers, known, missing = numbers_in(cells)
                 _refuse_words(cells, numbers, known | missing, where, unit)
-                blocks.append(np.where(known, (numbers - column.mean) / column.deviation, 0.0)[:, None])
+                hats = [np.interp(numbers, column.knots, hat) for hat in np.eye(len(column.knots))]
+                blocks.append(np.where(known[:, None], np.stack(hats, axis=1), 0.0))
             else:
                 codes = pd.Categorical(column.texts(cells), categories=column.values).codes
                 blocks.append(codes[:, None] == np.arange(len(column.values)))
         return np.concatenate(blocks, axis=1, dtype=np.float32, casting="unsafe")
 
     def unknown(self, frame: pd.DataFrame) -> dict[str, list[str]]:
-        """Return the values of each column of words that no public row contained: they are encoded as all zeros."""
+        """Return the unknown words of each column: they are encoded as all zeros."""
         found = {
             column.name: sorted(set(column.texts(frame[column.name])) - {*column.values, *MISSING})
             for column in self.columns
@@ -95,10 +104,21 @@ class Encoding:
         return {name: values for name, values in found.items() if values}
 
     def example(self) -> pd.DataFrame:
-        """Return one artificial row: the mean of each number, and the first of each column's words."""
+        """Return one artificial row: the middle knot of each number, and the first of each column's words."""
         return pd.DataFrame(
             {
-                column.name: [round(column.mean, 2) if column.values is None else column.values[0]]
+                column.name: [(column.knots if column.values is None else (*column.values, ""))[len(column.knots) // 2]]
+                for column in self.columns
+            }
+        )
+
+    def draw(self, count: int, generator: np.random.Generator) -> pd.DataFrame:
+        """Return artificial rows with independent columns: numbers uniform between the outer knots, uniform words."""
+        return pd.DataFrame(
+            {
+                column.name: generator.uniform(column.knots[0], column.knots[-1], count)
+                if column.values is None
+                else generator.choice(np.array(column.values, object), count)
                 for column in self.columns
             }
         )
@@ -106,7 +126,7 @@ class Encoding:
     def describe(self) -> list[dict[str, Any]]:
         """Return the encoding as JSON values, for `from_description`."""
         return [
-            {"name": column.name, "mean": column.mean, "deviation": column.deviation}
+            {"name": column.name, "knots": list(column.knots)}
             if column.values is None
             else {"name": column.name, "values": list(column.values)}
             for column in self.columns
@@ -116,6 +136,29 @@ class Encoding:
     def from_description(cls, description: list[dict[str, Any]]) -> Encoding:
         """Return the encoding of a description. Raise ValueError if it is not one."""
         return cls(tuple(Column(**entry) for entry in description))
+
+
+def declare(columns: Mapping[str, tuple[float | str, ...]], categorical: Collection[str] = ()) -> Encoding:
+    """Return the encoding of declared columns.
+
+    Args:
+        columns: By name, the lowest and highest number, or increasing knots, or all words of a column.
+        categorical: Columns of words that look like numbers.
+
+    Raises:
+        ValueError: numbers that do not increase, or a single one.
+    """
+    declared = []
+    for name, values in columns.items():
+        numbers = [value for value in values if not isinstance(value, str)]
+        if name in categorical or len(numbers) < len(values):
+            declared.append(Column(name, values=tuple(dict.fromkeys(map(str, values)))))
+            continue
+        if len(numbers) < 2 or any(np.diff(numbers) <= 0):
+            raise ValueError(f"column '{name}' needs a lowest and a highest number, or increasing numbers")
+        knots = np.linspace(numbers[0], numbers[1], KNOTS).tolist() if len(numbers) == 2 else numbers
+        declared.append(Column(name, tuple(map(float, knots))))
+    return Encoding(tuple(declared))
 
 
 def learn(public: pd.DataFrame, where: str, categorical: Collection[str] = ()) -> Encoding:
@@ -137,15 +180,14 @@ def learn(public: pd.DataFrame, where: str, categorical: Collection[str] = ()) -
             columns.append(Column(str(name), values=tuple(sorted(set(cells)))))
             continue
         _refuse_words(cells, numbers, known | missing, where, "line", public=True)
-        with np.errstate(over="ignore", invalid="ignore"):
-            mean, deviation = float(numbers[known].mean()), float(numbers[known].std())
-        if not np.isfinite([mean, deviation]).all():
+        distinct = np.unique(numbers[known])
+        if np.abs(distinct).max() > _LARGEST:
             line = cells.index[int(np.abs(np.where(known, numbers, 0.0)).argmax())]
             raise InputError(
-                f"{where}, line {line}: '{name}' is {cells[line]}, which is too large to be averaged. Correct it, or "
-                "leave it empty."
+                f"{where}, line {line}: '{name}' is {cells[line]}, which is too large. Correct it, or leave it empty."
             )
-        columns.append(Column(str(name), mean, deviation or 1.0))
+        chosen = np.linspace(0, len(distinct) - 1, min(KNOTS, len(distinct))).round().astype(int)
+        columns.append(Column(str(name), tuple(distinct[chosen].tolist())))
     if not columns:
         raise InputError(f"{where} has no column beside the target. Teachers need something to learn from.")
     return Encoding(tuple(columns))
@@ -159,10 +201,13 @@ def identifying(encoding: Encoding, rows: int) -> list[Column]:
     return [column for column in encoding.columns if len(column.values or ()) > max(_WORDS, rows / 3)]
 
 
-def column_types(encoding: Encoding, public: pd.DataFrame) -> dict[str, tuple[str, ...]]:
-    """Return the names of the columns by type in the public rows: numbers, words, constant or empty."""
+def column_types(encoding: Encoding, public: pd.DataFrame | None = None) -> dict[str, tuple[str, ...]]:
+    """Return the names of the columns by type: numbers or words; with public rows also constant or empty."""
     found: dict[str, list[str]] = {"numbers": [], "words": [], "constant": [], "empty": []}
     for column in encoding.columns:
+        if public is None:
+            found["numbers" if column.values is None else "words"].append(column.name)
+            continue
         numbers, known, missing = numbers_in(public[column.name])
         held = np.unique(numbers[known]) if column.values is None else column.values
         kind = "numbers" if column.values is None else "words"
@@ -217,7 +262,7 @@ def _refuse_words(
     if len(wrong) > 1:
         first += f" ({len(wrong)} such cells, in {unit} {some([str(cells.index[row]) for row in wrong], 3)})"
     if np.isinf(numbers[wrong[0]]):
-        raise InputError(f"{first}, which is not finite. Correct it, or leave it empty: it then counts as the mean.")
+        raise InputError(f"{first}, which is not finite. Correct it, or leave it empty.")
     remedy = "Correct the value, or leave it empty."
     if public:
         remedy += f" If the column contains words that look like numbers: data.categorical=[{cells.name}]."

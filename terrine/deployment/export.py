@@ -259,7 +259,7 @@ def _encoder(encoding: Encoding, network: onnx.ModelProto) -> onnx.ModelProto:
     from onnx import TensorProto, helper, numpy_helper
 
     inputs, nodes, parts = [], [], []
-    constants = {"encoding/zero": np.zeros(1), "encoding/one": np.ones(1, np.int64)}
+    constants: dict[str, np.ndarray] = {"encoding/zero": np.zeros(1), "encoding/one": np.ones(1, np.int64)}
     for number, column in enumerate(encoding.columns):
         own = f"encoding/{number}"
         kind = TensorProto.STRING if column.values is not None else TensorProto.DOUBLE
@@ -278,17 +278,31 @@ def _encoder(encoding: Encoding, network: onnx.ModelProto) -> onnx.ModelProto:
                 helper.make_node("Squeeze", [f"{own}/words", "encoding/one"], [parts[-1]]),
             ]
             continue
-        constants |= {
-            f"{own}/mean": np.array([column.mean], np.float64),
-            f"{own}/deviation": np.array([column.deviation], np.float64),
+        # A hat is the smaller of two lines, to the left and to the right of its knot, and at least 0.
+        knots = np.array(column.knots)
+        rise = np.concatenate([[0.0], 1 / np.diff(knots)])
+        fall = np.concatenate([1 / np.diff(knots), [0.0]])
+        lines = {
+            "rise": rise,
+            "left": np.concatenate([[1.0], -knots[:-1] * rise[1:]]),
+            "fall": -fall,
+            "right": np.concatenate([knots[1:] * fall[:-1], [1.0]]),
         }
-        nodes += [
-            helper.make_node("Sub", [column.name, f"{own}/mean"], [f"{own}/centred"]),
-            helper.make_node("Div", [f"{own}/centred", f"{own}/deviation"], [f"{own}/scaled"]),
-            helper.make_node("IsNaN", [f"{own}/scaled"], [f"{own}/missing"]),
-            helper.make_node("Where", [f"{own}/missing", "encoding/zero", f"{own}/scaled"], [f"{own}/filled"]),
-            helper.make_node("Cast", [f"{own}/filled"], [parts[-1]], to=TensorProto.FLOAT),
+        constants |= {f"{own}/{name}": value for name, value in lines.items()}
+        constants |= {f"{own}/lowest": knots[0], f"{own}/highest": knots[-1]}
+        steps = [
+            ("Clip", [column.name, f"{own}/lowest", f"{own}/highest"], "inside"),
+            ("Mul", [f"{own}/inside", f"{own}/rise"], "rising"),
+            ("Add", [f"{own}/rising", f"{own}/left"], "from left"),
+            ("Mul", [f"{own}/inside", f"{own}/fall"], "falling"),
+            ("Add", [f"{own}/falling", f"{own}/right"], "from right"),
+            ("Min", [f"{own}/from left", f"{own}/from right"], "lower"),
+            ("Max", [f"{own}/lower", "encoding/zero"], "hats"),
+            ("IsNaN", [column.name], "missing"),
+            ("Where", [f"{own}/missing", "encoding/zero", f"{own}/hats"], "filled"),
         ]
+        nodes += [helper.make_node(operator, given, [f"{own}/{name}"]) for operator, given, name in steps]
+        nodes.append(helper.make_node("Cast", [f"{own}/filled"], [parts[-1]], to=TensorProto.FLOAT))
     nodes.append(helper.make_node("Concat", parts, [_FEATURES], axis=1))
     output = helper.make_tensor_value_info(_FEATURES, TensorProto.FLOAT, ["batch", len(encoding.names)])
     initialisers = [numpy_helper.from_array(value, name) for name, value in constants.items()]

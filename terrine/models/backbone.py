@@ -222,8 +222,9 @@ def blocks_one_by_one(
 
     def block(first: int) -> np.ndarray:
         chosen = order[first : first + BLOCK]
-        filled = torch.zeros((BLOCK, *backbone.shape), dtype=torch.uint8)
-        filled[: len(chosen)] = torch.from_numpy(np.ascontiguousarray(images[chosen]))
+        given = torch.from_numpy(np.ascontiguousarray(images[chosen]))
+        filled = given.new_zeros((BLOCK, *given.shape[1:]))
+        filled[: len(chosen)] = given
         return compute(filled)[: len(chosen)]
 
     yield from side_by_side(block, range(0, len(order), BLOCK))

@@ -19,9 +19,9 @@ from terrine.errors import SettingError
 Record = Literal["image", "dicom", "volume", "row"]
 """Kind of a record: an image file, the DICOM files of one row of labels, a volume, or a row of a table."""
 
-Origin = Literal["programs", "own rows", "own images", "public dataset", "provided"]
-"""Origin of public examples: image programs; rows or images of the operator's own data that were declared public;
-a public dataset; or examples that a caller passes as public."""
+Origin = Literal["programs", "drawn rows", "own rows", "own images", "public dataset", "provided"]
+"""Origin of public examples: image programs; rows drawn from declared columns; rows or images of the operator's own
+data that were declared public; a public dataset; or examples that a caller passes as public."""
 
 Reason = Literal["own rows", "own images", "public dataset", "published earlier"]
 """Why records of the data are not protected: declared public, part of a public dataset, or published by an earlier run
@@ -142,6 +142,10 @@ def _number(name: str) -> Condition:
     return lambda content: [{"count": content["facts"][name]}] if content["facts"][name] else []
 
 
+def _declared_columns(content: Content) -> bool:
+    return any(item["origin"] == "drawn rows" for item in content["facts"]["examples"])
+
+
 def _who(unit: str, *records: Record) -> Condition:
     return _if(lambda content: content["unit"] == unit and content["facts"]["record"] in records)
 
@@ -171,6 +175,12 @@ TABLE: tuple[tuple[Section, str, Condition, str], ...] = (
         "from_programs",
         _count("examples", "origin", "programs"),
         "{count} images that computer programs drew without using the private data",
+    ),
+    (
+        "examples",
+        "from_columns",
+        _count("examples", "origin", "drawn rows"),
+        "{count} artificial rows drawn from the values that the operator declared for each column",
     ),
     (
         "examples",
@@ -226,10 +236,17 @@ TABLE: tuple[tuple[Section, str, Condition, str], ...] = (
     (
         "files",
         "files_rows",
-        _if(lambda content: content["facts"]["record"] == "row"),
-        "The model’s files contain no row of the table. They contain values from the public rows: the mean and spread "
+        _if(lambda content: content["facts"]["record"] == "row" and not _declared_columns(content)),
+        "The model’s files contain no row of the table. They contain values from the public rows: up to eight values "
         "of each numeric column, every distinct word of the other columns and, depending on the kind of model, single "
         "values as thresholds.",
+    ),
+    (
+        "files",
+        "files_columns",
+        _if(_declared_columns),
+        "The model’s files contain no row of the table. They contain the values of each column that the operator "
+        "declared.",
     ),
     ("who", "who_image", _who("record", "image"), "Each private image with its class (one “record”)."),
     (

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
-from pydantic import Field, model_validator
+from pydantic import Field, StrictFloat, StrictInt, StrictStr, model_validator
 
 from terrine.data.content_digest import digests_of_cells
 from terrine.data.csv_file import NO_HEADER, read_csv
@@ -61,30 +61,45 @@ class Table(InOrder, Own, Source):
     """Column with the group of each row, such as its patient."""
     party: str | None = Field(None, min_length=1)
     """Column with the party that holds each row."""
-    public_fraction: float = Field(gt=0, lt=1)
-    """Share of rows declared public, selected by name. They are the queries, are published, and have no protection."""
+    columns: dict[str, tuple[StrictInt | StrictFloat | StrictStr, ...]] | None = Field(None, min_length=1)
+    """Features and their possible values: `[lowest, highest]` or increasing numbers for a number, all words otherwise.
+    Published, so take them from the questionnaire, not from the data. null: learned from public rows."""
+    public_fraction: float | None = Field(None, gt=0, lt=1)
+    """Share of rows declared public, selected by name. They are the queries, are published, and have no protection.
+    null: none; queries are drawn from `columns`."""
     categorical: tuple[str, ...] = ()
     """Columns treated as text even if all values are numbers, such as postal codes. Other numeric columns may contain
     only numbers."""
 
-    @model_validator(mode="before")
-    @classmethod
-    def _declares_what_is_public(cls, values: Any) -> Any:
-        if isinstance(values, dict) and values.get("public_fraction") is None:
-            raise ValueError(
-                "public_fraction is missing: the share of rows that may be published without protection, from which "
-                "the student learns. Set data.public_fraction, for example to 0.2"
-            )
-        return values
-
     @model_validator(mode="after")
-    def _some_records_are_left_to_teach(self) -> Table:
-        if self.public_fraction + self.test_fraction >= 1:
+    def _check_features(self) -> Table:
+        if self.columns is None and self.public_fraction is None:
+            raise ValueError(
+                "columns is missing: the possible values of each feature, for example {age: [17, 90], sex: [female, "
+                "male]}. Set data.columns; or set data.public_fraction to the share of rows that may be published"
+            )
+        if self.columns is not None and self.public_fraction is not None:
+            raise ValueError("columns and data.public_fraction exclude each other: with columns no row is public")
+        if named := [name for name in self.roles if name in (self.columns or ())]:
+            raise ValueError(f"columns has '{named[0]}', which is no feature but data.target, id, group or party")
+        if (self.public_fraction or 0) + self.test_fraction >= 1:
             raise ValueError(
                 f"public_fraction={self.public_fraction:g} and data.test_fraction={self.test_fraction:g} leave no "
                 "record to teach. Their sum must be below 1"
             )
+        self.declared_encoding()
         return self
+
+    def declared_encoding(self) -> Encoding | None:
+        """Return the encoding of `columns`, or None if there are none. Raise ValueError for impossible columns."""
+        from terrine.data.encoding import declare
+
+        return None if self.columns is None else declare(self.columns, self.categorical)
+
+    @property
+    def has_public_records(self) -> bool:
+        """Whether some rows are public."""
+        return self.public_fraction is not None
 
     @property
     def roles(self) -> tuple[str, ...]:
@@ -94,7 +109,8 @@ class Table(InOrder, Own, Source):
 
     def check(self, run: Any) -> None:
         super().check(run)
-        if self.group is not None and run.privacy.unit == "record" and not self.public_benchmark:
+        public = self.public_fraction is not None and not self.public_benchmark
+        if self.group is not None and run.privacy.unit == "record" and public:
             raise ValueError(
                 "privacy.unit=record protects all values of a row including its group, but data.group decides which "
                 "rows are public: a row whose group changes could be published. Set privacy.unit=group, which "
@@ -108,6 +124,10 @@ class Table(InOrder, Own, Source):
         from terrine.data.encoding import column_types, header_is_record, identifying
 
         dataset, encoding, public = self._read(at, seed)
+        if self.columns is not None:
+            unused = tuple(name for name in dataset.content_columns if name not in self.columns)
+            types = column_types(encoding) | ({"not used": unused} if unused else {}) | {"no features": self.roles}
+            return replace(count_dataset(dataset), public=len(public), columns=types)
         doubts = tuple(_on_words(column, len(public)) for column in identifying(encoding, len(public)))
         if header_is_record(encoding):
             named = some([f"'{column.name}'" for column in encoding.columns])
@@ -119,31 +139,32 @@ class Table(InOrder, Own, Source):
         return replace(count_dataset(dataset), public=len(public), columns=types, doubts=doubts)
 
     def public_rows(self, at: Path = Path(), *, seed: int = 0) -> tuple[np.ndarray, Encoding]:
-        """Return the features of the public rows, float32 [Q, F], and their encoding.
+        """Return the features of the public rows, float32 [Q, F], and the encoding.
 
         Targets, and the values of all other rows, are not read. Raises InputError for a file that cannot be used.
         """
-        from terrine.data.encoding import learn
-
         path = at / self.path
         frame, _, query, _ = self._split(path, seed)
-        public = frame.drop(columns=[*self.roles])[query]
-        encoding = learn(public, str(path), self.categorical)
+        public, encoding = self._encoding(frame, query, path)
         return encoding.apply(public, str(path)), encoding
+
+    def _encoding(self, frame: pd.DataFrame, query: np.ndarray, path: Path) -> tuple[pd.DataFrame, Encoding]:
+        """Return the public rows as texts, and the encoding that is declared or learned from them."""
+        from terrine.data.encoding import learn
+
+        public = frame.drop(columns=[*self.roles])[query]
+        return public, self.declared_encoding() or learn(public, str(path), self.categorical)
 
     def _read(self, at: Path, seed: int) -> tuple[Dataset, Encoding, pd.DataFrame]:
         """Return the dataset, the encoding, and the public rows as texts.
 
         Rows take the place of images. Raises InputError for a file or a value that cannot be used.
         """
-        from terrine.data.encoding import learn
-
         path = at / self.path
         frame, names, query, test = self._split(path, seed)
         train = ~(query | test)
         unencoded = frame.drop(columns=[*self.roles])
-        public = unencoded[query]
-        encoding = learn(public, str(path), self.categorical)
+        public, encoding = self._encoding(frame, query, path)
         features = encoding.apply(unencoded, str(path))
         columns = tuple(sorted(unencoded))
 
@@ -172,7 +193,7 @@ class Table(InOrder, Own, Source):
             name=path.stem,
             **split_fields("train", train, images=features, labels=labels, **known),
             **split_fields("test", test, images=features, labels=labels, numbers=numbers, **known),
-            **split_fields("pool", query, **known),
+            **(split_fields("pool", query, **known) if query.any() else {}),
             class_names=class_names,
             column_names=encoding.names,
             train_parties=parties,
@@ -190,7 +211,7 @@ class Table(InOrder, Own, Source):
     def _split(self, path: Path, seed: int) -> tuple[pd.DataFrame, np.ndarray, np.ndarray, np.ndarray]:
         """Return the table, the codes of the rows' names, int64 [rows], and the public and test rows, bool [rows]."""
         frame = read_csv(path)
-        for column in (*self.roles, *self.categorical):
+        for column in (*self.roles, *self.categorical, *(self.columns or ())):
             if column not in frame:
                 raise InputError(f"{path} has no column '{column}'; its columns are {', '.join(frame)}. {NO_HEADER}")
         if "" in frame:
@@ -217,10 +238,11 @@ class Table(InOrder, Own, Source):
             frame = frame.sort_values(self.id, kind="stable")  # the index keeps the line, for errors
             names = name_codes(frame[self.id])
         drawn = shares(names if self.group is None else name_codes(frame[self.group]), seed, "table.split")
-        query = drawn < self.public_fraction
-        test = ~query & (drawn < self.public_fraction + self.test_fraction)
+        public = self.public_fraction or 0.0
+        query = drawn < public
+        test = ~query & (drawn < public + self.test_fraction)
         for what, count in (
-            ("public queries", query.sum()),
+            *([("public queries", query.sum())] if public else []),
             ("evaluation", test.sum()),
             ("teachers", (~query & ~test).sum()),
         ):

@@ -30,8 +30,8 @@ from terrine.errors import SettingError
                 "data.target=y",
                 "data.public_fraction=0.2",
             ],
-            "histogram",
-            "linear",
+            "gradients",
+            "sums",
         ),
     ],
 )

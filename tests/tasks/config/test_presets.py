@@ -32,8 +32,8 @@ def test_every_preset_is_valid_and_says_in_one_line_what_it_is(project):
     known = presets(project)
     assert len(known) >= 8
     for preset in known:
-        if preset.name == "your-own-table":  # nothing is declared public for anybody
-            with pytest.raises(SettingError, match=r"data\.public_fraction is missing"):
+        if preset.name == "your-own-table":  # the operator declares the columns
+            with pytest.raises(SettingError, match=r"data\.columns is missing"):
                 resolve(project, preset.name)
         else:
             resolve(project, preset.name)

@@ -268,7 +268,8 @@ class Histories(RuleBasedStateMachine):
         if run.params.data.of_images:
             return set().union(*(self._by_pixels(np.load(path)) for path in folder.glob("*-pool.npy")))
         (column,) = [one for one in read_json(folder / "manifest.json")["columns"] if one["name"] == "number"]
-        values = np.load(folder / "queries-00000.npy")[:, 0] * column["deviation"] + column["mean"]
+        knots = np.array(column["knots"])
+        values = np.load(folder / "queries-00000.npy")[:, : len(knots)] @ knots
         return set(np.floor(values + 0.01).astype(int).tolist())
 
     def _statement_discloses(self, run: Run) -> None:

@@ -23,7 +23,14 @@ from terrine.heads import head_from_arrays, predict
 from tests.student_folders import TABLE, make_student, make_table_student
 
 ROWS = pd.DataFrame({"gain": [5, 9, 1], "age": [30, np.nan, 61], "work": ["Private", None, "Self-emp"]})
-ENCODED = np.array([[-1, 0, 1, 0, 0], [0, 1, 0, 0, 2], [2.1, 0, 0, 0, -2]], np.float32)
+ENCODED = np.array(
+    [
+        [0.5, 0.5, 0, 0, 1, 0, 0, 2 / 3, 1 / 3],
+        [0, 0, 0, 1, 0, 0, 0, 0, 1],
+        [0, 0, 1, 0, 0, 0, 1, 0, 0],
+    ],
+    np.float32,
+)
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["linear", "forest"])

@@ -29,8 +29,9 @@ def test_a_table_is_a_dataset_of_its_private_rows(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_text("x,y\n" + "".join(f"{i},{'ab'[i % 2]}\n" for i in range(100)))
     dataset = load_dataset("table", path=path, target="y", public_fraction=0.3)
-    assert dataset.column_names == ("x",)
-    assert dataset.train_images.shape == (len(dataset.train_labels), 1)
+    assert dataset.column_names is not None
+    assert all(name.startswith("x=") for name in dataset.column_names)
+    assert dataset.train_images.shape == (len(dataset.train_labels), len(dataset.column_names))
     assert 50 < len(dataset.train_images) + len(dataset.test_images) < 90
 
 

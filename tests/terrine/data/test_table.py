@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from terrine.data.csv_file import read_csv
 from terrine.data.dataset import Dataset, fingerprint
-from terrine.data.encoding import Encoding
+from terrine.data.encoding import KNOTS, Encoding
 from terrine.data.sources import table
 from terrine.data.sources.table import Table
 from terrine.data.units import name_codes, place_codes
@@ -52,10 +52,12 @@ def adult(tmp_path: Path) -> Path:
 
 
 def original_index(features: np.ndarray, data: Splits, last: int = 399) -> np.ndarray:
-    """Recover the row numbers from the standardised first column: it is linear in them."""
-    column = np.concatenate([data.train_features, data.query_features, data.test_features])[:, 0]
-    step = (column.max() - column.min()) / last
-    return np.rint((features[:, 0] - column.min()) / step).astype(int)
+    """Return the number of the unchanged row that has each row's features."""
+    rows = pd.DataFrame(
+        [row(index) for index in range(last + 1)], columns=["number", "age", "colour", "person", "income"]
+    )
+    expected = data.encoding.apply(rows.assign(days=[f"{index / 4:g}" for index in range(len(rows))]), "rows")
+    return np.array([int(np.abs(expected - values).sum(axis=1).argmin()) for values in features])
 
 
 def days(path: Path) -> Path:
@@ -197,7 +199,7 @@ def test_the_encoding_travels_as_json_and_encodes_rows_that_come_later(adult: Pa
     later = pd.DataFrame({"number": ["7"], "age": ["?"], "colour": ["ultraviolet"], "person": ["p0"]})
     features = encoding.apply(later, "the request")
     assert features.shape == (1, len(encoding.names))
-    assert features[0, 1:5].tolist() == [0.0, 0.0, 0.0, 0.0]
+    assert not features[0, KNOTS : 2 * KNOTS + 3].any()
     with pytest.raises(InputError, match=r"the request has no column 'colour'"):
         encoding.apply(later.drop(columns="colour"), "the request")
     assert encoding.unknown(later)["colour"] == ["ultraviolet"]
@@ -276,7 +278,7 @@ def test_as_a_dataset_its_private_splits_are_checked_and_fingerprinted(adult: Pa
     data.validate()
     description = data.describe()
     assert description["shape"] == [len(data.column_names or ())]
-    assert description["columns"][:2] == ["number", "age"]
+    assert description["columns"][0].startswith("number=")
     prints = {fingerprint(data, b"key"), fingerprint(data, b"other")}
     for field in ("train_images", "train_labels", "train_names", "train_groups", "test_images", "test_labels"):
         changed = getattr(data, field).copy()
@@ -299,20 +301,29 @@ def test_a_split_that_gets_no_rows_is_named(tmp_path: Path) -> None:
 
 def test_columns_are_encoded_with_the_query_split_alone(adult: Path) -> None:
     constant = write(adult.with_name("constant.csv"), [[str(i), "7", "ab"[i % 2]] for i in range(40)], "x,constant,y")
-    assert not load(constant, target="y").train_features[:, 1].any()
+    assert load(constant, target="y").column_names[-1] == "constant=7.0"
+    assert (load(constant, target="y").train_features[:, -1] == 1).all()
     data = load(adult, target="income")
     assert data.column_names == (
-        *("number", "age", "colour=blue", "colour=green", "colour=red"),
+        *(name for name in data.column_names if name.startswith(("number=", "age="))),
+        *("colour=blue", "colour=green", "colour=red"),
         *(name for name in data.column_names if name.startswith("person=")),
     )
     queries = original_index(data.query_features, data)
     ages = [20 + index % 50 for index in queries if index % 17]
-    mean, deviation = np.mean(ages), np.std(ages)
+    knots = data.encoding.columns[1].knots
+    assert len(knots) == KNOTS
+    assert set(knots) <= set(ages)
+    assert (knots[0], knots[-1]) == (min(ages), max(ages))
     for features in (data.train_features, data.query_features, data.test_features):
         for index, values in zip(original_index(features, data), features, strict=True):
-            age = 0.0 if index % 17 == 0 else (20 + index % 50 - mean) / deviation
-            assert values[1] == pytest.approx(age, abs=1e-5)
-            assert values[2:5].tolist() == [float(COLOURS[index % 3] == name) for name in ("blue", "green", "red")]
+            age, hats = 20 + index % 50, values[KNOTS : 2 * KNOTS]
+            assert hats.sum() == pytest.approx(float(index % 17 > 0))
+            assert (hats > 0).sum() <= 2
+            if index % 17:
+                assert hats @ np.array(knots) == pytest.approx(np.clip(age, knots[0], knots[-1]), abs=1e-4)
+            words = values[2 * KNOTS : 2 * KNOTS + 3]
+            assert words.tolist() == [float(COLOURS[index % 3] == name) for name in ("blue", "green", "red")]
 
 
 def test_a_private_value_changes_no_other_record(adult: Path) -> None:
@@ -324,7 +335,7 @@ def test_a_private_value_changes_no_other_record(adult: Path) -> None:
     assert after.column_names == before.column_names
     assert np.array_equal(after.query_features, before.query_features)
     assert np.array_equal(after.train_features[1:], before.train_features[1:])
-    assert after.train_features[0, 2:].tolist() == [0.0, 0.0, 0.0]
+    assert after.train_features[0, KNOTS:].tolist() == [0.0] * (KNOTS - 1) + [1.0, 0.0, 0.0, 0.0]
 
 
 def test_persons_stay_in_one_split_and_are_no_feature(adult: Path) -> None:
@@ -381,8 +392,8 @@ def test_a_survey_counts_what_there_is_and_reads_the_file_once(adult: Path, monk
 def test_a_number_too_large_to_be_averaged_is_refused_by_its_line(tmp_path: Path) -> None:
     rows = [row(index) for index in range(400)]
     for index in range(0, 400, 3):
-        rows[index][0] = "1e300"
-    with pytest.raises(InputError, match=r"line \d+: 'number' is 1e300, which is too large to be averaged"):
+        rows[index][0] = "1e308" if index % 2 else "-1e308"
+    with pytest.raises(InputError, match=r"line \d+: 'number' is -?1e308, which is too large"):
         load(write(tmp_path / "huge.csv", rows), target="income")
 
 
@@ -399,3 +410,44 @@ def test_a_first_line_that_is_a_record_is_doubted_before_it_is_published(tmp_pat
     (doubt,) = Table(public_fraction=0.2, path=bare, target=">50K", id="0", group="p0").survey().doubts
     assert "Most column names look like values: '?', 'red'." in doubt
     assert Table(public_fraction=0.2, path=adult, target="income", id="number", group="person").survey().doubts == ()
+
+
+def test_declared_columns_need_no_public_row_and_read_no_value_of_the_table(adult: Path) -> None:
+    columns = {"age": (20, 69), "colour": ("blue", "green"), "number": (0, 100, 399)}
+    source = Table(path=adult, target="income", columns=columns)
+    assert not source.has_public_records
+    encoding = source.declared_encoding()
+    assert encoding is not None
+    assert [len(column.knots) for column in encoding.columns] == [KNOTS, 0, 3]
+    data = source.load()
+    assert len(data.train_images) + len(data.test_images) == 400
+    assert data.pool_names is None
+    assert source.survey().columns == {
+        "numbers": ("age", "number"),
+        "words": ("colour",),
+        "not used": ("person",),
+        "no features": ("income",),
+    }
+    drawn = encoding.draw(1000, np.random.default_rng(0))
+    assert set(drawn["colour"]) == {"blue", "green"}
+    assert drawn["age"].between(20, 69).all()
+    assert drawn["age"].mean() == pytest.approx(44.5, abs=2)
+    features = encoding.apply(drawn, "drawn")
+    assert features[:, :KNOTS].sum(axis=1) == pytest.approx(1)
+    assert features[:, :KNOTS] @ np.array(encoding.columns[0].knots) == pytest.approx(drawn["age"].to_numpy(), abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({}, "columns is missing"),
+        ({"columns": {"age": (1, 2)}, "public_fraction": 0.1}, "exclude each other"),
+        ({"columns": {"age": (2, 1)}}, "needs a lowest and a highest number"),
+        ({"columns": {"age": (1,)}}, "needs a lowest and a highest number"),
+        ({"columns": {"income": ("a", "b")}}, "is no feature"),
+        ({"columns": {"age": (True, False)}}, "valid"),
+    ],
+)
+def test_columns_that_cannot_be_encoded_are_refused(adult: Path, settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        Table(path=adult, target="income", **settings)

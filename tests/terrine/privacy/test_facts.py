@@ -27,6 +27,7 @@ IMAGES = ("image", "dicom", "volume")
 # vote, t whether an ε of a search is given.
 MEANING = {
     "from_programs": lambda f, u, v, t: "programs" in names(f.examples),
+    "from_columns": lambda f, u, v, t: "drawn rows" in names(f.examples),
     "from_rows": lambda f, u, v, t: "own rows" in names(f.examples),
     "from_images": lambda f, u, v, t: "own images" in names(f.examples),
     "from_dataset": lambda f, u, v, t: "public dataset" in names(f.examples),
@@ -36,7 +37,8 @@ MEANING = {
     "unprotected_dataset": lambda f, u, v, t: "public dataset" in names(f.unprotected),
     "unprotected_earlier": lambda f, u, v, t: "published earlier" in names(f.unprotected),
     "files_images": lambda f, u, v, t: f.record != "row",
-    "files_rows": lambda f, u, v, t: f.record == "row",
+    "files_columns": lambda f, u, v, t: "drawn rows" in names(f.examples),
+    "files_rows": lambda f, u, v, t: f.record == "row" and "drawn rows" not in names(f.examples),
     "who_image": lambda f, u, v, t: (u, f.record) == ("record", "image"),
     "who_dicom": lambda f, u, v, t: (u, f.record) == ("record", "dicom"),
     "who_volume": lambda f, u, v, t: (u, f.record) == ("record", "volume"),
