@@ -1,1 +1,1 @@
-"""What a party of a collaboration does: propose, accept, train locally, finish."""
+"""Steps of a party in a collaboration: propose, accept, train locally, finish."""

@@ -238,6 +238,6 @@ def _check_units(remarks: Remarks, survey: Survey, terms: Terms, name: str) -> N
         )
     elif units < UNITS_EACH[terms.unit] * held:
         remarks.doubts.append(
-            f"{held} teachers share {units:,} {terms.unit}s: fewer than {UNITS_EACH[terms.unit]:g} each, so many of "
-            f"them will learn little. Better agree on terms in which {name} holds fewer."
+            f"{held} teachers share {units:,} {terms.unit}s: fewer than {UNITS_EACH[terms.unit]:g} each, so most "
+            f"of them will learn little. Better agree on terms in which {name} holds fewer."
         )

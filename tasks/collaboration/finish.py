@@ -1,7 +1,7 @@
 """`terrine party finish`: train the student, distribute it, evaluate it at each party, and release one accuracy.
 
 The student and its statement are public, one file that may be sent. A party's evaluation on its own held-out split is
-private. An accuracy over all parties is a release of its own on the same services (`tasks.parties.accuracy_terms`):
+private. An accuracy over all parties is a separate release on the same services (`tasks.parties.accuracy_terms`):
 guardian and student party register its terms, and each teacher party uploads its sums.
 """
 

@@ -1,6 +1,6 @@
 """A teacher party's local training: votes, sums, or updates of averages, from its own records or from a file.
 
-A party trains the teachers of a run with the same stages, in a folder of its own. Query images and backbone are public
+A party trains the teachers of a run with the same stages, in its own folder. Query images and backbone are public
 inputs; only reports leave. Votes of the same teachers on the same batch are cached.
 """
 
@@ -197,7 +197,7 @@ def open_run(own: OwnTeachers, terms: Terms, held: int) -> Run:
 
 
 def prepare_run(own: OwnTeachers, terms: Terms, held: int) -> Run:
-    """Check the public inputs, read and partition the party's data; return the run of its own stages."""
+    """Check the public inputs, read and partition the party's data; return the run."""
     terms.check_version()
     run = open_run(own, terms, held)
     check_public(own.images, own.backbone, terms)
@@ -258,7 +258,7 @@ def _agreed_teachers(own: OwnTeachers, terms: Terms) -> dict[str, Any]:
 
 
 def backbone_params(folder: Path, given: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Return the parameters of the backbone in a folder; nothing if there is none yet.
+    """Return the parameters of the backbone in a folder; nothing before it exists.
 
     Args:
         folder: The public backbone.

@@ -85,7 +85,7 @@ def opened(path: Path, expected: str | None = None) -> Iterator[Proposal]:
             with zipfile.ZipFile(path) as packed:
                 if unpacked_size(packed) > LARGEST:
                     raise InputError(f"{path} would take more than {LARGEST >> 30} GiB. Do not unpack it.")
-                packed.extractall(temporary)  # zipfile stays in the folder, whatever names the archive contains
+                packed.extractall(temporary)  # zipfile writes only below the folder
         except (OSError, zipfile.BadZipFile, RuntimeError, ValueError) as error:
             if isinstance(error, InputError):
                 raise

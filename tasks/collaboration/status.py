@@ -109,7 +109,7 @@ def _next(config: PartyConfig, name: str, path: Path, states: dict[str, dict[str
     """Return this party's next step."""
     state = states["student"]
     if config.role == "guardian":
-        return f"terrine party serve --config {path} (until everybody has finished)"
+        return f"terrine party serve --config {path} (until all parties have finished)"
     complete = state.get("state") == "complete"
     if config.role == "student":
         return f"terrine party {'finish' if complete else 'serve'} --config {path}"

@@ -59,7 +59,7 @@ def _parties(terms: Terms) -> list[str]:
 
 def _knowledge(terms: Terms) -> list[str]:
     """Return the tasks and the knowledge of each role."""
-    halves = "as two shares, each of which alone is random; it learns which parties were counted"
+    halves = "as two shares, each of them random; it learns which parties were counted"
     if terms.votes:
         updates, average = ("updates of its teachers, then ", ", and the averages") if terms.averages else ("", "")
         teacher = f"teacher: keeps its records and teachers. It uploads {updates}its votes {halves}{average}."
@@ -129,7 +129,7 @@ def _guarantee(terms: Terms) -> list[str]:
     return [
         f"ε ≤ {terms.epsilon:g} at δ = {terms.delta:g}; all queries together cost at most ε = {cost:g}. With or "
         f"without the protected data, the probability of every outcome differs at most by a factor of "
-        f"e^{terms.epsilon:g}, up to a probability of {terms.delta:g}, whatever else is known.",
+        f"e^{terms.epsilon:g}, up to a probability of {terms.delta:g}, even for an attacker who knows all other data.",
         "In other words: an attacker who knows everything else, and guesses from the release whether a person's data "
         f"are in it, is right at most {guesses:g} times in a hundred; by tossing a coin, 50 times.",
         "The guardian's ledger charges this once. The same terms are answered once, at no further charge; another "

@@ -9,7 +9,7 @@ These terms follow from those of the votes, the price and the student, so equal 
 
 **Sensitivity.** A unit is held out by one party, and moves the sums of all by what it moves those of one: (S, W) has L2
 sensitivity 1. A person at `overlap` parties is one unit of each and moves them at most that many times as far
-(`events.of_several`). The noise is as many times as large, so the price is the agreed one.
+(`events.of_several`). The noise grows by the same factor, so the price is the agreed one.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ class AccuracyTerms(Terms):
     """Terms of the release of one accuracy. `epsilon` is its price, on top of the answers'."""
 
     voted: Digest
-    """Of the terms of the vote."""
+    """Digest of the terms of the vote."""
     measured: Digest
-    """Of the manifest of the student."""
+    """Digest of the student's manifest."""
 
     @classmethod
     def of(cls, terms: Terms, epsilon: float, measured: str) -> Self:
@@ -71,7 +71,7 @@ class AccuracyTerms(Terms):
 
     @property
     def described(self) -> NoisedAccuracy:
-        """What is released: the figure, from sums with this noise."""
+        """The mechanism: one accuracy, from sums with this noise."""
         assert self.sigma is not None
         return NoisedAccuracy(self.sigma)
 

@@ -43,7 +43,7 @@ class OwnTeachers(Settings):
 
     @property
     def unit(self) -> str:
-        """Unit that one teacher holds alone, from the parameters or their default."""
+        """Unit whose records one teacher holds, from the parameters or their default."""
         given = self.params.get("privacy") or {}
         return str(given.get("unit", Privacy().unit)) if isinstance(given, dict) else str(given)
 
@@ -73,7 +73,7 @@ class GuardianLedger(Settings):
     epsilon: float | None = Field(None, gt=0)
     """Budget of the account over all releases; null records and never refuses (public benchmark data only)."""
     run: str | None = None
-    """What the ledger's rows say a release was for; null: the name of the terms."""
+    """Name of the release in the ledger; null for the name of the terms."""
     site: Path | None = None
     """Folder in which the site records through which ledger data were released."""
     people: Path | None = None
@@ -92,7 +92,7 @@ class PartyConfig(Settings):
     state: Path = Path("state")
     """Folder of what must survive a crash. Private."""
     patience: Seconds = Field(60.0, gt=0)
-    """How long a request is repeated while a service is unreachable: seconds, or `15min`."""
+    """Time for which a request is repeated while a service is unreachable: seconds, or `15min`."""
     listen: str | None = Field(None, pattern=r"^.+:\d+$")
     """guardian and student: host:port to listen at."""
     tls: bool = True
@@ -103,7 +103,7 @@ class PartyConfig(Settings):
     """teacher: an .npy file of votes, integers [queries, teachers of this party]; or of sums in steps, integers
     [numbers] (`terrine.aggregation.gradient_rounds.moments_in_steps`); or of records."""
     unit: Literal["record", "group"] | None = None
-    """teacher, with `votes`: unit that one teacher held alone when these votes were cast."""
+    """teacher, with `votes`: unit whose records one teacher held when these votes were cast."""
     own: OwnTeachers | None = None
     """teacher: train here, instead of a file of votes."""
     ledger: GuardianLedger | None = None
@@ -125,7 +125,7 @@ class PartyConfig(Settings):
             if getattr(self, key) is not None:
                 raise ValueError(f"{key} has no meaning for a {self.role}. Remove it")
         if self.role == "teacher" and (self.votes is None) == (self.own is None):
-            raise ValueError("votes or own: a teacher party gives a file of votes, or trains teachers of its own")
+            raise ValueError("votes or own: a teacher party gives a file of votes, or trains its own teachers")
         if self.votes is not None and self.terms.averages is not None:
             raise ValueError(
                 "votes: by the terms teachers learn from those of other parties before they vote, and a file of votes "
@@ -141,8 +141,8 @@ class PartyConfig(Settings):
         agreed = self.terms.unit
         if self.votes is not None and self.unit is None:
             raise ValueError(
-                "unit is missing: say what lay with one teacher alone when these votes were cast, a record or a group "
-                f"(all records of a person). The terms say {agreed}"
+                "unit is missing: give the unit of which one teacher held all records when these votes were cast, record "
+                f"or group (a person). The terms say {agreed}"
             )
         if self.own is not None and self.unit is not None:
             raise ValueError("unit goes with a file of votes. Beside own, own.params.privacy.unit says it")

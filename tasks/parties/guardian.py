@@ -120,7 +120,7 @@ class GuardianService(PartyService):
         if release.was_made():
             raise CollaborationError(
                 "This release was made before, and its answers were given to the student party. Restore its folder, or "
-                "agree on another edition. Nothing was drawn and nothing was charged."
+                "agree on another edition. No noise was drawn, and nothing was charged."
             )
         sums = sum_reports(collaboration.agreement(number), collaboration.bodies(number, present))
         current.settle(sums, present, partial(release.draw, number))

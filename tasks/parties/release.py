@@ -78,9 +78,8 @@ def make_terms(
 ) -> dict[str, Any]:
     """Return terms, without keys and services, about the queries of a run whose images and backbone exist.
 
-    The terms ask as many queries as the budget is sure to pay for. A person at `overlap` parties is as many units
-    (`Terms.event`), so a budget μ pays for the queries that μ / overlap would otherwise pay for. Averages take their
-    share first.
+    The number of queries is the largest that the budget certainly pays for. A person is one unit at each of `overlap`
+    parties (`Terms.event`), so a budget μ pays for the queries of μ / overlap. Averages take their share first.
 
     Args:
         run: The run.
@@ -121,7 +120,7 @@ def make_terms(
     if asked == 0:
         raise BudgetError(
             f"aggregation.epsilon={settings.epsilon:g} does not pay for one answer with this noise. Raise it, or use "
-            "more noise. Nothing was drawn and nothing was charged."
+            "more noise. No noise was drawn, and nothing was charged."
         )
     data = run.params.data
     return {

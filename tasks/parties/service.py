@@ -186,7 +186,7 @@ class PartyService(ABC):
     """
 
     second: bool
-    """Whether this is the student party, which gets the second share."""
+    """True for the student party, which gets the second share."""
 
     def __init__(self, config: PartyConfig) -> None:
         self.config, self.name, self._key = config, config.name, config.key

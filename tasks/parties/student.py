@@ -142,7 +142,7 @@ class StudentService(PartyService):
         return found
 
     def _may_close(self, collaboration: Collaboration, number: int, since: float, names: list[str]) -> bool:
-        """Return whether the reports of these parties suffice, and no other one is awaited."""
+        """Return whether the round can be closed with the reports of these parties."""
         terms = collaboration.terms
         if sum(terms.teachers[name] for name in names) < terms.minimum:
             return False

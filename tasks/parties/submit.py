@@ -90,8 +90,8 @@ class _Submission:
             return status
         if number <= closed:
             raise CollaborationError(
-                f"{self.name} has reported in round {number}, and it was counted. A service that asks again lost its "
-                "state or is another one: other noise on the same votes would be a second release at the same price. "
+                f"{self.name} has reported in round {number}, and it was counted. A service that asks again has lost "
+                "its state: other noise on the same votes would be a second release at the same price. "
                 "Nothing was uploaded. Restore the services' backups, or agree on another edition."
             )
         self._upload(number)

@@ -194,7 +194,7 @@ class Terms(Settings):
             )
         if {*self.keys} != {*names}:
             different = ", ".join(sorted({*self.keys} ^ {*names}))
-            raise ValueError(f"keys has one public key for each party and no other; not so for {different}")
+            raise ValueError(f"keys must have one public key for each party, and no others: see {different}")
         if len({*self.keys.values()}) < len(names):
             raise ValueError("keys names one key for two parties")
         if self.minimum > self.total:
@@ -248,7 +248,7 @@ class Terms(Settings):
 
     @property
     def reveals(self) -> Reveal:
-        """What the student party opens: `argmax`, `histogram` or `sums`."""
+        """Kind of result that the student party opens: `argmax`, `histogram` or `sums`."""
         return self.described.reveals
 
     @property
@@ -281,7 +281,7 @@ class Terms(Settings):
 
     @property
     def votes(self) -> bool:
-        """Whether teachers vote, in the last round."""
+        """True if teachers vote, in the last round."""
         return self.fixed_point is None
 
     @property

@@ -1,6 +1,6 @@
-"""Circuits of XOR, AND and NOT gates, and the two that a session needs: threshold and argmax on shared counts.
+"""Boolean circuits of XOR, AND and NOT gates: threshold and argmax on shared counts.
 
-Only AND gates cost anything in a garbled circuit, so they are what is saved and counted:
+Only AND gates cost anything in a garbled circuit, so their number is minimised:
 
     adder modulo 2^k                      k − 1
     comparison of k-bit numbers           k
@@ -29,9 +29,7 @@ Word = list[Wire]
 
 @dataclass(frozen=True, eq=False)
 class Circuit:
-    """Gates in an order in which they can be computed.
-
-    Wires are numbered: inputs first, then the output of each gate.
+    """Gates in topological order. Wires are numbered: inputs first, then the output of each gate.
 
     Attributes:
         inputs: Width of each input, in bits; the guardian's comes first in the circuits of a session.
@@ -60,7 +58,7 @@ class Circuit:
         return int((self.kinds == AND).sum())
 
     def evaluate(self, bits: NDArray[np.uint8] | NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """What the circuit computes, in the open.
+        """Evaluate the circuit in plaintext.
 
         Args:
             bits: [input wires, queries], 0 or 1.
@@ -82,7 +80,7 @@ class Circuit:
 
 
 class Builder:
-    """Puts a circuit together, gate by gate. What constants decide needs no gate; what no output needs is left out.
+    """Builds a circuit gate by gate; folds constants and removes unused gates.
 
     >>> builder = Builder(4, 4)
     >>> builder.finish(builder.add(*builder.inputs)).and_gates
@@ -131,7 +129,7 @@ class Builder:
         return self._gate(NOT, wire, wire)
 
     def choose(self, condition: Wire, yes: Word, no: Word) -> Word:
-        """`yes` where the condition holds, else `no`: one AND a bit."""
+        """`yes` if the condition holds, else `no`: one AND per bit."""
         return [self.xor(b, self.conjunction(condition, self.xor(a, b))) for a, b in zip(yes, no, strict=True)]
 
     def add(self, left: Word, right: Word, carry: Wire = ZERO) -> Word:
@@ -145,8 +143,8 @@ class Builder:
         return total
 
     def greater(self, left: Word, right: Word) -> Wire:
-        """Whether left > right, as numbers with a sign in two's complement: k ANDs."""
-        # The sign bit counts against its number, so the two change places there.
+        """left > right, signed numbers in two's complement: k ANDs."""
+        # A set sign bit makes a number smaller, so the operands are swapped there.
         pairs = [*zip(left[:-1], right[:-1], strict=True), (right[-1], left[-1])]
         more = ZERO
         for a, b in pairs:
@@ -154,7 +152,7 @@ class Builder:
         return more
 
     def argmax(self, values: Sequence[Word]) -> Word:
-        """The number of the largest value, the first of them where there are several; lowest bit first."""
+        """Index of the first largest value, lowest bit first."""
         contest: list[tuple[Word, Word]] = [(value, []) for value in values]
         level = 0
         while len(contest) > 1:
@@ -171,10 +169,10 @@ class Builder:
         return contest[0][1]
 
     def finish(self, *outputs: Word) -> Circuit:
-        """The circuit with these outputs.
+        """Return the circuit with these outputs.
 
         Raises:
-            SettingError: an output that is constant.
+            SettingError: An output is constant.
         """
         opened = [wire for word in outputs for wire in word]
         if min(opened, default=ZERO) < 0:
@@ -201,7 +199,7 @@ class Builder:
 
 
 def _words(classes: int, bits: int) -> tuple[Builder, list[tuple[Word, Word]]]:
-    """A builder with two inputs, and for each class the guardian's and the student's number in them."""
+    """Return a builder with two inputs, and each class's pair of numbers in them."""
     if classes < 2 or bits < 2:
         raise SettingError(f"A circuit needs at least 2 classes and 2 bits, got {classes} and {bits}.")
     builder = Builder(classes * bits, classes * bits)
@@ -211,16 +209,16 @@ def _words(classes: int, bits: int) -> tuple[Builder, list[tuple[Word, Word]]]:
 
 @cache
 def threshold_circuit(classes: int, bits: int) -> Circuit:
-    """Whether any of the second input's numbers is at least that of the first at its place: one output.
+    """Test if any number of the second input is at least its counterpart in the first: one output.
 
-    Nothing is added, so nothing wraps around: `shares` says why that matters.
+    No additions, so no overflow; `shares` explains why that matters.
 
     Args:
-        classes: How many numbers.
-        bits: Of each number, which has no sign.
+        classes: Number of numbers.
+        bits: Bits of each number, unsigned.
     """
     builder, words = _words(classes, bits)
-    # With a 0 where the sign would be.
+    # With a sign bit of 0.
     below = [builder.greater([*bound, ZERO], [*number, ZERO]) for bound, number in words]
     fails = below[0]
     for other in below[1:]:
@@ -230,10 +228,10 @@ def threshold_circuit(classes: int, bits: int) -> Circuit:
 
 @cache
 def argmax_circuit(classes: int, bits: int) -> Circuit:
-    """The number of the first largest of the shared numbers, which have a sign; lowest bit first.
+    """Index of the first largest of the shared signed numbers, lowest bit first.
 
     Args:
-        classes: How many numbers.
+        classes: Number of numbers.
         bits: k of the shares.
     """
     builder, words = _words(classes, bits)

@@ -1,18 +1,18 @@
 """Garbled circuits, vectorised over queries: half-gates, free XOR, point-and-permute, AES with a key for each half.
 
-Every wire has two labels of 128 bits, L and L ⊕ Δ, for the values 0 and 1; whoever evaluates holds one of them and
-cannot tell which. XOR costs nothing (Kolesnikov & Schneider 2008), an AND gate two ciphertexts (Zahur, Rosulek & Evans
-2015). The lowest bit of Δ is 1, so the lowest bit of a label, its colour, says which ciphertexts to use and nothing
+Every wire has two labels of 128 bits, L and L ⊕ Δ, for the values 0 and 1; the evaluator holds one of them, and does
+not know which. XOR is free (Kolesnikov & Schneider 2008); an AND gate costs two ciphertexts (Zahur, Rosulek & Evans
+2015). The lowest bit of Δ is 1, so the lowest bit of a label, its colour, selects the ciphertexts and reveals nothing
 else.
 
-Labels are hashed by H(x, (g, q)) = E(k_g, σ(x) ⊕ q) ⊕ σ(x) ⊕ q, with E = AES, σ(a, b) = (a ⊕ b, a) on halves, a key k_g
-of its own for each half of each gate and for each output, and q the number of the query. It is the hash of Guo, Katz,
-Wang, Weng & Yu (2020), whose tweak is the key: tweakable circular correlation robust where AES is an ideal cipher,
+Labels are hashed by H(x, (g, q)) = E(k_g, σ(x) ⊕ q) ⊕ σ(x) ⊕ q, with E = AES, σ(a, b) = (a ⊕ b, a) on halves, a
+separate key k_g for each half of each gate and for each output, and the number q of the query. It is the hash of Guo,
+Katz, Wang, Weng & Yu (2020), whose tweak is the key: tweakable circular correlation robust if AES is an ideal cipher,
 since σ and x ↦ σ(x) ⊕ x are linear and invertible (Guo, Katz, Wang & Yu 2020, section 7.3). It takes one call of AES
-where π(π(x) ⊕ i) ⊕ π(x) under one key takes two. An adversary with p calls of AES gains about u p / 2¹²⁸ where u labels
-are hashed under one key, two for each query: p / 2¹¹³ for 10,000 queries. Adding q is a shift of x by a public
-constant, under which robustness holds as it does without; it keeps equal labels of two queries apart, should there ever
-be any. The keys are AES of numbers under a key that is unique to the phase of the round.
+instead of two in π(π(x) ⊕ i) ⊕ π(x) under one key. An adversary with p calls of AES gains about u p / 2¹²⁸ if u labels
+are hashed under one key, two for each query: p / 2¹¹³ for 10,000 queries. Adding q shifts x by a public constant, which
+preserves robustness, and separates equal labels of two queries. The keys are AES of numbers under a key that is unique
+to the phase of the round.
 
 An evaluator that departs from the protocol may choose its labels in this definition, but must not make two hash inputs
 under one key equal. A student cannot: its labels follow from keys that it cannot choose, except in columns in which it
@@ -34,7 +34,7 @@ from terrine.collaboration.circuits.circuit import Circuit
 from terrine.collaboration.circuits.schedule import Step, schedule
 
 Labels = NDArray[np.uint64]
-# The AND gates × queries that are worked on at a time: fewer fit a core's cache better, more need fewer calls.
+# AND gates × queries per step: fewer fit a core's cache better, more need fewer calls.
 _CHUNK = 8_192
 _ONE = np.uint64(1)
 
@@ -47,10 +47,9 @@ def fresh_offset(draw: Callable[[int], bytes] = os.urandom) -> Labels:
 
 
 def labels_from_seed(seed: bytes, wires: int, queries: int) -> Labels:
-    """Labels that both sides make from a seed of 16 bytes: those of the garbler's own inputs.
+    """Return the labels of the garbler's own inputs, which both sides expand from a seed of 16 bytes.
 
-    The garbler takes them for the labels that the evaluator is to hold; for the bit b, the label of 0 is label ⊕ bΔ.
-    So they need not be sent.
+    They are the labels that the evaluator holds; for the bit b, the label of 0 is label ⊕ bΔ. So they are not sent.
     """
     stream = Cipher(algorithms.AES(seed), modes.CTR(bytes(16))).encryptor()
     return np.frombuffer(stream.update(bytes(16 * wires * queries)), "<u8").reshape(wires, queries, 2)
@@ -65,7 +64,7 @@ def ciphers_of(circuit: Circuit, context: bytes) -> list[Any]:
     """AES under a key for each half of each AND gate, in the order of the schedule, and then for each output.
 
     Args:
-        context: What makes the phase unique: agreement (with its session) and number of the phase.
+        context: Bytes that are unique to the phase: agreement, origin and number of the phase.
     """
     master = hashlib.sha256(b"terrine garbling 2\0" + context).digest()[:16]
     count = 2 * circuit.and_gates + len(circuit.outputs)
@@ -79,18 +78,18 @@ def ciphers_of(circuit: Circuit, context: bytes) -> list[Any]:
 
 
 class Engine:
-    """Garbles and evaluates a circuit for blocks of so many queries. One thread at a time.
+    """Garbles and evaluates a circuit for blocks of queries. One thread at a time.
 
     Args:
         queries: Queries in a block.
-        ciphers: `ciphers_of` the circuit and what makes the phase unique.
+        ciphers: `ciphers_of` the circuit and the phase.
     """
 
     def __init__(self, circuit: Circuit, queries: int, ciphers: list[Any]) -> None:
         self.circuit, self.queries, self._ciphers = circuit, queries, ciphers
         self._plan = plan = schedule(circuit)
         self._rows = rows = np.empty((plan.rows, queries, 2), "<u8")
-        # Looking rows up takes as long as XORing them: it is done once.
+        # Looking up rows takes as long as XORing them, so it is done once.
         self._xors = [[(rows[left], rows[right], rows[out]) for left, right, out in step.xors] for step in plan.steps]
         self._gates = gates = max(1, min(_CHUNK // queries, max(plan.largest, 1)))
         self._queries = np.empty(queries, "<u8")
@@ -98,9 +97,9 @@ class Engine:
             np.empty((gates, 2, queries, 2), "<u8") for _ in range(4)
         )
         self._colours = np.empty((gates, 2, queries), "<u8")
-        # Fresh memory for every block costs a tenth of garbling. Who only evaluates never touches these pages.
+        # Fresh memory for every block would cost a tenth of garbling. An evaluator never touches these pages.
         self._tables = np.empty((circuit.and_gates, 2, queries, 2), "<u8")
-        # The cipher asks for a buffer 15 bytes longer than what it writes.
+        # The cipher requires a buffer 15 bytes longer than its output.
         self._plain, self._secret = (np.empty(4 * gates * queries * 16 + 16, np.uint8) for _ in range(2))
         self._from, self._into = self._plain.data, self._secret.data
 
@@ -157,7 +156,7 @@ class Engine:
         return self._through(block, inputs, gates)
 
     def seal(self, block: int, delta: Labels, outputs: Labels) -> tuple[NDArray[np.uint64], NDArray[np.uint8]]:
-        """What opens the outputs to whoever holds one label of each, and shows whether it is one.
+        """Return the data that decode and verify the outputs' labels.
 
         Args:
             block: As it was garbled with.
@@ -177,7 +176,7 @@ class Engine:
     def open(
         self, block: int, outputs: Labels, hashes: NDArray[np.uint64], values: NDArray[np.uint8]
     ) -> tuple[NDArray[np.uint8], bool]:
-        """The values of outputs, uint8 [outputs, queries], and whether every label is one that the garbler made."""
+        """Return the outputs' values, uint8 [outputs, queries], and whether all labels are the garbler's."""
         colours = (outputs[..., 0] & _ONE).astype(np.uint8)
         expected = np.where(colours, hashes[:, 1], hashes[:, 0])
         return colours ^ values, bool((self._hash_outputs(block, outputs) == expected).all())
@@ -192,9 +191,12 @@ class Engine:
         return hashes
 
     def _through(self, block: int, inputs: Labels, gates: Callable[[Step, slice, int], Labels]) -> Labels:
-        """Go through the circuit; the labels of its outputs.
+        """Process the circuit; return the labels of its outputs.
 
-        gates: the labels of a part of a step's AND gates, of the step, the part and how many gates were done before.
+        Args:
+            block: Number of the block.
+            inputs: Labels of the inputs.
+            gates: Computes the labels of a part of a step's AND gates, from step, part and number of gates before.
         """
         self._number(block)
         rows, done = self._rows, 0
@@ -212,18 +214,18 @@ class Engine:
         return rows[self._plan.outputs]
 
     def _number(self, block: int) -> None:
-        """Number the queries of a block as no other block of the phase does."""
+        """Set the query numbers of a block, unique in the phase."""
         self._queries[:] = np.arange(self.queries, dtype=np.uint64) + np.uint64(block << 32)
 
     def _take(self, left: NDArray[np.intp], right: NDArray[np.intp]) -> Labels:
-        """The labels that enter so many gates: uint64 [gates, 2, queries, 2], valid until the next call."""
+        """Return the input labels of gates: uint64 [gates, 2, queries, 2], valid until the next call."""
         labels = self._labels[: len(left)]
         for place, (one, other) in enumerate(zip(left.tolist(), right.tolist(), strict=True)):
             labels[place, 0], labels[place, 1] = self._rows[one], self._rows[other]
         return labels
 
     def _view(self, values: int, gates: int) -> tuple[Labels, Labels]:
-        """What enters the ciphers and what comes out, for so many labels a wire: [gates, 2, values, queries, 2]."""
+        """Return the ciphers' input and output buffers: [gates, 2, values, queries, 2]."""
         size = gates * 2 * values * self.queries * 16
         plain, secret = (
             buffer[:size].view("<u8").reshape(gates, 2, values, self.queries, 2)
@@ -237,7 +239,7 @@ class Engine:
         np.bitwise_xor(labels[..., 0], self._queries, out=out[..., 1])
 
     def _encrypt(self, first: int, count: int, values: int) -> None:
-        """Have so many ciphers, from this one on, turn their part of what entered into what comes out."""
+        """Encrypt the input buffer with consecutive ciphers."""
         size = values * self.queries * 16
         start = 0
         for cipher in self._ciphers[first : first + count]:
@@ -245,7 +247,7 @@ class Engine:
             start += size
 
     def _masks(self, labels: Labels) -> Labels:
-        """All ones where a label has colour 1; valid until the next call."""
+        """Return a mask that is all ones for labels of colour 1; valid until the next call."""
         colours, mask = self._colours[: len(labels)], self._mask[: len(labels)]
         np.bitwise_and(labels[..., 0], _ONE, out=colours)
         np.negative(colours, out=mask[..., 0])
@@ -255,12 +257,12 @@ class Engine:
     def _and_of_garbler(
         self, labels: Labels, plain: Labels, secret: Labels, tables: Labels, offset: Labels, mixed: Labels
     ) -> Labels:
-        """Both half gates: T_G = H(A0) ⊕ H(A1) ⊕ p_b Δ and T_E = H(B0) ⊕ H(B1) ⊕ A0; the labels of 0 that result."""
+        """Both half gates, T_G = H(A0) ⊕ H(A1) ⊕ p_b Δ and T_E = H(B0) ⊕ H(B1) ⊕ A0; returns the labels of 0."""
         count = len(tables)
         hashed, chosen = self._hashed[:count], self._other[:count]
         np.bitwise_xor(plain[:, :, 0], secret[:, :, 0], out=hashed)
         np.bitwise_xor(secret[:, :, 0], secret[:, :, 1], out=tables)
-        np.bitwise_xor(tables, mixed, out=tables)  # what entered differs by σ(Δ)
+        np.bitwise_xor(tables, mixed, out=tables)  # the inputs differ by σ(Δ)
         mask = self._masks(labels)
         np.bitwise_and(mask[:, 1], offset, out=chosen[:, 0])
         np.bitwise_xor(tables[:, 0], chosen[:, 0], out=tables[:, 0])

@@ -1,7 +1,7 @@
-"""The order in which a circuit is garbled and evaluated: AND gates of one depth at once, in few reused rows of labels.
+"""Evaluation order of a circuit: AND gates of one depth at once, in few reused rows of labels.
 
-NOT gates vanish: a wire behind them is the same row read the other way round. A row is used again as soon as the last
-gate that reads it is done, so that the labels of a block of queries stay in a core's cache.
+NOT gates vanish: their output is the inverted row of their input. A row is reused as soon as the last gate that reads
+it is done, so the labels of a block of queries stay in a core's cache.
 """
 
 from dataclasses import dataclass
@@ -17,13 +17,13 @@ Rows = NDArray[np.intp]
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """XOR gates, then AND gates that may all be computed at once.
+    """XOR gates, followed by AND gates of one depth.
 
     Attributes:
         xors: (row, row, row of the result), in order.
         left: Rows that enter the AND gates first.
         right: Rows that enter them second.
-        left_inverted: Places in `left` where the wire is the row's complement.
+        left_inverted: Places in `left` whose wire is the row's complement.
         right_inverted: The same for `right`.
     """
 
@@ -40,10 +40,10 @@ class Schedule:
     """The steps of a circuit and the rows they use.
 
     Attributes:
-        rows: How many rows of labels are needed. The inputs are the first ones.
-        steps: What is done, in order. AND gates are numbered in this order.
-        inverted: bool [outputs], where the output is the row's complement.
-        largest: The most AND gates of one step.
+        rows: Number of rows of labels; the first ones are the inputs.
+        steps: Steps in order; AND gates are numbered in this order.
+        inverted: bool [outputs], whether the output is the row's complement.
+        largest: Most AND gates of one step.
     """
 
     rows: int
@@ -55,7 +55,7 @@ class Schedule:
 
 @lru_cache(maxsize=32)
 def schedule(circuit: Circuit) -> Schedule:
-    """The schedule of a circuit; it is computed once."""
+    """Return the schedule of a circuit (cached)."""
     first = circuit.width
     gates = list(zip(circuit.kinds.tolist(), circuit.left.tolist(), circuit.right.tolist(), strict=True))
     source = list(range(first)) + [0] * len(gates)  # the wire whose row a wire reads
@@ -80,7 +80,7 @@ def schedule(circuit: Circuit) -> Schedule:
     row = {wire: wire for wire in range(first)}
     free: list[int] = []
     rows, steps, moment = first, [], 0
-    # Inputs that nothing reads keep their rows: they are few.
+    # The few unused inputs keep their rows.
     while moment < len(order):
         xors: list[tuple[int, int, int]] = []
         ands: list[int] = []
@@ -89,7 +89,7 @@ def schedule(circuit: Circuit) -> Schedule:
             left, right = (source[wire] for wire in gates[out - first][1:])
             done = [wire for wire in {left, right} if last[wire] == moment]
             if key % 2 == 0:
-                # The result may take the place of what is read for the last time.
+                # The result may overwrite rows that are read for the last time.
                 free += [row[wire] for wire in done]
             if not free:
                 free, rows = [rows], rows + 1

@@ -1,4 +1,4 @@
-"""Oblivious transfer: the student gets the labels of its own input bits, and the guardian does not learn the bits.
+"""Oblivious transfer: the student gets the labels of its input bits, and the guardian does not learn the bits.
 
 128 base transfers (Chou & Orlandi 2015) in the prime-order subgroup of edwards25519, then the extension of Ishai,
 Kilian, Nissim & Petrank 2003 with the consistency check of Keller, Orsini & Scholl 2015. The roles are reversed in the
@@ -47,7 +47,7 @@ the answers; so a student cannot choose its keys. Chou & Orlandi's protocol is n
 that is universally composable (Canetti, Sarkar & Wang 2020): a simulator in polynomial time may fail to extract the
 input of a party that does not compute its own keys. The argument above needs no such extraction. It is statistical in
 the random-oracle and ideal-cipher model, for every student with a bounded number of calls, and differential privacy
-holds for whatever is computed from its view; so the simulator may compute discrete logarithms. A guardian that follows
+holds for every function of its view; so the simulator may compute discrete logarithms. A guardian that follows
 the protocol cannot find the student's bits under the computational Diffie-Hellman assumption.
 """
 
@@ -72,7 +72,7 @@ POINT = 32
 FIELD = 16
 """Bytes of an element of GF(2^128), and of the sacrificed bits of a block."""
 _CHUNK = 2_048  # bytes of a column transposed at a time: what they need stays in a core's cache
-# How far apart bits change places, and the bits of a word of 64 that move down by so many places.
+# Distances of the exchanged bits, and masks of the bits of a 64-bit word that move down by the distance.
 _EXCHANGES = [
     (places, np.uint64(sum(1 << bit for bit in range(64) if not bit & places))) for places in (32, 16, 8, 4, 2, 1)
 ]
@@ -135,7 +135,7 @@ class BaseSender:
 
     Args:
         context: Binds keys to agreement, round and roles.
-        draw: Makes so many random bytes.
+        draw: Returns random bytes.
     """
 
     def __init__(self, context: bytes, draw: Draw = os.urandom) -> None:
@@ -144,7 +144,7 @@ class BaseSender:
         self.point = bindings.crypto_scalarmult_ed25519_base_noclamp(self._secret)
 
     def keys(self, answers: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """The keys for 0 and for 1 of each transfer.
+        """Return the keys for 0 and for 1 of each transfer.
 
         Args:
             answers: uint8 [128, 32], the points of the other side.
@@ -153,7 +153,7 @@ class BaseSender:
             uint8 [2, 128, 16].
 
         Raises:
-            TransferError: a point outside the group.
+            TransferError: A point is outside the group.
         """
         own = bindings.crypto_scalarmult_ed25519_noclamp(self._secret, self.point)
         keys = np.empty((2, WIDTH, 16), np.uint8)
@@ -172,14 +172,14 @@ class BaseReceiver:
         context: Binds keys to agreement, round and roles.
         choices: uint8 [128], 0 or 1.
         offer: The sender's point.
-        draw: Makes so many random bytes; for two offers never the same ones.
+        draw: Returns random bytes; never the same ones for two offers.
 
     Attributes:
         points: uint8 [128, 32], the answer to the sender.
         keys: uint8 [128, 16], the chosen keys.
 
     Raises:
-        TransferError: the sender's point is outside the group.
+        TransferError: The sender's point is outside the group.
     """
 
     def __init__(self, context: bytes, choices: NDArray[np.uint8], offer: bytes, draw: Draw = os.urandom) -> None:
@@ -189,7 +189,7 @@ class BaseReceiver:
         for number, choice in enumerate(choices.tolist()):
             secret = _random_scalar(draw)
             plain = bindings.crypto_scalarmult_ed25519_base_noclamp(secret)
-            # Both are computed, so that time says nothing about the choice.
+            # Both are computed, so that the time does not depend on the choice.
             point = (plain, bindings.crypto_core_ed25519_add(plain, offer))[choice]
             shared = bindings.crypto_scalarmult_ed25519_noclamp(secret, offer)
             self.points[number] = np.frombuffer(point, np.uint8)
@@ -213,7 +213,7 @@ class ExtensionReceiver:
         self._transcript, self._draw = transcript, draw
 
     def extend(self, bits: NDArray[np.uint8]) -> tuple[ExtensionMessage, Labels]:
-        """Transfers for these bits.
+        """Return message and labels of the transfers for bits.
 
         Args:
             bits: uint8 [wires, queries], 0 or 1.
@@ -253,7 +253,7 @@ class ExtensionSender:
         return self._transcript.challenge(message.columns)
 
     def extend(self, message: ExtensionMessage, challenge: bytes, wires: int, queries: int) -> Labels:
-        """Labels of 0 for the transfers that the other side began with a message: uint64 [wires, queries, 2].
+        """Return the labels of 0 of the transfers that a message began: uint64 [wires, queries, 2].
 
         Args:
             message: The other side's.
@@ -273,7 +273,7 @@ class ExtensionSender:
 
 
 def combined(challenge: bytes, columns: Iterable[NDArray[np.uint8]]) -> list[NDArray[np.uint8]]:
-    """The linear combination of the elements of GF(2^128) in each column, uint8 [16] each.
+    """Return the linear combination of the elements of GF(2^128) in each column, uint8 [16] each.
 
     A column of the elements a_1, ..., a_n gives Σ_j a_j H^(n+2-j) with H = AES_χ(0): the tag that AES-GCM (NIST SP
     800-38D) computes for additional data, with a nonce of zeros, plus the tag of a column of zeros.
@@ -290,12 +290,12 @@ def combined(challenge: bytes, columns: Iterable[NDArray[np.uint8]]) -> list[NDA
 
 
 def bits_of_offset(delta: Labels) -> NDArray[np.uint8]:
-    """The bits of Δ, lowest first: uint8 [128]."""
+    """Return the bits of Δ, lowest first: uint8 [128]."""
     return np.unpackbits(delta.astype("<u8").view(np.uint8), bitorder="little")
 
 
 def transposed(columns: NDArray[np.uint8]) -> Labels:
-    """Columns of bits as rows of labels: uint8 [128, bytes of whole words] to uint64 [8 · bytes, 2], lowest bits first.
+    """Transpose columns of bits, uint8 [128, bytes of words], to labels, uint64 [8 · bytes, 2], lowest bits first.
 
     Squares of 64 × 64 bits are transposed by six exchanges of halves (Warren, "Hacker's Delight").
     """
@@ -340,7 +340,7 @@ def _random_scalar(draw: Draw) -> bytes:
 
 
 def _checked(point: bytes) -> bytes:
-    """The point, if it is in the subgroup of prime order and not of small order."""
+    """Return the point; refuse one outside the subgroup of prime order, or of small order."""
     if not bindings.crypto_core_ed25519_is_valid_point(point):
         raise TransferError("A point of the base transfers is not in the prime-order group of edwards25519.")
     return point

@@ -1,18 +1,17 @@
 """The guardian's computation in one round: it adds noise to its sums, garbles, and learns which queries passed.
 
-Everything that the guardian must remember is a *fact*: bytes under a name, stored once and never changed (`Facts`). The
-noise is drawn once, in `settle`, and **every question is answered once**. The noise of a threshold test is one number
-for all classes. If a query could be tested again with that number on counts that the student party moved in between,
-exact votes would follow. So a restarted computation repeats what was said before: Δ, keys and labels come from a secret
-that is stored with the sums, and the digest of every question (the student's point, its hidden bits of each block with
-their check) is stored *before* it is answered. The same question gets the same bytes again; a different one in its
-place is refused. A student party gains nothing by asking again.
+The guardian's state consists of *facts*: bytes under a name, stored once and never changed (`Facts`). The noise is
+drawn once, in `settle`, and **every question is answered once**. The noise of a threshold test is one number for all
+classes. If a query could be tested again with that number on counts that the student party moved in between, exact
+votes would follow. So a restarted computation repeats its earlier messages: Δ, keys and labels come from a secret that
+is stored with the sums, and the digest of every question (the student's point, its hidden bits of each block with their
+check) is stored *before* it is answered. The same question gets the same bytes again; a different one is refused. A
+student party gains nothing by asking again.
 
 The consistency check of the transfers (`transfer`) follows after its question is stored, and the next block is answered
-only after a check that passed. So a question that fails is never replaced by another one, in its place or in a later
-block: the release is not finished, and what was reserved stays charged. Another
-edition has other noise, another Δ and other base transfers, and costs again. So a student party has one failed guess of
-bits of Δ for each release that is paid for.
+only after a check that passed. So a failed question is never replaced by another one, in this block or a later one: the
+release is not finished, and the reserved cost stays charged. Another edition has other noise, another Δ and other base
+transfers, and costs again. So a student party has one failed guess of bits of Δ for each paid release.
 """
 
 import hashlib
@@ -75,7 +74,7 @@ class GuardianRound:
 
     @property
     def settled(self) -> bool:
-        """Whether it is decided whose reports are counted, and the noise is drawn."""
+        """Whether the counted reports are fixed and the noise is drawn."""
         return self._facts.get("settled") is not None
 
     def settle(self, sums: ShareArray, present: Sequence[str], draw: Draw) -> None:
@@ -125,7 +124,7 @@ class GuardianRound:
 
     @property
     def closing(self) -> bytes:
-        """Origin of the computation and whose reports are counted, as the student party is told."""
+        """Origin of the computation and flags of the counted parties, the message to the student party."""
         return body_of(*self._state[:2])
 
     @property
@@ -167,7 +166,7 @@ class GuardianRound:
         return body_of(base.points)
 
     def _base_of(self, point: bytes) -> tuple[Labels, BaseReceiver]:
-        # Another offer would meet another Δ, even if the fact that refuses it were lost.
+        # Another offer would get another Δ, even if the fact that refuses it were lost.
         draw = Expansion(self._state[2].tobytes(), f"base transfers {point.hex()}")
         delta = fresh_offset(draw)
         try:
@@ -185,12 +184,12 @@ class GuardianRound:
         return delta, base, Transcript.first(self._tests.context, point, base.points)
 
     def _remember(self, name: str, value: bytes, what: str) -> None:
-        """Store a question that is about to be answered; refuse one that is not what was asked in its place before."""
+        """Store a question before it is answered; refuse another one than the stored one."""
         if self._facts.setdefault(name, value) != value:
             raise ProtocolError(
                 f"This {what} is not the one that was answered before. On the same noise another question would reveal "
                 "exact votes, so it is never answered. The student party's state was changed or replaced: restore it. "
-                "What was reserved stays charged."
+                "The reserved cost stays charged."
             )
 
     def block(self, number: int, body: bytes) -> bytes:
@@ -231,8 +230,8 @@ class GuardianRound:
         except TransferError as error:
             raise ProtocolError(
                 f"Block {number} fails the consistency check of the transfers, so the student party departs from the "
-                "protocol. Nothing of the block was used. No other question is answered instead, and what was "
-                "reserved stays charged. Agree on another edition, with a student party that you trust."
+                "protocol. Nothing of the block was used. No other question is answered instead, and the reserved "
+                "cost stays charged. Agree on another edition, with a student party that you trust."
             ) from error
         self._facts.setdefault(f"checked-{number}", challenge)
         seed = Expansion(self._state[2].tobytes(), f"labels {number}")(16)

@@ -98,7 +98,7 @@ class Plan:
     Args:
         agreement: Parameters of the round.
         origin: Random bytes of the computation.
-        passed: bool [queries], outcome of the test; None if there is none, or before it is known.
+        passed: bool [queries], outcome of the test; None without a test, or before it is known.
     """
 
     def __init__(self, agreement: Agreement, origin: bytes, passed: NDArray[np.bool_] | None = None) -> None:

@@ -1,36 +1,34 @@
-"""A proof that shares sum to votes: to counts of as many one-hot vectors as a party has teachers, and to nothing else.
+"""A proof that shares sum to votes: to counts of as many one-hot vectors as a party has teachers.
 
 A teacher party could share any numbers: a weight of 30 for one class, or −5. Guardian and student party each hold one
-share X = (G, S) of every count; here the party convinces both that for every query all counts are whole numbers ≥ 0 and
-sum to h, its number of teachers, without a word about which. It is the fully linear interactive proof of Boneh et al.
-2019 for inner products, of logarithmic size, made non-interactive as Prio3 makes its coins (Davis et al. 2023): both
-servers' shares are hashed, each with a salt of its own.
+share X = (G, S) of every count; the party proves to both that for every query all counts are integers ≥ 0 that sum to
+h, its number of teachers, and reveals nothing else. It is the fully linear interactive proof of Boneh et al. 2019 for
+inner products, of logarithmic size, made non-interactive like the coins of Prio3 (Davis et al. 2023): both servers'
+shares are hashed, each with its own salt.
 
-**Statement.** Over F, the integers modulo p = 2^61 − 1. Every count has B binary digits y (B digits hold h), shared as
-well, the lowest one as the count less the others; so counts and digits belong together whatever is sent. With coins
+**Statement.** Over F, the integers modulo p = 2^61 − 1. Every count has B binary digits y (B digits hold h), which are
+shared as well; the lowest one is the count less the others, so counts and digits always belong together. With coins
 w, α that are hashes of all shares,
 
     Σ_i w_i y_i² = Σ_i w_i y_i + Σ_q α_q (Σ_j X_qj − h).
 
-Where some digit is none (y² ≠ y) or some query has not h votes, this fails but for one choice of coins in p.
+If y² ≠ y for a digit, or a query has not h votes, this holds for only one choice of coins in p.
 
 **Proof.** The left side is ⟨u, v⟩ with u = y and v = w·y, which both servers compute from their shares. A product of n
-terms is halved m = ⌈log₂ n⌉ times: the party shares p(0) and p(2) of p(t) = ⟨u₀ + t(u₁ − u₀), v₀ + t(v₁ − v₀)⟩, of
-which p(1) is what is claimed less p(0); a coin t follows, and the claim becomes p(t). A false claim stays false but for
+terms is halved m = ⌈log₂ n⌉ times: the party shares p(0) and p(2) of p(t) = ⟨u₀ + t(u₁ − u₀), v₀ + t(v₁ − v₀)⟩, and
+p(1) is the claim less p(0); a coin t follows, and the claim becomes p(t). A false claim stays false except for
 2 choices of t in p. In the end each server opens its shares of one u, one v and one claim c, and u · v = c is checked.
 
-*Soundness.* A party that tries T hashes gets numbers through that are no votes with probability at most T · 2^-60.
-What is proven in F holds for whole numbers: shares
-differ from their sum's mask by less than p/2 either way (`shares`).
+*Soundness.* A party that tries T hashes gets other numbers than votes accepted with probability at most T · 2^-60. The
+result in F holds for integers: shares differ from their sum's mask by less than p/2 either way (`shares`).
 
-*Zero knowledge.* u has one more term ρ where v has 0, and v one more, ρ′, where u has 0. They are uniform, and shared
-as well; so the opened u and v are uniform, whatever the votes (but for coins that are 0 or 1, m · 2^-60), and c = uv.
-All else that a server sees are its own shares, and hashes of the other's under a salt that it does not know. What one
-server opens depends on nothing that the other one says: the coins follow from the party's own message. So a student
-party that departs from this protocol can have a party refused, and learns nothing by it; there is one round, and no
-answer in it that a shifted share could change.
+*Zero knowledge.* u has one more term ρ where v has 0, and v one more, ρ′, where u has 0. Both are uniform and shared;
+so the opened u and v are uniform for all votes (except for coins that are 0 or 1, m · 2^-60), and c = uv. All else that
+a server sees are its own shares, and hashes of the other's under an unknown salt. A server's opening does not depend on
+the other's: the coins follow from the party's own message. So a student party that departs from this protocol can have
+a party refused, and learns nothing by it; there is one round, and a shifted share changes no answer in it.
 
-*Not shown.* That the votes are honest: a party may vote for what it likes, h times a query.
+*Not shown.* That the votes are honest: a party may vote as it likes, h times a query.
 """
 
 import hashlib
@@ -47,16 +45,16 @@ from terrine.collaboration.protocol.field import PRIME, Numbers, add, drawn, mul
 SALT, DIGEST = 16, 32
 OPENED = 3
 _MASKS = 2
-_BLOCK = 2**16  # terms that are worked on at a time: there are as many of them as digits of all counts
+_BLOCK = 2**16  # terms per step, of as many as all counts have digits
 _HALF_OF = pow(2, -1, PRIME)
 
 
 class Proof(NamedTuple):
-    """What one server gets of a proof.
+    """One server's part of a proof.
 
     Attributes:
-        salt: uint8 [16], for the hashes of what this server gets.
-        others: uint8 [1 + m, 32], the hashes of what the other one gets: its shares, then each halving.
+        salt: uint8 [16], for the hashes of this server's part.
+        others: uint8 [1 + m, 32], hashes of the other server's part: its shares, then each halving.
         masks: uint64 [2], shares of ρ and ρ′.
         halvings: uint64 [m, 2], shares of p(0) and p(2).
     """
@@ -68,17 +66,17 @@ class Proof(NamedTuple):
 
 
 def digits_of(held: int) -> int:
-    """B, the binary digits of a count of so many votes."""
+    """Return B, the binary digits of a count up to `held`."""
     return held.bit_length()
 
 
 def halvings_of(queries: int, classes: int, held: int) -> int:
-    """m, how often the terms can be halved."""
+    """Return m, the number of halvings of the terms."""
     return (queries * classes * digits_of(held) + _MASKS - 1).bit_length()
 
 
 def split_digits(counts: NDArray[np.integer], held: int) -> tuple[Numbers, Numbers]:
-    """Two shares of the binary digits of counts [queries, classes] but for the lowest: [queries, classes, B − 1]."""
+    """Return two shares of the digits of counts [queries, classes], without the lowest: [queries, classes, B − 1]."""
     places = np.arange(1, digits_of(held), dtype=np.uint64)
     digits = (counts.astype(np.uint64)[..., None] >> places) & np.uint64(1)
     one = drawn(digits.size, os.urandom).reshape(digits.shape)
@@ -88,13 +86,13 @@ def split_digits(counts: NDArray[np.integer], held: int) -> tuple[Numbers, Numbe
 def prove(
     context: bytes, held: int, shares: tuple[Numbers, Numbers], digits: tuple[Numbers, Numbers]
 ) -> tuple[Proof, Proof]:
-    """The proof for the first server and the one for the second.
+    """Return both servers' parts of the proof.
 
     Args:
-        context: What no other sharing has.
+        context: Bytes that are unique to this sharing.
         held: h.
-        shares: Of counts, in F: [queries, classes]. A party that shares no votes gets a proof of nothing.
-        digits: Of their digits, `split_digits`.
+        shares: Both servers' shares of counts in F, [queries, classes]. For other numbers than votes the proof fails.
+        digits: Shares of their digits, `split_digits`.
     """
     masks = [drawn(_MASKS, os.urandom) for _ in shares]
     salts = [os.urandom(SALT) for _ in shares]
@@ -131,12 +129,12 @@ def prove(
 def opening(
     context: bytes, held: int, shares: Numbers, digits: Numbers, proof: Proof, *, second: bool
 ) -> tuple[bytes, Numbers]:
-    """What a server says of a proof: 16 bytes that both must have alike, and its shares of u, v and c, uint64 [3].
+    """Return a server's opening: a transcript of 16 bytes, equal at both, and its shares of u, v and c, uint64 [3].
 
     Args:
         context: As in `prove`.
         held: h.
-        shares: Of counts, in F: [queries, classes].
+        shares: Its shares of counts in F, [queries, classes].
         digits: [queries, classes, B − 1].
         proof: This server's.
         second: Whether it is the second server.
@@ -153,19 +151,19 @@ def opening(
 
 
 def accepted(one: Numbers, other: Numbers) -> bool:
-    """Whether what both servers opened, uint64 [3] each, is what votes give."""
+    """Return whether both servers' openings, uint64 [3] each, are those of votes."""
     u, v, claim = (int(value) for value in add(reduced(one), reduced(other)))
     return u * v % PRIME == claim
 
 
 class _Coins:
-    """What is random in a proof: hashes of everything that was said before, by either server's part."""
+    """Coins of a proof: hashes of all earlier messages to both servers."""
 
     def __init__(self, context: bytes, first: bytes, second: bytes) -> None:
         self._state = hashlib.sha256(b"terrine proof of votes\0" + context + first + second).digest()
 
     def weights(self) -> Callable[[int], bytes]:
-        """The bytes of w, then of α, as many at a time as they are asked for."""
+        """Return a stream of the bytes of w, then of α."""
         stream = Cipher(algorithms.AES(self._state), modes.CTR(bytes(16))).encryptor()
         return lambda size: stream.update(bytes(size))
 
@@ -180,7 +178,7 @@ class _Coins:
 def _terms(
     coins: _Coins, held: int, counts: Numbers, digits: Numbers, masks: Numbers, *, constant: bool
 ) -> tuple[Numbers, Numbers, int]:
-    """u, v and the claim about ⟨u, v⟩, or a server's shares of them. `constant`: what is public is added here."""
+    """Return u, v and the claim about ⟨u, v⟩, or shares of them; `constant`: this server adds the public terms."""
     queries, classes = counts.shape
     base = digits.shape[2] + 1
     u, v = np.zeros(counts.size * base + _MASKS, np.uint64), np.zeros(counts.size * base + _MASKS, np.uint64)
@@ -205,14 +203,14 @@ def _terms(
 
 
 def _halves(numbers: Numbers) -> tuple[Numbers, Numbers]:
-    """Both halves, the second filled up with a 0 where it is shorter."""
+    """Return both halves; the second one is padded with a 0 if it is shorter."""
     half = (len(numbers) + 1) // 2
     left, right = numbers[:half], numbers[half:]
     return left, right if len(right) == half else np.append(right, np.uint64(0))
 
 
 def _folded(left: Numbers, right: Numbers, t: int) -> Numbers:
-    """left + t · (right − left), in the place of `left`."""
+    """Compute left + t · (right − left) in place."""
     for first in range(0, len(left), _BLOCK):
         part = slice(first, first + _BLOCK)
         left[part] = add(left[part], multiply(subtract(right[part], left[part]), t))
@@ -220,7 +218,7 @@ def _folded(left: Numbers, right: Numbers, t: int) -> Numbers:
 
 
 def _at(t: int, claim: int, at_0: int, at_2: int) -> int:
-    """p(t) of the polynomial of degree 2 with p(0), p(2) and p(1) = claim − p(0)."""
+    """Return p(t) of the polynomial of degree 2 with p(0), p(2) and p(1) = claim − p(0)."""
     at_1 = claim - at_0
     square = (at_2 - 2 * at_1 + at_0) * _HALF_OF
     return (at_0 + t * (at_1 - at_0 - square) + t * t * square) % PRIME

@@ -1,7 +1,7 @@
 """Reports: a teacher party's votes or sums as two bodies, one for each service, and their verification.
 
 A body has a random name (the same in both), a share of every count, shares of the counts' binary digits, and the proof
-that the counts are votes (`proof`). Each body alone is independent of the votes. Reports of sums have no proof.
+that the counts are votes (`proof`). A single body is independent of the votes. Reports of sums have no proof.
 """
 
 import os
@@ -31,7 +31,7 @@ NAME = 16
 
 
 class Verification(NamedTuple):
-    """What a service says about a report to the other service.
+    """A service's opening of a report's proof, for the other service.
 
     Attributes:
         transcript: uint8 [16], equal at both services if they hold parts of the same report.
@@ -72,8 +72,8 @@ def make_report(agreement: Agreement, party: str, votes: ArrayLike) -> tuple[byt
     expected = (agreement.queries, 1 if sums else held)
     if np.shape(votes) != expected:
         raise InputError(
-            f"The votes of {party!r} have the shape {list(np.shape(votes))}; the terms say {list(expected)}, queries "
-            "and teachers (or sums)."
+            f"The votes of {party!r} have the shape {list(np.shape(votes))}; the terms require {list(expected)}, "
+            "queries and teachers (or sums)."
         )
     values = np.asarray(votes, dtype=np.int64) if sums else count_votes(votes, agreement.classes)
     return shared_report(agreement, party, values, sharing_of(agreement).split(values))
@@ -131,5 +131,5 @@ def sum_reports(agreement: Agreement, reports: Iterable[tuple[str, bytes]]) -> S
 
 
 def _context(agreement: Agreement, party: str, name: NDArray[np.uint8]) -> bytes:
-    """Return what no other report has."""
+    """Return bytes that are unique to this report."""
     return agreement.digest + name.tobytes() + party.encode()
