@@ -141,8 +141,8 @@ class PartyConfig(Settings):
         agreed = self.terms.unit
         if self.votes is not None and self.unit is None:
             raise ValueError(
-                "unit is missing: give the unit of which one teacher held all records when these votes were cast, record "
-                f"or group (a person). The terms say {agreed}"
+                "unit is missing: record or group, of which one teacher held all records when these votes were cast. "
+                f"The terms say {agreed}"
             )
         if self.own is not None and self.unit is not None:
             raise ValueError("unit goes with a file of votes. Beside own, own.params.privacy.unit says it")

@@ -133,7 +133,7 @@ def own(**params):
 @pytest.mark.parametrize(
     ("agreed", "values", "sentence"),
     [
-        ("record", {"unit": None}, "unit is missing: say what lay with one teacher alone"),
+        ("record", {"unit": None}, "unit is missing: record or group, of which"),
         ("group", {}, "unit=record, and the terms protect a group"),
         ("record", {"unit": "group"}, "unit=group, and the terms protect a record"),
         ("group", own(), "own.params.privacy.unit=record, and the terms protect a group"),
