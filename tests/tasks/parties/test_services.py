@@ -1,7 +1,10 @@
 """Both services and the teacher parties' commands: one release, charged once, whatever happens in between."""
 
+import contextlib
 import json
 import shutil
+import socket
+import ssl
 import time
 
 import numpy as np
@@ -400,6 +403,25 @@ def test_a_budget_that_does_not_pay_stops_the_guardian_before_anything_is_asked(
         site.service("guardian")
 
 
+@contextlib.contextmanager
+def half_open(url):
+    """Open connections that send nothing, half a TLS greeting, half a request head, and half a body."""
+    host, _, port = url.removeprefix("https://").partition(":")
+    context, opened = ssl._create_unverified_context(), []
+    request = b"PUT /v1/x/status HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n"
+    for number in range(60):
+        connection = socket.create_connection((host, int(port)))
+        opened.append(connection)
+        if number % 4 == 1:
+            connection.sendall(b"\x16\x03\x01\x02")
+        elif number % 4 > 1:
+            opened.append(context.wrap_socket(connection))
+            opened[-1].sendall(request if number % 4 == 2 else request + b"\r\nhalf")
+    yield
+    for connection in opened:
+        connection.close()
+
+
 def test_services_over_tls_and_a_certificate_that_is_not_pinned(tmp_path):
     terms, votes = trial(tmp_path, TERMS["histogram"])
     run_trial(tmp_path, given(terms, votes), limit=200.0)
@@ -409,6 +431,10 @@ def test_services_over_tls_and_a_certificate_that_is_not_pinned(tmp_path):
     with services(tmp_path / "guardian" / CONFIG, tmp_path / "student" / CONFIG) as urls:
         config = read_party(tmp_path / "party-1" / CONFIG).model_copy(update={"urls": urls, "patience": 60.0})
         assert ServiceClient(config, "student").json("GET", "status")["state"] == "complete"
+        with half_open(urls["student"]):
+            start = time.monotonic()
+            assert ServiceClient(config, "student").json("GET", "status")["state"] == "complete"
+            assert time.monotonic() - start < 30
         foreign = config.model_copy(update={"terms": Terms(**(terms.public() | {"services": services_}))})
         with pytest.raises(CollaborationError, match="another TLS certificate than the terms pin"):
             ServiceClient(foreign, "student").json("GET", "status")
