@@ -27,8 +27,10 @@ def status(path: Path) -> dict[str, Any]:
     name, terms = config.name, config.terms
     states = {service: _fetch(config, service) for service in ("guardian", "student")}
     state = states["student"]
+    rounds: dict[str, list[str]] = state.get("counted", {})
+    counted = rounds[max(rounds, key=int)] if rounds and state["state"] != "open" else []
     accepted = {party for one in states.values() for party in one.get("accepted", [])}
-    reports = state.get("reports", {}) | dict.fromkeys(_counted(state), "counted")
+    reports = state.get("reports", {}) | dict.fromkeys(counted, "counted")
     return {
         "name": name,
         "role": config.role,
@@ -44,7 +46,7 @@ def status(path: Path) -> dict[str, Any]:
             for party, role in terms.roles().items()
         ],
         "account": _account(config),
-        "next": _next(config, name, path, states),
+        "next": _next(config, name, path, states, counted),
     }
 
 
@@ -53,11 +55,6 @@ def _fetch(config: PartyConfig, service: Any) -> dict[str, Any]:
         return dict(ServiceClient(config, service, patience=0).json("GET", "status"))
     except CollaborationError as error:
         return {"problem": str(error)}
-
-
-def _counted(state: dict[str, Any]) -> list[str]:
-    counted: dict[str, list[str]] = state.get("counted", {})
-    return counted[max(counted, key=int)] if counted and state["state"] != "open" else []
 
 
 def _terms(config: PartyConfig) -> Rows:
@@ -105,7 +102,7 @@ def _account(config: PartyConfig) -> Rows:
     return [*rows, ("this edition", f"{found['state']}, ε ≤ {found['price']:g}")]
 
 
-def _next(config: PartyConfig, name: str, path: Path, states: dict[str, dict[str, Any]]) -> str:
+def _next(config: PartyConfig, name: str, path: Path, states: dict[str, dict[str, Any]], counted: list[str]) -> str:
     """Return this party's next step."""
     state = states["student"]
     if config.role == "guardian":
@@ -113,7 +110,7 @@ def _next(config: PartyConfig, name: str, path: Path, states: dict[str, dict[str
     complete = state.get("state") == "complete"
     if config.role == "student":
         return f"terrine party {'finish' if complete else 'serve'} --config {path}"
-    if complete or name in _counted(state):
+    if complete or name in counted:
         return f"terrine party finish --config {path} --student student.zip (when the student party has sent it)"
     if all(name in known.get("reports", {name: ""}) for known in states.values()) and state.get("reports"):
         return "Nothing: the report of this round is uploaded."

@@ -29,36 +29,29 @@ MAY: dict[str, tuple[str, ...]] = {"teacher": ("votes", "unit", "own", "ledger")
 """Further settings of a role."""
 
 
-class OwnTeachers(Settings):
-    """A teacher party that trains its teachers on its own data."""
+class Learning(Settings):
+    """A student party that trains a student on its answers: `terrine party finish`."""
 
-    params: dict[str, Any]
-    """Parameters of a run that concern this party: data, teachers, seed."""
+    params: dict[str, Any] = Field(default_factory=dict)
+    """Parameters of a run that concern this party: data, teachers, seed; or student, data, seed, device, tracking."""
     images: Path = Path("proposal/images")
     """Folder of the public query images."""
     backbone: Path = Path("proposal/backbone")
     """Folder of the public backbone."""
     work: Path = Path("work")
-    """Folder of the party's own dataset, partition and teachers."""
+    """Folder of the party's own dataset and teachers; or of the student and its statement: data/release/student."""
+
+
+class OwnTeachers(Learning):
+    """A teacher party that trains its teachers on its own data."""
+
+    params: dict[str, Any]
 
     @property
     def unit(self) -> str:
         """Unit whose records one teacher holds, from the parameters or their default."""
         given = self.params.get("privacy") or {}
         return str(given.get("unit", Privacy().unit)) if isinstance(given, dict) else str(given)
-
-
-class Learning(Settings):
-    """A student party that trains a student on its answers: `terrine party finish`."""
-
-    params: dict[str, Any] = Field(default_factory=dict)
-    """Parameters of a run that concern it: student, data, seed, device, tracking."""
-    images: Path = Path("proposal/images")
-    """Folder of the public query images."""
-    backbone: Path = Path("proposal/backbone")
-    """Folder of the public backbone."""
-    work: Path = Path("work")
-    """Folder of the student and its statement: data/release/student."""
 
 
 class GuardianLedger(Settings):
@@ -137,7 +130,7 @@ class PartyConfig(Settings):
         return self
 
     def _check_unit(self) -> None:
-        """Raise ValueError unless a teacher party protects whom the terms say."""
+        """Raise ValueError unless a teacher party protects the unit of the terms."""
         agreed = self.terms.unit
         if self.votes is not None and self.unit is None:
             raise ValueError(
@@ -148,13 +141,13 @@ class PartyConfig(Settings):
             raise ValueError("unit goes with a file of votes. Beside own, own.params.privacy.unit says it")
         if self.votes is not None and self.unit != agreed:
             raise ValueError(
-                f"unit={self.unit}, and the terms protect a {agreed}: the ε that the guardian accounts for would not "
-                f"be that of these votes. Have teachers vote that were dealt by {agreed}, or agree on other terms"
+                f"unit={self.unit}, and the terms protect a {agreed}: the guardian's ε would not hold for these votes. "
+                f"Have teachers of one {agreed} each vote, or agree on other terms"
             )
         if self.own is not None and (own := self.own.unit) != agreed:
             raise ValueError(
-                f"own.params.privacy.unit={own}, and the terms protect a {agreed}: the ε that the guardian accounts "
-                f"for would not be that of these teachers. Set it to {agreed}, or agree on other terms"
+                f"own.params.privacy.unit={own}, and the terms protect a {agreed}: the guardian's ε would not hold for "
+                f"these teachers. Set it to {agreed}, or agree on other terms"
             )
 
     @property

@@ -169,7 +169,7 @@ class Route(NamedTuple):
     path: str
     callers: tuple[Role, ...]
     handle: Callable[[Call], bytes | dict[str, Any]]
-    limit: int | Callable[[Collaboration, dict[str, Any], str], int] = LARGEST_BODY
+    limit: int | None = LARGEST_BODY  # None: the size of the caller's report
 
 
 ROUND = "rounds/{number:int}"
@@ -235,8 +235,8 @@ class PartyService(ABC):
     def routes(self) -> list[Route]:
         """The resources."""
         return [
-            Route("PUT", f"{ROUND}/reports/{{party}}", ("teacher",), self._upload, _report_limit),
-            Route("GET", "status", ("teacher", "guardian", "student"), self._status, 0),
+            Route("PUT", f"{ROUND}/reports/{{party}}", ("teacher",), self._upload, None),
+            Route("GET", "status", ("teacher", "guardian", "student"), self.status, 0),
         ]
 
     def _upload(self, call: Call) -> dict[str, Any]:
@@ -289,11 +289,9 @@ class PartyService(ABC):
         stored = collaboration.facts(number).get(f"proof/{party}")
         return None if stored is None else as_verification(stored)
 
-    def _status(self, call: Call) -> dict[str, Any]:
-        return self.status(call.collaboration, call.caller)
-
-    def status(self, collaboration: Collaboration, caller: str) -> dict[str, Any]:
+    def status(self, call: Call) -> dict[str, Any]:
         """Return the state of a collaboration as its parties may see it."""
+        collaboration = call.collaboration
         number, last = self.current_round(collaboration), collaboration.terms.last
         number = min(number, last)
         counted, record = collaboration.counted(), collaboration.whole.value("record")
@@ -310,7 +308,7 @@ class PartyService(ABC):
             "accepted": sorted(collaboration.whole.named("accepted/")),
             "problem": collaboration.problem,
         }
-        return about | ({} if collaboration.roles[caller] == "teacher" else {"record": record})
+        return about | ({} if collaboration.roles[call.caller] == "teacher" else {"record": record})
 
 
 def as_verification(opening: bytes) -> Verification:
@@ -318,10 +316,6 @@ def as_verification(opening: bytes) -> Verification:
     if len(opening) != _TRANSCRIPT + 24:
         raise InputError("The opening of a proof has 40 bytes.")
     return Verification(np.frombuffer(opening, np.uint8, _TRANSCRIPT), np.frombuffer(opening, "<u8", 3, _TRANSCRIPT))
-
-
-def _report_limit(collaboration: Collaboration, parameters: dict[str, Any], caller: str) -> int:
-    return report_size(collaboration.agreement(int(parameters["number"])), caller)
 
 
 def make_application(service: PartyService) -> FastAPI:
@@ -363,7 +357,9 @@ async def _answer(service: PartyService, route: Route, request: Request) -> Resp
         raise HTTPException(403, f"{caller} is no party that may do this.")
     if parameters.get("number", 0) > terms.last:
         raise HTTPException(404, f"There is no round {parameters['number']}.")
-    limit = route.limit if isinstance(route.limit, int) else route.limit(collaboration, parameters, caller)
+    limit = route.limit
+    if limit is None:
+        limit = report_size(collaboration.agreement(parameters["number"]), caller)
     body = bytearray()
     async with asyncio.timeout(_BODY_SECONDS):
         async for chunk in request.stream():

@@ -55,14 +55,13 @@ class StudentService(PartyService):
         """See `PartyService`."""
         return len(collaboration.whole.named("opened/"))
 
-    def status(self, collaboration: Collaboration, caller: str) -> dict[str, Any]:
+    def status(self, call: Call) -> dict[str, Any]:
         """See `PartyService`."""
-        about = super().status(collaboration, caller)
-        since = collaboration.facts(about["round"]).value("since")
-        if since is None:
-            return about
-        closes = datetime.fromtimestamp(since + collaboration.terms.deadline, UTC)
-        return about | {"closes": closes.isoformat(timespec="seconds")}
+        about = super().status(call)
+        if (since := call.collaboration.facts(about["round"]).value("since")) is not None:
+            closes = datetime.fromtimestamp(since + call.collaboration.terms.deadline, UTC)
+            about["closes"] = closes.isoformat(timespec="seconds")
+        return about
 
     def _weights(self, call: Call) -> bytes:
         if not 0 < call.number <= self.current_round(call.collaboration):

@@ -72,7 +72,7 @@ def test_the_line_of_a_party_is_read_as_it_is_printed_and_a_key_is_made_once(tmp
     ("who", "values", "sentence"),
     [
         ("party-1", {"vote": "x"}, "vote: there is no such setting"),
-        ("party-1", {"votes": None}, "gives a file of votes, or trains teachers of its own"),
+        ("party-1", {"votes": None}, "gives a file of votes, or trains its own teachers"),
         ("party-1", {"listen": "0.0.0.0:1"}, "listen has no meaning for a teacher"),
         ("party-1", {"patience": 0}, "patience=0"),
         ("guardian", {"ledger": None}, "ledger is missing: a guardian needs it"),
@@ -91,7 +91,7 @@ def test_a_configuration_that_cannot_be_is_refused(who, values, sentence, folder
     [
         ({"student": "guardian"}, "must have different names"),
         ({"teachers": {"guardian": 1}, "keys": keys_of("guardian", "student")}, "must have different names"),
-        ({"keys": keys_of("guardian", "student", "party-1")}, "keys has one public key for each party"),
+        ({"keys": keys_of("guardian", "student", "party-1")}, "keys must have one public key for each party"),
         (
             {
                 "keys": dict.fromkeys(
