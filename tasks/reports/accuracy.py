@@ -18,23 +18,23 @@ OF_ORDER = {
     "quadratic_kappa": "quadratic weighted kappa",
     "spearman": "Spearman's rank correlation",
 }
-"""Figures of classes that have an order (`terrine.measures.order`), and what they are called."""
+"""Figures of ordered classes (`terrine.measures.order`) and their names."""
 
 
 def released_accuracy(folders: Folders, figure: str = "accuracy") -> dict[str, Any] | None:
-    """Return what was released about a run's accuracy, the content of accuracy.json, None where nothing was."""
+    """Return the content of accuracy.json if it has a released figure of this name, else None."""
     path = folders.accuracy
     found = read_json(path) if path.is_file() else {}
     return found if found.get(figure) is not None else None
 
 
 def released_error(folders: Folders) -> dict[str, Any] | None:
-    """Return the same where a mean absolute error was released instead."""
+    """Return the content of accuracy.json if a mean absolute error was released, else None."""
     return released_accuracy(folders, "mean_absolute_error")
 
 
 def known_accuracy(run: Run) -> dict[str, float]:
-    """Return what anybody may know of a run's accuracy: all of a benchmark's, else what was released with noise."""
+    """Return the public accuracies of a run: all of a public benchmark, otherwise those released with noise."""
     released = released_accuracy(run.folders)
     known = {}
     if run.params.data.public_benchmark:
@@ -42,7 +42,7 @@ def known_accuracy(run: Run) -> dict[str, float]:
         known["accuracy"] = found["accuracy"]
         if "in_batches" in found:
             known["accuracy_in_batches"] = found["in_batches"]["accuracy"]
-        rare = found.get("measures", {})  # of a run that an earlier version evaluated there are none
+        rare = found.get("measures", {})
         known |= {name: of["value"] for name in ("balanced_accuracy", "auc") if (of := rare.get(name))}
         order = found.get("order", {})
         known |= {name: order[name]["value"] for name in OF_ORDER if order.get(name)}
@@ -73,9 +73,12 @@ def served_accuracy(run: Run) -> list[str]:
 
 
 def gap_warning(evaluation: dict[str, Any]) -> str | None:
-    """Return a warning with remedies if the student as served is far less accurate than in batches, else None.
+    """Return a warning with remedies if the student as served is much less accurate than in batches, else None.
 
-    evaluation: the content of evaluation.json, which is private; so is the warning.
+    The warning is private, as its figures are.
+
+    Args:
+        evaluation: Content of evaluation.json.
     """
     served, in_batches = evaluation["accuracy"], evaluation.get("in_batches", {}).get("accuracy", 0.0)
     if in_batches - served <= GAP:
@@ -89,7 +92,7 @@ def gap_warning(evaluation: dict[str, Any]) -> str | None:
 
 
 def gap_of(student: Path) -> str | None:
-    """Return `gap_warning` of the run that a student's folder belongs to; None outside of its project."""
+    """Return the `gap_warning` of a student's run; None outside of its project."""
     release = student.resolve().parent
     if release.parent.name != "release":
         return None
@@ -98,12 +101,12 @@ def gap_of(student: Path) -> str | None:
 
 
 def shown_measure(measured: dict[str, Any] | None) -> str:
-    """Write a figure of `terrine.measures` with its interval: 0.957 (0.941 to 0.968); a dash for one that is none."""
+    """Return a figure of `terrine.measures` with its interval, such as 0.957 (0.941 to 0.968); a dash for None."""
     if measured is None:
         return "–"
     return "{value:.3f} ({low:.3f} to {high:.3f})".format(**measured)
 
 
 def shown_accuracy(accuracy: float, plus_minus: float) -> str:
-    """Write an accuracy: 81.23 %, or 81.2 ± 1.3 % if noise was added."""
+    """Return an accuracy as text: 81.23 %, or 81.2 ± 1.3 % if noise was added."""
     return f"{100 * accuracy:.1f} ± {100 * plus_minus:.1f} %" if plus_minus else f"{100 * accuracy:.2f} %"

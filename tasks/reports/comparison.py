@@ -23,8 +23,8 @@ from terrine.errors import ArtefactError, TerrineError
 from terrine.privacy.statement import read_statement
 
 DEFAULT = "default"
-HIDDEN = "tracking", "runner", "device"
-"""Settings that say how a run was made, and nothing of what came out."""
+HIDDEN = "tracking", "runner", "device", "about"
+"""Settings that do not affect results, and the operator's statement."""
 
 
 @dataclass(frozen=True)
@@ -34,14 +34,14 @@ class Compared:
     Attributes:
         run: Its name.
         data: Runs are comparable if this is equal: same data, same unit.
-        epsilon: The guarantee at `delta`; None if there is none.
-        delta: Of the guarantee.
+        epsilon: Guaranteed ε at `delta`; None if nothing is guaranteed.
+        delta: δ of the guarantee.
         accuracy: In [0, 1]; None if it is private.
         plus_minus: Half the width of the interval that noise leaves.
         teachers: Number of teachers; None, as the next two, if records are summed.
         answered: Number of answered queries.
         queries: Number of queries.
-        seconds: Of all stages; None if it is private or unknown.
+        seconds: Duration of all stages; None if it is private or unknown.
         settings: Settings that differ from the defaults, by section.key.
     """
 
@@ -59,7 +59,7 @@ class Compared:
 
 
 def own_settings(params: Params) -> dict[str, Any]:
-    """Return the settings that differ from their defaults and that anybody may read, by section.key."""
+    """Return the public settings that differ from their defaults, by section.key."""
     values = params.model_dump(mode="json", exclude_defaults=True)
     for name, kinds in FAMILIES.items():
         kind = getattr(getattr(params, name), kinds.key)
@@ -113,7 +113,7 @@ def _read(root: Path, name: str) -> Compared:
         teachers=statement["teachers"] if votes else None,
         answered=statement["answered"] if votes else None,
         queries=statement["queries"] if votes else None,
-        # How long stages take hangs on the records that they read.
+        # The duration of a stage depends on the records that it reads.
         seconds=sum(record["seconds"] for record in timings(run).values())
         if run.params.tracking.private_metrics
         else None,

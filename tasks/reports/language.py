@@ -55,7 +55,7 @@ class Language:
 
     def say(self, key: str, values: Mapping[str, Any]) -> Markup:
         """Return a message with its placeholders filled; values are escaped, the message's own tags are not."""
-        text = Markup(self.messages[key]).format(**values)  # of our own files
+        text = Markup(self.messages[key]).format(**values)  # messages are trusted, values are not
         for pair in (" = ", " ?", " :", " ;", " »", "« "):
             text = text.replace(pair, pair.replace(" ", _NO_BREAK))
         return text

@@ -1,7 +1,7 @@
-"""How pages for people are made: jinja2 templates beside this file, everything a page needs inside the page.
+"""Self-contained HTML pages from jinja2 templates.
 
-A page loads nothing: no script, no font, no picture from elsewhere, so it reads the same offline and in ten years.
-Whatever comes from data (class names, run names, file names) is escaped by the template engine.
+A page loads no script, font or picture from elsewhere, so it looks the same offline and in ten years. The template
+engine escapes all values from data (class names, run names, file names).
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ TEMPLATES = Path(__file__).with_name("templates")
 
 
 def count(value: float) -> str:
-    """Write a whole number with separators: 10,000."""
+    """Return a whole number with separators, such as 10,000."""
     return f"{value:,.0f}"
 
 
 def percent(value: float | None, digits: int = 1) -> str:
-    """Write a share as a percentage; what has no value is a dash."""
+    """Return a share as a percentage, or a dash for None."""
     return "–" if value is None else f"{100 * value:.{digits}f} %"
 
 
 def epsilon(value: float | None) -> str:
-    """Write an ε as statements print it, four decimals; None stands for no finite guarantee."""
+    """Return ε with four decimals, or "none" without a finite guarantee."""
     return "none" if value is None else f"{value:.4f}"
 
 
 def probability(value: float) -> str:
-    """Write a small probability: 1e-5, not 1e-05."""
+    """Return a small probability, such as 1e-5 instead of 1e-05."""
     mantissa, exponent, power = f"{value:g}".partition("e")
     return f"{mantissa}e{int(power)}" if exponent else mantissa
 
 
 def bound(value: float) -> str:
-    """Write an upper bound of very small size in two digits, rounded up: 1.2e-20."""
+    """Return a very small upper bound with two digits, rounded up, such as 1.2e-20."""
     if value == 0:
         return "0"
     digits, exponent = f"{value:.17e}".split("e")
@@ -47,7 +47,7 @@ def bound(value: float) -> str:
 
 
 def plain(value: Any) -> str:
-    """Write a value of unknown kind for a table."""
+    """Return a value of any type as text for a table."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if value is None:
@@ -60,16 +60,20 @@ def plain(value: Any) -> str:
 
 
 def code(name: str) -> str:
-    """Write a name that comes from data for Markdown, which then does nothing with what it holds."""
+    """Return a name from data as Markdown code, so that Markdown does not interpret it."""
     return f"`{' '.join(name.replace('`', chr(39)).split())}`"
 
 
 def bar_rows(
     names: Sequence[str], values: Sequence[float], texts: Sequence[str] | None = None, longest: float | None = None
 ) -> list[dict[str, Any]]:
-    """Return the rows of a list of bars: name, share of the track, and the text at its end.
+    """Return the rows of a bar chart: name, share of the track, and the text at its end.
 
-    `longest` is the value that fills the track, by default the largest; `texts` are by default the whole numbers.
+    Args:
+        names: Names of the rows.
+        values: Lengths of the bars.
+        texts: Texts at the ends; by default the values as whole numbers.
+        longest: Value that fills the track; by default the largest.
     """
     full = longest or max(values, default=0) or 1
     shown = [count(value) for value in values] if texts is None else texts
@@ -93,5 +97,5 @@ def _environment() -> Environment:
 
 
 def render(template: str, values: Mapping[str, Any]) -> str:
-    """Fill a template of `tasks/reports/templates`; a name it uses and is not given is an error, not an empty spot."""
+    """Fill a template of `tasks/reports/templates`; a missing value is an error."""
     return _environment().get_template(template).render(values)

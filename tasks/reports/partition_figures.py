@@ -15,10 +15,10 @@ from terrine.data.label_mix import row_shares
 from terrine.data.partition import PARTITIONS
 
 MOST_COLUMNS = 150
-"""Most teachers that are drawn; of more, as many at equal distances in the order of the chart."""
+"""Largest number of teachers drawn; if there are more, they are sampled at equal distances."""
 
 MOST_ROWS = 40
-"""Most classes that are drawn, the most frequent ones."""
+"""Largest number of classes drawn, the most frequent ones."""
 
 
 def partition_figures(run: Run) -> dict[str, Any] | None:
@@ -64,8 +64,8 @@ def accuracy_figures(content: dict[str, Any]) -> dict[str, Any] | None:
         return None
     summary = [
         ("Mean over parties", f"{percent(content['mean'])} ± {percent(content['deviation'])}"),
-        ("Of the worst tenth, at most", percent(content["worst_tenth"])),
-        ("Of the worst party", percent(content["worst"])),
+        ("Worst tenth, at most", percent(content["worst_tenth"])),
+        ("Worst party", percent(content["worst"])),
     ]
     if "names" not in content:
         return {"facts": summary, "bars": None}

@@ -1,6 +1,6 @@
 """Pages of the privacy statement: for people who decide about a publication, in their language, on screen and paper.
 
-A page follows from privacy.json and the signature alone, so recipients can draw it again and compare it
+A page follows from privacy.json and the signature alone, so recipients can render it again and compare it
 (`tasks/serving/verification.py`). No private artefact is read here. The technical page, statement.html, is the English
 page with an appendix.
 """

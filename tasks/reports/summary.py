@@ -1,4 +1,4 @@
-"""What a finished run prints: accuracy, ε, answers, seconds, and where to look."""
+"""Results of a finished run for the terminal and for Prefect."""
 
 from __future__ import annotations
 
@@ -22,12 +22,17 @@ from tasks.runtime.store import read_json
 from terrine.privacy.facts import sentences
 from terrine.privacy.statement import OUTCOME_DEPENDENT, read_statement
 
-_SUMS = "sums over records, with noise"
+_SUMS = "noisy sums released"
 
 
 def result_lines(run: Run, *own: tuple[str, str]) -> Text:
-    """Return the result of a finished run of any pipeline: accuracy, what holds and what is claimed, `own` lines that
-    this pipeline alone has, where to look. The terminal wraps them (print with `soft_wrap`): a table would cut paths.
+    """Return the result of a finished run as lines: accuracy, ε, notes, and paths of the outputs.
+
+    Print them with `soft_wrap`: a table would cut off paths.
+
+    Args:
+        run: The run.
+        own: Further lines of its pipeline, name and value.
     """
     statement = read_statement(run.folders.statement)
     evaluation = read_json(run.folders.evaluation)
@@ -43,7 +48,7 @@ def result_lines(run: Run, *own: tuple[str, str]) -> Text:
     if (order := evaluation.get("order")) is not None:
         shown = ", ".join(shown_measure(order[name]) for name in ("mean_absolute_error", "quadratic_kappa"))
         lines.append((f"mean absolute error of {order['of']}, weighted kappa (private)", shown))
-        lines.append(("the same, were all called the median (private)", f"{order['error_of_the_median']:.3f}"))
+        lines.append(("the same if every prediction is the median (private)", f"{order['error_of_the_median']:.3f}"))
     if (error := released_error(run.folders)) is not None:
         price = "NOT PRIVATE" if error["epsilon"] is None else f"for ε = {error['epsilon']:g}"
         shown = f"{error['mean_absolute_error']:.4g} ± {error['plus_minus']:.2g}, {price}"
@@ -54,7 +59,7 @@ def result_lines(run: Run, *own: tuple[str, str]) -> Text:
         price = "NOT PRIVATE" if released["epsilon"] is None else f"for ε = {released['epsilon']:g}"
         lines.append(("accuracy released", f"{shown}, {price}"))
     if "accuracy" in evaluation.get("answers", {}):
-        lines.append(("answers that are right (public pool)", f"{100 * evaluation['answers']['accuracy']:.2f} %"))
+        lines.append(("correct answers (public pool)", f"{100 * evaluation['answers']['accuracy']:.2f} %"))
     epsilon = statement["epsilon"]
     if epsilon is not None and statement["mechanism"].get("mechanism") in OUTCOME_DEPENDENT:
         guaranteed = f"{statement['epsilon_budget']:.4f} at δ = {statement['delta']:g}; used: {epsilon:.4f}"
@@ -63,11 +68,11 @@ def result_lines(run: Run, *own: tuple[str, str]) -> Text:
         exact = _alarm("none: NOT PRIVATE") if epsilon is None else f"{epsilon:.4f} at δ = {statement['delta']:g}"
         lines.append((f"ε exact, per {statement['unit']}", exact))
     if statement["private"] and "epsilon_added" in statement:
-        lines.append((f"ε where a {statement['unit']} is added or removed", f"{statement['epsilon_added']:.4f}"))
+        lines.append((f"ε if a {statement['unit']} is only added or removed", f"{statement['epsilon_added']:.4f}"))
     claimed = statement["epsilon_claimed"]
     if claimed is not None:
         holds = epsilon is not None and claimed >= epsilon
-        lines.append(("ε as the paper claims it", f"{claimed:.4f}{'' if holds else ': does not hold'}"))
+        lines.append(("ε claimed by the paper", f"{claimed:.4f}{'' if holds else ': does not hold'}"))
     if statement["noise"] != "secure":
         lines.append(("noise", _alarm("NOT PRIVATE: replayed from a seed")))
     lines.extend(own)
@@ -133,7 +138,7 @@ def result(run: Run) -> Text:
 
 
 def costs(run: Run, stages: Sequence[str]) -> Table:
-    """Return what each stage of a run cost as a table for the terminal."""
+    """Return a table of the time and memory of each stage."""
     table = Table("stage", "seconds", "memory MB", box=None, pad_edge=False)
     measured = timings(run)
     for stage in stages:

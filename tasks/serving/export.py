@@ -125,10 +125,10 @@ def _export_images(
 def _export_table(
     student_folder: Path, target: Path, formats: Sequence[Format], told: Mapping[str, str]
 ) -> tuple[list[Exported], dict[str, Any]]:
-    """Write a table's student to `target`; return its files, and what the manifest says of their inputs.
+    """Write the student of a table to `target`; return its files, and the description of their inputs.
 
-    `student.onnx` takes the user's own columns; `student.pt2` takes encoded rows, float32 [batch, features], because a
-    torch program takes no words. told: what the ONNX file carries of the guarantee.
+    `student.onnx` takes the table's columns; `student.pt2` takes encoded rows, float32 [batch, features], because a
+    torch program takes no text. told: metadata of the ONNX file about the guarantee.
     """
     student = TableStudent.load(student_folder)
     rows = _compared_rows(student.encoding)

@@ -40,7 +40,7 @@ CANDIDATE = "candidate"
 def log_student_models(run: Run) -> ModelInfo:
     """Log a finished run's student to the active MLflow run and register it.
 
-    The tags and the description of the registered version state the guarantee, and NOT PRIVATE if there is none.
+    The tags and the description of the registered version state the guarantee, or NOT PRIVATE.
 
     Returns:
         MLflow's information about the model `student`; its `registered_model_version` may be None.

@@ -38,9 +38,9 @@ class Prediction:
         file: The file.
         label: The most likely class; of several findings, those that are likelier than not; of ordered classes, the
             median class.
-        probability: Of the label; of several findings, the largest.
-        probabilities: Of all classes, by name.
-        number: Of ordered classes, the expected number (`terrine.data.ordered`).
+        probability: Probability of the label; with several findings, the largest.
+        probabilities: Probabilities of all classes, by name.
+        number: Expected number of ordered classes (`terrine.data.ordered`).
     """
 
     file: Path
@@ -94,7 +94,7 @@ def student_folder(run: str | None = None, folder: Path | None = None, model: st
 
 
 def _last_made() -> str:
-    """Return a sentence that names the run whose student was made last, or nothing if there is none."""
+    """Return a sentence that names the run with the newest student, or an empty text."""
     root = project_root()
     students = {name: student for name in runs(root) if (student := Folders(root, name).student).is_dir()}
     if not students:

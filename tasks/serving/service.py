@@ -85,7 +85,7 @@ class About(BaseModel):
     """The student that is served."""
 
     class_names: list[str]
-    scale: dict[str, Any] | None = Field(None, description="Of ordered classes: edges of the bins, if they are bins.")
+    scale: dict[str, Any] | None = Field(None, description="Ordered classes: edges of the bins, if they are bins.")
     shape: list[int] | None = Field(None, description="Channels, height and width of an image.")
     statistics: str | None = Field(None, description="Statistics that images are normalised with.")
     columns: list[dict[str, Any]] | None = Field(None, description="Columns of a table.")
@@ -106,7 +106,7 @@ class ImageAnswers(BaseModel):
 
     predictions: list[list[float]] = Field(description="A row of class probabilities for each image.")
     labels: list[str] = Field(description="The most likely class of each image.")
-    numbers: list[float] | None = Field(None, description="Of ordered classes: the number, or mean grade.")
+    numbers: list[float] | None = Field(None, description="Ordered classes: the expected number or grade.")
     class_names: list[str] = Field(description="The columns of predictions.")
     files: list[str | None] = Field(description="Names of the files of a form.")
     refused: list[RefusedFile]
@@ -180,7 +180,7 @@ def service(
     """Return the web application of a loaded student; see `build_app`. about: the content of GET /model."""
     title = (about.get("privacy") or {}).get("run") or "Student"
     names = ", ".join(student.class_names[:20]) + (", …" if len(student.class_names) > 20 else "")
-    refused = {"application/json": {"schema": Refusal.model_json_schema()}}  # whatever else a route returns
+    refused = {"application/json": {"schema": Refusal.model_json_schema()}}  # on every route
     app = FastAPI(
         title=title,
         version=importlib.metadata.version("terrine"),
@@ -264,7 +264,7 @@ def _add_images(app: FastAPI, student: StudentModel, about: dict[str, Any], valu
     async def images_(request: Request) -> ImageAnswers:
         """Answer for one encoded image, the image files of a form, or a .npy stack [images, channels, height, width].
 
-        Of a form in which some files cannot be read, the others are answered.
+        Files of a form that cannot be read are listed in `refused`; the others are answered.
         """
         body, content = await request.body(), request.headers.get("content-type", "")
         names, probabilities, refused = await run_in_threadpool(_answer, body, content, student)
@@ -324,11 +324,11 @@ def _invocation(formats: Mapping[str, Any]) -> Any:
     ]
     wrong = f"The body is not a JSON object with exactly one of the fields {', '.join(formats)}"
     chosen = Discriminator(given, custom_error_type="format", custom_error_message=wrong)
-    return Annotated[Union[tuple(variants)], chosen]  # noqa: UP007  # of a tuple that is known at run time alone
+    return Annotated[Union[tuple(variants)], chosen]  # noqa: UP007  # the tuple is known at run time only
 
 
 def _add_errors(app: FastAPI, hint: str) -> None:
-    """Let every error be a refusal: a JSON object with a sentence, and nothing of the request's data or of a trace."""
+    """Turn every error into a refusal: a JSON object with a sentence, without request data or stack trace."""
 
     @app.exception_handler(StarletteHTTPException)
     async def http_error(request: Request, error: StarletteHTTPException) -> Response:
@@ -385,7 +385,7 @@ def _answer(body: bytes, content: str, student: StudentModel) -> tuple[list[str 
 
 
 def _read_form(body: bytes, content: str) -> list[tuple[str | None, bytes]]:
-    """Return name and bytes of every file in a form, in order; raise InputError if there is none."""
+    """Return name and bytes of every file in a form, in order; raise InputError for a form without files."""
     from werkzeug.exceptions import RequestEntityTooLarge
     from werkzeug.formparser import MultiPartParser
     from werkzeug.http import parse_options_header

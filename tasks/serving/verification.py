@@ -1,8 +1,8 @@
-"""Check a published statement as whoever receives it: without the ledger, the site's secrets or anything private.
+"""Verification of a published statement by its recipient, without the ledger, secrets or private data.
 
-Its figures are computed anew from the events in it; pages are drawn anew from it; the student beside it is compared
-with its seal; and all of that with what the site signed. What agrees with itself may still be somebody else's: only a
-key that came through a different channel tells from whom it is.
+Figures are recomputed from the statement's events, pages are rendered again, the student is compared with its manifest,
+and all of these with the signature. Consistent files may still come from a third party: only a key that was received
+through a different channel identifies the sender.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _FAULTS = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, 
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that was looked at: what, whether it holds (None: it could not be told), and a sentence."""
+    """Result of one check: subject, whether it holds (None: undecidable), and a sentence."""
 
     what: str
     holds: bool | None
@@ -56,11 +56,15 @@ class Check:
 
 
 def verify_statement(path: Path, trusted: Ed25519PublicKey | None = None) -> list[Check]:
-    """Check the statement in a folder, or that a file in it is about: its figures, pages, student and signature.
+    """Check the figures, pages, student and signature of a release.
 
-    path: a release in one file (`tasks.serving.pages`) will do as well. trusted: the site's key, as it came on
-    another way (`terrine.deployment.signature.public_key`). Raises InputError where there is no statement,
-    ArtefactError for a file that is damaged.
+    Args:
+        path: Folder of the release, a file in it, or its archive (`tasks.serving.pages`).
+        trusted: The site's key, received through a different channel (`terrine.deployment.signature.public_key`).
+
+    Raises:
+        InputError: There is no statement.
+        ArtefactError: The archive is damaged.
     """
     if path.is_file() and zipfile.is_zipfile(path):
         with unpacked(path) as folder:
@@ -77,9 +81,7 @@ def verify_statement(path: Path, trusted: Ed25519PublicKey | None = None) -> lis
         try:
             signature = read_signature(folder / SIGNATURE)
             signature.check(trusted)
-            whom = (
-                "the key that you gave" if trusted else "the key that it carries; whose that is was not checked (--key)"
-            )
+            whom = "the key that you gave" if trusted else "the key in the file; its owner was not checked (--key)"
             checks.append(Check("signature", True, f"Of {signature.when:%Y-%m-%d}, {signature.key}: {whom}."))
         except TerrineError as error:
             checks.append(Check("signature", False, str(error)))
@@ -88,7 +90,7 @@ def verify_statement(path: Path, trusted: Ed25519PublicKey | None = None) -> lis
             Check("signature", False, f"There is no {SIGNATURE}, so nothing is signed by {fingerprint(trusted)}.")
         )
     else:
-        checks.append(Check("signature", None, "Not signed: the files may fit together, but nobody vouches for them."))
+        checks.append(Check("signature", None, "Not signed: the files may be consistent, but their origin is unknown."))
     classes = _student(folder, signature, checks)
     if statement is not None and classes is not None:
         checks.append(_classes(statement, classes))
@@ -97,13 +99,13 @@ def verify_statement(path: Path, trusted: Ed25519PublicKey | None = None) -> lis
 
 
 def _figures(path: Path) -> tuple[dict[str, Any] | None, list[Check]]:
-    """Compute the statement's figures from its events, and its events from its mechanism."""
+    """Recompute the statement's figures from its events, and its events from its mechanism."""
     try:
         statement = read_statement(path)
         event = from_json(statement["event"])
         told = f"NOT PRIVATE, as it says: {statement['warning']}"
         if statement["private"]:
-            told = f"{statement['epsilon']:.4f} at δ = {statement['delta']:g}, computed anew from {_said(event)}."
+            told = f"{statement['epsilon']:.4f} at δ = {statement['delta']:g}, recomputed from {_said(event)}."
     except (TerrineError, *_FAULTS) as error:
         return None, [Check("ε", False, str(error))]
     return statement, [Check("ε", True, told), _mechanism(statement, event)]
@@ -114,24 +116,26 @@ def _mechanism(statement: Mapping[str, Any], event: Event) -> Check:
         expected = None if isinstance(event, NonPrivateEvent) else _expected(statement)
         halves = _exchange_is_two_moves(statement, event)
     except (TerrineError, *_FAULTS) as error:
-        return Check("mechanism", False, f"Its parameters are those of none: {error}")
+        return Check("mechanism", False, f"Its parameters are invalid: {error}")
     if not halves:
-        told = "To exchange a unit is to remove one and to add one, and it says that adding costs less than half of it."
+        told = (
+            "Adding a unit costs less than half of replacing it, which is impossible: replacing is removing and adding."
+        )
         return Check("mechanism", False, told)
     if expected is None:
-        told = "Its parameters do not determine its events, or this Terrine does not know it: they were not compared."
+        told = "Not compared: its parameters do not determine its events, or this version of Terrine does not know it."
         return Check("mechanism", None, told)
     found = counts(event)
     agree = all(
         any(_alike(part, other) and count == times for other, times in found.items())
         for part, count in counts(expected).items()
     )
-    told = f"Its parameters are those of {_said(expected)}" + ("." if agree else f", and it lists {_said(event)}.")
+    told = f"Its parameters give {_said(expected)}" + ("." if agree else f", but it lists {_said(event)}.")
     return Check("mechanism", agree, told)
 
 
 def _alike(one: Event, other: Event) -> bool:
-    """Whether two mechanisms are one, but for how numbers that follow from a budget are rounded."""
+    """Return whether two events are equal up to rounding."""
     ours, theirs = vars(one), vars(other)
     return type(one) is type(other) and all(
         math.isclose(value, theirs[name], rel_tol=1e-9) if isinstance(value, float) else value == theirs[name]
@@ -197,8 +201,7 @@ def _expected(statement: Mapping[str, Any]) -> Event | None:
 
 
 def _exchange_is_two_moves(statement: Mapping[str, Any], event: Event) -> bool:
-    """Whether what a statement lists for a unit that is added or removed is at least half of what it lists for an
-    exchange, mechanism by mechanism."""
+    """Return whether each mechanism costs at least half as much under add/remove as under replacement."""
     if "event_added" not in statement:
         return True
 
@@ -232,13 +235,13 @@ def _besides(described: Mapping[str, Any]) -> Iterator[Event]:
 
 
 def _said(event: Event) -> str:
-    """Return an event for people: 8,000 × Gaussian(sensitivity 1.414, sigma 78)."""
+    """Return an event as text, such as 8,000 × Gaussian(sensitivity 1.414, sigma 78)."""
 
     def part(one: Event) -> str:
         values = ", ".join(f"{name} {value:.4g}" for name, value in vars(one).items() if isinstance(value, int | float))
         return f"{type(one).__name__.removesuffix('Event')}({values})"
 
-    return " + ".join(f"{count:,} × {part(one)}" for one, count in counts(event).items()) or "nothing at all"
+    return " + ".join(f"{count:,} × {part(one)}" for one, count in counts(event).items()) or "nothing"
 
 
 def _student(folder: Path, signature: Signature | None, checks: list[Check]) -> list[str] | None:
@@ -249,14 +252,14 @@ def _student(folder: Path, signature: Signature | None, checks: list[Check]) -> 
         checks.append(Check("student", False, str(error)))
         return None
     if classes is None:
-        checks.append(Check("student", None, "It is not here."))
+        checks.append(Check("student", None, "Not in the folder."))
         return None
     digest = file_digest(folder / "student" / MANIFEST)
     if signature is not None and signature.student != digest:
-        checks.append(Check("student", False, "It is not the one that was signed: its manifest has another digest."))
+        checks.append(Check("student", False, "It differs from the signed one: its manifest has another digest."))
     else:
-        whom = "of the statement's release" + (", and the one that was signed" if signature is not None else "")
-        checks.append(Check("student", True, f"Every file is as its manifest says; it is {whom}."))
+        whom = "of the statement's release" + (" and the signed one" if signature is not None else "")
+        checks.append(Check("student", True, f"Every file matches its manifest; it is {whom}."))
     return classes
 
 
@@ -277,23 +280,23 @@ def _files(
     classes: list[str] | None,
     checks: list[Check],
 ) -> None:
-    """Compare the statement and every page beside it with what was signed, and pages with what is drawn of it."""
+    """Compare the statement and every page with the signature, and pages with the statement."""
     signed = {} if signature is None else signature.files
     if signature is not None:
-        told = "The statement is the one that was signed."
+        told = "The statement is the signed one."
         if signed.get(FIGURES) != file_digest(path):
-            told = f"{path.name} is not the one that was signed: it has another digest."
+            told = f"{path.name} differs from the signed one: it has another digest."
         elif statement is not None and signature.release != statement["release_id"]:
-            told = f"What was signed is about the release {signature.release[:16]}."
+            told = f"The signature is for the release {signature.release[:16]}."
         checks.append(Check(path.name, told.startswith("The statement"), told))
     there = pages_in(path.parent)
     for name in there:
         try:
             checks.append(_page(path.parent / name, statement, signature, classes))
         except (TerrineError, *_FAULTS) as error:
-            checks.append(Check(name, False, f"It cannot be compared: {error}"))
+            checks.append(Check(name, False, f"Not compared: {error}"))
     checks += [
-        Check(name, None, "It was signed, and is not here.") for name in sorted(signed.keys() - {*there, FIGURES})
+        Check(name, None, "Signed, but not in the folder.") for name in sorted(signed.keys() - {*there, FIGURES})
     ]
 
 
@@ -303,26 +306,26 @@ def _page(
     mark, here = None, version("terrine")
     if signature is not None:
         if path.name not in signature.files:
-            return Check(path.name, False, "It was not signed.")
+            return Check(path.name, False, "Not signed.")
         if signature.files[path.name] != file_digest(path):
-            return Check(path.name, False, "It is not the one that was signed: it has another digest.")
+            return Check(path.name, False, "It differs from the signed one: it has another digest.")
         mark = SignatureMark(signature.when, signature.key)
     page = None if statement is None else draw_page(path.name, statement, classes, mark)
     if page is not None and path.read_bytes() == page.encode():
-        return Check(path.name, True, "It says what privacy.json says" + (", as signed." if signature else "."))
+        return Check(path.name, True, "It follows from privacy.json" + (" and is signed." if signature else "."))
     if page is not None and (signature is None or signature.terrine == here):
         return Check(
             path.name,
             False,
-            f"It is not what Terrine {here} draws of {FIGURES}: somebody changed it, or another version drew it.",
+            f"It differs from what Terrine {here} renders from {FIGURES}: it was changed, or another version wrote it.",
         )
     if signature is None:
-        return Check(path.name, None, "It cannot be drawn anew here, and nothing is signed: do not rely on it.")
-    return Check(path.name, True, "It is the one that was signed.")
+        return Check(path.name, None, "It cannot be rendered again here and is not signed: do not rely on it.")
+    return Check(path.name, True, "It is the signed one.")
 
 
 def refuse_wrong(checks: list[Check]) -> None:
-    """Raise ArtefactError that names the first thing that is wrong."""
+    """Raise ArtefactError for the first check that fails."""
     for check in checks:
         if check.holds is False:
             raise ArtefactError(f"{check.what}: {check.told}")

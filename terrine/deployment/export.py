@@ -1,11 +1,10 @@
-"""The student in formats that run without Terrine: ONNX, and PyTorch's exported program (.pt2).
+"""Export of students as ONNX and as PyTorch programs (.pt2), which run without Terrine.
 
-Both hold the whole way from uint8 images to probabilities, for batches of any size (`current` statistics: of two
-images or more, and one call is one batch). An export is compared with the student before it counts.
+Both contain all steps from uint8 images to probabilities, for batches of any size (`current` statistics: at least two
+images, and one call is one batch). Every export is compared with the student.
 
-torch.export writes the example inputs and the weights of a .pt2 file with Python's pickle, and its reader unpickles
-them: whoever loads one should know where it is from. ONNX holds no code but its operators. Terrine loads neither but to
-compare what it has just written.
+.pt2 files contain example inputs and weights pickled by torch.export: load only trusted ones. ONNX files contain only
+operators. Terrine loads either only to compare what it has just written.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ Format = Literal["onnx", "pt2"]
 FORMATS: tuple[Format, ...] = ("onnx", "pt2")
 
 TOLERANCE = 1e-4
-"""Largest difference of a probability that is put down to rounding: other kernels sum in another order."""
+"""Largest accepted difference of a probability; other kernels sum in another order."""
 
 _TRACED = 3
 _CHECKED = (2, 5, 16)
@@ -47,14 +46,22 @@ _STUDENT, _FEATURES = "student/", "encoding/features"
 def export_student(
     model: StudentModel, paths: Sequence[Path], images: np.ndarray, *, metadata: Mapping[str, str] | None = None
 ) -> list[float]:
-    """Write the student's network to `paths` (.onnx, .pt2); return the largest difference of each from its outputs.
+    """Write the student's network to files; return the largest difference of each from the student's outputs.
 
-    images: uint8 [N, C, size, size], N >= 16, on which a file that was written is read back and compared with the
-    network, in batches of 1 (not under `current` statistics), 2, 5 and 16. The input is called `images`, uint8, the
-    output `probabilities`, float32; the first axis of both is called `batch`. metadata: written into ONNX files beside
-    what the student itself says of classes, input and statistics (`onnx_metadata`). Raises SettingError for another
-    suffix, MissingExtraError when a package is missing, and ArtefactError when the network cannot be exported or a file
-    answers differently by more than `TOLERANCE`; a file that failed is not left behind.
+    The input is `images`, uint8, the output `probabilities`, float32; the first axis of both is `batch`. Files that
+    fail are removed.
+
+    Args:
+        model: The student.
+        paths: Files to write, .onnx or .pt2.
+        images: uint8 [N, C, size, size], N >= 16, to compare on in batches of 1 (except `current` statistics), 2, 5
+            and 16.
+        metadata: Further metadata of ONNX files, in addition to `onnx_metadata`.
+
+    Raises:
+        SettingError: A file has another suffix.
+        MissingExtraError: A package is missing.
+        ArtefactError: The network cannot be exported, or a file differs by more than `TOLERANCE`.
     """
     for path in paths:
         if path.suffix.removeprefix(".") not in FORMATS:
@@ -65,7 +72,7 @@ def export_student(
 
 
 def onnx_metadata(model: StudentModel) -> dict[str, str]:
-    """Return what an ONNX file says of the student: values as text, lists as JSON."""
+    """Return metadata of an ONNX file about the student: values as text, lists as JSON."""
     return {
         "class_names": json.dumps(model.class_names, ensure_ascii=False),
         "statistics": model.statistics,
@@ -73,7 +80,7 @@ def onnx_metadata(model: StudentModel) -> dict[str, str]:
         "input_dtype": "float32" if model.takes_rows else "uint8",
         "input_range": "any finite number" if model.takes_rows else "0 to 255",
         "student_sha256": json.dumps(model.description["digests"]),
-        **({"probabilities": "of each finding by itself"} if model.findings else {}),
+        **({"probabilities": "of each finding separately"} if model.findings else {}),
         **({} if model.scale is None else {"scale": json.dumps(model.scale.describe())}),
     }
 
@@ -102,7 +109,8 @@ def _write(
 def exported_program(model: StudentModel) -> torch.export.ExportedProgram:
     """Return the student's network as torch exports it, on the CPU, for batches of any size.
 
-    Raises ArtefactError when an architecture does not allow that.
+    Raises:
+        ArtefactError: The architecture cannot be exported.
     """
     dtype = torch.float32 if model.takes_rows else torch.uint8
     example = torch.zeros((_TRACED, *model.shape), dtype=dtype)
@@ -120,7 +128,7 @@ def exported_program(model: StudentModel) -> torch.export.ExportedProgram:
         model.network.to(model.device)
     graphs = [part.graph for part in program.graph_module.modules() if isinstance(part, torch.fx.GraphModule)]
     for node in (node for graph in graphs for node in graph.nodes):
-        node.meta.pop("stack_trace", None)  # it names the folders of whoever exports
+        node.meta.pop("stack_trace", None)  # contains local paths
     return program
 
 
@@ -146,10 +154,7 @@ def _write_onnx(program: torch.export.ExportedProgram, path: Path, metadata: dic
 
 
 def _described(proto: Any, metadata: Mapping[str, str]) -> Any:
-    """Return an ONNX model with metadata, whose batch axis has a name: torch calls it s0 or s34.
-
-    What torch notes beside every node names the folders of whoever exports, and is taken out.
-    """
+    """Add metadata to an ONNX model, name its batch axis, and remove torch's notes, which contain local paths."""
     graph = proto.graph
     for node in (*graph.node, *(node for function in proto.functions for node in function.node)):
         del node.metadata_props[:]
@@ -179,7 +184,7 @@ def _largest_difference(model: StudentModel, path: Path, images: np.ndarray) -> 
 
 
 def onnx_session(path: Path) -> Any:
-    """Return an ONNX file read by onnxruntime, which keeps what it thinks of the graph to itself."""
+    """Load an ONNX file with onnxruntime, without its warnings about the graph."""
     with from_extra("onnx", "ONNX files"):
         import onnxruntime
     options = onnxruntime.SessionOptions()
@@ -188,7 +193,7 @@ def onnx_session(path: Path) -> Any:
 
 
 def _exported_module(path: Path) -> Callable[[np.ndarray], np.ndarray]:
-    """Return the function of uint8 images that an exported file computes."""
+    """Return the function that an exported file computes."""
     if path.suffix == ".onnx":
         session = onnx_session(path)
         return lambda batch: session.run(None, {"images": batch})[0]
@@ -203,19 +208,22 @@ def _exported_module(path: Path) -> Callable[[np.ndarray], np.ndarray]:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep what the exporters print and warn about themselves from the user."""
+    """Suppress output and warnings of the exporters."""
     with hushed("torch.onnx"), warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")
         yield
 
 
 def write_raw_columns(path: Path, encoding: Encoding, metadata: Mapping[str, str]) -> None:
-    """Put the encoding in front of the network in the ONNX file `path`, whose input is encoded rows called `images`.
+    """Insert the encoding before the network in an ONNX file.
 
-    Every column becomes an input, by its name, of shape [batch, 1]: float64 for numbers, NaN for a missing one, and
-    strings for words. A word is compared as it is: the caller removes surrounding spaces, as a CSV reader does.
+    Every column becomes an input of its name, [batch, 1]: float64 for numbers (NaN if missing), strings for words.
+    Words are compared exactly; callers strip spaces, as a CSV reader does.
 
-    metadata: texts that the file carries in place of what it says of the network's input.
+    Args:
+        path: The file; its input is encoded rows.
+        encoding: The encoding.
+        metadata: Metadata that replaces the file's.
     """
     import onnx
     from onnx import compose
@@ -231,9 +239,10 @@ def write_raw_columns(path: Path, encoding: Encoding, metadata: Mapping[str, str
 
 
 def check_against_student(path: Path, student: TableStudent, rows: pd.DataFrame) -> float:
-    """Return the largest difference of a probability between the file and the student on `rows`.
+    """Return the largest difference of a probability between an ONNX file and the student on `rows`.
 
-    Raises ArtefactError, and removes the file, where it is more than rounding.
+    Raises:
+        ArtefactError: The difference exceeds `TOLERANCE`; the file is removed.
     """
     session = onnx_session(path)
     difference = float(np.abs(session.run(None, onnx_inputs(student.encoding, rows))[0] - student.predict(rows)).max())
@@ -247,7 +256,7 @@ def check_against_student(path: Path, student: TableStudent, rows: pd.DataFrame)
 
 
 def onnx_inputs(encoding: Encoding, rows: pd.DataFrame) -> dict[str, np.ndarray]:
-    """Return a data frame's columns as the file takes them, each [rows, 1]."""
+    """Return the inputs of the ONNX file for a data frame, each [rows, 1]."""
     return {
         column.name: rows[column.name].to_numpy(np.float64 if column.values is None else object)[:, None]
         for column in encoding.columns
@@ -255,7 +264,7 @@ def onnx_inputs(encoding: Encoding, rows: pd.DataFrame) -> dict[str, np.ndarray]
 
 
 def _encoder(encoding: Encoding, network: onnx.ModelProto) -> onnx.ModelProto:
-    """Return the model from raw columns to encoded rows, float32 [batch, features]."""
+    """Return the ONNX model from columns to encoded rows, float32 [batch, features]."""
     from onnx import TensorProto, helper, numpy_helper
 
     inputs, nodes, parts = [], [], []

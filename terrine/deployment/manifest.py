@@ -1,8 +1,7 @@
-"""The seal of a student's folder: its manifest names every file with its SHA-256, and carries one of its own.
+"""Manifest of a student's folder: SHA-256 of every file and of the manifest itself.
 
-Weights that were cut short, swapped or edited would still be numbers, and the student would still answer. So a folder
-is checked before anything in it is used. The seal finds damage and mix-ups; it is no signature: somebody who replaces
-the whole folder can seal another one.
+Truncated, swapped or edited weights would still give predictions, so a folder is checked before use. This finds damage
+and mix-ups but not forgery: anyone can write a new folder with a valid manifest.
 """
 
 import hashlib
@@ -20,10 +19,11 @@ _LARGEST_MANIFEST = 2**24
 
 
 def seal(folder: Path, description: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the manifest of the files in `folder`: `description`, the digest of every file, and the manifest's own.
+    """Return the manifest of the files in `folder`, which the caller writes: description and digests.
 
-    description: JSON values, also those of an earlier manifest. A manifest that is there already is left out; writing
-    the new one is the caller's part.
+    Args:
+        folder: The folder; an existing manifest is ignored.
+        description: JSON values; digests of an earlier manifest are replaced.
     """
     described = {name: value for name, value in description.items() if name != _OWN}
     manifest = {**described, _DIGESTS: {name: file_digest(file) for name, file in _files(folder).items()}}
@@ -31,10 +31,10 @@ def seal(folder: Path, description: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_seal(folder: Path) -> dict[str, Any]:
-    """Return the manifest of `folder` after comparing every file in it with its digest.
+    """Return the manifest of `folder` after comparing every file with its digest.
 
-    Raises ArtefactError that names the file when one is missing, was added, or was changed by so much as a byte, or
-    when the folder has no manifest with a digest of its own.
+    Raises:
+        ArtefactError: A file is missing, was added or was changed, or there is no valid manifest.
     """
     path = folder / MANIFEST
     try:
@@ -46,7 +46,7 @@ def check_seal(folder: Path) -> dict[str, Any]:
     except (ValueError, OSError, RecursionError) as error:
         raise ArtefactError(f"{path} cannot be read ({error}). {_REMEDY}") from error
     if not isinstance(manifest, dict) or not isinstance(manifest.get(_DIGESTS), dict) or _OWN not in manifest:
-        raise ArtefactError(f"{path} is no sealed manifest: it lacks digests of the files or of itself. {_REMEDY}")
+        raise ArtefactError(f"{path} is not a valid manifest: it lacks digests of the files or of itself. {_REMEDY}")
     own = manifest.pop(_OWN)
     if own != _manifest_digest(manifest):
         raise ArtefactError(f"{path} was changed after it was written: its digest does not match. {_REMEDY}")
@@ -68,7 +68,7 @@ _REMEDY = "Get the folder again from where it was published, or run the stage 's
 
 
 def _files(folder: Path) -> dict[str, Path]:
-    """Return the files that a seal covers, by their names within the folder: all but the manifest."""
+    """Return all files except the manifest, by their names within the folder."""
     files = sorted(file for file in folder.rglob("*") if file.is_file() and file != folder / MANIFEST)
     return {file.relative_to(folder).as_posix(): file for file in files}
 

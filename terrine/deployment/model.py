@@ -1,9 +1,9 @@
-"""The student as it is used: a sealed folder in, probabilities out.
+"""Loading and prediction of a student: a checked folder in, probabilities out.
 
     >>> model = StudentModel.load(Path("data/release/terrine-digits/student"))
     >>> model.predict(images)           # uint8 or float [B, C, H, W] -> float32 [B, classes]
 
-Nothing that is loaded can hold code: weights and reference images are safetensors, the rest is JSON.
+Loading executes no code: weights and reference images are safetensors, the rest is JSON.
 """
 
 from __future__ import annotations
@@ -38,39 +38,39 @@ BACKBONE, HEAD, REFERENCE = "backbone.safetensors", "head.safetensors", "referen
 MOMENTS = "moments.safetensors"
 """Noisy statistics of the private images (`terrine.models.released_statistics`), if the run released any."""
 NO_MOMENTS = (
-    "this student was made without released moments, so that images are normalised with the statistics of public ones. "
-    "Better: release moments when a student is made (privacy.moments=0.05; parties and transcriptions have none), give "
-    "64 images of your own (--reference), or let answers depend on their company, knowingly (--statistics current)."
+    "this student has no released moments, so images are normalised with the statistics of public ones. Remedies: "
+    "release moments during training (privacy.moments=0.05; not with parties or transcriptions), pass 64 unlabelled "
+    "images (--reference), or let predictions depend on the whole request (--statistics current)."
 )
 
 OF_VOLUMES = ("plane", "view", "percentiles")
-"""Settings of `Nifti` that a manifest tells of a run that learnt from volumes."""
+"""Settings of `Nifti` that the manifest contains if the records are volumes."""
 
 SMALL = 64
-"""Under `current` statistics a request of fewer images is filled up with reference images."""
+"""Smallest request that is not filled up with reference images under `current` statistics."""
 
 FILLING = 16
-"""Stored reference images that lend their statistics: the first ones, of which the student is most certain. More cost
-time and lose accuracy (docs/serving.md)."""
+"""Number of stored reference images used for statistics: the first ones, of which the student is most certain. More
+images cost time and accuracy (docs/serving.md)."""
 
 LARGEST_BATCH = 512
-"""Under `current` statistics a request of more images is cut into batches of at most so many."""
+"""Largest batch under `current` statistics."""
 
 BLOCK = 16
-"""Images computed at a time where they do not depend on each other. Every block has this very size, filled up with
-blank images: a matrix product of another size rounds differently, and so an answer has the same bits in any request."""
+"""Images computed at a time if they are independent. Smaller blocks are padded with blank images: matrix products of
+other sizes round differently, and predictions would depend on the size of the request."""
 
 _ACCELERATOR_BLOCK = 512
 _MOST_REFERENCE = 512
 
 
 class StudentModel:
-    """A student and one kind of statistics. Safe to call from several threads; nothing in it ever changes.
+    """A student with one kind of statistics. Immutable and thread-safe.
 
-    Under `current` statistics the answers of a request depend on all of its images and on no other request: it is cut
-    into batches of at most `LARGEST_BATCH` images, as equal as can be, taken in turns so that a request that is sorted
-    by class still has mixed batches; and one of fewer than `SMALL` images is filled up with reference images. Under
-    `released`, `single`, `frozen` and `original` every answer depends on its image alone, on the CPU to the bit.
+    Under `current` statistics a prediction depends on the whole request. A request is split into batches of at most
+    `LARGEST_BATCH` images of similar size, taken in turns so that sorted requests give mixed batches. A request of
+    fewer than `SMALL` images is filled up with reference images. Under all other statistics a prediction depends only
+    on its image, bit by bit on the CPU.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class StudentModel:
                 f"The student's parts do not fit together: {len(self.class_names)} class names, a head from "
                 f"{head.features} features to {head.classes} classes, a backbone of {backbone.feature_dim} features."
             )
-        # Images of the user's own kind are worth as much as those of a request; synthetic ones are not.
+        # Reference images from the user count as much as those of a request; synthetic ones count less.
         filling = recorded = None
         weight = REFERENCE_WEIGHT
         if self.reference is not None:
@@ -119,7 +119,7 @@ class StudentModel:
 
     @property
     def note(self) -> str | None:
-        """What whoever asks should know about its statistics, one sentence or two; None: nothing."""
+        """Note about unsuitable statistics, or None."""
         own = self.description["statistics"] == "original" or MOMENTS in self.description["digests"]
         lost = self.statistics == "original" and not own and has_batch_norm(self.network)
         return f"Note: {NO_MOMENTS}" if lost else None
@@ -133,16 +133,21 @@ class StudentModel:
         reference: np.ndarray | None = None,
         device: torch.device | str = "cpu",
     ) -> StudentModel:
-        """Return the student in `folder`, every file checked against the digest in its manifest.
+        """Load the student in `folder` after checking every file against its manifest.
 
-        statistics: None takes one under which no answer depends on company: `original` of a student that was trained so
-        or has no batch normalisation, `frozen` with a `reference`, `released` where the folder holds released moments,
-        or else `original`. reference: uint8 images [R, C, size, size] that take the place of the stored, synthetic
-        ones: unlabelled images of the kind the student will meet, 64 or more, make `frozen` statistics about as good
-        as `current` ones.
+        Args:
+            folder: The student's folder.
+            statistics: Statistics; None selects some with which predictions are independent: `original` if the student
+                was trained with them or has no batch normalisation, `frozen` with a `reference`, `released` if the
+                folder holds released moments, otherwise `original`.
+            reference: uint8 images [R, C, size, size] that replace the stored, synthetic ones. With 64 or more
+                unlabelled images of the kind to be predicted, `frozen` statistics are about as good as `current` ones.
+            device: Device to compute on.
 
-        Raises ArtefactError when a file is missing, damaged or was edited, InputError when `reference` does not fit,
-        and SettingError for other statistics.
+        Raises:
+            ArtefactError: A file is missing, damaged or was changed.
+            InputError: `reference` does not fit.
+            SettingError: The statistics are unknown or not available.
         """
         folder = Path(folder)
         manifest = check_student(folder)
@@ -165,11 +170,11 @@ class StudentModel:
                     raise SettingError(f"statistics: {NO_MOMENTS}")
                 set_statistics(backbone, _read(folder / MOMENTS))
             for name, weight in {**backbone.state_dict(), **head.module().state_dict()}.items():
-                # A forest's leaves have a threshold that everything is below.
+                # Leaves of a forest have an infinite threshold.
                 if torch.isnan(weight).any() or (name != "threshold" and torch.isinf(weight).any()):
                     raise ArtefactError(
-                        f"The student in {folder} has NaN or an infinity in its weights ({name}), and would answer "
-                        "nothing but NaN. Get it again, or train it again: run the stage 'student'."
+                        f"The student in {folder} has NaN or infinite weights ({name}). Get it again, or run the stage "
+                        "'student' again."
                     )
             return cls(backbone, head, manifest, stored, chosen, device, own_reference=reference is not None)
         except KeyError as error:
@@ -178,8 +183,12 @@ class StudentModel:
     def predict(self, images: np.ndarray | Tensor) -> np.ndarray:
         """Return class probabilities, float32 [B, classes].
 
-        images: [B, channels, size, size], uint8 or floating point in [0, 1], B >= 1; for a student of a table floating
-        point rows [B, columns]. Raises InputError that says what is wrong with any other.
+        Args:
+            images: [B, channels, size, size], uint8 or floating point in [0, 1], B >= 1; for the student of a table
+                floating-point rows [B, columns].
+
+        Raises:
+            InputError: Type, shape or range are invalid.
         """
         array = images.detach().cpu().numpy() if isinstance(images, Tensor) else np.asarray(images)
         checked = _tensor(self._check(array))
@@ -194,13 +203,14 @@ class StudentModel:
 
     @property
     def findings(self) -> bool:
-        """Whether each probability is of a finding that may be there or not, whatever the others are."""
+        """Whether the classes are findings with independent probabilities."""
         return self.network.findings
 
     def label(self, probabilities: np.ndarray) -> str:
-        """Return what an image's probabilities [classes] say: its class; or its findings above a half, if any.
+        """Return the label for probabilities [classes].
 
-        Of classes that have an order it is the median (`terrine.data.ordered`).
+        It is the most probable class; for ordered classes the median (`terrine.data.ordered`); for several findings
+        all those above a half.
         """
         if self.scale is not None:
             return self.class_names[int(self.scale.classes(probabilities[None])[0])]
@@ -248,9 +258,9 @@ class StudentModel:
         return answers.cpu().numpy()
 
     def _side_by_side(self, compute: Callable[[np.ndarray], None], parts: Sequence[np.ndarray]) -> None:
-        """Compute the parts, on the CPU by as many single-threaded workers as torch had threads when this was made.
+        """Compute the parts, on the CPU with as many single-threaded workers as torch has threads.
 
-        One request at a time: two at once would only take each other's cores.
+        Requests are computed one after the other, since two at once would share the cores.
         """
         with self._lock:
             if self.device.type != "cpu":
@@ -258,17 +268,22 @@ class StudentModel:
                     compute(part)
                 return
             if self._pool is None:
-                # The workers live as long as the model: starting one takes as long as answering for an image.
+                # The workers are reused: starting one takes as long as predicting an image.
                 self._pool = ThreadPoolExecutor(self._threads, initializer=torch.set_num_threads, initargs=(1,))
             list(self._pool.map(compute, parts))
-            torch.set_num_threads(self._threads)  # a worker's setting reaches threads that are started later
+            torch.set_num_threads(self._threads)  # workers change the default of later threads
 
 
 def check_images(images: np.ndarray, channels: int, size: Size) -> np.ndarray:
-    """Return a batch of images as uint8 or float32 [B, channels, *size], contiguous, after checking it.
+    """Return a batch of images as contiguous uint8 or float32 [B, channels, *size].
 
-    images: uint8, 0 to 255, or floating point in [0, 1]. Raises InputError that says what is wrong: another dtype or
-    shape, no image at all, NaN or an infinity, values outside the range.
+    Args:
+        images: uint8, 0 to 255, or floating point in [0, 1].
+        channels: Expected number of channels.
+        size: Expected height and width.
+
+    Raises:
+        InputError: Another dtype or shape, an empty batch, values that are not finite or outside the range.
     """
     height, width = sides(size)
     expected = f"[images, {channels}, {height}, {width}]"
@@ -296,10 +311,14 @@ def check_images(images: np.ndarray, channels: int, size: Size) -> np.ndarray:
 
 
 def check_rows(rows: np.ndarray, columns: int) -> np.ndarray:
-    """Return rows of a table as float32 [B, columns], contiguous, after checking them.
+    """Return encoded rows of a table as contiguous float32 [B, columns].
 
-    rows: floating point, encoded as the public rows of the student's training were. Raises InputError for another
-    dtype or shape, for no row at all, and for NaN or an infinity.
+    Args:
+        rows: Floating point, encoded as the public rows of the training.
+        columns: Expected number of columns.
+
+    Raises:
+        InputError: Another dtype or shape, an empty batch, or values that are not finite.
     """
     if rows.dtype.kind != "f":
         raise InputError(
@@ -316,9 +335,10 @@ def check_rows(rows: np.ndarray, columns: int) -> np.ndarray:
 
 
 def check_student(folder: Path) -> dict[str, Any]:
-    """Return the manifest of the student in `folder`, every file checked, and what is said of it, too.
+    """Return the manifest of the student in `folder` after checking every file and the description.
 
-    Raises ArtefactError where the seal is broken, or the manifest is not that of a student.
+    Raises:
+        ArtefactError: A file was changed, or the manifest is not that of a student.
     """
     manifest = check_seal(folder)
     names = manifest.get("class_names")
@@ -330,15 +350,16 @@ def check_student(folder: Path) -> dict[str, Any]:
     ):
         raise ArtefactError(
             f"The manifest in {folder} is not that of a student: class_names, size, channels or statistics are missing "
-            "or no such thing. Get the folder again from where it was published."
+            "or invalid. Get the folder again from where it was published."
         )
     return manifest
 
 
 def scale_of(manifest: dict[str, Any]) -> Scale | None:
-    """Return the order of a student's classes; None where they have none.
+    """Return the scale of a student's ordered classes, or None.
 
-    Raises ArtefactError where the manifest says what is no such thing.
+    Raises:
+        ArtefactError: The manifest's description of the scale is invalid.
     """
     told = manifest.get("scale")
     if told is None:
@@ -356,9 +377,10 @@ def scale_of(manifest: dict[str, Any]) -> Scale | None:
 
 
 def reading(manifest: dict[str, Any]) -> dict[str, Any]:
-    """Return how image files become what a student takes, as its records did: arguments of `read_images`.
+    """Return the arguments of `read_images` with which the student's records were read.
 
-    Raises ArtefactError where the manifest says what is no such thing.
+    Raises:
+        ArtefactError: The manifest's description of the reading is invalid.
     """
     given = manifest.get("reading", {})
     given = given if isinstance(given, dict) else {"fit": None}

@@ -1,18 +1,18 @@
-"""The student as one network, from images to probabilities, under any of the statistics it can be used with.
+"""The student as one network from images to probabilities, for each kind of statistics.
 
-A student normalises with the statistics of its batch (`terrine.models.statistics`). One image has none, and those of
-four are poor. Public reference images help, but not as equals: sixteen of them beside one image of another kind would
-drown it. So they enter with a weight, like a prior that counts as a fixed number of images:
+Batch statistics of one image do not exist, and those of four are poor (`terrine.models.statistics`). Public reference
+images help, but sixteen of them would dominate one image of another kind. Therefore they have a weight, like a prior
+that counts as a fixed number of images:
 
     mean = (sum over own images + r · average over reference images) / (n + r),    variance likewise about that mean.
 
 Three normalisations follow, each a context manager around a network in evaluation mode:
 
-- `weighted_statistics`: every layer normalises with weighted statistics of the batch, own and reference images in it;
-- `single_statistics`: every image normalises with its own statistics and, weighted, the recorded ones of the reference
-  images. Nothing depends on any other image;
-- `freeze_statistics` records the reference images' statistics in the network's running buffers; used alone (`original`
-  of `terrine.models.statistics`) they make an ordinary, fixed function.
+- `weighted_statistics`: every layer normalises with weighted statistics of the batch, including reference images;
+- `single_statistics`: every image is normalised with its own statistics and, weighted, the recorded ones of the
+  reference images, independently of all other images;
+- `freeze_statistics` stores the reference images' statistics in the running buffers; with `original` statistics
+  (`terrine.models.statistics`) the network is then a fixed function.
 """
 
 import copy
@@ -37,15 +37,21 @@ current: the request's, with reference images if it is small; single: each image
 the reference images'; original: those of the backbone's pretraining."""
 
 REFERENCE_WEIGHT = 2.0
-"""As how many images the reference images count, all together, beside own ones (measured: docs/serving.md)."""
+"""Number of images as which all reference images together count (measured: docs/serving.md)."""
 
 
 class StudentNetwork(nn.Module):
-    """From images [B, C, H, W], uint8 or float in [0, 1], to class probabilities [B, classes], float32.
+    """Network from images [B, C, H, W], uint8 or float in [0, 1], to class probabilities [B, classes], float32.
 
-    One call is one batch. Under `released`, `single`, `frozen` and `original` statistics a row depends on its own image
-    alone, under `current` on the whole batch. `reference` [R, C, H, W] are public images, needed for `single` and
-    `frozen`; `reference_weight` says as how many images they count. The backbone is copied, never changed.
+    One call is one batch. Under `current` statistics a row depends on the whole batch, otherwise on its image only. The
+    backbone is copied.
+
+    Args:
+        backbone: The backbone.
+        head: The head.
+        statistics: Kind of statistics.
+        reference: Public images [R, C, H, W], needed for `single` and `frozen`.
+        reference_weight: Number of images as which they count.
     """
 
     def __init__(
@@ -76,9 +82,11 @@ class StudentNetwork(nn.Module):
 
     @torch.no_grad()
     def filled(self, images: Tensor, reference: Tensor) -> Tensor:
-        """Return probabilities of a small batch, normalised with its own and, weighted, the reference images'.
+        """Return probabilities [B, classes] of a small batch, normalised together with weighted reference images.
 
-        images, reference: [B, C, H, W] and [R, C, H, W]; the result has B rows.
+        Args:
+            images: [B, C, H, W].
+            reference: [R, C, H, W].
         """
         count, others = len(images), len(reference)
         weights = torch.full((count + others,), 1 / (count + self.reference_weight), dtype=torch.float64)
@@ -96,9 +104,10 @@ class StudentNetwork(nn.Module):
 
 @contextmanager
 def weighted_statistics(weights: Tensor) -> Iterator[None]:
-    """Normalise, in the block, batches [B, ...] with statistics in which image i has weight `weights[i]`.
+    """Normalise batches [B, ...] with statistics in which image i has weight `weights[i]`.
 
-    weights: float [B], not negative, with sum 1. Equal weights are current statistics.
+    Args:
+        weights: float [B], non-negative, with sum 1. Equal weights give current statistics.
     """
 
     def moments(input: Tensor, mean: Tensor | None, variance: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -116,9 +125,9 @@ def weighted_statistics(weights: Tensor) -> Iterator[None]:
 
 @contextmanager
 def single_statistics(reference_weight: float) -> Iterator[None]:
-    """Normalise, in the block, each image with its own and the recorded statistics, which count as so many images.
+    """Normalise each image with its own and the recorded statistics, which count as `reference_weight` images.
 
-    An image's own statistics in a layer are those over its places; where there is one place, its variance is zero.
+    An image's own statistics in a layer are taken over its positions; for a single position the variance is zero.
     """
     share = reference_weight / (1 + reference_weight)
 
@@ -139,12 +148,17 @@ def single_statistics(reference_weight: float) -> Iterator[None]:
 
 @torch.no_grad()
 def freeze_statistics(network: nn.Module, images: Tensor) -> None:
-    """Set the running statistics of every batch normalisation to those of `images`, in one exact pass, in place.
+    """Set the running statistics of every batch normalisation to those of `images`, in place.
 
-    images: a batch [B, ...] that `network` accepts, B >= 2. Afterwards the network's original statistics give for
-    `images` what their current statistics give: means and biased variances of the whole batch, layer after layer, each
-    computed from the outputs of the layers before it as they now are. (An average over batches, as training leaves
-    behind, is close to that and not equal.) Raises InputError for fewer than two images.
+    Afterwards the original statistics give the same outputs for `images` as current statistics: means and biased
+    variances of the whole batch, each layer computed from the outputs of the updated layers before it.
+
+    Args:
+        network: The network.
+        images: A batch [B, ...] that `network` accepts, B >= 2.
+
+    Raises:
+        InputError: There are fewer than two images.
     """
     if len(images) < 2:
         raise InputError(f"{len(images)} reference image(s) have no statistics. Give at least 2; 16 or more work well.")
@@ -168,7 +182,7 @@ def freeze_statistics(network: nn.Module, images: Tensor) -> None:
 
 
 class _Normalised(BatchNormMode):
-    """Let every batch normalisation in the block use the moments that a function gives; buffers are not touched."""
+    """Batch normalisation with the moments that a function returns; buffers are not changed."""
 
     def __init__(self, moments: Moments) -> None:
         super().__init__()

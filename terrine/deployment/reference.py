@@ -1,8 +1,7 @@
-"""The reference images: synthetic images that are stored with a student and lend small batches their statistics.
+"""Selection of reference images: synthetic images stored with a student, for the statistics of small batches.
 
-They are synthetic: a student contains no real image. Which ones matters: those of which the student is most certain,
-every class in turn, look most like what it was made for (docs/serving.md has the figures). The student is public, so
-choosing by it is free.
+The images of which the student is most certain, each class in turn, resemble real images most (figures in
+docs/serving.md). The student is public, so selecting by it is post-processing. A student contains no real image.
 """
 
 import numpy as np
@@ -11,7 +10,7 @@ from terrine.errors import InputError
 from terrine.geometry import Size, pixels
 
 COUNT = 64
-"""Reference images that are stored with a student."""
+"""Number of reference images stored with a student."""
 
 _MOST_BYTES = 2**24
 
@@ -19,9 +18,15 @@ _MOST_BYTES = 2**24
 def choose_reference(probabilities: np.ndarray, count: int = COUNT) -> np.ndarray:
     """Return the indices, int64 [min(count, N)], of reference images among N candidates.
 
-    probabilities: the student's, float [N, classes]. Classes take turns, each giving the candidate it is most certain
-    of; one that has run out of candidates is passed over. So every beginning of the list is as balanced as it can be,
-    and the result does not depend on the order of equals elsewhere. Raises InputError for fewer than two candidates.
+    Classes take turns, each giving its most certain remaining candidate, so every prefix of the list is as balanced as
+    possible.
+
+    Args:
+        probabilities: The student's, float [N, classes].
+        count: Number of images.
+
+    Raises:
+        InputError: There are fewer than two candidates.
     """
     if probabilities.ndim != 2 or len(probabilities) < 2:
         raise InputError(
@@ -39,5 +44,5 @@ def choose_reference(probabilities: np.ndarray, count: int = COUNT) -> np.ndarra
 
 
 def affordable(size: Size, channels: int, count: int = COUNT) -> int:
-    """Return how many reference images of this geometry to store: `count`, fewer where they would be many megabytes."""
+    """Return the number of reference images of this geometry to store: `count`, or fewer if they are large."""
     return max(16, min(count, _MOST_BYTES // (channels * pixels(size))))

@@ -1,10 +1,10 @@
-"""The student of a table as it is used: rows with the user's own columns in, class names and probabilities out.
+"""Loading and prediction of a table's student: rows with the table's columns in, class names and probabilities out.
 
     >>> model = TableStudent.load(Path("data/release/your-own-table/student"))
     >>> model.answers(pandas.read_csv("rows.csv"))      # a data frame: class, probability, probability of each class
 
-How columns become features is in the student's folder (`encoding.json`), under its seal as the weights are. It was
-learned from public rows alone (`terrine.data.encoding`).
+The encoding of columns as features is in the student's folder (`encoding.json`), covered by its manifest. It was
+learned from public rows only (`terrine.data.encoding`).
 """
 
 from __future__ import annotations
@@ -25,13 +25,17 @@ if TYPE_CHECKING:
     import pandas as pd
 
 ENCODING = "encoding.json"
-"""Of a table's student alone: how its columns become features, and which columns become none."""
+"""File with the encoding of columns, and the columns that are not features."""
 
 
 class TableStudent:
-    """A student of a table and the encoding of its columns. An answer depends on its own row alone.
+    """The student of a table and the encoding of its columns. A prediction depends on its row only.
 
-    roles: which column was the `target`, which the `id` or None, and all `roles` that are no features.
+    Args:
+        student: The student of encoded rows.
+        encoding: The encoding.
+        roles: Name of the `target` column, of the `id` column or None, and of all columns that are not features
+            (`roles`).
     """
 
     def __init__(self, student: StudentModel, encoding: Encoding, roles: dict[str, Any]) -> None:
@@ -47,17 +51,18 @@ class TableStudent:
 
     @classmethod
     def load(cls, folder: Path, *, device: torch.device | str = "cpu") -> TableStudent:
-        """Return the student in `folder`, every file checked against the digest in its manifest.
+        """Load the student in `folder`; see `StudentModel.load`.
 
-        Raises what `StudentModel.load` raises, and ArtefactError for a student that carries no encoding.
+        Raises:
+            ArtefactError: The student is damaged or has no encoding.
         """
         folder = Path(folder)
         if ENCODING not in check_seal(folder)["digests"]:
             raise ArtefactError(
-                f"The student in {folder} carries no {ENCODING}: it learned from no table, or was written by an older "
-                "version. Train it again: run the stage 'student'."
+                f"The student in {folder} carries no {ENCODING}, so it does not take rows of a table. Run the stage "
+                "'student' again."
             )
-        # A table's features have no batch statistics: whatever the kind, the answer is the same.
+        # Features of a table have no batch statistics, so the kind does not matter.
         student = StudentModel.load(folder, "original", device=device)
         try:
             values = json.loads((folder / ENCODING).read_text(encoding="utf-8"))
@@ -70,14 +75,21 @@ class TableStudent:
 
     @property
     def class_names(self) -> list[str]:
-        """The classes, in the order of the probabilities."""
+        """Classes in the order of the probabilities."""
         return self.student.class_names
 
     def predict(self, rows: pd.DataFrame, where: str = "The table", unit: str = "row") -> np.ndarray:
-        """Return class probabilities, float32 [rows, classes], of rows with the columns of the table it learned from.
+        """Return class probabilities, float32 [rows, classes].
 
-        Columns may come in any order; others are ignored. A missing number counts as the public rows' mean, and a word
-        that public rows did not hold as none of theirs. where, unit: see `Encoding.apply`, which says what is refused.
+        A missing number becomes the public rows' mean; unknown words are ignored.
+
+        Args:
+            rows: Rows with the columns of the training, in any order; other columns are ignored.
+            where: Name of the table for error messages (`Encoding.apply`).
+            unit: Name of a row for error messages.
+
+        Raises:
+            InputError: The rows cannot be encoded.
         """
         if len(rows) == 0:
             raise InputError(f"{where} has no rows. Send at least one.")
@@ -98,7 +110,7 @@ class TableStudent:
         return notes
 
     def about(self) -> list[dict[str, Any]]:
-        """Return its columns: name, and whether they hold numbers or which words."""
+        """Return name, type and known words of each column."""
         return [
             {"name": column.name, "type": "number"}
             if column.values is None

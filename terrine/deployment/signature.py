@@ -1,9 +1,8 @@
-"""A detached signature: a small file that says, signed with a site's key, which statement, pages and student it gave.
+"""Detached Ed25519 signature of a release: statement, pages and student.
 
-The key is Ed25519, written as parties' keys are: PKCS#8 in PEM, readable by its owner alone. Its public half goes to
-whoever is to check signatures, on another way than what is signed; a certificate of it will do, too. A signature
-carries the public half, so that what is signed can be told to be whole; from whom it is, only a key that the reader was
-given can tell.
+The private key is PKCS#8 in PEM, readable by its owner only. Recipients get the public key, or a certificate of it,
+through a different channel than releases. A signature contains the public key, which suffices to check integrity; only
+a key received separately identifies the signer.
 
     >>> key = signing_key(Path("private/signing.pem"))
     >>> write_signature(Path("release/signature.json"), sign(key, {"release": "01", ...}))
@@ -38,16 +37,16 @@ _SKEW = timedelta(minutes=5)
 
 @dataclass(frozen=True)
 class Signature:
-    """What a site signed.
+    """Signed content and its signature.
 
     Attributes:
-        release: Identity of the release, as the statement has it.
-        files: SHA-256 of the statement and its pages, by their names.
-        student: SHA-256 of the student's manifest, and so of all that is in its folder; None where there is none.
-        terrine: The version that drew the pages.
-        signed: When, ISO 8601 in UTC.
-        public_key: PEM.
-        signature: Ed25519 over all of the above, base64.
+        release: Release ID of the statement.
+        files: SHA-256 of the statement and its pages, by file name.
+        student: SHA-256 of the student's manifest, which covers its folder; None without a student.
+        terrine: Version of Terrine that wrote the pages.
+        signed: Time, ISO 8601 in UTC.
+        public_key: Public key, PEM.
+        signature: Ed25519 signature of all of the above, base64.
     """
 
     release: str
@@ -71,22 +70,22 @@ class Signature:
 
     @property
     def when(self) -> datetime:
-        """When it says it was made."""
+        """Time of the signature, as stated in it."""
         return datetime.fromisoformat(self.signed)
 
     @property
     def key(self) -> str:
-        """The fingerprint of the key that it carries."""
+        """Fingerprint of the public key in the signature."""
         return fingerprint(_public(self.public_key.encode()))
 
     @property
     def content(self) -> bytes:
-        """What is signed."""
+        """Signed bytes."""
         unsigned = {**asdict(self), "signature": ""}
         return b"terrine statement\n" + json.dumps(unsigned, sort_keys=True, separators=(",", ":")).encode()
 
     def check(self, key: Ed25519PublicKey | None = None) -> None:
-        """Raise ArtefactError unless this key signed it, not in the future; without a key, that which it carries."""
+        """Raise ArtefactError unless `key`, by default the one in the signature, signed it, and not in the future."""
         own = _public(self.public_key.encode())
         if key is not None and fingerprint(key) != fingerprint(own):
             raise ArtefactError(
@@ -95,13 +94,13 @@ class Signature:
         try:
             own.verify(base64.b64decode(self.signature, validate=True), self.content)
         except (InvalidSignature, ValueError) as error:
-            raise ArtefactError("It is not what its key signed: it was changed afterwards.") from error
+            raise ArtefactError("It was changed after it was signed.") from error
         if self.when > datetime.now(UTC) + _SKEW:
-            raise ArtefactError(f"It says that it was signed on {self.signed}, which is yet to come.")
+            raise ArtefactError(f"Its date, {self.signed}, is in the future.")
 
 
 def sign(key: Ed25519PrivateKey, content: Mapping[str, Any]) -> Signature:
-    """Return a signature of `content`: the attributes of `Signature` but its last two."""
+    """Return a signature of `content`: all attributes of `Signature` except the last two."""
     public = public_pem(key.public_key()).decode()
     unsigned = Signature(**content, public_key=public)
     value = base64.b64encode(key.sign(unsigned.content)).decode()
@@ -115,20 +114,21 @@ def write_signature(path: Path, signature: Signature) -> None:
 
 
 def read_signature(path: Path) -> Signature:
-    """Read a signature, unchecked. Raises InputError for a file that is none."""
+    """Return the signature in a file, unchecked. Raises InputError for an invalid file."""
     try:
         with path.open("rb") as file:
             found = Signature(**json.loads(file.read(_LARGEST)))
         _public(found.public_key.encode())
         return found
     except (OSError, ValueError, TypeError, AttributeError, RecursionError, OverflowError) as error:
-        raise InputError(f"{path} is damaged, or is no signature of a statement. Have it sent again.") from error
+        raise InputError(f"{path} is damaged or not a signature of a statement. Ask for it again.") from error
 
 
 def signing_key(path: Path) -> Ed25519PrivateKey:
-    """Return the site's private key, made the first time.
+    """Return the site's private key; it is created on first use.
 
-    Raises ArtefactError where it is none, or others may read it.
+    Raises:
+        ArtefactError: The file is not a private key, or others may read it.
     """
     try:
         if not path.exists():
@@ -136,7 +136,7 @@ def signing_key(path: Path) -> Ed25519PrivateKey:
             made = Ed25519PrivateKey.generate().private_bytes(
                 serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
             )
-            # Of several processes at once one makes it, and all get the same.
+            # If several processes create it at once, all get the first one.
             with contextlib.suppress(FileExistsError), atomic_file(path, replace=False, owner_only=True) as file:
                 file.write(made)
         key = serialization.load_pem_private_key(path.read_bytes(), password=None)
@@ -144,21 +144,24 @@ def signing_key(path: Path) -> Ed25519PrivateKey:
     except OSError as error:
         raise ArtefactError(f"The site's key {path} can be neither read nor made: {error.strerror}.") from error
     except (ValueError, TypeError) as error:
-        raise ArtefactError(f"{path} is no private key in PEM without a password. Restore it from a backup.") from error
+        raise ArtefactError(
+            f"{path} is not a private key in PEM without a password. Restore it from a backup."
+        ) from error
     if not isinstance(key, Ed25519PrivateKey):
-        raise ArtefactError(f"{path} is a key of another kind. Statements are signed with Ed25519.")
+        raise ArtefactError(f"{path} is not an Ed25519 key.")
     if os.name == "posix" and mode & 0o077:
         raise ArtefactError(
-            f"{path} can be read by others than its owner, who could sign in the site's name. Close it, chmod 600 "
-            f"{path}, and find out who could read it until now."
+            f"{path} is readable by other users, who could sign in the site's name. Run chmod 600 {path}, and find out "
+            "who could read it."
         )
     return key
 
 
 def public_key(path: Path) -> Ed25519PublicKey:
-    """Read a public key, or a certificate of one that is valid now; PEM.
+    """Return the public key in a PEM file: a key, or a certificate that is valid now.
 
-    Raises InputError for anything else: a file that is none, a private key, a certificate that has expired.
+    Raises:
+        InputError: The file is invalid, a private key, or an expired certificate.
     """
     try:
         content = path.read_bytes()[:_LARGEST]
@@ -174,11 +177,11 @@ def public_key(path: Path) -> Ed25519PublicKey:
         ends = certificate.not_valid_after_utc
         valid = certificate.not_valid_before_utc <= datetime.now(UTC) <= ends
     except (ValueError, TypeError) as error:
-        raise InputError(f"{path} is no Ed25519 public key in PEM, and no certificate of one.") from error
+        raise InputError(f"{path} is neither an Ed25519 public key in PEM nor a certificate of one.") from error
     if not isinstance(found, Ed25519PublicKey):
-        raise InputError(f"{path} is a certificate of another kind of key. Statements are signed with Ed25519.")
+        raise InputError(f"{path} is not a certificate of an Ed25519 key.")
     if not valid:
-        raise InputError(f"The certificate {path} has expired ({ends:%Y-%m-%d}), or is not valid yet. Ask for another.")
+        raise InputError(f"The certificate {path} has expired ({ends:%Y-%m-%d}) or is not valid yet. Ask for another.")
     return found
 
 
@@ -188,7 +191,7 @@ def public_pem(key: Ed25519PublicKey) -> bytes:
 
 
 def fingerprint(key: Ed25519PublicKey) -> str:
-    """Return what people compare of a key: the first 128 bits of a SHA-256, in groups."""
+    """Return the fingerprint of a key: the first 128 bits of its SHA-256, in groups."""
     der = key.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
     digest = hashlib.sha256(der).hexdigest()
     return " ".join(digest[place : place + 4] for place in range(0, 32, 4))

@@ -124,7 +124,7 @@ class PrivacyStatement:
         public_inputs: Public inputs and their origins.
         facts: Facts about the records, recorded by the stages.
         code_version: Version of Terrine.
-        epsilon_tuning: ε including a search for settings that used private outcomes; None if there was none.
+        epsilon_tuning: ε including a search for settings by private outcomes; None without a search.
         audit_epsilon: Lower bound on ε found by an audit; None if none was run.
         audit_confidence: Confidence of the audit's bound.
         epsilon_claimed: ε that the method's paper claims, if it differs.
@@ -234,7 +234,7 @@ class PrivacyStatement:
 
     @property
     def private(self) -> bool:
-        """Whether the statement guarantees anything."""
+        """True if the statement guarantees something."""
         return self.noise == "secure" and math.isfinite(self.epsilon) and self.partition_disjoint
 
     @property
@@ -365,7 +365,7 @@ def summarise(statement: PrivacyStatement) -> str:
     else:
         parts.append(
             "The guarantee holds towards everyone except the privacy guardian, even if other parties deviate from the "
-            "protocol, provided that the guardian follows it and colludes with nobody."
+            "protocol, provided that the guardian follows it and does not collude."
         )
     parts += sentences({"facts": statement.facts.to_json()}, "unprotected")
     if statement.task is not None and statement.task["found"]:

@@ -69,5 +69,5 @@ def test_what_is_written_is_private_and_names_parties_where_they_have_names(tmp_
         return
     assert content["parties"] == [1.0, 0.0]
     drawn = accuracy_figures(content)
-    assert ("Of the worst party", "0.0 %") in [(name, value.replace("\u202f", " ")) for name, value in drawn["facts"]]
+    assert ("Worst party", "0.0 %") in [(name, value.replace("\u202f", " ")) for name, value in drawn["facts"]]
     assert (drawn["bars"] is None) == (kind == "similarity")

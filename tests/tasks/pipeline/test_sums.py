@@ -73,11 +73,11 @@ def test_a_run_says_what_it_released_and_its_student_answers_each_image_by_itsel
     monkeypatch.setattr(comparison, "open_run", lambda root, name: run)
     (row,) = compared(tmp_path, [run.name])
     assert (row.teachers, row.answered, row.queries) == (None, None, None)
-    assert for_anybody(run)["sums over records, with noise"] == f"{numbers:,}"
+    assert for_anybody(run)["noisy sums released"] == f"{numbers:,}"
     assert "teachers" not in for_anybody(run)
     assert "added up over all records" in run.folders.statement.with_name("statement.html").read_text()
     assert "one record only added or removed" in run.folders.statement.with_name("statement.html").read_text()
-    assert {"sums over records, with noise", "ε where a record is added or removed"} <= {
+    assert {"noisy sums released", "ε if a record is only added or removed"} <= {
         line.strip().rsplit("  ", 1)[0].strip() for line in result(run).plain.splitlines()
     }
 

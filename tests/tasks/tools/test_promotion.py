@@ -115,7 +115,7 @@ def test_a_damaged_ledger_and_other_answers_than_it_keeps_are_found(run):
 def test_what_is_not_signed_or_does_not_verify_is_refused(run):
     page = run.folders.release / "statement-en.html"
     page.write_text(page.read_text() + " ")
-    with pytest.raises(ArtefactError, match=r"statement-en\.html: It is not the one that was signed"):
+    with pytest.raises(ArtefactError, match=r"statement-en\.html: It differs from the signed one"):
         promote(run)
     (run.path(run.params.ledger.key).with_name("signing.pem")).unlink()
     with pytest.raises(ArtefactError, match=r"signature: It was signed with the key"):

@@ -142,7 +142,7 @@ def test_a_transcription_writes_what_may_be_published_and_charges_once(prepared)
     assert not run.folders.work.exists() or not any(run.folders.work.glob("transcription-*"))
     shown = [" ".join(line.split()) for line in result(run).plain.splitlines()]
     assert "ε exact, per record 8.3855 at δ = 1e-05" in shown
-    assert f"ε as the paper claims it {statement['epsilon_claimed']:.4f}" in shown  # which is more
+    assert f"ε claimed by the paper {statement['epsilon_claimed']:.4f}" in shown  # which is more
     assert "samples annotated 48 by 4 teacher(s)" in shown
 
 

@@ -166,7 +166,7 @@ def test_who_receives_a_release_checks_it_with_what_its_extra_brings(wheel, tmp_
     (release / "statement-fr.html").write_text("<p>")
     said = run(wheel, tmp_path, absent, verify)
     assert (said.returncode, said.stderr) == (1, "")
-    assert "statement-fr.html  It is not the one that was signed" in said.stdout
+    assert "statement-fr.html  It differs from the signed one" in said.stdout
 
 
 @pytest.mark.slow

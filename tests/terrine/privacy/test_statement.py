@@ -230,7 +230,7 @@ def test_the_summary_names_the_figures_and_who_is_trusted() -> None:
     parties = summarise(replace(statement(), unit="group", trust_model="parties"))
     assert "the records of one group are replaced" in parties
     assert "everyone except the privacy guardian, even if other parties deviate from the protocol" in parties
-    assert "the guardian follows it and colludes with nobody" in parties
+    assert "the guardian follows it and does not collude" in parties
 
 
 @pytest.mark.parametrize("name", ["confident", "interactive"])
