@@ -47,11 +47,6 @@ def in_words(size: Size) -> str:
     return f"{size} x {size}" if isinstance(size, int) else f"{size[1]} wide and {size[0]} high"
 
 
-def largest(size: Size) -> int:
-    """Return the longer side."""
-    return max(sides(size))
-
-
 def pixels(size: Size) -> int:
     """Return the number of pixels."""
     height, width = sides(size)

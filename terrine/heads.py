@@ -51,21 +51,19 @@ class _Head:
 
     def to_arrays(self) -> dict[str, np.ndarray]:
         """Return the arrays by their names in a safetensors file."""
-        return {self._stored(name): getattr(self, name) for name in self.__dataclass_fields__}
+        return {
+            self.prefix + name.replace("hidden_", "hidden."): getattr(self, name) for name in self.__dataclass_fields__
+        }
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, Any]) -> Self:
         """Return the head of `to_arrays`. Raise InputError if an array is missing or has another shape."""
-        names = [cls._stored(name) for name in cls.__dataclass_fields__]
+        names = [cls.prefix + name.replace("hidden_", "hidden.") for name in cls.__dataclass_fields__]
         if not set(names) <= arrays.keys():
             raise InputError(
                 f"{cls.__name__} needs the arrays {', '.join(names)}, but there are {', '.join(sorted(arrays))}."
             )
         return cls(*(np.asarray(arrays[name], np.float32) for name in names))
-
-    @classmethod
-    def _stored(cls, name: str) -> str:
-        return cls.prefix + name.replace("hidden_", "hidden.")
 
 
 @dataclass(frozen=True)

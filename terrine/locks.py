@@ -38,16 +38,3 @@ def locked(path: Path, patience: float = math.inf, what: str | None = None) -> I
     finally:
         path.unlink(missing_ok=True)  # before the release, so that a waiting process locks a new file
         lock.release()
-
-
-def is_held(path: Path) -> bool:
-    """Return whether a process holds the lock at `path`, without creating a file."""
-    if not path.exists():
-        return False
-    lock = FileLock(path, fallback_to_soft=False)
-    try:
-        lock.acquire(blocking=False)
-    except Timeout:
-        return True
-    lock.release()
-    return False

@@ -19,7 +19,7 @@ from tasks.runtime.store import Folders, atomic_folder, read_json, write_json
 from terrine.device import resolve_device
 from terrine.synthetic.distance import (
     SAMPLE,
-    columns_extractor,
+    Extractor,
     draw_rows,
     image_distances,
     scattering_extractor,
@@ -34,7 +34,7 @@ FEWEST = 4
 def measure_distance(run: Run) -> None:
     """Write the kernel distance between the private training images and the queries, all and source by source."""
     dataset, queries = read_dataset(run.folders), read_queries(run.folders)
-    extractor, seed = columns_extractor(), run.params.seed
+    extractor, seed = Extractor("columns", lambda rows: rows), run.params.seed
     if dataset.column_names is None:
         extractor = scattering_extractor(run.params.data.channels, resolve_device(run.params.device))
     sets: dict[str, Any] = {"all": queries.images}

@@ -43,7 +43,7 @@ from tasks.runtime.releases import (
     worst_cases,
 )
 from tasks.runtime.run import Run
-from tasks.tools.duration import minutes_of
+from tasks.tools.duration import estimate_minutes
 from tasks.transcription.clients import section
 from tasks.transcription.release import account_of_run, check_run, is_of_public, noise_kind, release_terms, unit_of
 from terrine.aggregation.gnmax import GaussianHistogram
@@ -106,7 +106,7 @@ class Finding(Remarks):
         """Approximate duration of the run on two cores, or None if unknown (`tasks.tools.duration`)."""
         params, known = self.run.params, self.plan is not None or self.strength is not None
         queries = params.queries.count if self.plan is None else self.plan.queries
-        return minutes_of(params, self.survey, queries if known else None)
+        return estimate_minutes(params, self.survey, queries if known else None)
 
     @property
     def stops(self) -> list[str]:

@@ -1,49 +1,47 @@
-"""About how long a run will take: by the images that it computes features of, which is most of what it does."""
+"""Estimate the duration of a run from the number of images whose features it computes, which is most of its work."""
 
 from __future__ import annotations
 
 from tasks.config.params import Params
 from terrine.data.source import Survey
-from terrine.geometry import Size, largest, pixels, sides
+from terrine.geometry import Size, pixels, sides
 
 START = 60.0
-"""Seconds of a run that hang on no image."""
+"""Seconds of a run that do not depend on images."""
 STATISTICS, PROJECTION, REFERENCE = 4_000, 8_000, 2_000
-"""Queries at most whose features are the backbone's statistics; whose deformed pairs are its projection, where that is
-learnt; and that reference images are chosen from."""
+"""Largest numbers of queries for the backbone's statistics, for learning the projection from deformed pairs, and for
+choosing reference images."""
 DENSE, LARGEST_DENSE = 1e-6, 32
-"""Processor seconds of the scattering transform for a pixel, and the longest side of images that are products of
-matrices; larger ones are transformed (`terrine.models.wavelets`)."""
+"""Processor seconds of the scattering transform per pixel, and largest side of images that are transformed by matrix
+products; larger ones use FFTs (`terrine.models.wavelets`)."""
 LARGE, TRANSFORMED, BORDER = 2.6e-3, 4.4e-7, 28
-"""Processor seconds for a larger image, and for each of its pixels with the border that is mirrored outwards."""
+"""Processor seconds per larger image, and per pixel including a mirrored border of this width."""
 
 
-def minutes_of(params: Params, survey: Survey, queries: int | None) -> float | None:
-    """Return about how long a run will take on two cores; None for backbones of which that was not measured.
+def estimate_minutes(params: Params, survey: Survey, queries: int | None) -> float | None:
+    """Return the approximate duration of a run on two cores in minutes, or None for backbones that were not measured.
 
-    queries: how many there will be; None where that is not known, and matters.
+    Args:
+        params: Parameters of the run.
+        survey: Counts of its data.
+        queries: Number of queries; None if it is unknown.
     """
     if params.data.name == "table":
         return START / 60
     if queries is None or params.backbone.kind != "scattering" or params.teachers.inputs != "features":
         return None
-    return (START + _passed(params, survey, queries) * params.data.channels * image_seconds(params.data.size) / 2) / 60
-
-
-def _passed(params: Params, survey: Survey, queries: int) -> int:
-    """Return how many images a run with so many queries computes features of, each as often as it does."""
     records, tested = survey.records
-    of_records = records * (2 if params.privacy.moments else 1)
-    of_tests = tested * (2 if params.student.statistics == "current" else 1)
-    of_queries = queries + min(queries, STATISTICS) + min(queries, REFERENCE)
+    images = records * (2 if params.privacy.moments else 1)
+    images += tested * (2 if params.student.statistics == "current" else 1)
+    images += queries + min(queries, STATISTICS) + min(queries, REFERENCE)
     if params.backbone.learns_projection:
-        of_queries += 2 * min(queries, PROJECTION)
-    return of_records + of_tests + of_queries
+        images += 2 * min(queries, PROJECTION)
+    return (START + images * params.data.channels * image_seconds(params.data.size) / 2) / 60
 
 
 def image_seconds(size: Size) -> float:
-    """Return the processor seconds that the scattering transform takes for one channel of an image."""
-    if largest(size) <= LARGEST_DENSE:
-        return DENSE * pixels(size)
+    """Return the processor seconds of the scattering transform for one channel of an image."""
     height, width = sides(size)
+    if max(height, width) <= LARGEST_DENSE:
+        return DENSE * pixels(size)
     return LARGE + TRANSFORMED * (height + BORDER) * (width + BORDER)

@@ -51,13 +51,12 @@ def summarise(histograms: np.ndarray, sizes: np.ndarray | None = None) -> dict[s
     """
     sizes, seen = histograms.sum(axis=1) if sizes is None else sizes, (histograms > 0).sum(axis=1)
     distances = label_distances(histograms)[sizes > 0]
+    spreads = {
+        name: {"smallest": int(values.min()), "median": float(np.median(values)), "largest": int(values.max())}
+        for name, values in (("records_per_teacher", sizes), ("classes_per_teacher", seen))
+    }
     return {
-        "records_per_teacher": _spread(sizes),
-        "classes_per_teacher": _spread(seen),
+        **spreads,
         "teachers_without_some_class": int((seen < histograms.shape[1]).sum()),
         "label_distance": {"mean": float(distances.mean()), "largest": float(distances.max())},
     }
-
-
-def _spread(values: np.ndarray) -> dict[str, float]:
-    return {"smallest": int(values.min()), "median": float(np.median(values)), "largest": int(values.max())}

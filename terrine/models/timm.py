@@ -8,7 +8,7 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from terrine.errors import SettingError
-from terrine.geometry import Size, in_json, largest
+from terrine.geometry import Size, in_json, sides
 from terrine.models.architecture import Built, Enlarged, Trained, build_backbone, known_to_timm
 
 SIDES = (32, 64, 128, 224)
@@ -93,7 +93,7 @@ def enlarged(architecture: str, side: int | None, channels: int, size: Size) -> 
     if side is not None:
         return {"enlarge": side}
     error: SettingError | None = None
-    for enlarge in ({}, *({"enlarge": side} for side in SIDES if side > largest(size))):
+    for enlarge in ({}, *({"enlarge": side} for side in SIDES if side > max(sides(size)))):
         try:
             build_backbone("timm", channels=channels, size=size, seed=0, architecture=architecture, **enlarge)
         except SettingError as refused:

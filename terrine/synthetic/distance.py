@@ -164,8 +164,3 @@ def scattering_extractor(channels: int, device: torch.device | str = "cpu") -> E
         return features_in_batches(backbone, images, batches, "original", device)
 
     return Extractor("scattering", features)
-
-
-def columns_extractor() -> Extractor:
-    """Return the extractor of a table: its columns, float32 [N, d]."""
-    return Extractor("columns", lambda rows: rows)

@@ -1,4 +1,4 @@
-"""Which mechanism is advised: as measured, and with an ε that would do where nothing does."""
+"""The advised mechanism is the measured one, with a sufficient ε if the given one is too small."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Rows in several files are one array to whoever indexes them, and cost no memory until then."""
+"""Rows in several files are indexed as one array, without loading the others."""
 
 import pickle
 import subprocess

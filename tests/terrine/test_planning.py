@@ -1,4 +1,4 @@
-"""The size of an ensemble: from public quantities alone, within its budget, and honest about what cannot work."""
+"""Size of an ensemble: from public quantities, within its budget, with a warning if the signal is too weak."""
 
 import math
 

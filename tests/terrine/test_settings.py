@@ -10,7 +10,7 @@ from terrine.settings import Field, Settings, Unit
 
 class Shape(Settings):
     radius: Annotated[float, Unit("pixels")] = Field(1.0, gt=0)
-    """How far it reaches."""
+    """Reach in pixels."""
     sides: Annotated[int, Unit("sides")] = Field(4, ge=3)
     turned: Annotated[float | None, Unit("degrees")] = Field(None, lt=360)
 

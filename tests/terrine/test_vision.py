@@ -1,4 +1,4 @@
-"""torchvision and timm import beside whatever torch is installed."""
+"""torchvision and timm can be imported with a CPU-only torch."""
 
 import subprocess
 import sys

@@ -12,7 +12,7 @@ from terrine.data.source import Downloaded, Progress, ThreeSplits
 from terrine.data.sources.npz import from_arrays, read_arrays
 from terrine.errors import InputError
 from terrine.extras import from_extra
-from terrine.geometry import largest
+from terrine.geometry import sides
 
 SIZES = (28, 64, 128, 224)
 """Sides in pixels that MedMNIST publishes."""
@@ -46,7 +46,7 @@ class MedMNIST(OrderedLabels, Downloaded, ThreeSplits):
                 if self.findings
                 else f"Images of {self.name} have several findings. Set data.findings to two or more of {known}."
             )
-        native = max((side for side in SIZES if side <= largest(self.size)), default=SIZES[0])
+        native = max((side for side in SIZES if side <= max(sides(self.size))), default=SIZES[0])
         file = f"{self.name}.npz" if native == SIZES[0] else f"{self.name}_{native}.npz"
         places = [root / "medmnist" / file, root / file]
         found = next((place for place in places if place.is_file()), None)

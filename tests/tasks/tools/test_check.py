@@ -516,7 +516,7 @@ def test_the_shape_of_most_images_is_told_where_they_would_be_stretched(project)
 
     assert told("data.size=60") == ["data.size=[55, 66]"]  # they are 12 wide and 10 high
     assert told("data.size=[50, 60]") == told("data.size=60", "data.fit=pad") == []
-    for number in range(400):  # and as many are upright
+    for number in range(400):  # an equal number is upright
         Image.new("L", (10, 12)).save(project / "images" / "boot" / f"upright{number:03}.png")
     assert told("data.size=60") == ["data.size=[66, 55]"]
     for number in range(400):

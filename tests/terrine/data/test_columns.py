@@ -1,4 +1,4 @@
-"""What a table's columns are taken for, and values that are hardly meant."""
+"""Types of a table's columns, and headers that look like records."""
 
 import pandas as pd
 import pytest
@@ -6,7 +6,7 @@ import pytest
 from terrine.data.encoding import column_types, header_is_record, learn
 
 
-def test_columns_are_told_by_what_public_rows_show():
+def test_column_types_follow_from_public_rows():
     frame = pd.DataFrame(
         {
             "number": ["1", "2", "?"],
@@ -38,6 +38,6 @@ def test_columns_are_told_by_what_public_rows_show():
         (("39", "age", "yes and no"), False),
     ],
 )
-def test_columns_that_are_called_by_values_are_told_from_named_ones(names, record):
+def test_column_names_that_look_like_values_are_recognised(names, record):
     frame = pd.DataFrame({names[0]: ["7", "8.5"], names[1]: ["1", "2"], names[2]: ["yes", "no"]})
     assert header_is_record(learn(frame, "table")) is record

@@ -1,4 +1,4 @@
-"""Digests by which records are recognised: by contents, whatever their labels, places, sizes and formats."""
+"""Content digests do not depend on labels, places, sizes and formats."""
 
 import shutil
 
@@ -66,7 +66,7 @@ def test_arrays_are_recognised_under_other_settings(arrays, settings, tmp_path):
 
 
 def test_copies_at_the_size_of_an_earlier_run_are_recognised(tmp_path):
-    """Whoever takes a run's own 9-pixel images for a new dataset has the same people."""
+    """A run's 9-pixel images as a new dataset show the same people."""
     first = Npz(path=npz(tmp_path / "one.npz"), size=9).load()
     small = np.concatenate([first.train_images, first.test_images])[:, 0]
     second = Npz(path=npz(tmp_path / "small.npz", small), size=28).load()

@@ -94,7 +94,7 @@ def test_one_set_is_split_with_its_groups() -> None:
     index = [next(i for i in range(100) if np.array_equal(images[i], image)) for image in dataset.train_images]
     assert np.array_equal(dataset.train_labels, labels[index])
     assert np.array_equal(dataset.train_groups, groups[index])
-    # Its place before the split names a record after it, so a split that took another record would rename nobody.
+    # A record is named by its place before the split, so another split renames no record.
     assert np.array_equal(dataset.train_names, place_codes(100)[index])
     out = [next(i for i in range(100) if np.array_equal(images[i], image)) for image in dataset.test_images]
     assert np.array_equal(dataset.test_units, groups[out])

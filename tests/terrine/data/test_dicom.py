@@ -46,7 +46,7 @@ def test_a_window_is_in_values_after_rescaling(tmp_path: Path) -> None:
     assert np.array_equal(falling, plainly(-VALUES, -VALUES.max(), -VALUES.min()))
 
 
-def test_every_window_by_name_is_told_of_and_no_other_is_a_setting() -> None:
+def test_named_windows_are_documented_and_other_names_are_refused() -> None:
     for name in WINDOWS:
         assert Dicom(path="x", labels="y", window=name).window == name
         assert name in inspect.getsource(Dicom).partition("window: ")[2].partition("frames: ")[0]
@@ -56,7 +56,7 @@ def test_every_window_by_name_is_told_of_and_no_other_is_a_setting() -> None:
         Dicom(path="x", labels="y", window=(4, 4))
 
 
-def test_without_a_window_of_its_own_a_file_is_shown_as_it_says(tmp_path: Path) -> None:
+def test_without_a_window_the_window_of_the_file_is_used(tmp_path: Path) -> None:
     tags = {"WindowCenter": ["40", "600"], "WindowWidth": ["400", "3000"]}
     assert np.array_equal(of(tmp_path, **tags), plainly(VALUES, 39.5 - 199.5, 39.5 + 199.5))  # PS3.3 C.11.2.1.2.1
     assert np.array_equal(of(tmp_path, **tags, VOILUTFunction="LINEAR_EXACT"), plainly(VALUES, -160, 240))
@@ -73,7 +73,7 @@ def test_a_window_agrees_with_pydicoms_own(tmp_path: Path, function: str) -> Non
     assert np.abs(of(tmp_path, **tags) - (theirs + 2**15) / (2**16 - 1) * 255).max() <= 0.51
 
 
-def test_light_is_dark_in_monochrome1(tmp_path: Path) -> None:
+def test_monochrome1_is_inverted(tmp_path: Path) -> None:
     dark = of(tmp_path, window=(-500, 500), PhotometricInterpretation="MONOCHROME1")
     assert np.array_equal(dark, 255 - plainly(VALUES, -500, 500))
 
@@ -115,7 +115,7 @@ def test_a_frame_is_shown_by_itself(tmp_path: Path) -> None:
         assert np.array_equal(of(tmp_path, frames, window=(0, 255), frame=number), frames[number])
 
 
-def test_functional_groups_speak_for_their_frame(tmp_path: Path) -> None:
+def test_functional_groups_override_the_file(tmp_path: Path) -> None:
     frames = np.stack([VALUES, VALUES])
 
     def group(centre: float) -> Elements:
@@ -132,7 +132,7 @@ def test_functional_groups_speak_for_their_frame(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("letters", ["LP", "RP", "LA", "RA", "PL", "AL", "PR", "AR"])
-def test_slices_are_turned_as_they_are_usually_seen(tmp_path: Path, letters: str) -> None:
+def test_slices_are_shown_in_radiological_orientation(tmp_path: Path, letters: str) -> None:
     """However a slice lies in its file, the patient's left is on the right and the back below."""
     cosines = {"L": [1, 0, 0], "R": [-1, 0, 0], "P": [0, 1, 0], "A": [0, -1, 0]}
     along, down = letters
@@ -194,7 +194,7 @@ def test_neither_labels_nor_paths_decide_who_is_tested(hospital: Path, tmp_path:
     assert not np.array_equal(one.train_labels, two.train_labels)
 
 
-def test_a_survey_counts_patients_and_says_what_is_passed_over(hospital: Path) -> None:
+def test_a_survey_counts_patients_and_ignored_files(hospital: Path) -> None:
     survey = source(hospital).survey()
     assert sum(survey.groups) == 30
     assert survey.skipped == {".txt": 1, "DICOM files without an image": 1, "DICOM images without a label": 1}
@@ -214,7 +214,7 @@ def test_images_are_labelled_by_their_own_uid_or_their_series(hospital: Path, tm
     else:
         dataset = given.read()
         assert (len(dataset.test_images), dataset.party_names) == (16, ("here",))
-        # What one row speaks of is one record, by whatever is charged or held out for a record.
+        # A row of the CSV is one record, for the budget and for the split.
         assert sorted(dataset.train_names) == sorted(np.repeat(name_codes(uids[n] for n in range(30) if n % 4), 2))
 
 
@@ -249,7 +249,7 @@ def test_a_dicomdir_names_the_files(tmp_path: Path) -> None:
         Dicom(path=tmp_path / "cd" / "DICOMDIR", labels=tmp_path / "labels.csv").survey()
 
 
-def test_text_that_may_be_burned_into_pixels_is_remarked_on(tmp_path: Path) -> None:
+def test_text_in_pixels_is_reported(tmp_path: Path) -> None:
     about = [{"BurnedInAnnotation": "YES"}, {"Modality": "US"}, {"Modality": "US", "BurnedInAnnotation": "NO"}, {}] * 4
     for number, elements in enumerate(about):
         pixels = np.full((8, 8), number, np.uint8)
@@ -271,7 +271,7 @@ def test_text_that_may_be_burned_into_pixels_is_remarked_on(tmp_path: Path) -> N
         ("sop,label\n", "has no rows below its header"),
     ],
 )
-def test_a_table_of_labels_that_does_not_fit_is_refused(hospital: Path, tmp_path: Path, table: str, says: str) -> None:
+def test_an_invalid_table_of_labels_is_refused(hospital: Path, tmp_path: Path, table: str, says: str) -> None:
     (tmp_path / "labels.csv").write_text(table)
     with pytest.raises(InputError, match=says) as caught:
         source(hospital, labels=tmp_path / "labels.csv").read()
@@ -298,7 +298,7 @@ def test_a_folder_without_files_is_refused(tmp_path: Path) -> None:
         Dicom(path=tmp_path, labels=tmp_path / "x.csv").read()
 
 
-def test_windowed_shows_both_ends_and_no_number() -> None:
+def test_windowing_clips_and_shows_nan_as_black() -> None:
     values = np.array([[-5.0, 0.0, 5.0, 10.0, 99.0, np.nan, np.inf]])
     assert windowed(values, 0, 10).tolist() == [[0, 0, 128, 255, 255, 0, 255]]
     assert windowed(values, 5, 5).tolist() == [[0, 0, 0, 255, 255, 0, 255]]

@@ -97,7 +97,7 @@ def overlong() -> bytes:
 
 
 def siz(rows: int, columns: int) -> bytes:
-    """The head of a JPEG 2000 stream of so many rows and columns, and little behind it."""
+    """The head of a JPEG 2000 stream of the given size, with few bytes behind it."""
     size = struct.pack(">HHIIIIIIIIH3B", 41, 0, columns, rows, 0, 0, columns, rows, 0, 0, 1, 7, 1, 1)
     return b"\xff\x4f\xff\x51" + size + b"\xff\xd9" * 20
 
@@ -140,7 +140,7 @@ MALFORMED: dict[str, tuple[Callable[[Path], None], str]] = {
     "colour of one sample": (of(PhotometricInterpretation="RGB"), "SamplesPerPixel"),
     "a palette that is missing": (of(PhotometricInterpretation="PALETTE COLOR"), "grey values or colours"),
     "bits that no image has": (of(BitsAllocated=12), "BitsAllocated"),
-    "more bits stored than there are": (of(BitsStored=24), "BitsStored"),
+    "more bits stored than allocated": (of(BitsStored=24), "BitsStored"),
     "a sign that is none": (of(PixelRepresentation=7), "PixelRepresentation"),
     "a window that is no number": (of(WindowCenter="nan", WindowWidth="nan"), "not a finite number"),
     "an endless window": (of(WindowCenter="40", WindowWidth="1e999"), "not a finite number"),

@@ -54,7 +54,7 @@ def test_class_folders_become_classes(class_folders: Path) -> None:
     assert np.array_equal(dataset.test_images[:, 0, 0, 0] >= 100, dataset.test_labels == 1)
 
 
-def test_what_macos_packs_beside_images_is_no_class(class_folders: Path) -> None:
+def test_the_folder_of_macos_archives_is_not_a_class(class_folders: Path) -> None:
     for name in ("._benign", "benign/._0.png"):
         (class_folders / "__MACOSX" / name).parent.mkdir(parents=True, exist_ok=True)
         (class_folders / "__MACOSX" / name).write_bytes(b"\0\5\x16\7")
@@ -63,7 +63,7 @@ def test_what_macos_packs_beside_images_is_no_class(class_folders: Path) -> None
     assert survey.skipped == {"__MACOSX": 1}
 
 
-def test_folders_below_a_class_are_told_to_say_nothing(tmp_path: Path, class_folders: Path) -> None:
+def test_deeper_folders_of_a_class_are_reported(tmp_path: Path, class_folders: Path) -> None:
     assert Folder(path=class_folders).survey().remarks == ()  # one folder below 'malign', none below 'benign'
     shutil.copytree(class_folders, tmp_path / "all" / "Dataset")
     write_image(tmp_path / "all" / "Examples" / "one.png", 3)
@@ -71,7 +71,7 @@ def test_folders_below_a_class_are_told_to_say_nothing(tmp_path: Path, class_fol
     assert "of the class 'Dataset' are in folders below it, benign, malign, whose names are not read. If" in said
 
 
-def test_labels_that_combine_findings_are_pointed_to_their_setting(class_folders: Path) -> None:
+def test_labels_that_combine_findings_are_reported_with_the_setting(class_folders: Path) -> None:
     """As in NIH's ChestX-ray14."""
     labels = ["Cardiomegaly", "Cardiomegaly|Effusion", "No Finding", "Effusion|Mass"]
     lines = [f"{row.rpartition(',')[0]},{labels[number % 4]}" for number, row in enumerate(rows())]
@@ -85,7 +85,7 @@ def test_labels_that_combine_findings_are_pointed_to_their_setting(class_folders
     assert Folder(path=write_table(class_folders, "path,label", *other)).survey().doubts == (), "one name with a stroke"
 
 
-def test_a_workbook_that_is_called_a_table_is_refused_as_such(tmp_path: Path) -> None:
+def test_a_workbook_is_not_a_table(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "table.csv", "w") as archive:
         archive.writestr("xl/workbook.xml", "<workbook/>")
     with pytest.raises(InputError, match=r"table\.csv is not a CSV file in UTF-8 .* Save the table as CSV"):
@@ -98,7 +98,7 @@ def test_every_image_is_read_once(class_folders: Path) -> None:
     assert sorted(values.tolist()) == [*range(10), *range(100, 110)]
 
 
-def test_splits_are_folders_of_any_case_and_those_for_validation_teach(tmp_path: Path) -> None:
+def test_split_folders_have_any_case_and_validation_joins_train(tmp_path: Path) -> None:
     for value, split in enumerate(("Train", "VAL", "test")):
         for name in ("benign", "malign"):
             for number in range(4):
@@ -112,14 +112,14 @@ def test_splits_are_folders_of_any_case_and_those_for_validation_teach(tmp_path:
         load(tmp_path, size=8)
 
 
-def test_a_class_folder_may_be_called_like_a_split(tmp_path: Path) -> None:
+def test_a_class_may_be_named_like_a_split(tmp_path: Path) -> None:
     for name in ("other", "test"):
         for number in range(10):
             write_image(tmp_path / name / f"{name}{number}.png", number)
     assert load(tmp_path, size=8).class_names == ("other", "test")
 
 
-def test_a_class_folder_whose_name_is_no_text_is_refused(tmp_path: Path) -> None:
+def test_a_class_folder_whose_name_is_not_text_is_refused(tmp_path: Path) -> None:
     write_image(tmp_path / "a" / "0.png", 0)
     try:
         write_image(tmp_path / os.fsdecode(b"b\xe4\xff") / "0.png", 0)
@@ -257,7 +257,7 @@ def test_links_inside_the_folder_are_followed(class_folders: Path) -> None:
     assert load(write_table(class_folders, "path,label", *lines)).classes == 2
 
 
-def test_a_link_that_leads_nowhere_is_named(class_folders: Path) -> None:
+def test_a_broken_link_is_named(class_folders: Path) -> None:
     (class_folders / "other").symlink_to(class_folders / "gone")
     with pytest.raises(InputError, match=r"other is a broken link"):
         load(class_folders)
@@ -271,13 +271,13 @@ def test_a_link_that_leads_nowhere_is_named(class_folders: Path) -> None:
 
 
 @pytest.mark.parametrize("link", ["benign/again.png", "malign/a.png"])
-def test_a_file_under_two_names_is_no_second_record(class_folders: Path, link: str) -> None:
+def test_a_file_with_two_names_is_refused(class_folders: Path, link: str) -> None:
     (class_folders / link).symlink_to(class_folders / "benign" / "0.png")
     with pytest.raises(InputError, match=r"benign/0\.png and .*\.png are one file, .*two records of one person"):
         load(class_folders)
 
 
-def test_a_link_to_a_file_that_lies_apart_is_one_record_and_one_to_a_folder_is_told_of(class_folders: Path) -> None:
+def test_links_to_other_files_are_records_and_links_to_folders_are_counted(class_folders: Path) -> None:
     write_image(class_folders / ".kept" / "0.png", 50)
     (class_folders / "benign" / "kept.png").symlink_to(class_folders / ".kept" / "0.png")
     (class_folders / "benign" / "all").symlink_to(class_folders / ".kept")
@@ -322,7 +322,7 @@ def test_a_given_split_needs_both_sides(class_folders: Path) -> None:
         load(write_table(class_folders, "path,label,split", *rows("train")))
 
 
-def test_columns_that_are_not_read_are_told_unless_groups_are_given(class_folders: Path) -> None:
+def test_unread_columns_are_reported_unless_groups_are_given(class_folders: Path) -> None:
     table = write_table(class_folders, "path,label,patient", *(f"{line},p1" for line in rows()))
     (remark,) = Folder(path=table).survey().remarks
     assert "not read: patient. If one of them identifies people, name it 'group'" in remark
@@ -331,7 +331,7 @@ def test_columns_that_are_not_read_are_told_unless_groups_are_given(class_folder
 
 
 @pytest.mark.parametrize(("name", "source"), [("a.nii.gz", "nifti"), ("b.NII", "nifti"), ("c.dcm", "dicom")])
-def test_files_of_scanners_in_a_table_are_sent_to_their_own_door(class_folders: Path, name: str, source: str) -> None:
+def test_medical_files_in_a_table_need_their_source(class_folders: Path, name: str, source: str) -> None:
     (class_folders / name).touch()
     table = write_table(class_folders, "path,label", *rows(), f"{name},cat")
     with pytest.raises(InputError, match=rf"{name} is a .* file: set data\.name={source}"):
@@ -374,7 +374,7 @@ def test_a_column_of_the_table_names_the_party(class_folders: Path) -> None:
     assert (dataset.train_images[:, 0, 0, 0] % 2).tolist() == dataset.train_parties.tolist()
 
 
-def test_a_party_that_has_test_images_only_is_no_party_of_the_training_data(class_folders: Path) -> None:
+def test_a_party_with_only_test_images_has_no_teacher(class_folders: Path) -> None:
     lines = [f"{row},{'train,x' if i % 10 else 'test,y'}" for i, row in enumerate(rows())]
     dataset = load(write_table(class_folders, "path,label,split,party", *lines), size=8)
     assert dataset.party_names == ("x",)

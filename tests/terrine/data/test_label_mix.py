@@ -33,7 +33,7 @@ def test_shares_sum_to_one_and_distances_span_from_equal_to_alone():
     assert label_distances(alone)[0] == pytest.approx(0.99)
 
 
-def test_sorted_labels_lie_further_apart_than_dealt_ones():
+def test_sorted_labels_differ_more_than_random_ones():
     labels = np.random.default_rng(0).integers(0, 10, 2000)
     dealt = summarise(label_histograms(iid(2000, 20, seed=0), labels, 20, 10))
     sorted_ = summarise(label_histograms(by_similarity(labels, 20, 0, seed=0), labels, 20, 10))
@@ -44,7 +44,7 @@ def test_sorted_labels_lie_further_apart_than_dealt_ones():
     assert sorted_["records_per_teacher"] == {"smallest": 100, "median": 100.0, "largest": 100}
 
 
-def test_teachers_without_records_lie_no_way_from_the_whole_and_out_of_the_mean():
+def test_teachers_without_records_are_not_part_of_the_mean():
     histograms = np.array([[10, 0], [0, 0], [0, 30]])
     assert label_distances(histograms).tolist() == [0.75, 0, 0.25]
     assert summarise(histograms)["label_distance"]["mean"] == 0.5

@@ -107,7 +107,7 @@ MALFORMED: dict[str, tuple[Callable[[Path], None], str]] = {
     "a large size": (patched(42, b"\x00\x04" * 3), "truncated|more than 2 GiB"),
     "a negative size": (patched(42, b"\xfe\xff"), "damaged|claims to have no voxels"),
     "nine dimensions": (patched(40, b"\x09\x00"), "damaged|not a single volume"),
-    "a kind of number that is none": (patched(70, b"\x63\x63"), "damaged"),
+    "an unknown type of number": (patched(70, b"\x63\x63"), "damaged"),
     "colours": (patched(70, b"\x80\x00\x18\x00"), "damaged|not a single volume"),
     "voxels far behind its end": (patched(108, np.float32(1e9).tobytes()), "damaged|truncated"),
     "voxels at no number": (patched(108, np.float32(np.nan).tobytes()), "damaged"),

@@ -244,7 +244,7 @@ def test_parties_of_given_splits_are_those_of_train_and_validation(tmp_path: Pat
         ("nothing.npz", r"There is no file .*nothing"),
     ],
 )
-def test_what_is_no_archive_is_named(tmp_path: Path, name: str, message: str) -> None:
+def test_other_files_are_named(tmp_path: Path, name: str, message: str) -> None:
     np.save(tmp_path / "images.npy", IMAGES)
     with pytest.raises(InputError, match=message):
         load(tmp_path / name)

@@ -193,5 +193,5 @@ def test_a_unit_moves_the_sums_of_a_released_error_by_no_more_than_is_charged() 
     found = [sums(content) for content in contents]
     apart = max(np.linalg.norm(one - other) for one in found for other in found)
     assert 0.999 < apart <= mechanism.event.sensitivity
-    # One unit alone, without noise, and what is made of it: the mean of errors 0, 20 and 5.
+    # A single unit without noise: the mean of errors 0, 20 and 5.
     assert scale.span * (1 - mechanism.estimate(found[1]).accuracy) == pytest.approx(25 / 3, abs=1e-3)

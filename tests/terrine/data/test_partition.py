@@ -148,7 +148,7 @@ def test_partial_similarity_leaves_the_rest_sorted() -> None:
     labels = np.repeat(np.arange(10), 100)
     assignment = by_similarity(labels, 10, 10, seed=0)
     histograms = np.stack([np.bincount(labels[assignment == teacher], minlength=10) for teacher in range(10)])
-    # Of each teacher's hundred records about ninety are of one or two neighbouring classes, ten are of any.
+    # About ninety of each teacher's hundred records have one or two adjacent classes, ten have any.
     assert np.all(np.sort(histograms, axis=1)[:, -2:].sum(axis=1) >= 85)
     assert max(plain_check(assignment, 10, None)) - min(plain_check(assignment, 10, None)) <= 2
 

@@ -40,7 +40,7 @@ def dataset(train=60, test=40, validation=0):
 
 
 def parts(private, pool, test, private_in_pool=0, test_in_private=0):
-    """What the check of the parts says."""
+    """Counts of `check_disjoint`."""
     twice = {"private in pool": private_in_pool, "test in private": test_in_private}
     return {"private": private, "pool": pool, "test": test, **twice}
 

@@ -27,7 +27,7 @@ def test_equal_seeds_give_equal_splits_and_others_do_not() -> None:
 
 @given(st.lists(st.integers(0, 2**63 - 1), min_size=2, max_size=40), st.floats(0.05, 0.95), st.integers(0, 5))
 def test_a_unit_is_held_out_when_its_own_draw_is_below_the_fraction(units, fraction, seed) -> None:
-    """So no group is on both sides, and whoever else is there makes no difference."""
+    """No group is on both sides, and other units make no difference."""
     alone = {unit: bool(shares(np.array([unit]), seed, "data.split")[0] < fraction) for unit in units}
     assume(len(set(alone.values())) == 2)
     train, test = split_units(np.array(units), fraction, seed=seed)

@@ -108,7 +108,7 @@ def test_the_three_splits_are_disjoint_cover_the_rows_and_have_about_their_sizes
 
 
 def test_which_rows_are_public_depends_on_their_number_alone(tmp_path: Path) -> None:
-    """Whatever is exchanged in a row, targets included, and whatever follows at the end, no other row moves."""
+    """No other row moves if a row changes, including its target, or rows are appended."""
     rows = [row(index) for index in range(300)]
     before = load(write(tmp_path / "t.csv", rows), target="income", group=None)
     private = int(original_index_of(before.train_features[0], before, 299))
@@ -216,7 +216,7 @@ def test_lines_are_counted_as_an_editor_counts_them(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("public", [True, False])
 @pytest.mark.parametrize(("cell", "words"), [("inf", "which is not finite"), ("old", "but the column is numeric")])
-def test_one_odd_cell_makes_no_column_of_numbers_one_of_words(adult: Path, cell: str, words: str, public: bool) -> None:
+def test_an_odd_cell_does_not_change_the_type_of_a_column(adult: Path, cell: str, words: str, public: bool) -> None:
     data = load(adult, target="income", group="person")
     odd = int(original_index(data.query_features if public else data.train_features, data)[0])
     rows = [row(index) for index in range(400)]
@@ -397,7 +397,7 @@ def test_a_number_too_large_to_be_averaged_is_refused_by_its_line(tmp_path: Path
         load(write(tmp_path / "huge.csv", rows), target="income")
 
 
-def test_persons_whose_numbers_lost_their_zeros_are_told_of(tmp_path: Path) -> None:
+def test_similar_group_names_are_reported(tmp_path: Path) -> None:
     rows = [row(index) for index in range(400)]
     for index in range(400):
         rows[index][3] = f"{index // 4:04}" if index % 2 else str(index // 4)
@@ -405,7 +405,7 @@ def test_persons_whose_numbers_lost_their_zeros_are_told_of(tmp_path: Path) -> N
     assert any("100 of 200 group names look like another" in said for said in data.dataset.remarks)
 
 
-def test_a_first_line_that_is_a_record_is_doubted_before_it_is_published(tmp_path: Path, adult: Path) -> None:
+def test_a_header_that_looks_like_a_record_is_doubted(tmp_path: Path, adult: Path) -> None:
     bare = write(tmp_path / "bare.csv", [row(index) for index in range(1, 400)], ", ".join(row(0)))
     (doubt,) = Table(public_fraction=0.2, path=bare, target=">50K", id="0", group="p0").survey().doubts
     assert "Most column names look like values: '?', 'red'." in doubt

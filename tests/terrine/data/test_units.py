@@ -86,7 +86,7 @@ def normal_bound(cells: int) -> float:
 @pytest.mark.parametrize("codes", [CODES, np.arange(20_000), np.arange(20_000) << 40], ids=["names", "numbers", "high"])
 @pytest.mark.parametrize("cells", [2, 7, 64, 250])
 def test_draws_fill_all_residues_and_all_shares_alike(codes: np.ndarray, cells: int) -> None:
-    """Also for codes without any mixing of their own, as callers that number their groups have them."""
+    """Even for consecutive numbers as codes."""
     for counts in (
         np.bincount((draws(codes, 3, "deal") % np.uint64(cells)).astype(int), minlength=cells),
         np.bincount((shares(codes, 3, "deal") * cells).astype(int), minlength=cells),

@@ -1,4 +1,4 @@
-"""The door to a release from Python: what is charged, what is refused, and what a release is known by."""
+"""Releases from Python: charges, refusals and identity."""
 
 from dataclasses import replace
 

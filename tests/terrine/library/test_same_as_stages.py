@@ -1,4 +1,4 @@
-"""What Python makes is what the stages make: teachers, votes and students of equal settings are equal to the bit."""
+"""Teachers, votes and students in Python are bit-identical to those of the stages."""
 
 import numpy as np
 import pytest

@@ -24,7 +24,7 @@ SOURCE = (
     *("params.yaml", "prefect.yaml", ".dvcignore", ".gitignore", ".dvc/config", "data/README.md"),
 )
 WITHOUT = "import sys; sys.modules.update(dict.fromkeys({absent!r}))\n"
-"""What is installed here, and would not be in an empty environment, is not there."""
+"""Hide packages that an empty environment would not have."""
 
 EXAMPLE = """
 import doctest, terrine

@@ -87,7 +87,7 @@ def test_intervals_hold_as_often_as_they_say_also_where_images_of_a_patient_are_
 
 @pytest.mark.parametrize(("units", "ill", "all_in_all"), [(None, 0.610, 0.839), (np.arange(20) // 2, 0.438, 0.722)])
 def test_what_every_classifier_would_like_to_show_has_an_interval_all_the_same(units, ill, all_in_all):
-    """Six of twenty records, or three of ten patients, are ill, and all is right: Wilson's of so many."""
+    """Without errors the interval is Wilson's, here for six of twenty records, or three of ten patients."""
     positive = np.arange(20) < 6
     for found, low in (
         (auc(positive, positive * 1.0, units), ill),

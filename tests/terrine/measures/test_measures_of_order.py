@@ -37,7 +37,7 @@ def test_intervals_hold_what_another_sample_shows_and_know_whose_records_they_ar
         inside["kappa"] += kappa.low <= truth <= kappa.high
         inside["error"] += mean.low <= error <= mean.high
     assert all(count >= 50 for count in inside.values()), inside
-    # Twice the same records are no more than one each, where the data say whose they are.
+    # Duplicated records of one unit count once.
     one, other = drawn(150)
     twice, units = np.concatenate([one, one]), np.tile(np.arange(150), 2)
     again = np.concatenate([other, other])

@@ -26,6 +26,6 @@ def test_every_pixel_is_where_the_grid_puts_it(count, channels, columns):
 @pytest.mark.parametrize(
     ("shape", "kind"), [((2, 2, 4, 4), "uint8"), ((2, 1, 4, 4), "float32"), ((0, 1, 4, 4), "uint8")]
 )
-def test_what_is_no_batch_of_images_is_refused(shape, kind):
+def test_other_arrays_are_refused(shape, kind):
     with pytest.raises(InputError, match="images must be uint8"):
         contact_sheet(np.zeros(shape, dtype=kind))

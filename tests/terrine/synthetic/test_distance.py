@@ -9,7 +9,6 @@ from terrine.determinism.randomness import numpy_generator
 from terrine.errors import InputError
 from terrine.synthetic.distance import (
     Extractor,
-    columns_extractor,
     draw_rows,
     image_distances,
     kernel_distance,
@@ -127,8 +126,6 @@ def test_any_extractor_serves_and_at_most_the_sample_is_read():
     assert seen == [40, 40]
     assert found.distance > 1
     assert np.array_equal(draw_rows(3, 40, 0, "x"), [0, 1, 2])
-    rows = np.arange(12, dtype=np.float32).reshape(6, 2)
-    assert columns_extractor().features(rows) is rows
 
 
 @pytest.mark.parametrize("bad", [np.zeros((3, 3)), np.zeros((10, 3, 1)), np.full((10, 3), np.nan), np.zeros((10, 4))])

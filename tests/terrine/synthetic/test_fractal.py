@@ -66,7 +66,7 @@ def test_every_category_fills_a_fifth_of_the_canvas_by_an_independent_walk():
                 points.append((x, y))
         x, y = np.array(points).transpose(1, 0, 2).reshape(2, -1)
         counts, _, _ = np.histogram2d(x, y, bins=60)
-        # Another random walk of the same length fills about as much; systems near the limit may fall just below.
+        # Another random walk fills a similar area; systems near the limit may be just below it.
         assert (counts > 0).mean() > 0.8 * FILL
 
 

@@ -1,4 +1,4 @@
-"""What holds for every image program: equal bytes however they are drawn, and clear errors."""
+"""Contract of all image programs: equal bytes in any batch, and clear errors."""
 
 import hashlib
 import re

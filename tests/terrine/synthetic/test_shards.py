@@ -124,7 +124,7 @@ def test_an_interrupted_shard_does_not_count_and_the_next_writer_completes_it(tm
     with pytest.raises(KeyboardInterrupt):
         write(tmp_path, 1, progress=interrupt)
     assert not path_of(tmp_path, 1).exists()
-    # What a kill leaves behind: a shard that was renamed but not yet recorded.
+    # State after a kill: the shard was renamed but not recorded.
     path_of(tmp_path, 1).write_bytes(b"unrecorded")
     assert states(tmp_path) == ["kept", "drawn", "drawn"]
 
