@@ -310,7 +310,7 @@ def check(parties: dict[str, Party]) -> None:
     ledger = Ledger(f"sqlite:///{place / 'ledger.db'}", place / "releases", load_or_create_key(place / "key"))
     assert [row.kind for row in ledger.rows()].count("commit") == 2, "more or less than two charges"
     (folder,) = (parties["uni"].home / "uni" / "answers" / "accuracy").iterdir()
-    manifest = json.loads(next((parties["uni"].home / "uni" / "work").rglob("accuracy.json")).read_text())
+    manifest = json.loads(next((parties["uni"].home / "uni" / "work" / "data").rglob("accuracy.json")).read_text())
     tested = manifest["parties"]  # those that met the deadline of this release
     figures = [json.loads(next(parties[name].home.rglob("evaluation.json")).read_text()) for name in tested]
     right = [round(figure["accuracy"] * figure["images"]) for figure in figures]
