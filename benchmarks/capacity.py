@@ -100,11 +100,18 @@ def points() -> list[tuple[str, str, float, float]]:
     for row in rows("many-teachers"):
         clients, epsilon = (int(number) for number in re.findall(r"\d+", row[0]))
         found.append(("many clients", row[0], told_bits(mu_of(epsilon, DELTA), clients), _mean(row[1])))
-    for row in rows("published")[:3]:
-        clients = 5 if row[0].startswith("FedDPSD") else 1
-        found.append(("as published", row[0], told_bits(math.sqrt(4 * 51_200 / 100**2), clients), _mean(row[1])))
-    answers = rows("published")[3]
-    found.append(("as published, for labels", answers[0], response_bits(1.0, 3, 51_200), _mean(answers[1])))
+    published = {row[0]: row for row in rows("published")}
+    for name, releases, clients in (
+        ("DPSD, norm of the batch", 200, 1),
+        ("DPSD, norm of a sample (`dpsd-mnist-small`)", 51_200, 1),
+        (next(name for name in published if name.startswith("FedDPSD")), 51_200, 5),
+    ):
+        bits = told_bits(math.sqrt(4 * releases / 100**2), clients)
+        found.append(("as published", name.partition(" (")[0], bits, _mean(published[name][1])))
+    answers = published["labels, ε = 1 an answer (`dpsd-mnist-answers`)"]
+    found.append(
+        ("as published, for labels", "labels, ε = 1 an answer", response_bits(1.0, 3, 51_200), _mean(answers[1]))
+    )
     return found
 
 
