@@ -1,4 +1,4 @@
-"""How many teachers are best, by records, budget and unit: what the constants of `terrine.planning` are taken from.
+"""Best number of teachers by records, budget and unit: the source of the constants of `terrine.planning`.
 
     python benchmarks/automatic.py [--root FOLDER] [--work FOLDER] [--repeats 3]
 
@@ -51,12 +51,12 @@ STAND_INS: list[tuple[str, int, int, list[int], list[float]]] = [
     ("mnist", 12_000, 300, [20, 40, 80, 150, 250], [2, 4, 8]),
 ]
 LOUD = 25.0
-"""Below this signal nobody need be asked: a student would learn noise."""
+"""Minimum signal; below it a student would learn noise."""
 CONSTANTS = (30, 40, 50, 60, 70, 80, 100)
 
 
 def load(name: str, records: int, groups: int, root: Path) -> tr.Dataset:
-    """A stand-in cut to so many training records, dealt to so many groups at random; 0 for none."""
+    """A stand-in reduced to `records` training records in `groups` random groups; 0 for none."""
     settings = {key: root / value if key == "root" else value for key, value in SOURCES[name].items()}
     if name == "cifar10":
         data = tr.load_dataset("folder", path=root / "cifar10_jpeg", size=32, channels=3)
@@ -73,7 +73,7 @@ def load(name: str, records: int, groups: int, root: Path) -> tr.Dataset:
 
 
 class Study:
-    """A stand-in, its queries, and a backbone that knows these alone."""
+    """A stand-in, its queries, and a backbone fitted only to these."""
 
     def __init__(self, name: str, records: int, groups: int, root: Path) -> None:
         self.data = load(name, records, groups, root)

@@ -1,19 +1,19 @@
-"""How much DPSD's annotations can say at all, and how accurate a student they can make: a bound, and a plot.
+"""Bound on the information in DPSD's annotations and on the accuracy of its student, with a plot.
 
     python -m benchmarks.capacity [--out docs/papers]
 
-What a student knows of private data came to it through noise. m clients' vectors of length β sum up to at most mβ,
-and each coordinate gets noise of deviation σβ, so a sample tells at most m²/(2σ²) nats, whatever β and the number of
-classes, and bT samples, with μ² = 4bT/σ²,
+A student learns about private data only through noisy annotations. m clients' vectors of length β sum up to at most mβ,
+and each coordinate gets noise of deviation σβ, so a sample carries at most m²/(2σ²) nats, whatever β and the number of
+classes. bT samples, with μ² = 4bT/σ², carry the following; so do T batches with μ² = 4T/σ² (`annotation.norm`):
 
     m² μ² / (8 ln 2) bits.
 
-It follows from μ alone, so from ε and δ: no other batch, β or number of iterations says more at the same ε.
+It depends only on μ, and so on ε and δ: no other batch size, β or number of iterations carries more at the same ε.
 
-To tell digits apart a student must know which class is which. Rename the classes of the private data by a permutation
-that nobody told it: the average over permutations of the share that it names rightly is at most a, where R(a) is what
-was told. R(a) = log2 K! − H, with H the entropy of the permutation that agrees with a share a of the true one and is
-otherwise as random as can be (Shannon's lower bound on rate and distortion). Giving two classes one name does not
+To tell digits apart a student must know which class is which. Rename the classes of the private data by a random,
+unknown permutation. Averaged over permutations, the student names at most a share a correctly, with R(a) the number
+of bits in the annotations. R(a) = log2 K! − H, with H the largest entropy of a permutation that agrees with a share a
+of the true one (Shannon's lower bound on rate and distortion). Giving two classes one name does not
 help: the factorial moments of the share are largest for permutations. The bound is generous: it grants the student
 everything else about the images.
 
@@ -50,7 +50,7 @@ def response_bits(epsilon: float, categories: int, answers: int) -> float:
 
 
 def fixed_points(classes: int) -> list[int]:
-    """Return how many permutations of so many classes leave 0, 1, ..., all of them where they are."""
+    """Count the permutations of `classes` elements with 0, 1, ..., all fixed points."""
     derangements = [1, 0]
     for count in range(2, classes + 1):
         derangements.append((count - 1) * (derangements[-1] + derangements[-2]))
@@ -78,14 +78,14 @@ def naming_bits(accuracy: float, classes: int = CLASSES) -> float:
 
 
 def best_accuracy(bits: float, classes: int = CLASSES) -> float:
-    """Return the largest share of classes that so many bits can name, on average."""
+    """Compute the largest average share of classes that `bits` bits can name."""
     if bits >= naming_bits(1.0, classes):
         return 1.0
     return float(brentq(lambda accuracy: naming_bits(accuracy, classes) - bits, 1 / classes, 1 - 1e-12))
 
 
 def needed_epsilon(accuracy: float, clients: int = 1, delta: float = DELTA) -> float:
-    """Return the ε below which no annotations of so many clients can make a student that accurate."""
+    """Compute the smallest ε at which annotations of `clients` clients can train a student that accurate."""
     return epsilon_of(math.sqrt(8 * math.log(2) * naming_bits(accuracy)) / clients, delta)
 
 

@@ -1,10 +1,10 @@
 """CaPC's use of the same votes: teachers ask each other about private images, and learn from the answers.
 
-In CaPC (Choquette-Choo et al. 2021) no student leaves the building: a party that wants to improve its own model sends
-private, unlabelled images to the others and trains on the noisy labels that come back. DIET-PATE (Anonymous 2025,
+In CaPC (Choquette-Choo et al. 2021) no student is published: a party improves its own model by sending private,
+unlabelled images to the others and training on the noisy labels. DIET-PATE (Anonymous 2025,
 section 5.2 and appendix A.5) compares two ways to spend a privacy budget:
 
-- *greedy teacher*: one party spends all of it, which is the most any party could gain and of use to nobody else;
+- *greedy teacher*: one party spends all of it, the upper bound for any party;
 - *fair teachers*: the budget and the images are divided equally among all N parties.
 
 ε does not add up, so the paper divides the budget in Rényi differential privacy, the notion its accountant composes
@@ -31,7 +31,7 @@ from terrine.privacy.noise import NoiseSource
 
 @dataclass(frozen=True, eq=False)
 class Labelled:
-    """What a party got for its share of the budget.
+    """Result of a party's share of the budget.
 
     Attributes:
         queries: int64 [answered], the numbers of the images that were answered.
@@ -96,7 +96,7 @@ def fair_teachers(
 ) -> list[Labelled]:
     """Let every party ask about its own part of the images for its equal share of the budget.
 
-    A party whose share does not pay for one question asks none. What is left of a share is lost: it is not handed on.
+    A party whose share does not pay for one question asks none. The unused part of a share is lost.
     parts: the queries of each teacher, no query twice. epsilon: of all teachers together. Raises InputError for votes
     that are none, or parts that overlap or are not one for each teacher, and SettingError for an impossible budget.
     """

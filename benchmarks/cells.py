@@ -56,12 +56,12 @@ def spread(values: Iterable[float], digits: int = 1, scale: float = 100.0, *, si
 
 
 def datasets() -> Path:
-    """Where datasets lie unless --root says otherwise."""
+    """Default folder of datasets, see --root."""
     return Path(os.environ.get("TERRINE_SHARED", Path(__file__).resolve().parents[2] / "shared")) / "datasets"
 
 
 KEPT = Path("data/private/benchmarks")
-"""Where most benchmarks keep their figures unless --work says otherwise."""
+"""Default folder of the benchmarks' results, see --work."""
 
 _OPTIONS: dict[str, dict[str, Any]] = {
     "root": {"type": Path},
@@ -91,7 +91,7 @@ def row(*cells: object) -> None:
 
 
 def times(work: Callable[[], object], repeats: int, clock: Callable[[], float] = time.perf_counter) -> np.ndarray:
-    """Seconds of each of so many calls, by the wall's clock or another."""
+    """Measure the seconds of each of `repeats` calls, by the wall clock or another."""
     found = []
     for _ in range(repeats):
         start = clock()

@@ -1,10 +1,10 @@
-"""What defaults, notes and advice are explained by: sums or votes, rounds and features, temperatures, small classes.
+"""Measurements behind defaults and advice: sums or votes, rounds and features, temperatures, small classes.
 
     python benchmarks/choices.py mechanisms|rounds|whitening|unequal|sharpness|calibration|small
         [--root FOLDER] [--work FOLDER] [--repeats 3]
 
-Features are the first 100 of those of benchmarks/sums.py, under moments released for 5 % of the budget. Teachers are
-linear, as many as are planned for so many units, and vote on 6,000 synthetic images. Noise is replayed, drawn
+Features are the first 100 of those of benchmarks/sums.py, under moments released for 5 % of the budget. The number of
+linear teachers is planned for the units; they vote on 6,000 synthetic images. Noise is replayed, drawn
 `--repeats` times.
 
 `mechanisms`: accuracy of votes and of both kinds of sums (all features), if a record is protected; of groups
@@ -119,7 +119,7 @@ def mechanisms(options: argparse.Namespace) -> None:
 
 
 def held_out(kept: Kept, most: int | None = None) -> Kept:
-    """A sixth of the records in the place of the test images, and so many of the others as records."""
+    """A sixth of the records as test images, and `count` of the others as records."""
     labels = kept["labels"]
     held, own = np.split(np.random.default_rng(0).permutation(len(labels)), [len(labels) // 6])
     own, tested = own[:most], {"test": kept["train"][held], "test_labels": labels[held]}
@@ -192,14 +192,14 @@ def sharpness(options: argparse.Namespace) -> None:
 
 
 def of_classes(kept: Kept, classes: np.ndarray) -> Kept:
-    """The records and test images of these classes, numbered anew."""
+    """Records and test images of these classes, renumbered."""
     own = {part: np.isin(kept[part], classes) for part in ("labels", "test_labels")}
     labels = {part: np.searchsorted(np.sort(classes), kept[part][of]) for part, of in own.items()}
     return kept | labels | {"train": kept["train"][own["labels"]], "test": kept["test"][own["test_labels"]]}
 
 
 def _likeliest(kept: Kept, scores: np.ndarray) -> float:
-    """What scores are to be taken times for the test labels to be likeliest."""
+    """Factor of the scores that maximises the likelihood of the test labels."""
     labels = kept["test_labels"]
 
     def unlikely(logarithm: float) -> float:

@@ -1,4 +1,4 @@
-"""What the same parties gain in other ways at the same ε: the counterpart of Table 4 of Anonymous (2025).
+"""Other collaborations of the same parties at the same ε: the counterpart of Table 4 of Anonymous (2025).
 
     python benchmarks/collaboration_baselines.py [--preset terrine-mnist-labels] [--epsilon 10] [--seeds 0 1 2]
                                                  [--root FOLDER] [--work FOLDER] [--held-out 1000] [--set KEY=VALUE ...]
@@ -15,8 +15,8 @@ exact accounting, replayed noise, and are evaluated on the same held-out images 
   images, which flatters it.
 - for comparison, without any protection: a party by itself, and the plurality vote of all.
 
-As in the paper, CaPC has an advantage: its queries are in-distribution images. The vote's noise is calibrated for each
-method by itself: σ of greedy and fair teachers buys as many answers as `--answers` says at their share of the budget.
+As in the paper, CaPC has an advantage: its queries are in-distribution images. The vote's noise is calibrated for
+each method: σ of greedy and fair teachers buys as many answers as `--answers` says at their share of the budget.
 """
 
 import argparse
@@ -107,7 +107,7 @@ class Setting:
             features += [self.records[own], self.test[self.queries[told.queries]]]
             labels += [self.data.train_labels[own], told.labels]
             owners.append(np.full(len(own) + len(told.queries), place))
-        # A row is a function of its own party's records: of the part it was computed in, or of an image told to it.
+        # A row depends only on its party's records.
         heads = train_heads(
             np.concatenate(features).astype(np.float32),
             np.concatenate(labels),
@@ -134,7 +134,7 @@ class Setting:
 
 
 def greedy(setting: Setting, options: argparse.Namespace) -> tuple[float, float, int]:
-    """CaPC's greedy teacher: each of a few parties in its place."""
+    """CaPC's greedy teacher, for each of a few parties."""
     answers = min(options.answers, len(setting.queries))
     mechanism = GNMax(sigma=calibrate(options.epsilon, setting.delta, answers).sigma)
     generator = numpy_generator(setting.run.params.seed, "askers")
@@ -156,7 +156,7 @@ def greedy(setting: Setting, options: argparse.Namespace) -> tuple[float, float,
 
 
 def fair(setting: Setting, options: argparse.Namespace) -> tuple[float, float, int]:
-    """CaPC's fair teachers: everybody asks a little."""
+    """CaPC's fair teachers: each party asks an equal share."""
     order = numpy_generator(setting.run.params.seed, "fair parts").permutation(len(setting.queries))
     parts = np.array_split(order, setting.teachers)
     each = max(1, min(options.answers // setting.teachers, min(len(part) for part in parts)))

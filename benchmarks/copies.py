@@ -44,7 +44,7 @@ DATA = {  # the source, features, and what leaves an image the same where that i
 
 
 class Study:
-    """A data set, queries that look like nothing in it, and a backbone that knows these alone."""
+    """A dataset, unrelated queries, and a backbone fitted only to these."""
 
     def __init__(self, name: str, root: Path) -> None:
         source, features, deformations = DATA[name]

@@ -28,7 +28,7 @@ _BLOCK_BYTES = 2**25  # features of the parties that are trained in one part
 
 @dataclass(frozen=True)
 class FedAvgSettings:
-    """How a federation trains.
+    """Training settings of a federation.
 
     rounds: how often the parties' differences are added up.
     local_steps: gradient steps of a party in a round, each on all of its records.
@@ -46,7 +46,7 @@ class FedAvgSettings:
 
 @dataclass(frozen=True, eq=False)
 class Federated:
-    """What a federation releases, and what it cost: the head of every round is released, the last one is kept."""
+    """Release of a federation and its cost; every round's head is released, and the last one kept."""
 
     head: LinearHead
     event: Event
@@ -67,7 +67,7 @@ def train(
 ) -> Federated:
     """Train a head on the records of all parties within a budget, exact, of all rounds together.
 
-    features: float32 [records, features], each party's computed from its own records alone. labels: int64 [records].
+    features: float32 [records, features], computed per party. labels: int64 [records].
     assignment: int64 [records], the party of each record; a party without records hands in zero. Raises SettingError
     for an impossible budget.
     """

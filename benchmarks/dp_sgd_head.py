@@ -20,7 +20,7 @@ from terrine.privacy.noise import NoiseSource
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a model is trained: expected records in a batch, passes over the data, rate, clipping norm, momentum.
+    """Training settings: expected records in a batch, passes over the data, rate, clipping norm, momentum.
 
     The defaults were chosen on MNIST, for vectors of length 1.
     """
@@ -38,7 +38,7 @@ class Recipe:
 
 
 def exchanged(sigma: float, q: float, rounds: int, delta: float, before: float = 0.0, step: float = 1e-3) -> float:
-    """Return ε at δ of so many rounds with noise σ·C on a sum, where one record is exchanged.
+    """Compute ε at δ of `rounds` rounds with noise σ·C on a sum, under replacement of one record.
 
     before: μ of what Gaussian noise was spent on before. step: of the lattice of privacy losses, which are rounded up.
     """

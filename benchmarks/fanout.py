@@ -1,4 +1,4 @@
-"""What the fan-out itself costs: parts that do nothing, carried by threads, processes, Dask (and Ray, if installed).
+"""Overhead of the fan-out: empty tasks on threads, processes, Dask (and Ray, if installed).
 
     python -m benchmarks.fanout --parts 100 --workers 2
     python -m benchmarks.fanout --candidates 20 --repeats 2
@@ -6,7 +6,8 @@
 Two figures per runner: seconds until the first part is done (workers start and import Terrine) and milliseconds per
 further part. The reference, in the same run, is a plain loop over the same function.
 
-With `--candidates`, a sweep of so many small runs on digits instead, each way in a fresh project and a fresh process,
+With `--candidates`, a sweep of that number of small runs on digits instead, each way in a fresh project and a fresh
+process,
 in turns (`--ways` chooses). Seconds are from the command to its end, the start of a cluster that stands included.
 """
 
@@ -116,7 +117,7 @@ def sweeps(candidates: int, repeats: int, ways: list[str]) -> None:
 def main() -> None:
     """Measure every runner, or every way of a sweep, and print a Markdown table."""
     parser = common_options(__doc__, repeats=1)
-    parser.add_argument("--candidates", type=int, help="Make a sweep of so many runs instead.")
+    parser.add_argument("--candidates", type=int, help="Measure a sweep of `count` runs instead.")
     parser.add_argument("--ways", nargs="+", default=[""], help="Parts of the names of ways of a sweep.")
     parser.add_argument("--parts", type=int, default=100)
     parser.add_argument("--workers", type=int, default=2)

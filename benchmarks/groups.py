@@ -1,4 +1,4 @@
-"""Which mechanism is best where a person with several images is protected, by the accuracy of the student as served.
+"""Best mechanism if persons with several images are protected, by the accuracy of the served student.
 
     python benchmarks/groups.py [--root FOLDER] [--work FOLDER] [--repeats 2] [--data digits ...]
 
@@ -92,7 +92,7 @@ def _load(name: str, root: Path) -> tr.Dataset:
 
 
 class Study:
-    """A benchmark, its queries, and a backbone that is fitted to them alone."""
+    """A benchmark, its queries, and a backbone fitted only to these."""
 
     def __init__(self, name: str, root: Path) -> None:
         self.data = _load(name, root)
@@ -133,7 +133,7 @@ class Study:
         return found
 
     def people(self, kind: str, number: int, size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Return images, labels and persons of so many people with so many images each, and the test images."""
+        """Return images, labels and persons of `people` people with `images` images each, and the test images."""
         records = number * size
         if kind == "alike":
             chosen = _neighbours(self.train[: 2 * records], self.labels[: 2 * records], number, size)
@@ -195,7 +195,7 @@ def _styled(images: np.ndarray, person: np.ndarray, seed: int) -> np.ndarray:
 
 
 def _neighbours(images: np.ndarray, labels: np.ndarray, number: int, size: int) -> np.ndarray:
-    """Return the rows of so many people, of one class each: neighbours along the first principal axis of the class."""
+    """Return the rows of `people` people of one class each: neighbours along the first principal axis of the class."""
     found = []
     for label in np.unique(labels):
         own = np.flatnonzero(labels == label)

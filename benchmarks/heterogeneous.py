@@ -4,8 +4,8 @@
     python benchmarks/heterogeneous.py private [--seeds 0 ... 4] [--queries public|synthetic]
 
 `table1` is Table 1 and Figure 2 of Dodwadmath and Stich (2022): ten parties, LNMax, 100 and 1,000 queries from the
-first 9,000 test images, the student judged by the last 1,000. Heads on frozen features learn in the place of the
-paper's network (`--learner pate_cnn` takes the network itself, slow on a CPU). Its ε is printed as it is claimed, and
+first 9,000 test images, the student judged by the last 1,000. Heads on frozen features replace the paper's network;
+`--learner pate_cnn` uses the network, slowly on a CPU. Its ε is printed as it is claimed, and
 beside it the ε that holds when one record may move every vote, as it may after averages without noise. `--figure`
 draws Figure 2, the right ones among 1,000 noisy labels, as an SVG.
 
@@ -14,7 +14,7 @@ averages, and DP-FedAvg, which releases the averaged model itself. Labels are so
 `--queries public` asks about the first 9,000 test images and judges by the last 1,000; `synthetic` asks about 10,000
 synthetic images and judges by all test images.
 
-The functions that the stages call, with replayed noise: MNIST is public, and nothing is charged. Features of all images
+The functions that the stages call, with replayed noise: MNIST is public, so no ledger is used. Features of all images
 are computed once and kept in `--work` (1.5 GB, a minute); every seed has its own partition, mini-batches and noise.
 Every cell is a line of JSON in `--work`, so an interrupted benchmark goes on.
 """
@@ -76,7 +76,7 @@ PAPER = AveragedTeachers(mode="paper", rounds=10, steps=20, learning_rate=1.0, s
 CONVERGED = AveragedTeachers(
     averaging="none", correction="none", rounds=10, steps=100, learning_rate=20.0, step_decay=0.95, batch=32
 )
-"""Conventional heads that more steps do not change: those of `PAPER`, which TTAC takes, are too few for them alone."""
+"""Conventional heads trained to convergence; TTAC's number of steps (`PAPER`) is too small for them."""
 NETWORK = AveragedTeachers(mode="paper", rounds=60, steps=5, learning_rate=0.02, step_decay=0.97, batch=8)
 NETWORK_STUDENT = AveragedTeachers(
     averaging="none", correction="none", rounds=10, steps=30, learning_rate=0.05, step_decay=0.9, batch=32
@@ -95,7 +95,7 @@ FEDERATED = FedAvgSettings(rounds=5, local_steps=5, learning_rate=5.0, clip=2.0,
 
 @dataclass(frozen=True)
 class Material:
-    """What is learned from and asked about, float32 features.
+    """Training and query data, float32 features.
 
     train: of the private records. queries: of the queries, as teachers see them, in batches. student, test: of queries
     and test images as the student sees them. centred: teachers' features are centred.
@@ -287,7 +287,7 @@ def table1(images: Images, cells: Cells, seeds: list[int], similarities: list[fl
         heading("s", "teachers", *(f"{queries} queries, γ={gamma:g}" for queries, gamma in columns))
         for (similarity, method), found in rows.items():
             row(f"{similarity:g} %", method, *(spread(entry[figure] for entry in found[column]) for column in columns))
-    print("\nWhat the labels cost at δ = 1e-5")
+    print("\nCost of the labels at δ = 1e-5")
     heading("queries", "γ", "ε claimed", "ε if one vote moves", "ε if all 10 move")
     for queries in (100, 1000):
         for gamma in GAMMAS:
@@ -359,7 +359,7 @@ def private(images: Images, cells: Cells, seeds: list[int], queries: str, partie
 
 
 def votes_of(material: Material, settings: AveragedTeachers, records: Records, parties: int, seed: int) -> np.ndarray:
-    """Histograms of teachers, or groups, that learn from nobody else."""
+    """Histograms of independent teachers or groups."""
     form = LinearLearner(records.inputs.shape[1], CLASSES, centred=material.centred)
     kind, states = trained(form, settings, records, parties, seed)
     return count_votes(kind.vote(states, material.queries), CLASSES)
@@ -418,7 +418,7 @@ def judged(
 def federated(material: Material, records: Records, parties: int, epsilon: float, seed: int) -> dict[str, float]:
     """The model of DP-FedAvg, which spends all of the budget and is what is judged.
 
-    Where features are centred it releases a centre, too, with the noise of its rounds.
+    If features are centred, it also releases a centre with the noise of its rounds.
     """
     noise = ReplayNoise(derive_seed(seed, "federated", parties, int(epsilon)))
     width, rounds = records.inputs.shape[1], FEDERATED.rounds

@@ -14,8 +14,8 @@ A mutant is a patch in `mutants.yaml`. It is put into a copy of the repository, 
 
 Every detector that is used is run on the code as it is first, and has to pass. A mutant counts as caught where a test
 fails, or where an audit says so: a patch that breaks an import, or an error of Python's own that it raises, is an error
-of the table and counts as nothing. What was found is kept in `mutants.json` as it comes, under a digest of the mutant,
-so an interrupted run goes on, and a mutant that changes is tried again. `--jobs` tries several at once.
+of the table and counts as nothing. Results are stored in `mutants.json` under a digest of the mutant, so an
+interrupted run resumes and a changed mutant is tried again. `--jobs` tries several at once.
 """
 
 import argparse
@@ -170,7 +170,7 @@ class Mutant:
 
     @property
     def digest(self) -> str:
-        """What the stored result is about."""
+        """Digest of the mutant that the result belongs to."""
         about = [asdict(self), [AUDITS[name] for name in self.audit]]
         return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:16]
 
@@ -205,11 +205,11 @@ def mutants() -> list[Mutant]:
 
 
 class Broken(Exception):
-    """A detector could not be run, so it says nothing about a mutant."""
+    """A detector could not be run on a mutant."""
 
 
 class Done(NamedTuple):
-    """How a child ended: its exit code, and what it printed."""
+    """Result of a child process: exit code and output."""
 
     code: int
     out: str
@@ -253,7 +253,7 @@ class Copy:
                 compiled.unlink()
 
     def catches(self, tests: Sequence[str]) -> str | None:
-        """The first test that fails; None where all pass."""
+        """Return the first failing test, or None."""
         options = ("-x", "-q", "-p", "no:cacheprovider", "-p", "no:hydra_pytest", "--no-header", "--tb=no", "-rfE")
         with tempfile.TemporaryDirectory(dir=self._scratch) as base:
             done = self._run(lambda: _pytest([*options, f"--basetemp={base}/tests", *tests]))
@@ -267,7 +267,7 @@ class Copy:
         return lines[0].split(" ", 1)[1].split(" - ")[0]
 
     def audit_catches(self, names: Sequence[str]) -> str | None:
-        """The first audit that catches something; None where none does."""
+        """Return the first audit that catches the mutant, or None."""
         with tempfile.TemporaryDirectory(dir=self._scratch) as project:
             if any("--run" in AUDITS[name] for name in names):
                 made = self._run(lambda: exec(_PROJECT, {"root": Path(project), "repository": self.root}))
@@ -330,7 +330,7 @@ def _module(name: str, arguments: list[str]) -> None:
 
 
 def load_libraries() -> None:
-    """Import what Terrine imports, and nothing of Terrine: children of this process need not, which saves most time."""
+    """Import Terrine's dependencies, but not Terrine, so that forked children start fast."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     for name in _LIBRARIES:
@@ -377,7 +377,7 @@ def check_detectors(copy: Copy, chosen: Sequence[Mutant]) -> None:
 
 
 def stored() -> dict[str, dict[str, Any]]:
-    """What was found so far, by name of mutant; of mutants as they are today."""
+    """Load the stored results of the current mutants, by name."""
     known = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.is_file() else {}
     return {mutant.name: known[mutant.name] for mutant in mutants() if _same(known.get(mutant.name), mutant)}
 
@@ -387,7 +387,7 @@ def _same(found: dict[str, Any] | None, mutant: Mutant) -> bool:
 
 
 def caught(found: dict[str, Any]) -> bool:
-    """Whether any detector noticed."""
+    """True if any detector caught it."""
     return any(found.get(name, {}).get("outcome") == "caught" for name in DETECTORS)
 
 
@@ -412,7 +412,7 @@ def _share(group: list[dict[str, Any]], detector: str) -> str:
 
 
 def main() -> int:
-    """Try the mutants that were asked for and not tried yet; exit code 1 where one is caught by nothing."""
+    """Try the selected mutants without a stored result; exit with 1 if one is not caught."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", action="append", metavar="NAME", help="this mutant, again if it was tried")
     parser.add_argument("--jobs", type=int, default=1, help="mutants at a time")

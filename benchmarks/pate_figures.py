@@ -92,7 +92,7 @@ def by_noise(
 
 
 def at_share(rows: list[tuple[float, float, float, float]], share: float) -> tuple[float, float]:
-    """Return the exact and the data-dependent ε at which so many answers are right, between two points in log ε."""
+    """Interpolate the exact and the data-dependent ε at a share of right answers, in log ε."""
     shares = [row[1] for row in reversed(rows)]
     exact, dependent = (
         math.exp(np.interp(share, shares, [math.log(row[column]) for row in reversed(rows)])) for column in (2, 3)
@@ -190,7 +190,7 @@ def draw_thresholds(axes, histograms: Histograms) -> None:
     axes[1].plot(counts, plain, "C2", label="GNMax of all queries, exact")
     axes[1].plot(counts, everything, "C2--", label="GNMax of all queries, by votes")
     axes[1].plot(counts, laplace, "C1", label="LNMax of all queries, exact")
-    axes[1].set(xlabel="answers", ylabel="ε (δ = 1e-6)", title="What n answers cost; T = 175, σ1 = 75, σ2 = 40")
+    axes[1].set(xlabel="answers", ylabel="ε (δ = 1e-6)", title="Cost of n answers; T = 175, σ1 = 75, σ2 = 40")
     for ax in axes:
         ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), ncol=2)
     gaussian = right(histograms, truth, lambda shape: ReplayNoise(1).gaussian(shape, SIGMA))

@@ -1,8 +1,8 @@
-"""What poisoned teachers cost: accuracy of a student where some teachers vote for what they like.
+"""Cost of poisoned teachers: accuracy of a student if some teachers vote maliciously.
 
     python benchmarks/poisoned_votes.py [--root FOLDER] [--seeds 0 1 2]
 
-Votes that are none are refused by their proof (docs/collaboration.md); these are votes, and only wrong. Of digits
+Malformed votes are refused by their proof (docs/collaboration.md); these votes are valid but wrong. Of digits
 (120 teachers, 4,000 queries) and MNIST (200 teachers, 6,000 queries; `--root` holds it), linear teachers on scattering
 features; ε = 8 at δ = 1e-5 on noisy histograms. 0, 5, 10 and 20 % of the teachers are poisoned, in three ways: they
 all vote for class 0; each votes at random; or, teachers_with_class all other votes, they all vote for the runner-up of
@@ -47,7 +47,7 @@ def poisoned(votes: np.ndarray, share: float, poison: Poison, seed: int) -> np.n
 
 
 def remembering(backbone: Any) -> Any:
-    """Have a backbone compute the features of each batch once: what is compared differs in answers alone."""
+    """Cache the features of each batch, since the compared runs differ only in answers."""
     plain, known = backbone.features, {}
 
     def features(images: Any, statistics: str) -> Any:

@@ -6,8 +6,9 @@
     python benchmarks/prom_pate.py imagenet   [--data blood cifar10] [--weights FILE] [--records 50] [--queries 500]
 
 Data: pbc-blood/blood_28.npz under --root: 11,959 private training images, its validation split as the public pool, its
-test split for evaluation; no image is in two of them. The backbones saw synthetic images alone: a scattering transform
-whose 100 features forget turns and small shifts, and a ResNet10 that SimCLR taught on --images of them. Teachers are
+test split for evaluation; no image is in two of them. The backbones saw only synthetic images: a scattering transform
+with 100 features invariant to rotations and small shifts, and a ResNet10 pretrained by SimCLR on --images of them.
+Teachers are
 trained once per row and seed; their votes on the pool are then released at each exact ε, as noisy histograms and by
 Confident-GNMax until the budget ends; the student is a linear head on the backbone. Votes and figures are kept in
 --work; an interrupted run goes on.
@@ -274,7 +275,7 @@ def mobilenet(weights: Path, size: int, outputs: str) -> Backbone:
 
 
 def small_part(name: str, root: Path, records: int, queries: int) -> Dataset:
-    """Return a dataset with so many private records, and so many public images out of its test or validation split."""
+    """Return a dataset with `records` private records and `queries` public images of its test or validation split."""
     if name == "blood":
         data = load_dataset("npz", path=root / "pbc-blood" / "blood_28.npz", size=SIZE, channels=3, pool="validation")
         pool, labels, test = data.pool_images, data.pool_labels, slice(None)

@@ -9,7 +9,7 @@ differ by five points. A record may be exchanged, but where a row says that it i
 added or removed: of DP-SGD that is what its own accountant says.
 
 Where `--parties` is 0, what does not depend on who holds which record: sums, DP-SGD with all records in one place
-(benchmarks/dp_sgd.py), votes of as many teachers as are advised, of records dealt evenly, and gradients without noise.
+(benchmarks/dp_sgd.py), votes of the planned number of teachers, of records dealt evenly, and gradients without noise.
 For any other number, dealt evenly (IID) or by Dirichlet(0.1):
 
 - votes: each party deals its records to as many teachers as `terrine.planning` finds for all, one at least; they answer
@@ -140,7 +140,7 @@ class Study:
         return float((predict(head, test).argmax(axis=1) == labels).mean())
 
     def cells(self, number: int) -> dict[str, Callable[[], dict[str, float]]]:
-        """What is to be measured with so many parties, by what the rows of the table are called."""
+        """Measurements with `parties` parties, by the names of the table's rows."""
         if number:
             found = {}
             for spread, deal in SPREADS.items():

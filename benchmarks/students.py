@@ -1,4 +1,4 @@
-"""Which kind of student learns most from the same release.
+"""Compare kinds of students trained on the same release.
 
     python benchmarks/students.py [--root FOLDER] [--work FOLDER] [--seeds 0 1 2] [--presets NAME ...]
                                   [--students NAME ...] [--steps 600] [--set KEY=VALUE ...]
@@ -10,8 +10,8 @@ over seeds, of the student that the stage keeps, its difference to the linear st
 each seed that held-out answers chose to keep (0 is the linear student), the same figures when no answer is held out
 and all steps are taken, and seconds of training.
 
-`--root` (default: $TERRINE_SHARED/datasets) holds MNIST; digits need nothing. What is computed lies in `--work` (a
-temporary folder by default) and is used again when the same folder is given.
+`--root` (default: $TERRINE_SHARED/datasets) holds MNIST; digits need nothing. Results are cached in `--work` (a
+temporary folder by default).
 """
 
 import contextlib
@@ -110,7 +110,7 @@ def compare(runs: list[Run], names: list[str], steps: int) -> None:
 
 
 def trained(run: Run, options: dict[str, Any]) -> tuple[Run, float]:
-    """Train a student in the place of a run's last one; return the run with its settings, and the seconds it took."""
+    """Train a student that replaces a run's last one; return the run with its settings and the seconds."""
     values = merge_overrides(run.params.model_dump(mode="json"), {"student": {"l2": 0.3, **options}})
     own = Run(run.root, run.name, validate(values))
     start = time.perf_counter()

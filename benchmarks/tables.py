@@ -2,9 +2,9 @@
 
     python -m benchmarks.tables      # rewrite what stands between the marks of README.md and docs/
 
-What was measured is in docs/measurements/SUBJECT.json: tables by name, each with its columns and with blocks of rows
-that were measured together. A block says by which command, at which commit, on which machine, how often (`seeds`) and
-what stands after ± (`spread`); what nobody knows any more is null. `commit` is the one that brought the figures in.
+docs/measurements/SUBJECT.json contains tables by name, each with columns and with blocks of rows measured together. A
+block has its command, commit, machine, number of seeds and the meaning of ± (`spread`); unknown values are null.
+`commit` is the one that brought the figures in.
 Cells are texts as they are printed, since trailing zeros count. A block of `text` is what a program printed, or a
 sentence with a figure.
 
@@ -79,7 +79,7 @@ def written(asked: str) -> str:
 
 
 def markdown(columns: list[str], rows: list[list[str]]) -> str:
-    """A Markdown table; columns of numbers alone are set to the right."""
+    """Format a Markdown table; columns of numbers are right-aligned."""
     right = [all(_NUMBER.fullmatch(cell) for cell in cells) for cells in zip(*rows, strict=True)]
     lines = [f"| {' | '.join(cells)} |" for cells in (columns, *rows)]
     return "\n".join([lines[0], f"|{'|'.join('---:' if number else '---' for number in right)}|", *lines[1:]])

@@ -1,4 +1,4 @@
-"""What the choices of a teacher that is a network do to its votes on synthetic images: MNIST, at a small scale.
+"""Effect of network teachers' settings on their votes about synthetic images: MNIST, at a small scale.
 
     python benchmarks/teacher_kinds.py [--root FOLDER] [--seeds 0 1 2] [--teachers 16] [--records 3200] [--queries 500]
 
@@ -17,7 +17,7 @@ a linear student on scattering features that saw the queries and the teachers' v
 σ = 0.1 times the number of teachers. No figure is private: MNIST is a public benchmark.
 
 Images are read from `--root` (default: $TERRINE_SHARED/datasets) and never downloaded. The backbone that is fine-tuned
-is a ResNet10 pretrained by SimCLR on StyleGAN images, anew for every seed.
+is a ResNet10 pretrained by SimCLR on StyleGAN images, separately for every seed.
 """
 
 import argparse
@@ -52,7 +52,7 @@ SOURCES = ("stylegan", "gaussian")
 
 @dataclass(frozen=True)
 class World:
-    """What all rows of one seed share."""
+    """Shared inputs of all rows of a seed."""
 
     records: Records
     teachers: int

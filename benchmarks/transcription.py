@@ -1,4 +1,4 @@
-"""What model transcription reaches, at what it is said to cost and at what it costs.
+"""Accuracy of model transcription beside its claimed and exact ε.
 
     python benchmarks/transcription.py iteration | limit | teachers | published | tables | audit
         [--work FOLDER] [--root FOLDER] [--seeds 0 1 2 3 4] [--set KEY=VALUE ...]
@@ -11,9 +11,9 @@ published   the paper's setting (σ=100, β=1e-3, b=256, T=200): claimed and exa
 tables      analogues of Tables I, IV, V, VI and Figure 5 on digits at a scale that two cores finish.
 audit       membership inference against `dpsd-many-teachers` on digits: shadow runs, lower bound on ε.
 
-Every cell is a run of the stages' own functions with replayed noise in a folder of its own, and a line of
-WORK/transcription.jsonl; a cell whose line is there is not made again, so an interrupted benchmark goes on. What cells
-share (dataset, partition, labels, beginnings, teachers) is made once. Printed are Markdown tables: accuracy on the
+Every cell is a run of the stages with replayed noise in a separate folder, and a line of WORK/transcription.jsonl.
+Finished cells are reused, so an interrupted benchmark resumes. Cells share dataset, partition, labels, initial models
+and teachers. Printed are Markdown tables: accuracy on the
 private test split in per cent, mean ± standard deviation over seeds. `--root` (default: $TERRINE_SHARED/datasets) holds
 MNIST; digits need nothing.
 """
@@ -164,7 +164,7 @@ def teachers(runs: Runs, seeds: Sequence[int]) -> None:
 
 
 def budget(epsilon: float, iterations: int, batch: int) -> dict[str, Any]:
-    """Return the overrides that spend a budget on so many samples."""
+    """Return the overrides that spend a budget on these samples."""
     sigma = noise_multiplier_for(epsilon, DELTA, 1, iterations * batch)
     return {
         "transcription": {

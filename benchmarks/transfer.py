@@ -1,4 +1,4 @@
-"""What the benchmarks of images and backbones share: one private knowledge transfer on features, and kept rows.
+"""Shared code of the benchmarks of images and backbones: private knowledge transfer on features, and a row cache.
 
 Teachers are ridge heads on each part's features under current statistics, the release is a Gaussian histogram with
 replayed noise at an exact ε, the student a linear head: the functions that the stages call, with the settings of the
@@ -37,12 +37,12 @@ from terrine.teachers.records import private_features
 
 BATCH, DELTA, EPSILON, SIZE = 500, 1e-5, 6.0, 28
 SOURCES = ("dead_leaves", "stylegan")
-"""What backbones are pretrained on."""
+"""Sources of the pretraining images."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """A dataset and how it is taught: teachers, and as many queries as its teachers can answer usefully."""
+    """A dataset with its number of teachers and of queries."""
 
     name: str
     channels: int
@@ -50,7 +50,7 @@ class Setting:
     queries: int
 
     def load(self, root: Path) -> Dataset | None:
-        """Return the dataset at 28x28, None where its files are not under `root`."""
+        """Return the dataset at 28x28, or None if its files are missing."""
         common = {"size": SIZE, "channels": self.channels}
         if self.name == "blood":
             path = root / "pbc-blood" / "blood_28.npz"
