@@ -1,8 +1,8 @@
-# Two commands: `make run` and `make test`. Each makes .venv, installs what is missing and does its job.
+# `make run` and `make test` create .venv and install missing packages first.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(CURDIR)/$(VENV)/bin
-# Two more than there are cores: tests of flows and of parties wait for servers and for processes they start.
+# Two more than the cores, because tests of flows and parties wait for servers and processes.
 WORKERS ?= $(shell $(PYTHON) -c 'import os; print(2 + len(os.sched_getaffinity(0)))')
 export PATH := $(BIN):$(PATH)
 
@@ -11,22 +11,21 @@ export PATH := $(BIN):$(PATH)
 run: $(VENV)/installed
 	@terrine run
 
-# Tests start hundreds of Python processes: where bytecode is not kept, each would compile the project anew.
+# Tests start hundreds of Python processes, which would compile the project each time without kept bytecode.
 test: $(VENV)/installed lint
 	@OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-# Within a minute, the tests nearest to what is not committed yet (else to the last commit; BASE=main: to all since).
+# The tests nearest to uncommitted changes, to the last commit, or with BASE=main to all later ones, within a minute.
 quick: $(VENV)/installed
 	@OMP_NUM_THREADS=1 python -m tests.quick $(if $(BASE),--base $(BASE))
 
-# Not part of the tests: all of it takes a night. PARTS="disks power" TIMES=3 makes it shorter; what was stopped goes on
-# where it was if KEPT named a folder.
+# Not part of the tests: everything takes a night. PARTS="disks power" TIMES=3 is shorter. With KEPT=FOLDER it resumes.
 PARTS ?= runs transcriptions parties disks power together
 crash: $(VENV)/installed
 	@for part in $(PARTS); do python -m benchmarks.crash $$part $(if $(TIMES),--times $(TIMES)) \
 		$(if $(KEPT),--kept $(KEPT)) || exit 1; done
 
-# Ten thousand inputs for each door; half an hour. Not a part of `make test`.
+# Ten thousand inputs for each entry point in half an hour. Not part of `make test`.
 fuzz: $(VENV)/installed
 	@OMP_NUM_THREADS=1 python -W ignore -m benchmarks.fuzz
 
@@ -36,21 +35,22 @@ lint: $(VENV)/installed
 	@lint-imports --no-cache > $(VENV)/lint-imports.log || (cat $(VENV)/lint-imports.log; exit 1)
 	@mypy -p terrine -p tasks
 
-# The site, in build/site/: each link and anchor must lead somewhere. It opens from the folder, without a network.
+# The site in build/site/, which opens from the folder without a network. Broken links and anchors are errors.
 docs: $(VENV)/installed
 	@NO_MKDOCS_2_WARNING=1 mkdocs build --quiet --strict
 
 install: $(VENV)/installed
 
-# The stamp is younger than pyproject.toml exactly when what it asks for is installed.
+# The stamp contains the checksum of the pyproject.toml that was installed.
 $(VENV)/installed: pyproject.toml
 	@test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
-	@$(VENV)/bin/python -m pip install --quiet --upgrade pip
-	@echo "Installing into $(VENV): a few minutes the first time."
-	@$(VENV)/bin/python -m pip install --quiet $(if $(LOCKED),-c constraints.txt) -e '.[dev]'
-	@touch $@
+	@if [ "$$(cksum < pyproject.toml)" = "$$(cat $@ 2> /dev/null)" ]; then touch $@; else \
+		echo "Installing into $(VENV): a few minutes the first time." && \
+		$(VENV)/bin/python -m pip install --quiet --upgrade pip && \
+		$(VENV)/bin/python -m pip install --quiet $(if $(LOCKED),-c constraints.txt) -e '.[dev]' && \
+		cksum < pyproject.toml > $@; fi
 
-# The versions that are installed here, for `make install LOCKED=1`; +cpu and the like name a build, which each machine has its own of.
+# The installed versions for `make install LOCKED=1`, without local builds such as +cpu.
 constraints: $(VENV)/installed
 	@(echo "# make constraints: what the tests were run with"; pip freeze --exclude-editable | sed 's/+[a-z0-9.]*$$//') > constraints.txt
 

@@ -1,4 +1,4 @@
-"""Settings of the libraries that work for us: no telemetry, no noise at exit. A value the user set stays."""
+"""Environment variables for the libraries that Terrine uses. Values that the user has set stay."""
 
 import contextlib
 import os
@@ -6,31 +6,33 @@ import os
 DEFAULTS = {
     "DO_NOT_TRACK": "1",
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-    # A server logs a meaningless traceback at its end.
+    # A server logs a meaningless traceback when it ends.
     "PREFECT_LOGGING_SERVER_LEVEL": "CRITICAL",
-    # A server on SQLite answers 503 where two writes overlap: to a third of the requests of eight clients. Prefect asks
-    # again five times in one minute; this is seven times in four.
+    # Logs of flow runs include these loggers.
+    "PREFECT_LOGGING_EXTRA_LOGGERS": "flows,tasks,terrine",
+    # With SQLite, a server answers 503 to overlapping writes: to a third of the requests of eight clients. The default
+    # of five retries takes one minute, seven take four.
     "PREFECT_CLIENT_MAX_RETRIES": "7",
     "DVC_NO_ANALYTICS": "1",
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
     "GIT_PYTHON_REFRESH": "quiet",
-    # Threads that spin while they wait make torch many times slower as soon as another process wants the cores.
+    # Spinning threads make torch many times slower when other processes need the cores.
     "OMP_WAIT_POLICY": "PASSIVE",
-    # Every step in the life of a Dask worker would be a line in the terminal.
+    # Otherwise each change of a Dask worker is a line in the terminal.
     "DASK_LOGGING__DISTRIBUTED": "warning",
 }
 
 
 def prepare_environment() -> None:
-    """Set what is not set yet. Call it before Prefect, DVC, MLflow or torch is imported.
+    """Set missing variables. Call it before Prefect, DVC, MLflow or torch is imported.
 
-    Who has no home that can be written to, as the user of a container, has one in the project, and a name: all of these
-    keep files there.
+    If the home folder is not writable, as in a container, a folder of the project replaces it, because these libraries
+    need one. A missing user name is set, too.
     """
     if not os.access(os.path.expanduser("~"), os.W_OK):
         home = os.path.join(os.environ.get("TERRINE_ROOT") or os.getcwd(), ".home")
-        with contextlib.suppress(OSError):  # whoever needs it says so; DVC would make it for everybody
+        with contextlib.suppress(OSError):  # libraries report it; DVC would create it with open permissions
             os.makedirs(home, 0o700, exist_ok=True)
         os.environ |= {"HOME": home, "DVC_SITE_CACHE_DIR": os.path.join(home, "dvc")}
         if not os.access("/tmp", os.W_OK):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from tasks.config.sections import Runner
 from tasks.runtime.progress import CURRENT
 from tasks.runtime.run import Run
-from tasks.runtime.step import Step, prefect_is_here
+from tasks.runtime.step import Step, in_context
 from terrine.errors import SettingError, TerrineError
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def executor(settings: Runner, device: str, *, fans_out: bool) -> Iterator[Execu
     Raises:
         SettingError: If the task runner is not installed, or its cluster cannot be reached.
     """
-    if not _in_flow():
+    if not in_context("FlowRunContext"):
         yield Executor()
         return
     from flows.runners import device_per_task, task_runner
@@ -109,14 +109,6 @@ def executor(settings: Runner, device: str, *, fans_out: bool) -> Iterator[Execu
         except KeyboardInterrupt:
             stack.pop_all()  # would wait for tasks; the process ends (`flows.stopping`)
             raise
-
-
-def _in_flow() -> bool:
-    if not prefect_is_here():
-        return False
-    from prefect.context import FlowRunContext
-
-    return FlowRunContext.get() is not None
 
 
 def _call(task: Step, part: _Part) -> Exception | None:

@@ -70,8 +70,10 @@ def pipeline(preset: str | None = None, overrides: list[str] | None = None, sele
         check_overrides(root, overrides or [])
     run = derive(root, preset or selected_run(root), overrides or [])
     run_stages(root, run, _run_stage, get_run_logger(), selects=selects)
-    rows = [{"figure": name, "value": value} for name, value in for_anybody(open_run(root, run)).items()]
-    create_table_artifact(rows, key=f"run-{run}", description="What was released, and its files")
+    figures = for_anybody(open_run(root, run))
+    rows = [{"figure": name, "value": value} for name, value in figures.items()]
+    create_table_artifact(rows, key=f"run-{run}", description="Released figures and files")
+    get_run_logger().info("Run %s: %s", run, "; ".join(f"{name}: {value}" for name, value in figures.items()))
     return run
 
 

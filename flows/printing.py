@@ -28,6 +28,13 @@ def plain_table(*columns: str | Column, **options: Any) -> Table:
     return Table(*columns, **{"box": None, "pad_edge": False, "show_header": bool(columns), **options})
 
 
+def shown_duration(seconds: float) -> str:
+    """Return a rounded duration, such as "about 2 minutes"."""
+    unit, size = ("hour", 3600) if seconds >= 5400 else ("minute", 60) if seconds >= 90 else ("second", 1)
+    count = round(seconds / size)
+    return f"about {count} {unit}{'s' * (count != 1)}"
+
+
 class LoggedError(Exception):
     """A defect. Its message is the last line of the traceback; a note names the log with the rest."""
 

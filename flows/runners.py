@@ -21,6 +21,7 @@ from prefect.task_runners import ProcessPoolTaskRunner, TaskRunner, ThreadPoolTa
 from tasks.config.sections import Runner
 from terrine.errors import SettingError
 
+CORES = os.cpu_count() or 1
 ANY_DEVICE = ("auto", "cuda")
 """Values of the setting `device` that do not name one of several devices."""
 
@@ -32,11 +33,11 @@ def task_runner(settings: Runner, device: str = "cpu") -> TaskRunner[Any]:
         SettingError: If it is not installed.
     """
     devices = cuda_devices(device)
-    workers = settings.workers or len(devices) or _cores()
+    workers = settings.workers or len(devices) or CORES
     if settings.kind == "threads":
         return ThreadPoolTaskRunner(max_workers=workers)
     if settings.kind == "processes":
-        environments = worker_environments(workers, devices, _cores())
+        environments = worker_environments(workers, devices, CORES)
         return ProcessPoolTaskRunner(max_workers=workers, initializer=enter_worker, initargs=(environments,))
     if settings.kind == "dask":
         from prefect_dask import DaskTaskRunner
@@ -67,7 +68,7 @@ def local_cluster(workers: int, devices: Sequence[str] = ()) -> Any:
     from distributed import Nanny, Scheduler, SpecCluster
 
     common = {"nthreads": 1, "host": "127.0.0.1", "memory_limit": 1 / workers, "dashboard": False}
-    environments = worker_environments(workers, devices, _cores())
+    environments = worker_environments(workers, devices, CORES)
     return SpecCluster(
         scheduler={"cls": Scheduler, "options": {"host": "127.0.0.1", "port": 0, "dashboard": False}},
         workers={
@@ -79,10 +80,10 @@ def local_cluster(workers: int, devices: Sequence[str] = ()) -> Any:
 
 @contextmanager
 def device_per_task(settings: Runner, device: str) -> Iterator[None]:
-    """Have Ray give each task that is submitted in the block a device of its own.
+    """Have Ray assign a separate device to each task submitted in the block.
 
-    It does so if this machine has devices, or always with device=cuda; Ray hides all devices from tasks that request
-    none. The other runners need nothing.
+    This is done if this machine has devices, or always with device=cuda. Ray hides devices from tasks that do not
+    request any. Other runners need nothing.
     """
     if settings.kind != "ray" or (device != "cuda" and not cuda_devices(device)):
         yield
@@ -96,7 +97,7 @@ def device_per_task(settings: Runner, device: str) -> Iterator[None]:
 def cuda_devices(device: str = "auto") -> tuple[str, ...]:
     """Return the CUDA devices that this process may use, as CUDA_VISIBLE_DEVICES of a worker would name them.
 
-    There are none if `device` names a device (`cpu`, `cuda:1`): that one is used as it is.
+    The result is empty if `device` names a device (`cpu`, `cuda:1`), which is then used.
     """
     if device not in ANY_DEVICE:
         return ()
@@ -139,7 +140,3 @@ def enter_worker(environments: Sequence[dict[str, str]]) -> None:
         torch.cuda.init()
     elif "OMP_NUM_THREADS" in own and "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(int(own["OMP_NUM_THREADS"]))
-
-
-def _cores() -> int:
-    return os.cpu_count() or 1

@@ -69,7 +69,7 @@ def _average(run: Run, execute: Executor) -> None:
     execute.run(average.check_budget, run)
     execute.run(teach.extract_features, run)
     execute.run(average.release_centre, run)
-    report = progress_reporter("average")
+    report = progress_reporter(run.name, "average")
     for number in range(rounds(run)):
         report(number / rounds(run), f"round {number + 1} of {rounds(run)}")
         over_groups(run, execute, average.local_steps, groups, number, name=f"round {number + 1}, ")

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 STATUS = 130
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 GRACE = 3.0
-"""Seconds from the signal until the process ends, whatever is still open (threads of a task, for example)."""
+"""Seconds from the signal until the process ends, even if threads of a task are still running."""
 
 
 class Stopped(SystemExit):
@@ -28,7 +28,7 @@ class Stopped(SystemExit):
 def stoppable() -> Iterator[None]:
     """End this process on Ctrl-C or SIGTERM in the block, with one line and status 130.
 
-    A second signal ends it at once. Outside the main thread, which alone may handle signals, nothing is changed.
+    A second signal ends it at once. Only the main thread can handle signals, so other threads change nothing.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from prefect import flow
+from prefect import flow, get_run_logger
+from prefect.artifacts import create_table_artifact
 from prefect.runtime import deployment
 from rich.table import Table
 
 from flows.environment import prepare_environment
-from flows.printing import printer, shorten_users_errors
+from flows.printing import printer, shorten_users_errors, shown_duration
 from flows.server import prefect_server
 from flows.site_policy import check_overrides
 from flows.stages import is_complete, make_changed, make_run, rewrite_statement
@@ -43,7 +45,14 @@ def sweep_flow(
     shorten_users_errors()
     if deployment.id is not None:
         check_overrides(project_root(), [*vary, *(overrides or [])])
-    sweep(vary, preset, overrides, select)
+    result = sweep(vary, preset, overrides, select)
+    from tasks.tools.sweep import summary, table_cells
+
+    headings, *rows = table_cells(result)
+    table = [dict(zip(headings, row, strict=True)) for row in rows]
+    create_table_artifact(table, key=f"sweep-{result['candidates'][0]['run']}", description="\n".join(summary(result)))
+    for line in summary(result):
+        get_run_logger().info(line)
 
 
 def sweep(
@@ -52,8 +61,8 @@ def sweep(
     overrides: list[str] | None = None,
     select: Select = "none",
     workers: int = 1,
-) -> None:
-    """Make a run of every combination of values and print ε of each and of the search. Finished runs are kept.
+) -> dict[str, Any]:
+    """Make a run of every combination of values, and print and return ε of each and of the search.
 
     The budget must cover the worst case of all candidates before the first is made.
 
@@ -70,11 +79,11 @@ def sweep(
     console = printer(soft_wrap=True)
     start = preset or selected_run(root)
     candidates = make_candidates(root, start, list(overrides or []), vary, select)
-    prepare(root, candidates[0].run)
+    make_changed(root, candidates[0].run, ("parameters", "dataset"))  # the account depends on the dataset
     new = check_budget(root, candidates)
     console.print(f"{len(candidates)} candidates, at most {new} new releases: the budget covers them.")
     state_price(root, candidates)
-    failures = make_all(root, candidates, workers)
+    failures = make_all(root, candidates, workers, console.print)
     result = outcome(root, candidates, failures, select)
     parent = log_sweep(root, start, result)
     headings, *rows = table_cells(result)
@@ -88,15 +97,11 @@ def sweep(
         console.print(line)
     if parent is not None:
         console.print(f"MLflow run {parent} (make ui)")
-
-
-def prepare(root: Path, run: str) -> None:
-    """Prepare the dataset, so that the account is known. No noise is drawn."""
-    make_changed(root, run, ("parameters", "dataset"))
+    return result
 
 
 def state_price(root: Path, candidates: list[Candidate]) -> None:
-    """Record the cost of the search, as planned, for the statements of its candidates."""
+    """Record the worst-case cost of the search for the statements of its candidates."""
     from tasks.tools.sweep import worst_case_price
 
     price, delta = worst_case_price(root, candidates), candidates[0].params.aggregation.delta
@@ -106,22 +111,46 @@ def state_price(root: Path, candidates: list[Candidate]) -> None:
             rewrite_statement(root, candidate.run)
 
 
-def make_all(root: Path, candidates: list[Candidate], workers: int = 1) -> dict[str, str]:
-    """Make every candidate that is not complete, with more than one worker each in a process of its own.
+def make_all(
+    root: Path, candidates: list[Candidate], workers: int = 1, show: Callable[[str], object] = print
+) -> dict[str, str]:
+    """Make every incomplete candidate, in separate processes if there are several workers.
+
+    Args:
+        root: The project.
+        candidates: The candidates.
+        workers: Number of candidates that are made at the same time.
+        show: Called with a line when a candidate is started.
 
     Returns:
-        The reason of each failure, by run. A refusal by the ledger ends the sweep instead.
+        The reason of each failure, by run.
+
+    Raises:
+        BudgetError: If the ledger refuses a release.
+        LedgerError: If the ledger refuses a release.
     """
     released, failures = set[str](), dict[str, str]()
-    waiting = list(candidates)
-    with run_makers(workers) as submit:
+    waiting, begin, started = list(candidates), time.monotonic(), 0
+
+    def submit(candidate: Candidate) -> Future[None] | None:
+        nonlocal started
+        started += 1
+        if is_complete(root, candidate.run):
+            show(f"{started}/{len(candidates)}  {candidate.text}, complete")
+            return None
+        done, seconds = started - workers, time.monotonic() - begin
+        left = "" if done < 1 else f", {shown_duration(seconds / done * (len(candidates) - done))} left"
+        show(f"{started}/{len(candidates)}  {candidate.text}{left}")
+        return make(root, candidate.run)
+
+    with run_makers(workers) as make:
         while waiting:
-            # Of candidates that share a release, and so teachers and votes, one is made before the others.
+            # The first candidate of each release goes before those that share its teachers and votes.
             first = {one.release: one for one in reversed(waiting)}
             now = [one for one in waiting if one.release in released or first[one.release] is one]
             now = now if workers > 1 else waiting[:1]
             waiting = [candidate for candidate in waiting if candidate not in now]
-            begun = [(one, None if is_complete(root, one.run) else submit(root, one.run)) for one in now]
+            begun = [(one, submit(one)) for one in now]
             for candidate, making in begun:
                 try:
                     if making is not None:
@@ -136,11 +165,11 @@ def make_all(root: Path, candidates: list[Candidate], workers: int = 1) -> dict[
 
 @contextmanager
 def run_makers(workers: int) -> Iterator[Callable[[Path, str], Future[None]]]:
-    """Yield a function that makes a run: here, or in one of several processes that share a server."""
+    """Yield a function that makes a run in this process, or in one of several processes that share a server."""
     if workers == 1:
         yield _here
         return
-    # Spawned: a fork would share the state of Prefect and torch with this process.
+    # A forked process would share the state of Prefect and torch with this one.
     context = multiprocessing.get_context("spawn")
     with prefect_server(), ProcessPoolExecutor(workers, mp_context=context) as pool:
         try:
@@ -159,7 +188,7 @@ def _here(root: Path, run: str) -> Future[None]:
 
 
 def _apart(root: Path, run: str) -> None:
-    """Make a run in a worker process; its log has the lines that it would print."""
+    """Make a run in a worker process without output; the run's log has the lines."""
     prepare_environment()
     with open(os.devnull, "w") as nowhere:
         os.dup2(nowhere.fileno(), 1)

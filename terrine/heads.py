@@ -35,7 +35,7 @@ class _Head:
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
     findings: ClassVar[bool] = False
-    """True if scores belong to independent findings."""
+    """Whether scores are those of independent findings."""
     prefix: ClassVar[str] = ""
     """Prefix of the names of stored arrays."""
 

@@ -1,1 +1,1 @@
-"""Artefacts of a run as several stages read and write them; no stage is imported here."""
+"""Reading and writing of artefacts that several stages share. Stages are not imported here."""

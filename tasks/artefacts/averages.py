@@ -1,7 +1,6 @@
-"""What the stage `average` leaves behind, and what its averages cost: for the stages that come after it.
+"""The artefact of the stage `average`, and the cost of its averages.
 
-A run whose teachers learn from nobody else has the artefact too; it says that nothing was averaged. Nothing here needs
-torch, which takes seconds to load.
+A run without averages has the artefact too. Nothing here needs torch, which takes seconds to load.
 """
 
 from __future__ import annotations
@@ -20,20 +19,26 @@ AVERAGE, OWN = "average.safetensors", "own.npy"
 
 
 def rounds(run: Run) -> int:
-    """Return how many averages the run makes: one fewer than rounds of training, none where none are wanted."""
+    """Return the number of averages: one less than the rounds of training, or 0."""
     return run.params.teachers.rounds - 1 if run.params.teachers.averages else 0
 
 
 @step("nothing to average")
 def nothing_averaged(run: Run) -> None:
-    """Write the artefact of a run whose teachers learn from nobody else."""
+    """Write the artefact of a run without averages."""
     with atomic_folder(run.folders.average) as folder:
         write_json(folder / "manifest.json", manifest())
 
 
 def write_averages(run: Run, average: dict[str, np.ndarray], own: np.ndarray, **about: Any) -> None:
-    """Write what the last round starts from: `value` and `control` [P], a `centre` where there is one, and the control
-    variates [teachers, P]; about: what the manifest says besides."""
+    """Write the start of the last round.
+
+    Args:
+        run: The run.
+        average: `value` and `control` [P], and a `centre` if there is one.
+        own: Control variates [teachers, P].
+        **about: Further fields of the manifest.
+    """
     with atomic_folder(run.folders.average) as folder:
         write_tensors(folder / AVERAGE, average)
         write_array(folder / OWN, own)
@@ -42,7 +47,7 @@ def write_averages(run: Run, average: dict[str, np.ndarray], own: np.ndarray, **
 
 
 def manifest(**content: Any) -> dict[str, Any]:
-    """Return the manifest of the artefact; what is not given is that of nothing."""
+    """Return the manifest of the artefact with these fields; the others are those of no averages."""
     nothing: dict[str, Any] = {
         "notice": "PRIVATE: control variates and figures of updates. Do not publish.",
         "averages": 0,
@@ -58,19 +63,19 @@ def manifest(**content: Any) -> dict[str, Any]:
 
 
 def read_average_manifest(folders: Folders) -> dict[str, Any]:
-    """Return what the artefact's manifest says."""
+    """Return the artefact's manifest."""
     return read_json(folders.average / "manifest.json")
 
 
 def averages_cost(run: Run) -> Event:
-    """Return what the run's averages cost, as the ledger charged it; nothing where nothing is averaged."""
+    """Return the cost of the run's averages as the ledger charged it."""
     if not run.params.teachers.averages:
         return compose()
     return from_json(read_average_manifest(run.folders)["event"])
 
 
 def describe_averages(run: Run) -> dict[str, Any]:
-    """Return how a statement describes the averages: public parameters, and nothing where nothing is averaged."""
+    """Return the statement's field about averages: public parameters."""
     if not run.params.teachers.averages:
         return {}
     manifest = read_average_manifest(run.folders)
@@ -79,5 +84,5 @@ def describe_averages(run: Run) -> dict[str, Any]:
 
 
 def coordinates_released(run: Run) -> int:
-    """Return how many numbers with noise the averages were."""
+    """Return the number of noisy values in the averages."""
     return int(read_average_manifest(run.folders)["coordinates"]) if run.params.teachers.averages else 0

@@ -1,7 +1,4 @@
-"""Features of the queries under one kind of statistics: computed once, used by teachers and students of all runs.
-
-And features of many images one by one, which may take hours: what was cut short goes on where it was.
-"""
+"""Features of the queries, shared by all runs, and resumable extraction of features image by image."""
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ _ROWS = 32 * BLOCK
 
 
 def query_features(run: Run, statistics: Statistics) -> np.ndarray:
-    """Return float32 [queries, features] of the fixed query batches; public, hence shared between runs."""
+    """Return features of the fixed query batches, float32 [queries, features]. They are public and shared by runs."""
     identity = digest(
         {
             "statistics": statistics,
@@ -48,9 +45,14 @@ def rows_in_parts(
     then: Callable[[np.ndarray], np.ndarray],
     report: Progress | None = None,
 ) -> np.ndarray:
-    """Return `then` of the features of images, of each by itself (`features_one_by_one`), and keep them in parts.
+    """Apply `then` to per-image features (`features_one_by_one`) and cache the result in parts.
 
-    path: beside it each part is a file, which the next call finds.
+    Args:
+        path: Path beside which each part is a file, from which an interrupted call resumes.
+        backbone: The backbone.
+        images: The images.
+        then: Function of features [images, features].
+        report: Receives the progress, rounded to tenths because the number of private images is private.
     """
     count = len(images)
     parts = {path.with_name(f"{path.stem}-{first}.npy"): first for first in range(0, count, _ROWS)}
@@ -59,6 +61,5 @@ def rows_in_parts(
         if not part.is_file():
             write_array(part, np.concatenate(list(features_one_by_one(backbone, images, then, rows))))
         if report is not None:
-            # In tenths, whoever looks on: how many private images there are is private.
             report((rows[-1] + 1) * 10 // count / 10, "features")
     return np.concatenate([read_array(part) for part in parts])

@@ -1,4 +1,4 @@
-"""Query images, public images to pretrain with and the backbone of a run, as stages read them."""
+"""Reading of query images, pretraining images and the backbone of a run."""
 
 from __future__ import annotations
 
@@ -13,20 +13,18 @@ from terrine.npy import MappedRows, Segment
 from terrine.queries import Queries
 
 POOL = "pool"
-"""The source of queries that is no program: real images that were declared public."""
-
-
-def pool_order(seed: int, images: int) -> np.ndarray:
-    """Return the order, int64 [images], in which a public pool is asked about: files are often sorted."""
-    return numpy_generator(seed, "pool order").permutation(images)
-
-
+"""Source of queries that are real images declared public."""
 PUBLIC_ROWS, DRAWN_ROWS = "public rows", "drawn rows"
 """Sources of queries for tables: rows declared public, or rows drawn from the declared columns."""
 
 
+def pool_order(seed: int, images: int) -> np.ndarray:
+    """Return the order of queries from a public pool, int64 [images]. It is random because files are often sorted."""
+    return numpy_generator(seed, "pool order").permutation(images)
+
+
 def read_queries(folders: Folders) -> Queries:
-    """Map the queries in order: uint8 images [queries, C, size, size], or a table's float32 rows [queries, F]."""
+    """Map the queries: uint8 images [queries, C, size, size] or a table's float32 rows [queries, F]."""
     manifest = read_json(folders.images / "manifest.json")
     by_kind: dict[str, list[Segment]] = {}
     for shard in manifest["shards"]["queries"]:
@@ -41,7 +39,7 @@ def read_queries(folders: Folders) -> Queries:
 
 
 def _stretch_of(shards: list[Segment], start: int, count: int) -> list[Segment]:
-    """Return where rows `start` .. `start + count - 1` of shards, one after another, lie."""
+    """Return the segments of rows `start` .. `start + count - 1` of consecutive shards."""
     found, position = [], 0
     for shard in shards:
         first, end = max(start, position), min(start + count, position + shard.count)
@@ -61,5 +59,5 @@ def read_pretraining(folders: Folders) -> MappedRows:
 
 
 def read_backbone(folders: Folders) -> Backbone:
-    """Load the run's backbone, its digest checked."""
+    """Load the run's backbone and check its digest."""
     return load_backbone(folders.backbone / "backbone.safetensors")

@@ -1,4 +1,4 @@
-"""Private records of a run and the teachers that they are dealt to, as stages read them."""
+"""Reading and writing of a run's private records and their assignment to teachers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _OPTIONAL = ("train_groups", "train_parties", "test_names", "test_groups", "test
 
 
 def write_dataset(folders: Folders, dataset: Dataset, manifest: dict[str, Any], people: People | None = None) -> None:
-    """Write the arrays of a dataset and what is said about it where stages look for them."""
+    """Write the artefact `dataset`: arrays, manifest and digests of records."""
     arrays = {name: getattr(dataset, name) for name in (*_ARRAYS, *_OPTIONAL, "pool_labels")}
     with atomic_folder(folders.dataset) as folder:
         for name, array in (arrays | {"train_names": dataset.record_names}).items():
@@ -35,31 +35,32 @@ def write_dataset(folders: Folders, dataset: Dataset, manifest: dict[str, Any], 
 
 
 def load_dataset(run: Run) -> Dataset:
-    """Read the dataset that the parameters name from its own source, with the classes of its account and edition.
+    """Read a run's dataset from its source with the classes of its account and edition.
 
-    Raises SettingError where the source does not say, as the parameters do, that anyone may read it.
+    Raises:
+        SettingError: If the parameters call data public that are not, or protect records that groups make public.
     """
     settings = run.params.data
     with open_source(run) as source:
         dataset = source.load(run.root, seed=SPLIT_SEED)
     if settings.public_benchmark and not dataset.public_benchmark:
         raise SettingError(
-            f"data.public_benchmark is true, but the source of data.name={settings.name} does not say that anyone may "
-            "read it. Set data.public_benchmark=false, ledger.account and ledger.epsilon; nothing was written."
+            f"data.public_benchmark is true, but data.name={settings.name} is not a public source. Set "
+            "data.public_benchmark=false, ledger.account and ledger.epsilon. Nothing was written."
         )
     dataset = _with_classes(run, getattr(source, "classes", None), dataset)
     drawn_by_group = dataset.test_groups is not None and getattr(settings, "pool", None) == "test"
     if drawn_by_group and run.params.privacy.unit == "record" and not settings.public_benchmark:
         raise SettingError(
-            "privacy.unit=record protects an image with all that is known of it, also whose it is, and groups decide "
-            "which images data.pool=test makes public: one that is exchanged for another person's could be published. "
-            "Set privacy.unit=group; nothing was written."
+            "privacy.unit=record also protects to whom an image belongs. With data.pool=test groups select the public "
+            "images, so an image exchanged for another person's could become public. Set privacy.unit=group. Nothing "
+            "was written."
         )
     return dataset
 
 
 def _with_classes(run: Run, declared: Sequence[str] | None, dataset: Dataset) -> Dataset:
-    """Return a dataset with the declared or recorded classes, also from a plugin's source that knows labels alone."""
+    """Return a dataset with the declared or recorded classes, even if a plugin's source only has labels."""
     if declared is None and task_from(run.params.data, dataset.class_names, declared=dataset.declared).found:
         first = recorded_task(run)
         declared = None if first is None else first.names
@@ -67,17 +68,17 @@ def _with_classes(run: Run, declared: Sequence[str] | None, dataset: Dataset) ->
 
 
 def read_pool_labels(folders: Folders) -> np.ndarray | None:
-    """Return the labels of the public pool, int64 [images], which evaluation alone looks at; None without a pool."""
+    """Return the labels of the public pool, int64 [images], or None. Only the evaluation uses them."""
     path = folders.dataset / "pool_labels.npy"
     return read_array(path) if path.is_file() else None
 
 
 def read_dataset(folders: Folders) -> Dataset:
-    """Map the stored dataset; images stay on disk until they are asked for."""
+    """Read the stored dataset; images are memory-mapped."""
     folder = folders.dataset
     manifest = folders.dataset_manifest()
-    there = [*_ARRAYS, *(name for name in _OPTIONAL if (folder / f"{name}.npy").is_file())]
-    arrays = {name: read_array(folder / f"{name}.npy", memory_map=name.endswith("_images")) for name in there}
+    stored = [*_ARRAYS, *(name for name in _OPTIONAL if (folder / f"{name}.npy").is_file())]
+    arrays = {name: read_array(folder / f"{name}.npy", memory_map=name.endswith("_images")) for name in stored}
     return Dataset(
         name=manifest["name"],
         class_names=tuple(manifest["class_names"]),
@@ -91,23 +92,23 @@ def read_dataset(folders: Folders) -> Dataset:
 
 
 def protected_units(run: Run, dataset: Dataset) -> np.ndarray:
-    """Return who each training record belongs to, [records]: its group where groups are protected, else its name."""
+    """Return the unit of each training record [records]: its group if groups are protected, else its name."""
     units = dataset.train_groups if run.params.privacy.unit == "group" else dataset.record_names
     assert units is not None, "the partition has refused groups that are protected and not given"
     return units
 
 
 def in_groups(count: int, size: int) -> list[range]:
-    """Return the numbers 0 .. count - 1 in order, `size` to a group: who share a task."""
+    """Split the numbers 0 .. count - 1 into groups of `size`."""
     return [range(first, min(first + size, count)) for first in range(0, count, size)]
 
 
 def partition_settings(run: Run) -> dict[str, Any]:
-    """Return the settings that decide how records are dealt, JSON values: which its manifest says."""
+    """Return the settings that determine the partition, as JSON values for its manifest."""
     params = run.params
     return {**params.partition.model_dump(mode="json"), "unit": params.privacy.unit, "seed": params.seed}
 
 
 def read_assignment(folders: Folders) -> np.ndarray:
-    """Return the teacher of every record, int64 [records]."""
+    """Return the teacher of each record, int64 [records]."""
     return read_array(folders.partition / "assignment.npy")

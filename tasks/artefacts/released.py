@@ -1,4 +1,4 @@
-"""What is released of a run, as later stages read it: sums and the student."""
+"""Reading of released sums and of the student."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from terrine.models.released_statistics import set_statistics
 from terrine.students.student import TrainedStudent
 
 SUMS = "sums.safetensors"
-"""Among the answers: the noisy sums, and the public map from features to the vectors that were summed."""
+"""File of the answers with the noisy sums and the public map from features to summed vectors."""
 
 
 def sums_over_records(run: Run) -> bool:
-    """Tell whether a run releases sums over records, so that nobody is taught and nobody votes."""
+    """Return whether a run releases sums over records instead of votes of teachers."""
     return run.params.aggregation.reveals == "sums"
 
 
 def load_sums_student(run: Run) -> tuple[TrainedStudent, dict[str, Any]]:
-    """Return the head that follows from released sums, on the backbone's features, and the release's manifest.
+    """Return the student computed from released sums, and the release's manifest.
 
-    Where moments were released, the backbone is the student's own: it normalises with them.
+    If moments were released, the student has a backbone that normalises with them.
     """
     about, arrays = read_json(run.folders.answers / "manifest.json"), read_tensors(run.folders.answers / SUMS)
     whitening = Whitening(arrays["mean"], arrays["matrix"], arrays["constant"].item())
@@ -44,9 +44,10 @@ def load_sums_student(run: Run) -> tuple[TrainedStudent, dict[str, Any]]:
 
 
 def read_student(folders: Folders) -> tuple[Backbone, Head, dict[str, Any]]:
-    """Return the student's own backbone, its head and its manifest.
+    """Return the student's backbone, head and manifest.
 
-    Raises ArtefactError if a file is missing, damaged, or not the one that was written.
+    Raises:
+        ArtefactError: If a file is missing, damaged or changed.
     """
     folder = folders.student
     manifest = check_seal(folder)

@@ -1,4 +1,4 @@
-"""Teachers and votes of a run: what they depend on, what teachers learn from, and their states."""
+"""Inputs, training data, states and votes of a run's teachers."""
 
 from __future__ import annotations
 
@@ -26,14 +26,12 @@ from terrine.teachers.base import TeacherContext, TeacherKind
 from terrine.teachers.records import Arrays, PrivateFeatures, Records
 
 HEADS = "heads.safetensors"
-
-
 FEATURES, ABOUT_FEATURES = "features.npy", "features.json"
-"""Features of the records, and under which partition they were computed: one does not count without the other."""
+"""Features of the records and a description that includes their partition; both files are needed."""
 
 
 def teacher_inputs(run: Run) -> dict[str, Any]:
-    """Return, as JSON values, everything that what a teacher learns depends on."""
+    """Return all inputs of the teachers' training as JSON values."""
     return {
         "dataset": run.folders.dataset_manifest()["fingerprint"],
         "partition": read_json(run.folders.partition / "manifest.json")["hash"],
@@ -44,28 +42,28 @@ def teacher_inputs(run: Run) -> dict[str, Any]:
 
 
 def teachers_made_from(run: Run) -> str:
-    """Return the digest of what these very teachers follow from, with the average that they start from."""
+    """Return the digest of the teachers' inputs, including the average that they start from."""
     average = {"average": file_digest(run.folders.average / "manifest.json")} if run.params.teachers.averages else {}
     return digest({**teacher_inputs(run), **average}, 64)
 
 
 def teaching_folder(run: Run) -> Path:
-    """Return where this very training keeps what it has finished."""
+    """Return the folder of intermediate results for exactly these inputs."""
     return run.folders.work / f"teach-{digest(teacher_inputs(run))}"
 
 
 def voter_count(run: Run) -> int:
-    """Return how many models vote: one for every part of the data, or for every block of parts."""
+    """Return the number of voting models: one per part of the data or per block of parts."""
     return run.params.teachers.voters(run.params.partition.teachers)
 
 
 def teacher_kind(run: Run) -> TeacherKind:
-    """Return the kind of teacher that the parameters name, with its settings."""
+    """Return the run's kind of teacher with its settings."""
     return run.params.teachers.build(teacher_context(run))
 
 
 def teacher_context(run: Run) -> TeacherContext:
-    """Return what a kind of teacher finds around it."""
+    """Return the context of the run's teachers."""
     return TeacherContext(
         classes=len(run.folders.dataset_manifest()["class_names"]),
         channels=run.params.data.channels,
@@ -80,13 +78,13 @@ def teacher_context(run: Run) -> TeacherContext:
 
 
 def make_findings(run: Run) -> Findings | None:
-    """Return how many findings a record may have at once, and a teacher may name; None where records have classes."""
+    """Return the number of findings and the bound on those a teacher may name, or None for classes."""
     settings = run.params.aggregation
     return Findings(settings.findings, settings.findings_bound) if run.params.data.several else None
 
 
 def read_start(folders: Folders) -> RoundState:
-    """Return what the last round starts from. Raises ArtefactError for files that are missing or were changed."""
+    """Return the start of the last round. Raises ArtefactError if a file is missing or was changed."""
     manifest = read_average_manifest(folders)
     for name in (AVERAGE, OWN):
         path = folders.average / name
@@ -98,7 +96,7 @@ def read_start(folders: Folders) -> RoundState:
 
 
 def load_records(run: Run, inputs: str) -> Records:
-    """Return what teachers learn from, dealt: records' `features` or `images`, and deformed copies where there are."""
+    """Return the teachers' training data: records' `features` or `images`, with augmented copies if there are any."""
     dataset = read_dataset(run.folders)
     labels, assignment = dataset.train_labels, read_assignment(run.folders)
     if inputs == "features":
@@ -107,7 +105,7 @@ def load_records(run: Run, inputs: str) -> Records:
 
 
 def record_inputs(run: Run, inputs: str, dataset: Dataset) -> np.ndarray | PrivateFeatures:
-    """Return what teachers learn from, mapped: `images` or rows as they are stored, or `features`."""
+    """Map the teachers' inputs: `images` or rows as stored, or `features`."""
     if inputs == "images":
         return dataset.train_images
     if dataset.column_names is not None:
@@ -117,24 +115,25 @@ def record_inputs(run: Run, inputs: str, dataset: Dataset) -> np.ndarray | Priva
 
 
 def group_name(teachers: range) -> str:
-    """Return the name of the file of a group."""
+    """Return the file name of a group of teachers."""
     return f"group-{teachers.start:06d}-{teachers.stop:06d}.safetensors"
 
 
 def teacher_file(teacher: int) -> str:
-    """Return the name of the file of a teacher that is kept by itself."""
+    """Return the file name of a teacher that has its own file."""
     return f"teacher-{teacher:06d}.safetensors"
 
 
 def read_teachers_manifest(folders: Folders) -> dict[str, Any]:
-    """Return what the teachers' manifest says."""
+    """Return the teachers' manifest."""
     return read_json(folders.teachers / "manifest.json")
 
 
 def read_states(folders: Folders, teachers: Iterable[int]) -> Iterator[Arrays]:
-    """Yield the states of teachers, each read when it is wanted; of one that was not trained, see `collect_teachers`.
+    """Yield the states of teachers, read one at a time; for untrained ones see `collect_teachers`.
 
-    Raises ArtefactError for a file that is missing or is not the one that was written.
+    Raises:
+        ArtefactError: If a file is missing or was changed.
     """
     manifest = read_teachers_manifest(folders)
     if manifest["stacked"]:
@@ -154,7 +153,7 @@ def _read_checked(folders: Folders, manifest: dict[str, Any], name: str) -> Arra
 
 
 def votes_made_from(run: Run) -> str:
-    """Return the digest of what the votes of these very teachers on these queries follow from."""
+    """Return the digest of the inputs of the votes: teachers, backbone, queries and statistics."""
     folders = run.folders
     return digest(
         {
@@ -173,10 +172,9 @@ def read_votes(folders: Folders) -> np.ndarray:
 
 
 def cost_before_votes(run: Run) -> Event:
-    """Return what the run spent before anybody voted: on counting its units, on moments and on averages.
+    """Return the cost of releases before the votes: the count of units, moments and averages.
 
-    Averages without noise have no price. Votes after them are then answered as if they alone were what a record
-    touches, which is what is claimed for them, and the release is marked.
+    Averages without noise have no cost; the release is then marked as unprotected.
     """
     if run.params.teachers.unprotected:
         return compose()

@@ -30,7 +30,7 @@ from terrine.privacy.ledger.site_key import keyed_digest, load_or_create_key
 
 PRESETS = "experiments"
 NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,59}")
-DERIVED_NAME = re.compile(r"^(?P<preset>[a-z0-9][a-z0-9-]*)-(?P<digest>[0-9a-f]{8})$")
+DERIVED_NAME = re.compile(r"[a-z0-9][a-z0-9-]*-[0-9a-f]{8}$")
 SELECTED = Path(".dvc", "tmp", "terrine", "selected")
 """File with the run selected last, and the default run at that time. git ignores the folder."""
 SITE = ("device", "ledger", "runner", "tracking")
@@ -154,8 +154,7 @@ def read_preset(root: Path, name: str, above: tuple[str, ...] = ()) -> Preset:
     if path == root / "params.yaml":
         values.pop("run")
         return Preset(name, description, _without_defaults(values))
-    derived = DERIVED_NAME.match(name)
-    made_from = values.pop("preset", derived and derived["preset"])
+    made_from = values.pop("preset", None)
     if base is not None:
         if base in (name, *above):
             raise SettingError(f"{path}: base={base} is based on {name} itself. Name another preset, or none.")
@@ -272,12 +271,20 @@ def derive(root: Path, preset: str, assignments: list[str], *, keeps: bool = Tru
     else:
         key = load_or_create_key(root / params.ledger.key)
         own = keyed_digest(key, "terrine run name", digest(overrides, 64).encode())[:8]
-    name = f"{start}-{own}"
+    name = f"{start}{_readable(changes(root, start, overrides), 50 - len(start))}-{own}"
     if keeps:
         save_overrides(root, name, start, overrides)
     else:
         _UNSAVED[parameter_file(root, name)] = Preset(name, "", overrides, start)
     return name
+
+
+def _readable(assignments: list[str], room: int) -> str:
+    """Return the public ones of some settings as part of a run's name, such as `-epsilon-4-teachers-200`."""
+    public = [each.split("=", 1) for each in sorted(assignments) if redact_override(each) == each]
+    texts = [f"{key.rpartition('.')[2]}-{value}".lower() for key, value in public]
+    text = re.sub("[^a-z0-9]+", "-", "-".join(texts))[: max(0, room)].strip("-")
+    return f"-{text}" if text else ""
 
 
 def with_assignments(root: Path, preset: Preset, assignments: list[str]) -> tuple[dict[str, Any], Params]:
@@ -289,9 +296,7 @@ def with_assignments(root: Path, preset: Preset, assignments: list[str]) -> tupl
 def save_overrides(root: Path, name: str, preset: str, overrides: dict[str, Any]) -> None:
     """Write the overrides of a run to its file beside the presets."""
     shown = ", ".join(map(redact_override, changes(root, preset, overrides)))
-    values = {"description": f"{preset} with {shown}" if shown else preset, **overrides}
-    if not DERIVED_NAME.match(name):
-        values["preset"] = preset
+    values = {"description": f"{preset} with {shown}" if shown else preset, "preset": preset, **overrides}
     path = parameter_file(root, name)
     text = yaml.safe_dump(values, sort_keys=True, allow_unicode=True, width=110)
     if not path.is_file() or path.read_text(encoding="utf-8") != text:

@@ -1,7 +1,7 @@
-"""aggregate: the one step that reads votes and writes what may be published.
+"""aggregate: read the votes, and write the noisy answers and the privacy statement.
 
-The ledger comes first: it knows whether this very release was made before, whether the dataset's budget over all runs
-covers it, and it reserves the worst case before any noise is drawn (docs/ledger.md).
+The ledger returns an existing release, checks the account's budget over all runs, and reserves the worst-case cost
+before noise is drawn (docs/ledger.md).
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from tasks.artefacts.teachers import (
     votes_made_from,
 )
 from tasks.parties.release import release_by_parties
-from tasks.pipeline.figures.private_figures import private_figures
 from tasks.pipeline.figures.released_accuracy import check_use_of_accuracy
 from tasks.pipeline.moments import count_moments, describe_moments, release_moments, write_moments
 from tasks.pipeline.public_inputs import describe_records
 from tasks.pipeline.query_strategy import adviser, describe_selection
 from tasks.pipeline.sums import release_sums
+from tasks.pipeline.vote_costs import private_figures
 from tasks.reports.statement_page import write_statement_and_page
 from tasks.runtime.accounts import ledger_account, noise_source, open_account, site_key, stored_people
 from tasks.runtime.release_identity import Inputs, check_queries, describe_release, input_digests, record_data_change
@@ -54,17 +54,11 @@ from terrine.privacy.statement import PrivacyStatement
 from terrine.teachers.averaging.averaged import AveragedTeachers
 
 
-def answer_inputs(run: Run, votes: np.ndarray) -> Inputs:
-    """Return what is sealed about what answers were drawn from: votes, partition and query images."""
-    digest = digest_of_arrays("terrine votes 1", {"votes": (votes, "<i8")}, site_key(run))
-    return input_digests(run, votes=digest, queries=file_digest(run.folders.images / "manifest.json"))
-
-
 @step("aggregate")
 def release_answers(run: Run) -> None:
     """Turn votes into noisy answers, charge the ledger, and write the answers and their privacy statement.
 
-    Of sums over records, which nobody votes on: those (`tasks.pipeline.sums`).
+    For sum mechanisms, delegates to `tasks.pipeline.sums`.
     """
     if sums_over_records(run):
         release_sums(run, identity_in_ledger(run, "answers"))
@@ -79,33 +73,35 @@ def release_answers(run: Run) -> None:
         else count_finding_votes(votes, findings.number, findings.bound)
     )
     mechanism = run.params.aggregation
-    inputs = answer_inputs(run, votes)
+    digest = digest_of_arrays("terrine votes 1", {"votes": (votes, "<i8")}, site_key(run))
+    inputs = input_digests(run, votes=digest, queries=file_digest(run.folders.images / "manifest.json"))
     check_use_of_accuracy(run)
     check_releases(run, len(histograms))
     moments = release_moments(run)
     if mechanism.where == "parties":
         release_id = identity_in_ledger(run, "answers")
-        release = release_by_parties(
-            run, votes_manifest["class_names"], release_id, lambda teachers: split_votes(votes, teachers), inputs
-        )
+        names = votes_manifest["class_names"]
+        release = release_by_parties(run, names, release_id, lambda teachers: split_votes(votes, teachers), inputs)
     else:
         release = release_once(run, histograms, inputs)
     check_queries(run, release, inputs)
     write_answers(run, votes_manifest, release, moments)
-    _write_private_figures(run, histograms, release)
+    with atomic_folder(run.folders.accounting) as folder:
+        write_array(folder / "histograms.npy", histograms)
+        write_json(folder / "figures.json", private_figures(mechanism, mechanism.delta, histograms, release))
     record_data_change(run, "answers", release, inputs)
     names = answer_names(votes_manifest["class_names"], findings is not None)
     write_statement_and_page(run, privacy_statement(run, votes_manifest, release), names)
 
 
 def split_votes(votes: np.ndarray, teachers: Mapping[str, int]) -> dict[str, np.ndarray]:
-    """Split votes, [queries, teachers], among the parties that hold the teachers."""
+    """Split votes [queries, teachers] among parties, given their numbers of teachers."""
     ends = np.cumsum(list(teachers.values()))[:-1]
     return dict(zip(teachers, np.split(votes, ends, axis=1), strict=True))
 
 
 def _check_origin(run: Run, votes: dict[str, Any]) -> None:
-    """Refuse votes, teachers or a partition that were made under other settings than a statement would name."""
+    """Check that votes, teachers and partition were made with the settings that the statement names."""
     dealt, expected = read_json(run.folders.partition / "manifest.json"), partition_settings(run)
     check_made(
         run,
@@ -116,10 +112,10 @@ def _check_origin(run: Run, votes: dict[str, Any]) -> None:
 
 
 def release_once(run: Run, histograms: np.ndarray, inputs: Inputs) -> StoredRelease:
-    """Release through the ledger: the same account, edition and settings again return the stored answers."""
+    """Release answers through the ledger, or return the stored ones for the same account, edition and settings."""
     settings = run.params.aggregation
     ledger, dataset = open_account(run)
-    # The adviser reads its inputs now: once the worst case is reserved, nothing should fail any more.
+    # The adviser reads its inputs now, because nothing should fail after the worst case has been reserved.
     advise = adviser(run, int(histograms[0].sum()), histograms.shape[1])
     return release_histograms(
         ledger,
@@ -140,15 +136,8 @@ def release_once(run: Run, histograms: np.ndarray, inputs: Inputs) -> StoredRele
     )
 
 
-def _averaging(run: Run) -> dict[str, Any]:
-    """How the statement says that teachers learned from one another, or that groups of parties voted as one."""
-    teachers = run.params.teachers
-    blocks = isinstance(teachers, AveragedTeachers) and teachers.block is not None
-    return describe_averages(run) | ({"block": teachers.block} if blocks else {})
-
-
 def _before(run: Run) -> dict[str, Any]:
-    """Return what `release_histograms` and `answer_facts` want to know of what came before the answers."""
+    """Return the arguments of `release_histograms` and `answer_facts` about earlier releases."""
     return {
         "before": cost_before_votes(run),
         "drawn_before": coordinates_released(run) + count_moments(run) + (run.params.privacy.counted > 0),
@@ -159,9 +148,16 @@ def _before(run: Run) -> dict[str, Any]:
 def write_answers(
     run: Run, votes_manifest: dict[str, Any], release: StoredRelease, moments: StoredRelease | None
 ) -> None:
-    """Write released answers, with what is said of them: `teachers`, `classes` and `class_names` of the votes.
+    """Write released answers and their manifest.
 
-    Raises ArtefactError for a release that is about other classes.
+    Args:
+        run: The run.
+        votes_manifest: `teachers`, `classes` and `class_names` of the votes.
+        release: The release.
+        moments: Released moments, if any.
+
+    Raises:
+        ArtefactError: If the release is for other classes.
     """
     check_task(release, votes_manifest["class_names"])
     arrays = release.arrays
@@ -196,16 +192,10 @@ def write_answers(
         )
 
 
-def _write_private_figures(run: Run, histograms: np.ndarray, release: StoredRelease) -> None:
-    settings = run.params.aggregation
-    with atomic_folder(run.folders.accounting) as folder:
-        write_array(folder / "histograms.npy", histograms)
-        write_json(folder / "figures.json", private_figures(settings, settings.delta, histograms, release))
-
-
 def privacy_statement(run: Run, votes_manifest: dict[str, Any], release: StoredRelease) -> PrivacyStatement:
-    """Say what the release guarantees, from public quantities and the recorded event alone."""
-    settings = run.params.aggregation
+    """Return the statement of the release, from public quantities and the recorded event only."""
+    settings, teachers = run.params.aggregation, run.params.teachers
+    blocks = isinstance(teachers, AveragedTeachers) and teachers.block is not None
     return PrivacyStatement(
         **describe_release(run, ledger_account(run), release),
         unit=run.params.privacy.unit,
@@ -214,7 +204,8 @@ def privacy_statement(run: Run, votes_manifest: dict[str, Any], release: StoredR
         mechanism={
             **settings.describe(),
             **describe_selection(run),
-            **_averaging(run),
+            **describe_averages(run),
+            **({"block": teachers.block} if blocks else {}),
             **describe_order(run.params),
             **describe_counting(run.params),
             **describe_moments(run),

@@ -1,9 +1,8 @@
-"""average: the rounds in which teachers learn from one another, all but the last (docs/components.md).
+"""average: all rounds but the last in which teachers average their models (docs/components.md).
 
-A round is a fan-out and a step: groups of teachers take their local steps, each a task that any worker may carry, and
-the averages of what they did start the next round. Private averages are releases: each round goes through the ledger
-under an identity of its own, is charged before its noise is drawn, and is drawn once. The averages stay in the private
-zone all the same, since nobody but the teachers needs them; what they cost composes with the votes.
+In each round, groups of teachers take local steps in parallel tasks, and the averages of their updates start the next
+round. Private averages are releases: each round has its own release ID, is charged before its noise is drawn, and is
+drawn once. Averages stay in the private zone because only teachers need them. Their cost composes with the votes.
 """
 
 from __future__ import annotations
@@ -38,12 +37,12 @@ CENTRE_FILE = "centre.npy"
 
 
 def groups(run: Run) -> list[range]:
-    """Return the teachers whose local steps are one task."""
+    """Return the groups of teachers whose local steps are one task."""
     return in_groups(run.params.partition.teachers, run.params.teachers.per_task)
 
 
 def averaging_folder(run: Run) -> Path:
-    """Return where these very rounds are kept until all are done."""
+    """Return the folder of intermediate results for exactly these inputs."""
     aggregation = run.params.aggregation
     budget = {name: getattr(aggregation, name) for name in ("epsilon", "delta", "noise")}
     return run.folders.work / f"average-{digest({**teacher_inputs(run), 'account': ledger_account(run), **budget})}"
@@ -60,9 +59,11 @@ def make_learner(run: Run) -> Learner:
 
 @step("check the budget of averages")
 def check_budget(run: Run) -> None:
-    """Refuse a run whose averages and votes together would pass a budget, before anything is charged.
+    """Check that the budget covers averages and votes, before anything is charged.
 
-    Raises SettingError where the noise's lattice leaves no guarantee, BudgetError where the account cannot pay.
+    Raises:
+        SettingError: If the rounding grid of the noise leaves no guarantee.
+        BudgetError: If the account does not cover the run.
     """
     averaging = averaging_mechanism(run.params)
     if averaging is None:
@@ -76,7 +77,7 @@ def check_budget(run: Run) -> None:
 
 @step("centre")
 def release_centre(run: Run) -> None:
-    """Make the centre of all parties' features, with noise through the ledger, unless it is on disk or not wanted."""
+    """Release the centre of all parties' features, unless it is on disk or not used."""
     path = averaging_folder(run) / CENTRE_FILE
     learner = make_learner(run)
     if not learner.centred or path.is_file():
@@ -94,18 +95,18 @@ def release_centre(run: Run) -> None:
 def _release(
     run: Run, number: int, event: Event, noise: NoiseSource, draw: Callable[[], dict[str, np.ndarray]]
 ) -> StoredRelease:
-    """Charge the event, then draw, once; or return what was drawn under this identity before."""
+    """Release through the ledger under the release ID of this round."""
     identity = identity_in_ledger(run, "averages", number)
-    return release_at_price(run, identity, event, noise, draw, _remembered(run), task=load_task(run))
+    return release_at_price(run, identity, event, noise, draw, _input_digests(run), task=load_task(run))
 
 
-def _remembered(run: Run) -> Inputs:
+def _input_digests(run: Run) -> Inputs:
     return input_digests(run, records=run.folders.dataset_manifest()["fingerprint"])
 
 
 @step("local steps", retries=2)
 def local_steps(run: Run, number: int, teachers: range) -> None:
-    """Let a group of teachers take the local steps of round `number`, unless theirs are on disk."""
+    """Take the local steps of a group of teachers in round `number`, unless they are on disk."""
     folder = _round_folder(run, number)
     path = folder / group_name(teachers)
     if path.is_file() or (folder / AVERAGE).is_file():
@@ -130,7 +131,7 @@ def local_steps(run: Run, number: int, teachers: range) -> None:
 
 @step("average")
 def combine(run: Run, number: int, groups: list[range]) -> None:
-    """Make the average that round `number` ends with, from what all groups did; with noise, through the ledger."""
+    """Average the updates of all groups in round `number`, with noise through the ledger if they are private."""
     folder = _round_folder(run, number)
     if (folder / AVERAGE).is_file():
         return
@@ -149,7 +150,7 @@ def combine(run: Run, number: int, groups: list[range]) -> None:
         update = release.arrays["update"]
         change = derived_control(start, update, settings, number)
         history["release_id"] = release.release_id
-        record_data_change(run, "averages", release, _remembered(run))
+        record_data_change(run, "averages", release, _input_digests(run))
     after = server_step(start, update, change, settings)
     write_array(folder / OWN, own)
     write_json(folder / "history.json", {"round": number, **history})
@@ -162,7 +163,7 @@ def combine(run: Run, number: int, groups: list[range]) -> None:
 
 @step("collect averages")
 def collect_averages(run: Run) -> None:
-    """Write the artefact: the last average, the teachers' control variates, what all of it cost, private figures."""
+    """Write the artefact: last average, control variates, cost and private figures."""
     count = rounds(run)
     last = _round_folder(run, count - 1)
     averaging = averaging_mechanism(run.params)
@@ -187,7 +188,7 @@ def collect_averages(run: Run) -> None:
 
 
 def _coordinates(run: Run) -> int:
-    """Return how many numbers with noise the averages are."""
+    """Return the number of noisy values in all averages."""
     averaging, learner = averaging_mechanism(run.params), make_learner(run)
     if averaging is None:
         return 0
@@ -196,7 +197,7 @@ def _coordinates(run: Run) -> int:
 
 
 def _start_of(run: Run, number: int, learner: Learner) -> Average:
-    """Return the average that round `number` starts from."""
+    """Return the average at the start of round `number`."""
     if number == 0:
         return Average.start(learner)
     arrays = read_tensors(_round_folder(run, number - 1) / AVERAGE)
@@ -204,14 +205,14 @@ def _start_of(run: Run, number: int, learner: Learner) -> Average:
 
 
 def _own_before(run: Run, number: int, learner: Learner) -> np.ndarray:
-    """Return the control variates of all teachers before round `number`, [teachers, P]."""
+    """Return the teachers' control variates before round `number`, [teachers, P]."""
     if number == 0:
         return np.zeros((run.params.partition.teachers, learner.length), learner.initial().numpy().dtype)
     return read_array(_round_folder(run, number - 1) / OWN, memory_map=True)
 
 
 def _figures(updates: list[np.ndarray], clip: float | None) -> dict[str, float]:
-    """Return private figures of a round: how long updates are, and how many of them are clipped."""
+    """Return private figures of a round: norms of updates and the share that is clipped."""
     norms = np.array([np.linalg.norm(update) for group in updates for update in group])
     found = {"update_norm_median": float(np.median(norms)), "update_norm_largest": float(norms.max())}
     return found if clip is None else found | {"clipped_share": float((norms > clip).mean())}

@@ -1,4 +1,4 @@
-"""dataset: read the private images, check them, and lay them down in the private zone."""
+"""dataset: read and check the private records, and write them to the private zone."""
 
 from __future__ import annotations
 
@@ -20,15 +20,16 @@ from terrine.errors import InputError
 from terrine.files import json_object
 
 SOURCE = "source.json"
-"""Among a run's private files: what `scan_files` found when its records were read."""
+"""Private file with the result of `scan_files` from when the records were read."""
 
 
 @step("dataset")
 def prepare_dataset(run: Run) -> None:
-    """Read the dataset that the parameters name and write its arrays and manifest.
+    """Read a run's dataset and write its arrays and manifest after all checks have passed.
 
-    Everything is checked before the first byte is written; a bad file leaves what was there as it was. Records that
-    another account released about, or that would be published although a release protects them, are refused here.
+    Raises:
+        InputError: If the data are invalid; existing artefacts stay unchanged.
+        LedgerError: If another account protects the records, or a release protects records that would be public.
     """
     source = scan_files(run)
     with on_disk(run.folders.work):
@@ -39,9 +40,7 @@ def prepare_dataset(run: Run) -> None:
 
 
 def scan_files(run: Run) -> dict[str, Any]:
-    """Return the number of the user's files that the records are read from, their bytes, and a digest of names, sizes
-    and times. Private.
-    """
+    """Return the number and bytes of the run's data files, and a digest of their names, sizes and times. Private."""
     stats: dict[str, tuple[int, int]] = {}
     for path in run.params.data.files(run.root):
         with contextlib.suppress(OSError):
@@ -55,10 +54,7 @@ def scan_files(run: Run) -> dict[str, Any]:
 
 
 def files_changed(run: Run) -> str | None:
-    """Return how the files behind a run's records differ from those it read, by names, sizes and times.
-
-    None if they do not differ, or if the run has read none.
-    """
+    """Describe how a run's data files changed in names, sizes or times; None if they did not or were never read."""
     known, now = json_object(run.folders.private / SOURCE), scan_files(run)
     if known is None or known == now:
         return None
@@ -69,9 +65,9 @@ def files_changed(run: Run) -> str | None:
 
 
 def note_changed_files(run: Run) -> bool:
-    """Return whether a run's records changed since it read them, and write a note about it into the private zone.
+    """Return whether a run's records changed since they were read, and note it in the private zone.
 
-    They are read again only if the files differ by names, sizes or times.
+    They are read again only if names, sizes or times of files changed.
     """
     how = files_changed(run)
     if how is not None:
@@ -88,7 +84,7 @@ def note_changed_files(run: Run) -> bool:
 
 
 def write_prepared(run: Run, dataset: Dataset) -> None:
-    """Check a dataset, and write its arrays and manifest."""
+    """Validate a dataset, and write its arrays and manifest."""
     dataset.validate()
     manifest = {
         **dataset.describe(),

@@ -1,7 +1,7 @@
-"""Kernel distance between the private data and each source of queries: a private figure, in the private zone.
+"""distance: kernel distance between the private data and each source of queries.
 
-It helps to choose image sources without a label and without a teacher. No noise covers it, so it must not decide
-anything that is published: choose sources on data that may be looked at, or by a choice that is paid for.
+It helps to choose image sources without labels and teachers. It is private and has no noise, so a choice by it is not
+covered by ε: choose sources on public data.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ FEWEST = 4
 
 @step("distance")
 def measure_distance(run: Run) -> None:
-    """Write the kernel distance between the private training images and the queries, all and source by source."""
+    """Write the kernel distance between the private training images and the queries, for all and by source."""
     dataset, queries = read_dataset(run.folders), read_queries(run.folders)
     extractor, seed = Extractor("columns", lambda rows: rows), run.params.seed
     if dataset.column_names is None:
@@ -62,7 +62,7 @@ def read_distance(folders: Folders) -> dict[str, Any] | None:
 
 
 def distance_metrics(folders: Folders) -> dict[str, float]:
-    """Return the distances as flat names and numbers, for a log that may hold private figures."""
+    """Return the distances by metric name for a log of private figures."""
     figures = read_distance(folders)
     if figures is None:
         return {}
@@ -75,7 +75,7 @@ def distance_metrics(folders: Folders) -> dict[str, float]:
 
 
 def distance_rows(folders: Folders) -> dict[str, Any] | None:
-    """Return the distances as the report shows them, nearest first; None where they were not made."""
+    """Return the distances for the report, nearest first, or None if they have not been computed."""
     figures = read_distance(folders)
     if figures is None:
         return None

@@ -1,7 +1,7 @@
-"""evaluate: how well the student does on the private test split, as it is served: image by image.
+"""evaluate: measure the student on the private test split, image by image as it is served.
 
-The figures are functions of private test records and are not covered by ε: they stay private, and are marked wherever
-they appear. The one that may be published has noise and a price (`tasks.pipeline.figures.released_accuracy`).
+The figures depend on private test records, are not covered by ε and stay private. Only an accuracy released with noise
+may be published (`tasks.pipeline.figures.released_accuracy`).
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from tasks.artefacts.records import read_dataset
+from tasks.artefacts.images import POOL, pool_order
+from tasks.artefacts.records import read_dataset, read_pool_labels
 from tasks.artefacts.released import read_student
-from tasks.pipeline.figures.answer_accuracy import answer_figures
 from tasks.pipeline.figures.party_accuracy import write_party_accuracy
 from tasks.pipeline.figures.released_accuracy import release_accuracy
 from tasks.pipeline.figures.subgroups import by_subgroup, load_subgroups
 from tasks.runtime.run import Run
 from tasks.runtime.step import step
-from tasks.runtime.store import write_json
+from tasks.runtime.store import read_json, read_table, write_json
 from terrine.data.dataset import Dataset
 from terrine.data.ordered import Scale
 from terrine.deployment.model import StudentModel
@@ -33,13 +33,11 @@ NOTICE = "PRIVATE evaluation: computed on the private test split, covered by no 
 
 @step("evaluate")
 def evaluate_student(run: Run) -> None:
-    """Write accuracy, accuracy per class, the confusion matrix and `terrine.measures` on the test split; of a public
-    pool, its answers'. Of several findings, accuracy and area under the ROC curve of each; of classes in an order, how
-    far off.
+    """Write the student's figures on the test split and, with a public pool, the accuracy of the answers.
 
-    All figures are those of the student as `terrine predict`, `serve` and exports answer by default: each image by
-    itself. `in_batches` holds the accuracy under the batch statistics that the student was trained with, if its answers
-    depend on them.
+    Figures are accuracy, accuracy per class, confusion matrix and `terrine.measures`; for findings, accuracy and AUC of
+    each; for ordered classes also errors. They are computed image by image, the default of `predict`, `serve` and
+    exports. `in_batches` is the accuracy with the batch statistics of training, if predictions depend on them.
     """
     dataset = read_dataset(run.folders)
     subgroups = load_subgroups(run, dataset)
@@ -66,7 +64,7 @@ def evaluate_student(run: Run) -> None:
 
 
 def figures_in_batches(run: Run, dataset: Dataset) -> dict[str, Any]:
-    """Return the accuracy in batches of the test split, under the statistics that the student was trained with."""
+    """Return the accuracy in batches with the statistics that the student was trained with."""
     said = probabilities(run, dataset.test_images)
     right = dataset.decided(said) == dataset.test_labels
     found: dict[str, Any] = {"accuracy": float(right.mean())}
@@ -77,7 +75,7 @@ def figures_in_batches(run: Run, dataset: Dataset) -> dict[str, Any]:
 
 
 def probabilities(run: Run, images: np.ndarray) -> np.ndarray:
-    """Return class probabilities [images, classes] in batches, under the statistics the student was trained with."""
+    """Return class probabilities [images, classes] in batches with the statistics of training."""
     backbone, head, manifest = read_student(run.folders)
     device = resolve_device(run.params.device)
     student = FittedStudent(backbone, head, manifest["statistics"], run.params.student.batch, device)
@@ -85,7 +83,7 @@ def probabilities(run: Run, images: np.ndarray) -> np.ndarray:
 
 
 def order_figures(dataset: Dataset, scale: Scale, said: np.ndarray, units: np.ndarray | None) -> dict[str, Any]:
-    """Return `terrine.measures.order` of probabilities [images, classes] on the test split."""
+    """Return `terrine.measures.order` of test-split probabilities [images, classes]."""
     labels, numbers = dataset.test_labels, dataset.test_numbers
     return measures_of_order(
         labels.astype(np.float64) if numbers is None else numbers,
@@ -121,11 +119,15 @@ def figures(labels: np.ndarray, predictions: np.ndarray, class_names: list[str])
 
 
 def findings_figures(labels: np.ndarray, said: np.ndarray, names: list[str]) -> dict[str, object]:
-    """Return accuracy, sensitivity, specificity and area under the ROC curve of each finding; of the first and the last
-    the mean.
+    """Return accuracy, sensitivity, specificity and AUC of each finding, and mean accuracy and AUC.
 
-    labels: int64 [images, findings], 0 or 1. said: how likely each finding is; above a half it is taken for there. An
-    area is None where all have the finding, or none; the mean is over the others.
+    Args:
+        labels: Findings 0 or 1, int64 [images, findings].
+        said: Probabilities [images, findings]; a finding is predicted above one half.
+        names: Names of the findings.
+
+    Returns:
+        The figures. An AUC is None if all or no images have the finding; the mean is over the others.
     """
     yes, there = said > 0.5, labels == 1
     right = (yes == there).mean(axis=0)
@@ -151,3 +153,38 @@ def findings_figures(labels: np.ndarray, said: np.ndarray, names: list[str]) -> 
         "per_class": per_class,
         "confusion": None,
     }
+
+
+def pool_truth(run: Run) -> np.ndarray | None:
+    """Return the true class of each query, int64 [queries], -1 if it is synthetic; None without a pool of classes."""
+    labels = read_pool_labels(run.folders)
+    if labels is None or run.params.data.several:
+        return None
+    batches = read_json(run.folders.images / "manifest.json")["batches"]
+    order = pool_order(run.params.seed, len(labels))
+    truth = np.full(sum(batch["count"] for batch in batches), -1, dtype=np.int64)
+    for batch in batches:
+        if batch["kind"] == POOL:
+            own = order[batch["source_start"] : batch["source_start"] + batch["count"]]
+            truth[batch["first"] : batch["first"] + batch["count"]] = labels[own]
+    return truth
+
+
+def answer_figures(run: Run) -> dict[str, float | int] | None:
+    """Return the number of queries from the public pool, of answered ones, and the accuracy of the answers.
+
+    A noisy histogram counts as its largest entry. None without a pool or without votes. Only this function uses the
+    pool's labels.
+    """
+    truth = pool_truth(run)
+    if truth is None or run.params.aggregation.reveals == "sums":
+        return None
+    answers = read_table(run.folders.answers / "answers.parquet")
+    answers = answers[answers["answered"]]
+    counts = [name for name in answers.columns if name.startswith("count_")]
+    given = answers[counts].to_numpy().argmax(axis=1) if counts else answers["label"].to_numpy()
+    known = truth[answers["query"].to_numpy()]
+    real = known >= 0
+    right = int((given[real] == known[real]).sum())
+    figures: dict[str, float | int] = {"of_pool": int((truth >= 0).sum()), "answered": int(real.sum())}
+    return figures | ({"accuracy": right / int(real.sum())} if real.any() else {})

@@ -1,4 +1,4 @@
-"""The graph of the main pipeline: synthetic images, backbone, teachers, votes, release, student, report."""
+"""The stages of the main pipeline: synthetic images, backbone, teachers, votes, release, student, report."""
 
 from __future__ import annotations
 

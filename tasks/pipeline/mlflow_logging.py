@@ -1,10 +1,10 @@
-"""MLflow: ε and accuracy of every run in view, with its settings, its report and its student.
+"""Log finished runs to MLflow: ε, accuracy, settings, report and student.
 
-Figures that are functions of private records are logged only if `tracking.private_metrics` allows it, for public
-benchmarks alone. On other data MLflow sees what is released and what is public.
+Figures that depend on private records are logged only with `tracking.private_metrics`, which is for public benchmarks.
+Otherwise only released and public values are logged.
 
-The comparison of runs is MLflow's (`view`). It shows a chart for each metric in the order of their names, those under
-`system/` last, so names are chosen that put accuracy and ε first.
+MLflow's comparison of runs (`view`) orders charts by metric name, those under `system/` last. Names are chosen so that
+accuracy and ε come first.
 """
 
 from __future__ import annotations
@@ -14,14 +14,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from tasks.artefacts.released import sums_over_records
 from tasks.config.presets import reproduce_command
 from tasks.pipeline.distance import distance_metrics
 from tasks.pipeline.graph import MAIN
 from tasks.pipeline.mlflow_runs import attempt, code_tags, open_experiment, started_record, view
 from tasks.pipeline.synthesize import drawing_cost
 from tasks.reports.accuracy import known_accuracy, released_accuracy, released_error, served_accuracy
-from tasks.reports.comparison import own_settings
+from tasks.reports.comparison import effective_settings
 from tasks.runtime.progress import timings
+from tasks.runtime.releases import is_candidate
 from tasks.runtime.run import Run
 from tasks.runtime.stage_graph import Pipeline
 from tasks.runtime.staleness import check_records
@@ -32,13 +34,16 @@ from terrine.privacy.facts import sentences
 from terrine.privacy.statement import read_statement
 
 QUERIES = ("query images", "query rows")
-"""Names in statements of the public inputs that are data sets."""
+"""Names in statements of public inputs that are datasets."""
+
+PARAMETERS = 100
+"""Largest number of parameters in a request to MLflow."""
 
 _BEHIND = {
     "accuracy_in_batches": "in_batches_accuracy", "auc": "macro_auc", "balanced_accuracy": "macro_recall",
     "audit_epsilon": "epsilon_audit", "answered": "queries_answered",
 }  # fmt: skip
-"""Metrics that get a name behind `accuracy` and `epsilon`."""
+"""New names of metrics that must sort after `accuracy` and `epsilon`."""
 
 
 @step("track")
@@ -55,21 +60,21 @@ def log_finished(
     released: Sequence[Path] = (),
     unused: Sequence[str] = (),
 ) -> str | None:
-    """Log what every finished run has, and what one kind of run has of its own.
+    """Log a finished run of any kind.
 
     Args:
         run: The run.
         pipeline: Its pipeline.
-        metrics: Metrics; those that are None are left out, such as an ε that nothing guarantees.
-        tags: Tags.
-        released: Folders of the release beside the student.
+        metrics: Metrics. None values are omitted, such as an ε without a guarantee.
+        tags: Additional tags.
+        released: Folders of the release besides the student.
         unused: Sections of the parameters that this pipeline does not use.
 
     Returns:
-        The id of the MLflow run; None, and a warning, if MLflow failed: the run is complete, and can be logged later.
+        The ID of the MLflow run. If MLflow fails, None after a warning; the run can be logged later.
 
     Raises:
-        ArtefactError: The settings of the run are no longer those of its records.
+        ArtefactError: If the run's settings are no longer those of its records.
     """
     check_records(run)
     record = run.folders.private / "tracking.json"
@@ -90,7 +95,7 @@ def _log(
     released: Sequence[Path],
     unused: Sequence[str],
 ) -> dict[str, str]:
-    """Log a finished run; return the content of its record."""
+    """Log a finished run, and return the content of tracking.json."""
     import mlflow
 
     settings, statement = run.params.tracking, read_json(run.folders.statement)
@@ -98,13 +103,15 @@ def _log(
     started = read_json(started_record(run))["run_id"] if started_record(run).is_file() else None
     with mlflow.start_run(run_id=started, run_name=run.name) as active:
         identity = active.info.run_id
-        own = own_settings(run.params)
-        mlflow.log_params({key: value for key, value in own.items() if key.partition(".")[0] not in unused})
+        used = {k: v for k, v in effective_settings(run.params).items() if k.partition(".")[0] not in unused}
+        for first in range(0, len(used), PARAMETERS):
+            mlflow.log_params(dict(list(used.items())[first : first + PARAMETERS]))
+        described = ("noise", "delta") if sums_over_records(run) else ("noise", "delta", "teachers", "queries")
         mlflow.set_tags(
             {
                 **code_tags(run),
                 **({"dvc_lock": lock_digest(run.root, run.name)} if settings.private_metrics else {}),
-                **{name: statement[name] for name in ("noise", "delta", "teachers", "queries")},
+                **{name: statement[name] for name in described},
                 "private": "yes" if statement["private"] else "NOT PRIVATE",
                 "mlflow.note.content": _note(run, statement, f"#/experiments/{experiment}/runs/{identity}/artifacts"),
                 **tags,
@@ -114,7 +121,8 @@ def _log(
         if settings.register_student:
             from tasks.serving.mlflow_model import log_student_models  # imports the network of the student
 
-            model = log_student_models(run).model_id
+            # `sweep` registers the selected candidate.
+            model = log_student_models(run, register=not is_candidate(run)).model_id
         known = {_BEHIND.get(name, name): value for name, value in {**metrics, **known_accuracy(run)}.items()}
         mlflow.log_metrics({name: value for name, value in known.items() if value is not None}, model_id=model)
         mlflow.log_metrics(stage_costs(run, pipeline))
@@ -134,10 +142,10 @@ def _log(
 
 
 def stage_costs(run: Run, pipeline: Pipeline) -> dict[str, float]:
-    """Return what the stages cost, as far as it may be logged: seconds of wall clock and MB of memory.
+    """Return the stages' wall-clock seconds and memory in MB that may be logged.
 
     Both depend on the records that a stage reads. Without private metrics, only the seconds of stages that read none
-    remain, and no memory, because a process may still hold some of an earlier stage's.
+    are returned, and no memory, because a process may still hold that of an earlier stage.
     """
     measured = timings(run)
     if run.params.tracking.private_metrics:
@@ -146,12 +154,12 @@ def stage_costs(run: Run, pipeline: Pipeline) -> dict[str, float]:
         return costs | {"system/seconds": sum(record["seconds"] for record in measured.values())}
     apart = pipeline.public_stages
     if run.params.data.has_public_records:
-        apart -= {"synthesize"}  # it reads all of the source to get at the public part
+        apart -= {"synthesize"}  # it reads the whole source to find the public records
     return {f"system/seconds_{stage}": record["seconds"] for stage, record in measured.items() if stage in apart}
 
 
 def _note(run: Run, statement: Mapping[str, Any], artefacts: str) -> str:
-    """Return the description of a run, Markdown: its guarantee, the command that makes it again, and links."""
+    """Return the description of a run in Markdown: its guarantee, the command that reproduces it, and links."""
     figures = [
         f"**ε = {statement['epsilon_guaranteed']:g}** at δ = {statement['delta']:g} per {statement['unit']}"
         if statement["private"]
@@ -162,12 +170,12 @@ def _note(run: Run, statement: Mapping[str, Any], artefacts: str) -> str:
         f"{' '.join([', '.join(figures) + '.', *sentences(statement, 'unprotected')])}\n\n"
         f"    {reproduce_command(run.root, run.name, local=False)}\n\n"
         f"[Privacy statement]({artefacts}/release/statement.html) · [all parameters]({artefacts}/parameters.yaml)"
-        " · what names files or accounts of the site is left out"
+        " · without names of the site's files and accounts"
     )
 
 
 def _log_queries(statement: Mapping[str, Any]) -> None:
-    """Log the public queries as MLflow's data sets, by their digest and where they come from; no private data."""
+    """Log the public queries as MLflow datasets: digest and origin only."""
     import mlflow
     from mlflow.data.code_dataset_source import CodeDatasetSource
     from mlflow.data.meta_dataset import MetaDataset
@@ -181,7 +189,7 @@ def _log_queries(statement: Mapping[str, Any]) -> None:
 
 def _metrics(run: Run, statement: dict[str, Any]) -> dict[str, float | None]:
     names = ("epsilon", "epsilon_guaranteed", "audit_epsilon", "answered")
-    metrics: dict[str, float | None] = {name: statement[name] for name in names}
+    metrics: dict[str, float | None] = {name: statement[name] for name in names[: 3 if sums_over_records(run) else 4]}
     metrics |= {f"system/drawing_{name}": value for name, value in drawing_cost(run).items()}
     if run.params.tracking.private_metrics:
         figures = read_json(run.folders.accounting / "figures.json")

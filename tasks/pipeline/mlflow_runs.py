@@ -1,8 +1,8 @@
-"""MLflow runs: started with the first stage of a run, ended if one fails; MLflow's database and experiment.
+"""Start and end of MLflow runs, and MLflow's database and experiment.
 
-The duration and the failure of a run depend on private records. So only a run with `tracking.private_metrics` (of a
-public benchmark) has an MLflow run from its start, and keeps it as FAILED or KILLED if a stage fails. Any other gets
-its MLflow run when it is finished (`tasks.pipeline.mlflow_logging`).
+Duration and failure of a run depend on private records. So only a run with `tracking.private_metrics` (on a public
+benchmark) has an MLflow run from its start and keeps it as FAILED or KILLED if a stage fails. Other runs are logged
+when they are finished (`tasks.pipeline.mlflow_logging`).
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ _logger = logging.getLogger(__name__)
 
 
 def view(experiment: str) -> str:
-    """Return the address in MLflow's UI, after the server's, that compares an experiment's runs, the lowest ε first."""
+    """Return the path in MLflow's UI of the comparison of an experiment's runs, lowest ε first."""
     order = "orderByKey=metrics.%60epsilon%60&orderByAsc=true"
     return f"#/experiments/{experiment}/runs?workflowType=machine_learning&compareRunsMode=CHART&{order}"
 
 
 def tracked(run_stage: StageRunner) -> StageRunner:
-    """Return what runs a stage, and starts the run's MLflow run before the first, and marks it as failed if one fails.
+    """Wrap a stage runner: start the MLflow run before the first stage, and mark it as failed if a stage fails.
 
-    What is `auto` is settled by the stage `parameters`, so the MLflow run starts after it.
+    It starts after the stage `parameters`, which chooses settings that are `auto`.
     """
     started = False
 
@@ -66,7 +66,7 @@ def tracked(run_stage: StageRunner) -> StageRunner:
 
 
 def _start(run: Run) -> None:
-    """Start an MLflow run. One that a killed process left is ended."""
+    """Start an MLflow run, after ending one that a killed process left open."""
     client, experiment = open_experiment(run)
     _end(run, "KILLED")
     tags = {"mlflow.note.content": f"    {reproduce_command(run.root, run.name, local=False)}", **code_tags(run)}
@@ -75,19 +75,19 @@ def _start(run: Run) -> None:
 
 
 def _end(run: Run, status: str) -> None:
-    """End the MLflow run that was started for a run, if there is one, with this status."""
+    """End the open MLflow run of a run, if any, with this status."""
     if started_record(run).is_file():
         open_experiment(run)[0].set_terminated(read_json(started_record(run))["run_id"], status)
         started_record(run).unlink()
 
 
 def started_record(run: Run) -> Path:
-    """Return the path of the record of an MLflow run that was started and not ended."""
+    """Return the path of the file with the ID of the open MLflow run."""
     return run.folders.private / "tracking-started.json"
 
 
 def open_experiment(run: Run) -> tuple[MlflowClient, str]:
-    """Return MLflow's client for a run, and the id of its experiment, which is made if need be."""
+    """Return MLflow's client for a run and the ID of its experiment, which is created if necessary."""
     import mlflow
 
     settings = run.params.tracking
@@ -98,12 +98,12 @@ def open_experiment(run: Run) -> tuple[MlflowClient, str]:
 
 
 def code_tags(run: Run) -> dict[str, str]:
-    """Return the tags that name the code of this project."""
+    """Return tags with the version of the code."""
     return {"git_commit": code_version(run.root).get("commit", "none")}
 
 
 def attempt(run: Run, log: Callable[[], Logged], later: str) -> Logged | None:
-    """Log to MLflow, one process at a time; warn and return None if MLflow fails. later: a sentence of the warning."""
+    """Call `log` in one process at a time. If MLflow fails, warn, ending with the sentence `later`, and return None."""
     try:
         create_database(run)
         with locked(lock_path(run.root, "tracking")):
@@ -116,7 +116,7 @@ def attempt(run: Run, log: Callable[[], Logged], later: str) -> Logged | None:
 
 
 def create_database(run: Run) -> None:
-    """Create MLflow's database if it is a file that does not exist, atomically: MLflow cannot resume its migrations."""
+    """Create MLflow's SQLite file atomically if it does not exist, because MLflow cannot resume migrations."""
     name = run.database(run.params.tracking.uri).removeprefix("sqlite:///").partition("?")[0]
     if "://" in name or name == run.params.tracking.uri:
         return

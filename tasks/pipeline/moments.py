@@ -1,8 +1,8 @@
-"""The moments of a run's private images: released once, with noise, so that an answer need not depend on its company.
+"""Release of moments of a run's private images, so that predictions do not depend on the rest of a batch.
 
-`aggregate` releases them before the answers (`terrine.models.released_statistics`, `terrine.privacy.noised_sum`), for
-the share `privacy.moments` of the run's budget, under an identity of their own: runs that differ in what comes after
-the backbone share them. What follows from them lies beside the answers, and the student carries it.
+`aggregate` releases them before the answers (`terrine.models.released_statistics`, `terrine.privacy.noised_sum`) for
+the share `privacy.moments` of the budget. They have their own release ID, which runs with the same backbone share. The
+resulting statistics are stored with the answers and the student.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from terrine.privacy.noised_sum import ClippedMean
 
 
 def release_moments(run: Run) -> StoredRelease | None:
-    """Release the run's moments through the ledger, or return those released before; None where none are wanted."""
+    """Release the run's moments through the ledger, or return the stored ones; None without `privacy.moments`."""
     mechanism = moments_mechanism(run.params)
     if mechanism is None:
         return None
@@ -38,7 +38,7 @@ def release_moments(run: Run) -> StoredRelease | None:
     units = protected_units(run, dataset)
     backbone, noise = read_backbone(run.folders), make_noise(run, "moments")
     bound = _bound(run, backbone, mechanism)
-    # Of images alone: tasks with other labels share the release.
+    # Without labels: tasks with other labels share the release.
     seen = {"images": (dataset.train_images, "|u1"), "units": (units, "<i8")}
     inputs = input_digests(run, images=digest_of_arrays("terrine moments 1", seen, site_key(run)))
 
@@ -51,12 +51,12 @@ def release_moments(run: Run) -> StoredRelease | None:
 
 
 def write_moments(run: Run, release: StoredRelease, folder: Path) -> None:
-    """Write the statistics that follow from released moments to `folder`."""
+    """Write the statistics computed from released moments to `folder`."""
     write_tensors(folder / MOMENTS, compute_statistics(run, release))
 
 
 def compute_statistics(run: Run, release: StoredRelease) -> dict[str, np.ndarray]:
-    """Return the statistics that follow from released moments."""
+    """Compute the statistics from released moments."""
     mechanism = moments_mechanism(run.params)
     assert mechanism is not None
     backbone = read_backbone(run.folders)
@@ -65,12 +65,12 @@ def compute_statistics(run: Run, release: StoredRelease) -> dict[str, np.ndarray
 
 
 def _bound(run: Run, backbone: Backbone, mechanism: ClippedMean) -> float:
-    """Return the bound of the vectors: of settings alone that the release's identity holds."""
+    """Return the bound on the vectors, from settings only that are part of the release ID."""
     return bound_for(backbone, run.params.privacy.units, mechanism.noise_multiplier)
 
 
 def describe_moments(run: Run) -> dict[str, Any]:
-    """Return how a statement says that moments were released; nothing where none were."""
+    """Return the statement's field about moments."""
     mechanism = moments_mechanism(run.params)
     if mechanism is None:
         return {}
@@ -78,7 +78,7 @@ def describe_moments(run: Run) -> dict[str, Any]:
 
 
 def count_moments(run: Run) -> int:
-    """Return how many numbers with noise the moments are, that of units included."""
+    """Return the number of noisy values in the moments, including that of units."""
     if not run.params.privacy.moments:
         return 0
     network = read_backbone(run.folders).network

@@ -1,4 +1,4 @@
-"""partition: deal the records to teachers, each record to exactly one."""
+"""partition: assign each record to exactly one teacher."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ from terrine.data.partition import protected_groups
 
 @step("partition")
 def deal_records(run: Run) -> None:
-    """Write the teacher of every record, every teacher's labels, and a manifest that proves that the parts are disjoint
-    and cover the data."""
+    """Write each record's teacher, the teachers' labels, and a manifest with the check that parts are disjoint."""
     dataset = read_dataset(run.folders)
     settings = run.params.partition
     groups = protected_groups(dataset, run.params.privacy.unit)

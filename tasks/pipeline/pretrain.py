@@ -1,8 +1,8 @@
-"""pretrain: the backbone that every teacher and the student share, made from public images alone.
+"""pretrain: make the backbone shared by teachers and student, from public images only.
 
-What has weights is trained by SimCLR on synthetic images, unless weights from elsewhere are given; what has none, the
-scattering transform alone or as a part, is fitted to the queries, or to the pretraining images. Of a table it is the
-columns themselves, and nothing is trained. The manifest says what it has seen, and the privacy statement quotes that.
+Networks are trained by SimCLR on synthetic images or get external weights. Backbones without weights, such as the
+scattering transform, are fitted to the queries or the pretraining images. For tables it is the columns themselves. The
+manifest names its origin for the privacy statement.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SYNTHETIC = "synthetic images only"
 
 
 def backbone_identity(run: Run) -> str:
-    """Return the digest of everything the backbone depends on: parameters, seed, and the images' digests."""
+    """Return the digest of all inputs of the backbone: parameters, seed and images."""
     manifest = read_json(run.folders.images / "manifest.json")
     settings = run.params.backbone
     on_pretraining = settings.pretrained_here or settings.reference == "pretraining"
@@ -63,7 +63,7 @@ def backbone_identity(run: Run) -> str:
     elif (origin := _images_seen(run)) != SYNTHETIC:
         parts["origin"] = origin
     if settings.has_weights and settings.reference is not None:
-        # Its standardisation is fitted to the queries.
+        # The standardisation is fitted to the queries.
         parts["reference"] = [batches, [shard["sha256"] for shard in manifest["shards"]["queries"]]]
     return digest(parts)
 
@@ -72,8 +72,7 @@ def backbone_identity(run: Run) -> str:
 def pretrain_backbone(run: Run) -> None:
     """Build the backbone, train it if it has weights, and link it into the run.
 
-    A backbone that another run made with equal parameters is used as it is; an interrupted training goes on from its
-    last checkpoint.
+    A backbone made by another run with equal inputs is reused. An interrupted training resumes from its checkpoint.
     """
     identity = backbone_identity(run)
     folder = run.folders.shared("backbone", identity)
@@ -87,7 +86,7 @@ def pretrain_backbone(run: Run) -> None:
 
 
 def _make(run: Run, identity: str, folder: Path) -> None:
-    """Write backbone and manifest into the folder that runs share, the manifest last."""
+    """Write backbone and then manifest to the folder shared by runs."""
     backbone = _build(run)
     device = resolve_device(run.params.device)
     folder.mkdir(parents=True, exist_ok=True)
@@ -107,23 +106,23 @@ def _make(run: Run, identity: str, folder: Path) -> None:
 
 
 def _weights(run: Run) -> Path | None:
-    """Return where weights from elsewhere come from, None where there are none."""
+    """Return the source of external weights, or None."""
     return getattr(run.params.backbone, "weights", None)
 
 
 def _weights_digest(run: Run) -> str:
-    """Return what is known beforehand of weights that are not trained here: a file's digest, or whose they are."""
+    """Return the digest of a file of external weights, or the name of their source."""
     weights = _weights(run)
     if weights is None or str(weights) in (FROM_TIMM, INITIAL):
         return str(weights)
     path = run.path(weights)
     if not path.is_file():
-        raise InputError(f"There is no file {path}. Point backbone.weights at the weights, or set it to null.")
+        raise InputError(f"{path} does not exist. Correct backbone.weights, or set it to null.")
     return file_digest(path)
 
 
 def _origin(run: Run) -> str:
-    """Say in a few words what the backbone has seen; the privacy statement quotes it."""
+    """Return the origin of the backbone for the privacy statement."""
     settings, weights = run.params.backbone, _weights(run)
     if not settings.of_images:
         return "nothing is learned"
@@ -152,7 +151,7 @@ def _build(run: Run) -> Backbone:
 
 
 def _fit(run: Run, backbone: Backbone, checkpoint: Path, device: torch.device) -> list[dict[str, float]]:
-    """Train what has weights, then fit what has none to the queries; return the training's history."""
+    """Train a backbone with weights, fit one without, and return the history of the training."""
     settings, weights = run.params.backbone, _weights(run)
     if weights is not None:
         take_weights(backbone, weights if str(weights) in (FROM_TIMM, INITIAL) else run.path(weights))
@@ -165,7 +164,7 @@ def _fit(run: Run, backbone: Backbone, checkpoint: Path, device: torch.device) -
 
 
 def _fitted_to(run: Run) -> tuple[Rows, Sequence[np.ndarray]]:
-    """Return the images that a backbone without weights is fitted to, and batches of one source each, in turns."""
+    """Return the images that a backbone is fitted to, and batches of one source each in alternation."""
     if run.params.backbone.reference == "queries":
         queries = read_queries(run.folders)
         return queries.images, queries.batches
@@ -181,7 +180,7 @@ def _fitted_to(run: Run) -> tuple[Rows, Sequence[np.ndarray]]:
 
 
 def _train(run: Run, backbone: Backbone, checkpoint: Path, device: torch.device) -> list[dict[str, float]]:
-    """Pretrain on the pretraining images, on all CUDA devices where `device` leaves the choice open."""
+    """Pretrain on the pretraining images with all CUDA devices unless `device` names one."""
     from terrine.pretraining.launch import pretrain_on_devices
     from terrine.pretraining.simclr import pretrain
 
@@ -189,7 +188,7 @@ def _train(run: Run, backbone: Backbone, checkpoint: Path, device: torch.device)
     common: dict[str, Any] = {
         "seed": run.params.seed,
         "checkpoint": checkpoint,
-        "progress": progress_reporter("pretraining"),
+        "progress": progress_reporter(run.name, "pretraining"),
     }
     devices = training_devices(run.params.device, settings.batch)
     if len(devices) > 1:
@@ -198,9 +197,9 @@ def _train(run: Run, backbone: Backbone, checkpoint: Path, device: torch.device)
 
 
 def training_devices(device: str, batch: int) -> list[str]:
-    """Return the CUDA devices that share a pretraining: as many as divide its batch, of those `device` leaves open.
+    """Return the CUDA devices for data-parallel pretraining, whose number divides the batch.
 
-    A device that is named (`cpu`, `cuda:1`) is used alone, and so is one that is the only one: the list then is empty.
+    The list is empty if `device` names one (`cpu`, `cuda:1`) or if there are fewer than two.
     """
     if device not in ("auto", "cuda") or not torch.cuda.is_available():
         return []

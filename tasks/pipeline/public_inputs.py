@@ -1,4 +1,4 @@
-"""Facts that a privacy statement states about a run's records and public inputs, as earlier stages recorded them."""
+"""Facts about a run's records and public inputs for the privacy statement, as recorded by earlier stages."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What the answers released so far suggest asking next: a student of them looks at the public queries.
+"""Order of the next queries, chosen by a student of the answers released so far.
 
-The adviser is handed released answers only; it reads the query images and the backbone, which are public. It is always
-the linear student with its default settings, so that trying another student afterwards never asks anything anew.
+The student sees only released answers and the public queries and backbone. It is always the linear student with default
+settings, so that trying another student later does not change the queries.
 """
 
 from __future__ import annotations
@@ -20,16 +20,13 @@ from terrine.students.selection import Pool, select
 
 
 def needs_student(run: Run) -> bool:
-    """Whether the order of the queries, or what their votes are compared with, depends on released answers."""
+    """Return whether the order of queries or their comparison values depend on released answers."""
     queries = run.params.queries
     return queries.select != "order" or (queries.rounds > 1 and run.params.aggregation.informed)
 
 
 def adviser(run: Run, teachers: int, classes: int) -> Adviser:
-    """Return the adviser that the parameters ask for.
-
-    teachers, classes: of the votes, both public.
-    """
+    """Return the function that orders the next queries, given the public numbers of teachers and classes."""
     if not needs_student(run):
         return in_order
     features = np.asarray(query_features(run, run.params.teachers.statistics))
@@ -39,7 +36,7 @@ def adviser(run: Run, teachers: int, classes: int) -> Adviser:
         head = _student_head(run, features, released, teachers, classes)
         probabilities = None if head is None else predict(head, features)
         pool = Pool(np.flatnonzero(released.round == NEVER), features, probabilities)
-        # More than a round's share may be named; what it does not use is asked about again in the next.
+        # A round may use less than its share; the rest is available in the next round.
         order = select(run.params.queries.select, pool, -(-count // rounds))
         rest = np.setdiff1d(pool.candidates, order)
         return Advice(np.concatenate([order, rest]), probabilities)
@@ -48,7 +45,7 @@ def adviser(run: Run, teachers: int, classes: int) -> Adviser:
 
 
 def describe_selection(run: Run) -> dict[str, Any]:
-    """Return how a statement says that queries were chosen; nothing where all were asked at once, in order."""
+    """Return the statement's fields about the choice of queries."""
     queries = run.params.queries
     if queries.rounds == 1 and queries.select == "order":
         return {}
@@ -56,10 +53,7 @@ def describe_selection(run: Run) -> dict[str, Any]:
 
 
 def _student_head(run: Run, features: np.ndarray, released: Rounds, teachers: int, classes: int) -> LinearHead | None:
-    """Return the linear student of the released answers, None before there are any.
-
-    features: float32 [queries, features] of all queries there are, released.round of as many.
-    """
+    """Return the linear student of the released answers, or None before the first; features are [queries, features]."""
     answers = released.answers
     own = answers.answered
     if not own.any():

@@ -1,4 +1,4 @@
-"""Synthetic images that are stored with a student, to lend small requests their statistics."""
+"""Synthetic images stored with a student to provide batch statistics for small requests."""
 
 from __future__ import annotations
 
@@ -20,16 +20,15 @@ from terrine.models.statistics import Statistics
 from terrine.synthetic.program import draw
 
 CANDIDATES = 2_000
-"""Query images, those of the first batches, from which reference images are chosen."""
+"""Number of query images, from the first batches, that reference images are chosen from."""
 PROGRAM = "dead_leaves"
-"""The program that draws reference images for a student whose queries are all real."""
+"""Program that draws reference images if all queries are real images."""
 
 
 def write_reference(run: Run, folder: Path) -> str:
-    """Choose reference images for the student whose backbone and head are in `folder`, and write them beside these.
+    """Choose reference images for the student in `folder`, write them there, and describe them in English.
 
-    They are synthetic: queries that programs drew, or else images drawn here. A real image is never among them, not
-    even one that was declared public. Return their number and origin in English.
+    They are synthetic queries or images drawn here; never real images, even if these were declared public.
     """
     queries = read_queries(run.folders)
     sources = zip(queries.batches, queries.sources, strict=True)

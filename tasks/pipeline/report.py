@@ -1,7 +1,7 @@
-"""report: one page about a run, for whoever runs it.
+"""report: the operator's page about a run.
 
-The page shows how the teachers voted, so it belongs to the private zone and says so on top. What may be published about
-a run is the statement that `aggregate` writes (`tasks/reports/statement_page.py`).
+It shows the teachers' votes, so it is private. The page to publish is the statement that `aggregate` writes
+(`tasks/reports/statement_page.py`).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from terrine.privacy.statement import read_statement
 from terrine.queries import Queries
 
 WIDEST_TABLE = 25
-"""Most classes of a confusion matrix that is written out; one of more classes is drawn."""
+"""Largest number of classes for a confusion matrix with numbers; larger ones are pictures."""
 
 WORST_CONFUSIONS = 15
 PER_SOURCE = 24
@@ -49,15 +49,12 @@ PRIVATE_FIGURES = {
     "epsilon_data_dependent": "ε, data-dependent",
     "order": "RDP order at which it was found",
 }
-"""What private figures are called, in the order in which they are shown; others follow under their own names."""
+"""Texts of private figures in their order; others follow under their names."""
 
 
 @step("report")
 def write_report(run: Run) -> None:
-    """Write the run's report, a self-contained HTML page, into the private zone.
-
-    It is made of artefacts on disk alone; nothing is computed anew from private images.
-    """
+    """Write the run's report, a self-contained HTML page made from artefacts on disk, to the private zone."""
     statement = read_statement(run.folders.statement)
     manifest = read_json(run.folders.answers / "manifest.json")
     values = {
@@ -74,7 +71,10 @@ def write_report(run: Run) -> None:
         ),
         "distances": distance_rows(run.folders),
         "partition": partition_figures(run),
-        "parameters": flat(shown_parameters(run)),
+        # A report that is logged to MLflow shows no settings that are local to the site.
+        "parameters": flat(
+            public_parameters(run.params) if run.params.tracking.private_metrics else run.params.model_dump(mode="json")
+        ),
         "versions": versions(run),
         "command": reproduce_command(run.root, run.name, local=not run.params.tracking.private_metrics),
         "changes": data_changes(run),
@@ -84,7 +84,7 @@ def write_report(run: Run) -> None:
 
 
 def votes_shown(run: Run, statement: dict[str, Any], manifest: dict[str, Any]) -> dict[str, Any]:
-    """Return the part of the page about queries and the votes on them."""
+    """Return the part of the page about queries and votes."""
     answers = read_table(run.folders.answers / "answers.parquet")
     histograms = read_array(run.folders.accounting / "histograms.npy")
     names = answer_names(manifest["class_names"], bool(run.params.data.several))
@@ -115,7 +115,7 @@ def contact_sheets(
     for kind, own in queries.by_source().items():
         known = own[asked[own]]
         places = np.linspace(0, len(known) - 1, min(PER_SOURCE, len(known))).round().astype(np.int64)
-        pictures = []
+        pictures: list[dict[str, Any]] = []
         for query in sorted(known[places].tolist(), key=lambda query: (not answered[query], labels[query], query)):
             image = queries.images[query]
             uri = png_data_uri(image[0] if image.shape[0] == 1 else image.transpose(1, 2, 0), LONGEST)
@@ -127,7 +127,7 @@ def contact_sheets(
 
 
 def evaluation_of_findings(figures: dict[str, Any]) -> dict[str, Any]:
-    """Prepare the evaluation's figures of several findings: bars of the area under the ROC curve of each."""
+    """Prepare the evaluation's figures of several findings: bars of the AUC of each."""
     entries, images = figures["per_class"], figures["images"]
     shares = [entry["count"] / max(images, 1) for entry in entries]
     areas = [entry["auc"] or 0.0 for entry in entries]
@@ -142,7 +142,7 @@ def evaluation_of_findings(figures: dict[str, Any]) -> dict[str, Any]:
         "accuracy": figures["accuracy"],
         "auc": figures["auc"],
         "images": images,
-        # Of a mean over images, which are independent of one another, as their findings are not: at most this.
+        # An upper bound: images are independent, but the findings of an image are not.
         "standard_error": float(np.sqrt(figures["accuracy"] * (1 - figures["accuracy"]) / max(images, 1))),
         "largest_class": float(np.mean([max(share, 1 - share) for share in shares])),
         "order": None,
@@ -191,7 +191,7 @@ def evaluation(figures: dict[str, Any]) -> dict[str, Any]:
 
 
 def measured_rows(found: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Return figures of `terrine.measures` as the page shows them: of all classes together, then of each."""
+    """Return figures of `terrine.measures` for the page: of all classes together and of each."""
     if found is None:
         return None
     columns = ("sensitivity", "auc", "sensitivity_at_specificity")
@@ -206,7 +206,7 @@ def measured_rows(found: dict[str, Any] | None) -> dict[str, Any] | None:
 
 
 def order_rows(found: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Return figures of classes that have an order as the page shows them; None where they have none."""
+    """Return figures of ordered classes for the page, or None."""
     if found is None:
         return None
     facts = [
@@ -216,7 +216,7 @@ def order_rows(found: dict[str, Any] | None) -> dict[str, Any] | None:
 
 
 def subgroup_rows(found: dict[str, list[dict[str, Any]]]) -> list[tuple[str, str, int, str, str]]:
-    """Return what the page shows of each subgroup, the worst of a column first."""
+    """Return the page's rows of subgroups, the worst of a column first."""
     return [
         (
             column,
@@ -230,7 +230,7 @@ def subgroup_rows(found: dict[str, list[dict[str, Any]]]) -> list[tuple[str, str
 
 
 def confusion_rows(confusion: np.ndarray, names: list[str]) -> list[dict[str, Any]]:
-    """Return the rows of a confusion matrix that is written out: counts, shares of the row, and colours."""
+    """Return the rows of a confusion matrix: counts, shares of the row, and colours."""
     shares, colours = row_shares(confusion), confusion_colours(confusion)
     dark = white_reads_better(colours)
     return [
@@ -252,10 +252,12 @@ def confusion_rows(confusion: np.ndarray, names: list[str]) -> list[dict[str, An
 
 
 def consensus(histograms: np.ndarray, answered: np.ndarray, asked: np.ndarray) -> dict[str, Any]:
-    """Draw how many teachers agreed, over all queries: the winner's share of the votes, by what became of the query.
+    """Draw a histogram of the winning class' share of the votes, by the outcome of the query.
 
-    histograms: int64 [queries, classes]. answered, asked: bool [queries]; what is not asked came after the budget's
-    end.
+    Args:
+        histograms: Votes, int64 [queries, classes].
+        answered: Bool [queries].
+        asked: Bool [queries]; False after the end of the budget.
     """
     shares = histograms.max(axis=1) / histograms.sum(axis=1)
     groups = {
@@ -270,7 +272,7 @@ def consensus(histograms: np.ndarray, answered: np.ndarray, asked: np.ndarray) -
 
 
 def private_tables(figures: dict[str, Any], class_names: list[str]) -> dict[str, Any]:
-    """Turn the private figures into one table of single values and one list of bars for every list by class."""
+    """Split private figures into a table of single values and bars for lists by class."""
     single, by_class = [], []
     known = {name: figures[name] for name in PRIVATE_FIGURES if name in figures}
     shown = {**known, **{name: value for name, value in figures.items() if name != "notice"}}
@@ -284,7 +286,7 @@ def private_tables(figures: dict[str, Any], class_names: list[str]) -> dict[str,
 
 
 def versions(run: Run) -> dict[str, str]:
-    """Return what made this page: code, libraries, machine."""
+    """Return versions of code, libraries and machine."""
     code = code_version(run.root)
     libraries = {name: importlib.metadata.version(name) for name in ("torch", "numpy", "scipy")}
     return {
@@ -297,8 +299,3 @@ def versions(run: Run) -> dict[str, str]:
         "machine": f"{platform.system()} {platform.machine()}",
         "device": str(resolve_device(run.params.device)),
     }
-
-
-def shown_parameters(run: Run) -> dict[str, Any]:
-    """Return the parameters that a report shows: all of them, unless it goes into MLflow, as it does of public data."""
-    return public_parameters(run.params) if run.params.tracking.private_metrics else run.params.model_dump(mode="json")

@@ -1,4 +1,4 @@
-"""student: trained on synthetic images and released answers, nothing else. It reads no private path."""
+"""student: train the student on public queries and released answers only. No private path is read."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ from terrine.students.student import Cache, StudentData, TrainedStudent
 
 @step("student")
 def train_student(run: Run) -> None:
-    """Train the student on what was released, and write it with all that is needed to use it.
+    """Train the student on released answers, and write it with everything needed to use it.
 
-    A long training writes checkpoints into the run's release folder and goes on from them when it was interrupted.
+    An interrupted training resumes from checkpoints in the run's release folder.
     """
     settings = run.params.student
     trained, released = _trained(run)
@@ -78,7 +78,7 @@ def train_student(run: Run) -> None:
 
 
 def _trained(run: Run) -> tuple[TrainedStudent, dict[str, Any]]:
-    """Return the student, and the manifest of the release that it comes from."""
+    """Return the trained student and the manifest of its release."""
     if sums_over_records(run):
         return load_sums_student(run)
     rows, answers, released = read_answers(run)
@@ -91,13 +91,13 @@ def _trained(run: Run) -> tuple[TrainedStudent, dict[str, Any]]:
         seed=run.params.seed,
         device=resolve_device(run.params.device),
         work=training_folder(run),
-        progress=progress_reporter("student"),
+        progress=progress_reporter(run.name, "student"),
     )
     return trained, released
 
 
 def describe_reading(data: Any) -> dict[str, Any]:
-    """Return how files of records became images, where not by stretching: so are those that are asked about."""
+    """Return the student's field about converting files to images, if it is not the default."""
     told: dict[str, Any] = {"fit": data.fit} if getattr(data, "fit", "stretch") != "stretch" else {}
     if (limits := getattr(data, "limits", None)) is not None:
         told["window"] = list(limits)
@@ -109,16 +109,17 @@ def describe_reading(data: Any) -> dict[str, Any]:
 
 
 def _encoding(run: Run) -> dict[str, Any]:
-    """Return how the table's columns become features, as public rows showed it, and which columns become none."""
+    """Return the encoding of the table's columns, fitted to public rows, and the columns that are not features."""
     data = run.params.data
     columns = read_json(run.folders.images / "manifest.json")["columns"]
     return {"target": data.target, "id": data.id, "roles": list(data.roles), "columns": columns}
 
 
 def read_answers(run: Run) -> tuple[np.ndarray, ReleasedAnswers, dict[str, Any]]:
-    """Return the numbers of the answered queries, their answers in the same order, and the release's manifest.
+    """Return the numbers of the answered queries, their answers, and the release's manifest.
 
-    Raises InputError when no query was answered.
+    Raises:
+        InputError: If no query was answered.
     """
     table = read_table(run.folders.answers / "answers.parquet")
     released = read_json(run.folders.answers / "manifest.json")

@@ -1,8 +1,8 @@
-"""Sums over records in the place of answers: what `aggregate` releases where nobody votes, and the head that follows.
+"""Release of sums over records instead of votes, in the stage `aggregate`.
 
-Each record becomes a vector of features of its one image (`terrine.aggregation.records`). They are summed and noised
-within one release of the ledger, rounds and all: its worst case is reserved first, and what a process drew that dies
-before the release is stored has been seen by nobody. So a round is never lost, and never released twice.
+Each record is a vector of features of its image (`terrine.aggregation.records`). All rounds of noisy sums are one
+release of the ledger, whose worst case is reserved first. If the process dies before the release is stored, its noise
+has not been published. So a round is neither lost nor released twice.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ NOTICE = "PRIVATE: there are no votes, and so no figures of them."
 
 
 def release_sums(run: Run, release_id: str) -> None:
-    """Release sums through the ledger, or find those that were; write them, and their privacy statement."""
+    """Release sums through the ledger, or get the stored ones, and write them with their privacy statement."""
     settings: Any = run.params.aggregation
     names = run.folders.dataset_manifest()["class_names"]
     before = inputs_cost(run.params)
@@ -107,9 +107,18 @@ def write_sums(
     about: dict[str, Any],
     moments: StoredRelease | None,
 ) -> None:
-    """Write released sums, with what is said of them: `teachers`, `classes` and `class_names` of the records.
+    """Write released sums and their manifest.
 
-    Raises ArtefactError for a release that is about other classes.
+    Args:
+        run: The run.
+        release: The release.
+        course: Its rounds.
+        whitening: Map from features to vectors.
+        about: `teachers`, `classes` and `class_names` of the records.
+        moments: Released moments, if any.
+
+    Raises:
+        ArtefactError: If the release is for other classes.
     """
     check_task(release, about["class_names"])
     settings: Any = run.params.aggregation
@@ -133,19 +142,21 @@ def write_sums(
 
 
 def load_summed_records(run: Run) -> Records:
-    """Return the records that are summed, normalised by the moments that were released, if any were."""
+    """Return the records to sum, normalised by released moments if there are any."""
     path = run.folders.answers / MOMENTS
     statistics = read_tensors(path) if run.params.privacy.moments and path.is_file() else None
     return _records(run, Whitening.fit(query_features(run, "original")), statistics)
 
 
 def plant(run: Run, vectors: np.ndarray, known: np.ndarray | None = None) -> Records:
-    """Give the last records of a run these vectors instead of those of their images, and return all its records.
+    """Replace the vectors of a run's last records and return all its records, which the next release sums.
 
-    For canaries: the run's next release sums these records. Moments, if any, are released here.
+    This is for canaries. Moments, if any, are released here.
 
     Args:
-        known: Vectors of all other records, if they were computed before.
+        run: The run.
+        vectors: Vectors of the last records.
+        known: Vectors of all other records, if they are known.
     """
     moments = release_moments(run)
     statistics = None if moments is None else compute_statistics(run, moments)
@@ -157,9 +168,10 @@ def plant(run: Run, vectors: np.ndarray, known: np.ndarray | None = None) -> Rec
 
 
 def split_records(run: Run, teachers: Mapping[str, int]) -> dict[str, np.ndarray]:
-    """Return what each party of a trial is given of the records of as many teachers, in order.
+    """Split the records among the parties of a trial, given their numbers of teachers.
 
-    These are its sums, whole steps int64 [numbers]; or, where they are asked in rounds, its records [records].
+    Returns:
+        Each party's sums in whole steps, int64 [numbers], or its records [records] if they are asked in rounds.
     """
     records, teacher = load_summed_records(run), read_assignment(run.folders)
     party = np.repeat(np.arange(len(teachers)), list(teachers.values()))[teacher]
@@ -177,13 +189,13 @@ def _inputs(run: Run) -> Inputs:
 
 
 def _records(run: Run, whitening: Whitening, statistics: dict[str, np.ndarray] | None) -> Records:
-    """Return the vectors of all records, kept on disk until they are summed, and who each belongs to."""
+    """Return the vectors, which are cached on disk until they are summed, and units of all records."""
     dataset, path = read_dataset(run.folders), _work(run, whitening, statistics) / "vectors.npy"
     backbone = read_backbone(run.folders)
     if statistics is not None:
         set_statistics(backbone, statistics)
     if not path.is_file():
-        report = progress_reporter("private-features")
+        report = progress_reporter(run.name, "private-features")
         write_array(path, rows_in_parts(path, backbone, dataset.train_images, whitening.vectors, report))
     return Records.of(
         read_array(path, memory_map=True), dataset.train_labels, protected_units(run, dataset), dataset.classes
@@ -191,7 +203,7 @@ def _records(run: Run, whitening: Whitening, statistics: dict[str, np.ndarray] |
 
 
 def _work(run: Run, whitening: Whitening, statistics: dict[str, np.ndarray] | None) -> Path:
-    """Return where the records' vectors are kept until they are summed."""
+    """Return the folder of intermediate results for exactly these inputs."""
     folders = run.folders
     identity = digest(
         {
@@ -207,7 +219,7 @@ def _work(run: Run, whitening: Whitening, statistics: dict[str, np.ndarray] | No
 def _statement(
     run: Run, release: StoredRelease, course: RoundSchedule, numbers: int, slack: float, classes: int
 ) -> PrivacyStatement:
-    """Say what the release guarantees, from public quantities and the recorded event alone."""
+    """Return the statement of the release, from public quantities and the recorded event only."""
     settings: Any = run.params.aggregation
     described, before = settings.describe(), inputs_cost(run.params)
     return PrivacyStatement(

@@ -1,10 +1,9 @@
-"""synthesize: let image programs draw the queries and the pretraining images.
+"""synthesize: draw the queries and the pretraining images.
 
-Images are drawn in shards (`terrine.synthetic.shards`) into a folder that all runs share and that is named by the
-digest of everything that makes them; a run's own artefact is made of links to it. A shard on disk is drawn again only
-where its bytes are no longer those that were written. What is handed out is mapped, not loaded.
+Image programs draw shards (`terrine.synthetic.shards`) into a folder that runs share, named by the digest of its
+inputs, and the run links them. A shard is drawn again only if its bytes have changed.
 
-Of a table nothing is drawn: the queries are the rows that its owner declared public; so are those of the source `pool`.
+For tables and the source `pool` nothing is drawn: the queries are records that the data owner declared public.
 """
 
 from __future__ import annotations
@@ -38,18 +37,16 @@ from terrine.synthetic.program import VERSION, program
 from terrine.synthetic.shards import SHARD_BYTES, Stretch, read_shard_record, write_stretch
 
 SHARD = 10_000
-"""Most images in a shard, the unit of fan-out and of resumption; large images make smaller shards."""
-
-
+"""Largest number of images in a shard, the unit of fan-out and resumption; shards of large images are smaller."""
 SECONDS_OF_SILENCE = 2.0
-"""How long a shard is drawn before its progress is shown, and how long between two reports."""
+"""Interval between two progress reports of a shard, in seconds."""
 
 _logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Draw:
-    """A consecutive stretch of one source's images."""
+    """Consecutive images of one source."""
 
     purpose: str
     kind: str
@@ -58,10 +55,7 @@ class Draw:
 
 
 def plan(run: Run) -> list[Draw]:
-    """Return the shards that this run's images consist of: none for a table.
-
-    Raises SettingError for an image program nobody knows.
-    """
+    """Return the shards of a run's images, none for a table. Raises SettingError for unknown image programs."""
     if not run.params.data.of_images:
         return []
     size, channels = run.params.data.size, run.params.data.channels
@@ -81,7 +75,7 @@ def plan(run: Run) -> list[Draw]:
 
 
 def shard_path(run: Run, draw: Draw) -> Path:
-    """Return where a shard lies, named by everything its bytes depend on."""
+    """Return the path of a shard, which contains the digest of its inputs."""
     geometry = {"seed": run.params.seed, "size": in_json(run.params.data.size), "channels": run.params.data.channels}
     identity = digest(
         {
@@ -97,7 +91,7 @@ def shard_path(run: Run, draw: Draw) -> Path:
 
 
 def stretch(run: Run, draw: Draw) -> Stretch:
-    """Return what a shard holds. Pretraining images have another seed than the queries, so they are other images."""
+    """Return the description of a shard's images. Pretraining images and queries have different seeds."""
     data = run.params.data
     return Stretch(
         draw.kind, derive_seed(run.params.seed, draw.purpose), data.size, data.channels, draw.first, draw.count
@@ -106,21 +100,18 @@ def stretch(run: Run, draw: Draw) -> Stretch:
 
 @step("draw images")
 def draw_shard(run: Run, draw: Draw) -> None:
-    """Draw one shard unless it is on disk with the digest it was written with.
-
-    Raises ArtefactError if the disk is full; no half shard is left.
-    """
+    """Draw one shard, unless it is on disk and unchanged. Raises ArtefactError if the disk is full."""
     path = shard_path(run, draw)
     with locked(path.with_name(f".{path.name}.lock"), what="is drawing the same images"):
         written = write_stretch(
-            path, stretch(run, draw), device=resolve_device(run.params.device), progress=_progress(draw)
+            path, stretch(run, draw), device=resolve_device(run.params.device), progress=_progress(run.name, draw)
         )
     if written.state == "redrawn":
         _logger.warning("%s did not match its digest and was drawn again.", written.path)
 
 
-def _progress(draw: Draw) -> Callable[[int], None]:
-    """Return a function that counts images and shows how far a shard is, if it takes long enough to be worth it."""
+def _progress(run: str, draw: Draw) -> Callable[[int], None]:
+    """Return a function that counts images and reports the progress of a shard if it takes long."""
     done, said = 0, time.monotonic()
     show: Callable[[float, str], None] | None = None
 
@@ -131,16 +122,16 @@ def _progress(draw: Draw) -> Callable[[int], None]:
             return
         said = time.monotonic()
         name = "".join(letter if letter.isalnum() else "-" for letter in draw.kind.lower())
-        show = show or progress_reporter(f"{draw.purpose}-{name}-{draw.first}")
+        show = show or progress_reporter(run, f"{draw.purpose}-{name}-{draw.first}")
         show(done / draw.count, f"{done:,} of {draw.count:,} images")
 
     return count
 
 
 def drawing_cost(run: Run) -> dict[str, float]:
-    """Return what the run's images cost when they were drawn, by this run or by one that it shares them with: `seconds`
-    added up over shards, `images_per_second` of one worker; nothing where nothing was drawn, or the shards came from
-    elsewhere.
+    """Return the cost of drawing the run's images: `seconds` summed over shards, `images_per_second` of one worker.
+
+    It is empty if nothing was drawn or if the cost of a shard is unknown.
     """
     records = [read_shard_record(shard_path(run, draw)) for draw in plan(run)]
     known = [record for record in records if record is not None and "seconds" in record]
@@ -193,19 +184,20 @@ def assemble_images(run: Run, draws: list[Draw]) -> None:
 
 
 def _pool_images(run: Run, count: int) -> np.ndarray:
-    """Return the public pool in the order in which it is asked about, at least `count` images.
+    """Return the public pool in the order of the queries, at least `count` images, from the data's source.
 
-    It is read from the data's own source and not from the private zone. Raises LedgerError, before anything is
-    written, if a release of the account protects one of the images.
+    Raises:
+        SettingError: If the pool has fewer images.
+        LedgerError: If a release of the account protects one of them.
     """
     dataset = load_dataset(run)
     images = dataset.pool_images
     if images is None:
-        raise SettingError("queries.sources has the source `pool`, but data.pool is null. Set data.pool.")
+        raise SettingError("queries.sources contains `pool`, but data.pool is null. Set data.pool.")
     if count > len(images):
         raise SettingError(
-            f"queries: {count:,} images of the source `pool` are asked for, and data.pool={run.params.data.pool} holds "
-            f"{len(images):,}. Lower queries.count, or the source's weight."
+            f"queries: the source `pool` needs {count:,} images, but data.pool={run.params.data.pool} has "
+            f"{len(images):,}. Lower queries.count or the weight of `pool`."
         )
     publish(run, people_in(run, dataset))
     return images[pool_order(run.params.seed, len(images))]
@@ -248,7 +240,7 @@ def _write_rows(run: Run) -> None:
 
 
 def query_batches(run: Run) -> list[dict[str, object]]:
-    """Return the fixed batches of the query set: ranges of query numbers, one source each, batch by batch."""
+    """Return the fixed batches of the queries: ranges of query numbers with one source each."""
     turns = in_turns(run.params.queries.shares(), run.params.queries.batch)
     firsts = accumulate((count for _, _, count in turns), initial=0)
     return [

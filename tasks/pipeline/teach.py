@@ -1,11 +1,11 @@
-"""teach: features of the private images where the kind of teacher wants them, then teachers, a group in each task.
+"""teach: extract features of the private images if teachers need them, and train teachers, one group per task.
 
-Features and what is finished are kept in the run's private work folder under the digest of everything they depend on,
-so an interrupted stage goes on where it stopped: with the next group, or, of networks and estimators, the next teacher.
-A group that does not fit into memory is halved.
+Intermediate results are kept in the run's private work folder under the digest of their inputs, so an interrupted stage
+resumes with the next group or, for networks and estimators, the next teacher. A group that does not fit into memory is
+halved.
 
-A teacher with too few records is not trained and is no error, for whether a run fails would tell about records. It is
-kept as a state of its own and listed in the manifest, which is private; how it votes: `terrine.teachers.ensemble`.
+A teacher with too few records is not trained. This is not an error, because the failure of a run would reveal facts
+about records. The private manifest lists such teachers; `terrine.teachers.ensemble` defines their votes.
 """
 
 from __future__ import annotations
@@ -52,19 +52,19 @@ from terrine.teachers.networks import FinetuneKind
 from terrine.teachers.records import Arrays, count_teachers_missing_class, private_features
 
 UNTRAINED = "untrained"
-"""The only array in the file of a teacher that was not trained, and in a group's file where nobody was."""
+"""Name of the array of untrained teachers in a group's file, or of the only array in an untrained teacher's."""
 
 _logger = logging.getLogger(__name__)
 
 
 def groups(run: Run) -> list[range]:
-    """Return the teachers of each task; with averaging in blocks, the blocks."""
+    """Return the teachers, or blocks of averaged teachers, of each task."""
     return in_groups(voter_count(run), run.params.teachers.per_task)
 
 
 @step("nothing to teach")
 def nothing_taught(run: Run) -> None:
-    """Write the artefact of a run whose records are summed, so that nobody learns from them."""
+    """Write the artefact of a run that sums records and has no teachers."""
     about: dict[str, Any] = {"untrained": [], "files": {}}
     manifest = {"kind": None, "teachers": 0, "statistics": None, "stacked": False, "teachers_missing_a_class": 0}
     with atomic_folder(run.folders.teachers) as folder:
@@ -73,9 +73,9 @@ def nothing_taught(run: Run) -> None:
 
 @step("private features")
 def extract_features(run: Run) -> None:
-    """Compute float32 [records, features] of the private images once, each teacher's part by itself.
+    """Compute features of the private images, float32 [records, features], separately for each teacher's part.
 
-    Nothing is done for teachers that learn from images, and for a table, whose columns are its features.
+    Teachers that learn from images and tables, whose columns are the features, need none.
     """
     settings, device = run.params.teachers, _device(run)
     path, about = (teaching_folder(run) / name for name in (FEATURES, ABOUT_FEATURES))
@@ -97,7 +97,7 @@ def extract_features(run: Run) -> None:
 
 
 def _device(run: Run) -> torch.device:
-    """Return where teachers are trained. Raises what `Teachers.refuse_shared_passes` raises."""
+    """Return the device for training; see `Teachers.refuse_shared_passes` for errors."""
     device = resolve_device(run.params.device)
     run.params.teachers.refuse_shared_passes(device, public=run.params.data.public_benchmark)
     return device
@@ -105,7 +105,7 @@ def _device(run: Run) -> torch.device:
 
 @step("teachers", retries=2)
 def train_group(run: Run, teachers: range) -> None:
-    """Train a group of teachers, without those that are on disk; a group that needs too much memory in halves."""
+    """Train the teachers of a group that are not on disk, in halves if memory does not suffice."""
     kind = teacher_kind(run)
     path = _finished_folder(run) / group_name(teachers)
     missing = list(teachers)
@@ -141,12 +141,12 @@ def train_group(run: Run, teachers: range) -> None:
 
 
 def teacher_path(run: Run, teacher: int) -> Path:
-    """Return where a teacher that is kept by itself lies until all are finished."""
+    """Return the path of a finished teacher with its own file."""
     return _finished_folder(run) / teacher_file(teacher)
 
 
 def _finished_folder(run: Run) -> Path:
-    """Return where finished teachers are kept: beside the features, and by the average that they started from."""
+    """Return the folder of finished teachers, which depends on the average that they started from."""
     if not run.params.teachers.averages:
         return teaching_folder(run)
     return teaching_folder(run) / f"from-{file_digest(run.folders.average / 'manifest.json')[:12]}"
@@ -154,10 +154,10 @@ def _finished_folder(run: Run) -> Path:
 
 @step("collect teachers")
 def collect_teachers(run: Run) -> None:
-    """Join what was trained into one artefact that is the same whatever the grouping was, and clear the work folder.
+    """Join the trained groups into one artefact that does not depend on the grouping, and clear the work folder.
 
-    Its manifest is private, as the folder is. It says which teachers had too few records to be trained, and how many
-    never saw a record of some class. Where states are stacked, zeros stand for a teacher that was not trained.
+    Its private manifest lists untrained teachers and counts those without records of some class. In stacked states,
+    untrained teachers are zeros.
     """
     kind = teacher_kind(run)
     teachers = voter_count(run)
@@ -186,13 +186,13 @@ def collect_teachers(run: Run) -> None:
         files = {path.name: file_digest(path) for path in sorted(folder.iterdir())}
         about = {"untrained": untrained.tolist(), "files": files}
         write_json(folder / "manifest.json", {**manifest, **about, "digest": digest(about, 64)})
-    if len(untrained) and run.params.tracking.private_metrics:  # else a private figure, which no log may show
+    if len(untrained) and run.params.tracking.private_metrics:  # otherwise too private for a log
         _logger.warning("%d of %d teachers had too few records to be trained.", len(untrained), teachers)
     shutil.rmtree(teaching_folder(run), ignore_errors=True)
 
 
 def _joined(parts: list[Arrays], trained: np.ndarray, teachers: int) -> Arrays:
-    """Return the states of all teachers, stacked, from those of each group's trained ones."""
+    """Return the stacked states of all teachers from the groups' trained ones."""
     joined: Arrays = {}
     for name in next((list(part) for part in parts if part), []):
         values = np.concatenate([part[name] for part in parts if part])
@@ -207,6 +207,6 @@ def _missing_a_class(run: Run) -> int:
     count = count_teachers_missing_class(
         classes, read_assignment(run.folders)[records], run.params.partition.teachers, dataset.classes
     )
-    if count and run.params.tracking.private_metrics:  # else a private figure, which no log may show
+    if count and run.params.tracking.private_metrics:  # otherwise too private for a log
         _logger.warning("%d of %d teachers never saw a record of some class.", count, run.params.partition.teachers)
     return count

@@ -1,7 +1,7 @@
-"""vote: every teacher labels every query; all teachers see the same fixed batches.
+"""vote: all teachers label all queries in the same fixed batches.
 
-Votes are cast by blocks of teachers; a finished block is on disk, and an interrupted stage does not cast it again.
-Teachers that were not trained vote by a rule that reads no record (`terrine.teachers.ensemble`).
+Blocks of teachers vote in turn, and an interrupted stage resumes with the next block. Untrained teachers vote by a rule
+that reads no record (`terrine.teachers.ensemble`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from terrine.teachers.ensemble import cast_votes
 
 
 def blocks(run: Run) -> list[range]:
-    """Return the teachers that vote together, block by block; none of sums over records."""
+    """Return the blocks of teachers that vote together; none for sums over records."""
     if sums_over_records(run):
         return []
     return in_groups(read_teachers_manifest(run.folders)["teachers"], teacher_kind(run).block)
@@ -37,7 +37,7 @@ def blocks(run: Run) -> list[range]:
 
 @step("vote", retries=2)
 def cast_block(run: Run, block: range) -> None:
-    """Write the votes of a block of teachers, unless they are there."""
+    """Write the votes of a block of teachers, unless they are on disk."""
     path = voting_folder(run) / f"votes-{block.start:06d}.npy"
     if not path.is_file():
         queries, device = teachers_queries(run, run.params.teachers.inputs), resolve_device(run.params.device)
@@ -46,10 +46,7 @@ def cast_block(run: Run, block: range) -> None:
 
 @step("votes")
 def collect_votes(run: Run) -> None:
-    """Write votes, unsigned integers [queries, teachers], in query order; of sums over records, about no query.
-
-    Blocks that nobody has cast are cast here.
-    """
+    """Write the votes, unsigned integers [queries, teachers], with no queries for sums. Missing blocks vote here."""
     cast = []
     for block in blocks(run):
         cast_block.fn(run, block)
@@ -60,7 +57,7 @@ def collect_votes(run: Run) -> None:
 
 
 def block_votes(run: Run, kind: TeacherKind, block: range, queries: Queries, device: torch.device) -> np.ndarray:
-    """Return the votes of a block of teachers, trained or not: unsigned integers [queries, teachers]."""
+    """Return the votes of a block of teachers, unsigned integers [queries, teachers]."""
     return cast_votes(
         kind,
         block,
@@ -75,7 +72,7 @@ def block_votes(run: Run, kind: TeacherKind, block: range, queries: Queries, dev
 
 
 def teachers_queries(run: Run, inputs: str) -> Queries:
-    """Return what teachers of a kind are asked: `features` or `images` of the queries, in their fixed batches."""
+    """Return the `features` or `images` of the queries in their fixed batches."""
     queries = read_queries(run.folders)
     if inputs == "images":
         return Queries(queries.images, queries.batches)
@@ -83,7 +80,7 @@ def teachers_queries(run: Run, inputs: str) -> Queries:
 
 
 def voting_folder(run: Run) -> Path:
-    """Return where votes are kept until all are cast."""
+    """Return the folder of intermediate results for exactly these inputs."""
     return run.folders.work / f"vote-{votes_made_from(run)}"
 
 

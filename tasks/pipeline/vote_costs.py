@@ -1,7 +1,7 @@
-"""What a set of votes costs, in all the ways one may count: for people who ask, not for the gate.
+"""All ε of answering a set of votes: exact, data-independent, data-dependent and sanitised.
 
-Nothing is released and no ledger is touched. The result says of each figure whether it may be published: those that
-are functions of the votes may not.
+Nothing is released and the ledger is not used. Figures that depend on the votes must not be published, and the result
+says so. Budget checks and stopping rules never use them.
 """
 
 from __future__ import annotations
@@ -13,6 +13,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from terrine.aggregation.adaptive_queries import NEVER
+from terrine.aggregation.gnmax import ConfidentGNMax
+from terrine.aggregation.mechanism import Mechanism
 from terrine.errors import InputError, SettingError
 from terrine.privacy.accounting import data_dependent as dependent
 from terrine.privacy.accounting import renyi, sanitize
@@ -24,25 +27,32 @@ from terrine.privacy.accounting.local_sensitivity import (
     summed_threshold_sensitivity,
 )
 from terrine.privacy.accounting.pricing import price
+from terrine.privacy.ledger.ledger import StoredRelease
 
 Weighting = Literal["expected", "realised"]
 
-_PRIVATE = "Computed from the votes: private, for the owner of the data alone."
+VOTES_NOTICE = "PRIVATE: functions of the teachers' votes. Do not publish."
+_PRIVATE = "Computed from the votes: private, for the data owner only."
 
 
 @dataclass(frozen=True)
 class Question:
-    """What to account for.
+    """The mechanism and options of the accounting.
 
     Attributes:
+        mechanism: The mechanism.
+        delta: δ.
         sigma: Noise of the answers of gnmax and confident (σ2), in votes.
         scale: Scale of lnmax's Laplace noise, in votes.
         threshold: Threshold of confident, in votes.
         sigma1: Noise of confident's threshold test, in votes.
-        weighting: Count the answers by their expectation, or those given; None: by whether `answered` is known.
-        conversion: From RDP to (ε, δ).
+        weighting: Count expected or given answers. Default: given ones if they are known.
+        conversion: Conversion from RDP to (ε, δ).
         orders: "default", "reference", or RDP orders separated by commas.
-        order, beta, sigma_ss: Of the sanitised ε; None: the best at which it is sound.
+        sanitise: Whether to compute the sanitised ε.
+        order: RDP order of the sanitised ε. Default, as for the next two: the best one that is sound.
+        beta: β of its smooth sensitivity.
+        sigma_ss: Its noise.
     """
 
     mechanism: Literal["lnmax", "gnmax", "confident"]
@@ -78,21 +88,28 @@ class Question:
             raise SettingError(f'The weighting must be "expected" or "realised", got {self.weighting!r}.')
         given = [name for name in ("order", "beta", "sigma_ss") if getattr(self, name) is not None]
         if given and not self.sanitise:
-            raise SettingError(f"{given[0]} shapes the sanitised ε: ask for that with --sanitise.")
+            raise SettingError(f"{given[0]} is for the sanitised ε: add --sanitise.")
         if self.sanitise and self.mechanism == "lnmax":
-            raise SettingError("The smooth sensitivity is known for Gaussian noise: lnmax has no sanitised ε.")
+            raise SettingError("lnmax has no sanitised ε: the smooth sensitivity is known for Gaussian noise only.")
 
 
 def account(
     histograms: NDArray[np.int64], question: Question, answered: NDArray[np.bool_] | None = None
 ) -> dict[str, Any]:
-    """Return all kinds of ε of answering these queries, histograms of votes [queries, classes], as JSON values:
-    `exact`, `data_independent`, `data_dependent` and `sanitised` (None unless asked for), each with `may_be_published`
-    and a `note` that says why.
+    """Return all kinds of ε of answering these queries as JSON values.
 
-    answered: which queries confident answered [queries], where that is known. Raises InputError for arrays that are no
-    histograms or do not fit; SettingError for an impossible question, or the realised cost where nobody said what was
-    answered.
+    Args:
+        histograms: Votes, int64 [queries, classes].
+        question: Mechanism and options.
+        answered: Whether confident answered each query, bool [queries], if known.
+
+    Returns:
+        `exact`, `data_independent`, `data_dependent` and `sanitised` (None unless requested), each with
+        `may_be_published` and a `note` with the reason.
+
+    Raises:
+        InputError: If arrays are not histograms or do not fit.
+        SettingError: If options are invalid, or the realised cost is requested without `answered`.
     """
     counts = dependent.check_histograms(histograms)
     votes = _Votes(counts, question, answered)
@@ -101,7 +118,7 @@ def account(
     basis = (
         "From public parameters and the number of answers that were given."
         if public
-        else "From the expected number of answers, which is computed from the votes: say which queries were answered."
+        else "From the expected number of answers, which depends on the votes. Give the answered queries instead."
     )
     curve = votes.data_dependent_curve(orders)
     independent, independent_order = renyi.convert(
@@ -143,7 +160,7 @@ def account(
 
 
 class _Votes:
-    """One question about one set of histograms."""
+    """The accounting of one set of histograms."""
 
     def __init__(self, counts: NDArray[np.int64], question: Question, answered: NDArray[np.bool_] | None) -> None:
         self.counts = counts
@@ -155,7 +172,7 @@ class _Votes:
         if answered is not None and question.mechanism != "confident":
             raise SettingError(f"{question.mechanism} answers every query: leave out which were answered.")
         self.weighting: Weighting = question.weighting or ("expected" if answered is None else "realised")
-        # Only confident has these two; `Question` has checked that it does.
+        # Only confident has these two.
         self.threshold, self.sigma1 = question.threshold or 0.0, question.sigma1 or 0.0
         self.weights = np.ones(len(counts))
         self.answered: float | int = len(counts)
@@ -175,11 +192,11 @@ class _Votes:
             self.answered = int(answered.sum())
 
     def epsilon(self, answers: float) -> float:
-        """The smallest provable ε of this many answers, from public parameters alone."""
+        """Return the smallest provable ε of this many answers, from public parameters only."""
         question, queries = self.question, len(self.counts)
         if question.mechanism == "lnmax":
             return price(laplace_answers(self.noise, queries), question.delta)
-        # An expected number of answers need not be whole, so that it is priced by μ² and not as an event.
+        # The expected number of answers may be fractional, so it is priced by μ² instead of as an event.
         mu = answers * mu_squared(vote_answer(self.noise))
         if question.mechanism == "confident":
             mu += mu_squared(RepeatedEvent(threshold_test(self.sigma1), queries))
@@ -204,7 +221,7 @@ class _Votes:
         return answers + dependent.summed(dependent.threshold_rdp, self.log_p, self.sigma1, orders)
 
     def sensitivity(self, order: float) -> NDArray[np.float64]:
-        """LS_d of the data-dependent RDP at `order` [teachers]."""
+        """Return LS_d of the data-dependent RDP at `order` [teachers]."""
         local = summed_answer_sensitivity(self.counts, self.noise, order, self.weights)
         if self.question.mechanism == "confident":
             local = local + summed_threshold_sensitivity(
@@ -245,12 +262,11 @@ def _sanitised(votes: _Votes, orders: NDArray[np.float64], curve: NDArray[np.flo
         "one_draw_may_be_published": sound,
         "note": _PRIVATE
         + (
-            " One draw with this mean and deviation, from a secure source, may be published: it says what answers and "
-            "draw cost together. No account counts it, so what an account promises holds for the answers without it; a "
-            "second draw costs again."
+            " One draw with this mean and deviation from a secure source may be published: it is the cost of answers "
+            "and draw together. No account includes it, and a second draw costs again."
             if sound
-            else " A draw may only be published when order, beta and sigma_ss were fixed without looking at the votes "
-            "and the answers counted are those given, not those expected."
+            else " A draw may be published only if order, beta and sigma_ss were fixed independently of the votes and "
+            "given answers are counted, not expected ones."
         ),
     }
 
@@ -267,3 +283,42 @@ def _orders(text: str) -> NDArray[np.float64]:
         raise SettingError(
             f'Orders are "default", "reference" or numbers above 1 separated by commas, got {text!r}.'
         ) from error
+
+
+def private_figures(
+    mechanism: Mechanism, delta: float, histograms: np.ndarray, release: StoredRelease
+) -> dict[str, Any]:
+    """Return the consensus, the release's agreement with the votes and, if defined, the data-dependent ε."""
+    answered = release.arrays["answered"]
+    labels = release.arrays["labels"]
+    teachers = int(histograms[0].sum())
+    winners = histograms.argmax(axis=1)
+    return {
+        "notice": VOTES_NOTICE,
+        "consensus_mean": float(histograms.max(axis=1).mean() / teachers),
+        "consensus_deviation": float(histograms.max(axis=1).std() / teachers),
+        "released_agrees_with_votes": float((labels == winners)[answered].mean()) if answered.any() else None,
+        "votes_per_class": histograms.sum(axis=0).tolist(),
+        **data_dependent_epsilon(mechanism, delta, histograms, release),
+    }
+
+
+def data_dependent_epsilon(
+    mechanism: Mechanism, delta: float, histograms: np.ndarray, release: StoredRelease
+) -> dict[str, float]:
+    """Return the realised data-dependent ε and its order, if the analysis applies.
+
+    It bounds the information in a *label* when teachers agree. It does not exist for noisy histograms, which reveal the
+    counts, Interactive-GNMax's second round or several findings.
+    """
+    analysed = mechanism.mechanism in ("gnmax", "lnmax", "confident")
+    if not analysed or mechanism.findings > 1 or not release.arrays["answered"].any():
+        return {}
+    asked = release.arrays["round"] != NEVER
+    parameters = mechanism.describe()
+    if isinstance(mechanism, ConfidentGNMax):
+        parameters["sigma"] = parameters.pop("sigma2")
+    question = Question(**parameters, delta=delta, weighting="realised")
+    answered = release.arrays["answered"][asked] if mechanism.outcome_dependent else None
+    figures = account(histograms[asked], question, answered)["data_dependent"]
+    return {"epsilon_data_dependent": figures["epsilon"], "order": figures["order"]}

@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from tasks.config.params import FAMILIES, Params, public_parameters
+from tasks.config.params import Params, public_parameters
 from tasks.config.values import flat
 from tasks.reports.accuracy import released_accuracy
 from tasks.runtime.progress import timings
@@ -22,7 +22,6 @@ from tasks.runtime.store import Folders, read_json
 from terrine.errors import ArtefactError, TerrineError
 from terrine.privacy.statement import read_statement
 
-DEFAULT = "default"
 HIDDEN = "tracking", "runner", "device", "about"
 """Settings that do not affect results, and the operator's statement."""
 
@@ -42,7 +41,7 @@ class Compared:
         answered: Number of answered queries.
         queries: Number of queries.
         seconds: Duration of all stages; None if it is private or unknown.
-        settings: Settings that differ from the defaults, by section.key.
+        settings: Effective settings that may be published, by section.key.
     """
 
     run: str
@@ -58,14 +57,13 @@ class Compared:
     settings: Mapping[str, Any]
 
 
-def own_settings(params: Params) -> dict[str, Any]:
-    """Return the public settings that differ from their defaults, by section.key."""
-    values = params.model_dump(mode="json", exclude_defaults=True)
-    for name, kinds in FAMILIES.items():
-        kind = getattr(getattr(params, name), kinds.key)
-        if kind != kinds.default:  # each kind's class has its own name for a default
-            values[name] = {kinds.key: kind, **values.get(name, {})}
-    return flat({name: value for name, value in public_parameters(values).items() if name not in HIDDEN})
+def effective_settings(params: Params) -> dict[str, Any]:
+    """Return all settings that may be published and that this run uses, by section.key."""
+    unused = {*HIDDEN, *(("partition", "teachers") if params.aggregation.reveals == "sums" else ())}
+    if params.aggregation.where != "parties":
+        unused.add("collaboration")
+    values = public_parameters(params)
+    return flat({name: value for name, value in values.items() if name not in unused and value is not None})
 
 
 def compared(root: Path, names: Sequence[str] | None = None) -> list[Compared]:
@@ -117,7 +115,7 @@ def _read(root: Path, name: str) -> Compared:
         seconds=sum(record["seconds"] for record in timings(run).values())
         if run.params.tracking.private_metrics
         else None,
-        settings=own_settings(run.params),
+        settings=effective_settings(run.params),
     )
 
 
@@ -158,8 +156,8 @@ def differences(rows: Sequence[Compared]) -> list[str]:
         keys = sorted({key for settings in alike for key in settings})
         parts = []
         for key in keys:
-            values = Counter(str(settings.get(key, DEFAULT)) for settings in alike)
-            own = str(row.settings.get(key, DEFAULT))
+            values = Counter(str(settings.get(key)) for settings in alike)
+            own = str(row.settings.get(key))
             if len(values) > 1 and (own != values.most_common(1)[0][0] or values[own] == 1):
                 parts.append(f"{key}={own}")
         texts.append(", ".join(parts))
@@ -170,12 +168,12 @@ def columns(rows: Sequence[Compared]) -> list[dict[str, Any]]:
     """Return a mapping for each run, in their order: what is compared, and every setting in which any two differ."""
     best = front(rows)
     keys = sorted({key for row in rows for key in row.settings})
-    differing = [key for key in keys if len({str(row.settings.get(key, DEFAULT)) for row in rows}) > 1]
+    differing = [key for key in keys if len({str(row.settings.get(key)) for row in rows}) > 1]
     return [
         {
             **{field.name: getattr(row, field.name) for field in fields(row) if field.name != "settings"},
             "front": row.run in best,
-            **{key: row.settings.get(key, DEFAULT) for key in differing},
+            **{key: row.settings.get(key) for key in differing},
         }
         for row in rows
     ]

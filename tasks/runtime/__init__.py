@@ -1,1 +1,1 @@
-"""What every stage uses: runs and their folders, artefacts on disk, steps, keys, accounts, what made a result."""
+"""Shared code of stages: runs, folders, artefacts on disk, tasks, keys, accounts and releases."""

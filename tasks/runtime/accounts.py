@@ -1,7 +1,7 @@
-"""The site's keys, the account that a run draws on, and its ledger.
+"""The site's keys, its ledger and the account of a run.
 
-A plain hash of private data is a fingerprint that anyone can compare with a guess. Fingerprints, partition hashes and
-release identities are HMACs, and their key never leaves data/private/.
+Fingerprints, partition hashes and release IDs are HMACs, because a plain hash of private data can be compared with a
+guess. Their key never leaves data/private/.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 SIGNING = "signing.pem"
-"""The site's signing key, beside its key for digests (`ledger.key`)."""
+"""File name of the site's signing key, in the folder of `ledger.key`."""
 
 
 def site_key(run: Run) -> bytes:
-    """Return the site's key, made on first use with the operating system's randomness (file mode 0600)."""
+    """Return the site's key. It is created on first use from the operating system's randomness (file mode 0600)."""
     close_private_zone(run.root)
     return load_or_create_key(run.path(run.params.ledger.key))
 
 
 def site_signing_key(run: Run) -> Ed25519PrivateKey:
-    """Return the key that the site signs statements with, made on first use like the other one."""
+    """Return the key with which the site signs statements. It is created on first use."""
     from terrine.deployment.signature import signing_key
 
     close_private_zone(run.root)
@@ -49,14 +49,14 @@ def site_signing_key(run: Run) -> Ed25519PrivateKey:
 
 
 PEOPLE = "people.npz"
-"""Beside a run's records: the digests by which a ledger recognises them."""
+"""File name of the digests by which a ledger recognises a run's records, beside these."""
 
 _DECIDES_WHO_IS_PUBLIC = ("public_fraction", "test_fraction", "pool", "pool_fraction", "validation", "id", "group")
-"""Settings of the data that decide which records are public."""
+"""Data settings that decide which records are public."""
 
 
 def open_ledger(run: Run) -> Ledger:
-    """Open the project's ledger, or begin it."""
+    """Open the project's ledger. It is created if it does not exist."""
     settings = run.params.ledger
     return Ledger(run.database(settings.url), run.path(settings.store), site_key(run), site=run.site)
 
@@ -81,13 +81,14 @@ def stored_people(run: Run) -> People | None:
 
 
 def check_people(run: Run, people: People | None) -> None:
-    """Refuse a run, as soon as its records are known, if its account may not release about them or publish them.
+    """Check that a run's account may release about its records and publish the public ones; nothing is written.
 
     Args:
-        people: Digests of the records; None for public ones.
+        run: The run.
+        people: Digests of the records. None for a public benchmark.
 
     Raises:
-        LedgerError: see `Ledger.check_people`. Nothing is opened, written or charged.
+        LedgerError: See `Ledger.check_people`.
     """
     if people is None:
         return
@@ -106,16 +107,16 @@ def changed_settings(run: Run, ledger: Ledger) -> dict[str, Any]:
 
 
 def published_earlier(run: Run) -> int:
-    """Return how many records earlier runs of the account published that are not public in this run."""
+    """Count the records that are private in this run and were published by earlier runs of the account."""
     people, ledger = stored_people(run), ledger_before(run)
     return 0 if people is None or ledger is None else ledger.published(ledger_account(run), people)
 
 
 def publish(run: Run, people: People | None) -> None:
-    """Record in the account that the public ones among a run's records are published, before they are written.
+    """Record the publication of a run's public records in the account. Call it before they are written.
 
     Raises:
-        LedgerError: a release of the account protects one of them, or another account does. Nothing may be written.
+        LedgerError: If a release of this or another account protects one of them.
     """
     if people is not None and (people.sides == PUBLIC).any():
         ledger, account = open_account(run)
@@ -123,14 +124,14 @@ def publish(run: Run, people: People | None) -> None:
 
 
 def benchmark_account(key: bytes, name: str) -> str:
-    """Return what the ledger knows the account of a public benchmark as, where none was named."""
+    """Return the ledger's identifier of a public benchmark's default account."""
     return keyed_digest(key, "terrine ledger account of a benchmark", name.encode())
 
 
 def ledger_account(run: Run) -> str:
-    """Return whose budget the run draws on: the named account's, else that of the public benchmark by its name.
+    """Return the identifier of the run's account: the named one, or that of the public benchmark.
 
-    Never a digest of the data: a record more would then be a fresh budget.
+    It is never a digest of the data: adding a record would then open a fresh budget.
     """
     name = run.params.ledger.account
     if name is not None:
@@ -140,9 +141,9 @@ def ledger_account(run: Run) -> str:
 
 @contextlib.contextmanager
 def budget_explained(run: Run) -> Iterator[None]:
-    """Add the account's name, the budget that is left and the commands that help to a `BudgetError` of this block.
+    """Add the account's name, the remaining budget and remedies to a `BudgetError` raised in the block.
 
-    The account's name is private to the site: the message is for the operator.
+    The account's name is private to the site, so the message is for the operator only.
     """
     try:
         yield
@@ -152,22 +153,28 @@ def budget_explained(run: Run) -> Iterator[None]:
         name = run.params.ledger.account or run.params.data.name
         lines = [f"Account {name}: {error}"]
         if run.params.transcription is None and (left := math.floor(100 * error.left) / 100):
-            lines.append(f"What fits: --set aggregation.epsilon={left:g}.")
+            lines.append(f"This fits: --set aggregation.epsilon={left:g}.")
         if math.isfinite(error.needs):
             needed = f"{round_up(error.needs, 2):g}"
             lines += [
-                "Or, if more may be learnt about these people in all, raise the budget and --set ledger.epsilon="
-                f"{needed}:",
+                f"Or, if a larger total ε is acceptable, raise the budget and --set ledger.epsilon={needed}:",
                 typed(["terrine", "ledger", "--budget", needed, "--account", name]),
             ]
         raise BudgetError("\n".join(lines)) from error
 
 
 def open_registered(run: Run, account: str, *, delta: float, unit: str, public: bool) -> Ledger:
-    """Return the ledger, with the account registered in it with the budget that the parameters name.
+    """Return the ledger after registering the account with the budget of the parameters.
 
-    public: what anyone may know, which may be used for ablations with replayed noise; anything else never.
-    Raises LedgerError where the account is registered with another budget or mode, or for releases in another unit.
+    Args:
+        run: The run.
+        account: Identifier of the account.
+        delta: δ of the budget.
+        unit: Protected unit.
+        public: Whether the data are public, so that ablations may use replayed noise.
+
+    Raises:
+        LedgerError: If the account is registered with another budget, mode or unit.
     """
     ledger = open_ledger(run)
     ledger.register(account, run.params.ledger.epsilon, delta, "replay" if public else "release", unit=unit)
@@ -175,7 +182,7 @@ def open_registered(run: Run, account: str, *, delta: float, unit: str, public: 
 
 
 def open_account(run: Run) -> tuple[Ledger, str]:
-    """Return the ledger and the account that a release of votes or averages draws on."""
+    """Return the ledger and the identifier of the run's account, which is registered if necessary."""
     account, params = ledger_account(run), run.params
     ledger = open_registered(
         run, account, delta=params.aggregation.delta, unit=params.privacy.unit, public=params.data.public_benchmark
@@ -184,7 +191,7 @@ def open_account(run: Run) -> tuple[Ledger, str]:
 
 
 def ledger_before(run: Run) -> Ledger | None:
-    """Return the run's ledger; None where it was not begun, and nothing is begun here."""
+    """Return the run's ledger, or None if it does not exist. Nothing is created."""
     settings = run.params.ledger
     if not (run.path(settings.key).is_file() and run.path(settings.store).is_dir()):
         return None
@@ -202,10 +209,18 @@ def release_at_price(
     tests: bool = False,
     task: Task | None = None,
 ) -> StoredRelease:
-    """Release through the ledger what costs exactly `event`, or return what was released before: `Ledger.release`.
+    """Release arrays of known cost through the ledger, or return the stored release; see `Ledger.release`.
 
-    data: digests of the records, if the stage `dataset` has not stored them yet. tests: whether the release is about
-    the held-out records, too. task: see `Ledger.release`.
+    Args:
+        run: The run.
+        release_id: The release ID.
+        event: Exact cost.
+        noise: Source of the noise.
+        draw: Computes the arrays with noise.
+        inputs: Digests to seal with the release.
+        data: Digests of the records. Default: those that the stage `dataset` stored.
+        tests: Whether the release also uses the held-out records.
+        task: The task, if the release depends on labels.
     """
     ledger, account = open_account(run)
     return ledger.release(
@@ -224,7 +239,7 @@ def release_at_price(
 
 
 def noise_source(run: Run, purpose: str = "replayed noise", *index: int) -> NoiseSource:
-    """Return the operating system's noise, or for an ablation noise replayed from the run's seed for a purpose."""
+    """Return the operating system's noise or, for ablations, noise replayed from the run's seed and a purpose."""
     if run.params.aggregation.noise == "secure":
         return SecureNoise()
     return ReplayNoise(derive_seed(run.params.seed, purpose, *index))

@@ -1,8 +1,8 @@
-"""The code of a run: digests for DVC, which runs a stage again after a change of its code, and version and commit.
+"""Digests of stages' code for DVC, and the version of the code.
 
-A digest covers the modules of the stage's tasks, tasks/artefacts, the package folders that the graph names, and the
-packages of plugins whose kinds the run has. It is not part of a release ID: a stored release is returned even if the
-code has changed.
+A digest covers the modules of the stage's tasks, tasks/artefacts, the package folders named in the graph, and the
+packages of plugins that the run uses. It is not part of a release ID: a stored release is returned even if the code has
+changed.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from pathlib import Path
 
 from tasks.config.params import FAMILIES
 from tasks.runtime.run import Run
-from tasks.runtime.stage_graph import PARAMETERS, Pipeline, Stage, sections_of
+from tasks.runtime.stage_graph import PARAMETERS, Pipeline, Stage
 from tasks.runtime.store import write_text
 
 OURS = ("terrine", "tasks")
 
 
 def write_code(run: Run, pipeline: Pipeline) -> None:
-    """Write a digest of its code for each stage of a run, in private/code, where it differs."""
+    """Write the code digest of each stage of a run to private/code if it changed."""
     for stage in pipeline.stages:
         if stage is not PARAMETERS:
             path, text = run.folders.private / "code" / stage.name, code_digest(run, stage)
@@ -32,10 +32,10 @@ def write_code(run: Run, pipeline: Pipeline) -> None:
 
 
 def code_digest(run: Run, stage: Stage) -> str:
-    """Return a digest of the code that a stage of a run uses."""
+    """Return the digest of the code that a stage of a run uses."""
     modules = {task.partition(":")[0] for task in stage.tasks.split()} | {"tasks.artefacts"}
     folders = {folder if folder.startswith("tasks/") else f"terrine/{folder}" for folder in stage.code.split()}
-    kinds = {type(getattr(run.params, name)).__module__ for name in FAMILIES.keys() & sections_of(stage)}
+    kinds = {type(getattr(run.params, name)).__module__ for name in FAMILIES.keys() & stage.sections}
     plugins = {kind.partition(".")[0] for kind in kinds}.difference(OURS)
     parts = [_digest(name) for name in sorted({*modules, *(folder.replace("/", ".") for folder in folders), *plugins})]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest() + "\n"
@@ -43,7 +43,7 @@ def code_digest(run: Run, stage: Stage) -> str:
 
 @cache
 def _digest(name: str) -> str:
-    """Return a digest of the files of a module, or of a package with all below it."""
+    """Return the digest of a module's file or of all files of a package."""
     spec = find_spec(name)
     assert spec is not None
     assert spec.origin is not None
@@ -57,9 +57,9 @@ def _digest(name: str) -> str:
 
 
 def code_version(root: Path) -> dict[str, str]:
-    """Return Terrine's version and, in a git checkout, its commit and whether tracked code differs from it.
+    """Return Terrine's version and, in a git checkout, its commit and whether tracked code has changed.
 
-    Settings and results, which git tracks too, are no code: params.yaml, dvc.lock and data/.
+    The settings and results in git (params.yaml, dvc.lock and data/) are not code.
     """
     version = {"terrine": importlib.metadata.version("terrine")}
     commit = _git(root, "rev-parse", "HEAD")

@@ -1,4 +1,4 @@
-"""The locks of a project: one process at a time makes a run, reads a shared artefact, or keeps a file of names."""
+"""File locks of a project."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FOLDER = Path(".dvc", "tmp", "terrine")
 
 
 def lock_path(root: Path, name: str) -> Path:
-    """Return the path of a lock of the project."""
+    """Return the path of a lock of the project. Its folder is created."""
     folder = root / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     return folder / f"{name}.lock"
@@ -23,20 +23,20 @@ def lock_path(root: Path, name: str) -> Path:
 
 @contextmanager
 def at_work(root: Path) -> Iterator[None]:
-    """Be one of the processes that make something in the project."""
+    """Hold a shared lock while this process works in the project; see `when_alone`."""
     with ReadWriteLock(lock_path(root, "runs"), is_singleton=False).read_lock():
         yield
 
 
 @contextmanager
 def making(root: Path, run: str) -> Iterator[None]:
-    """Be the only process that makes stages of this run. Others that want to wait; they may make other runs."""
+    """Lock a run for this process. Other processes wait for it, but may make other runs."""
     with locked(lock_path(root, f"run-{run}"), what=f"is making {run}"), at_work(root):
         yield
 
 
 def when_alone(root: Path, action: Callable[[], None]) -> None:
-    """Do something while no process is at work in the project; do nothing if one is."""
+    """Call `action` unless a process is working in the project."""
     alone = ReadWriteLock(lock_path(root, "runs"), is_singleton=False)
     with suppress(Timeout), alone.write_lock(blocking=False):
         action()

@@ -1,10 +1,9 @@
-"""The parameters of a run, written for its stages and for DVC: every `auto` a number by then, chosen once, from what
-anybody may know, before anything is trained.
+"""The parameters of a run, with numbers chosen for settings that are `auto`.
 
-How many units there are is private: the operator declares about how many (`privacy.units`), or they are counted with
-noise, a release of its own, exactly once for an account, an edition and a budget, and part of what the statement says
-was spent. Whether any choice is of use is asked of the declared number, or else of the true count, and told to the
-operator alone, before the ledger is touched: a run that is refused releases nothing.
+Choices are made once, before training, from public facts. The number of units is private. The operator declares it
+approximately (`privacy.units`), or it is counted with noise: a release made once per account, edition and budget, whose
+cost is part of the statement. The signal is checked with the declared or the true number, and the result is reported
+to the operator only. A run with too weak a signal releases nothing.
 """
 
 from __future__ import annotations
@@ -48,63 +47,68 @@ from terrine.privacy.accounting.gaussian import mu_of
 from terrine.privacy.ledger.task import Task
 
 FILE = "resolve_auto.json"
-"""In the run's private folder: what was chosen, and from which parameters. Chosen again only where these change."""
+"""File in the run's private folder with the choices and a digest of the parameters they were made from."""
 
 _DECIDE = ("data", "privacy", "partition", "queries", "aggregation", "ledger")
-"""The sections that decide what is chosen, and whose budget counting draws on."""
+"""Sections that affect the choices and the account that pays for counting."""
 
 MOST_ROWS = 10_000
-"""As many public rows of a table are asked about, where nobody says how many."""
+"""Largest number of public rows asked about with queries.count=auto."""
 
 WIDE = 10
-"""An ε from which on advice says that it is a weak promise: odds may change by a factor of e^10."""
+"""Smallest ε that advice calls a weak guarantee: odds may change by a factor of e^10."""
 
 
 def write_parameters(root: Path, name: str) -> Run:
-    """Resolve a run's parameters, write them where its stages and DVC read them, and return the run.
+    """Resolve a run's parameters, write them in full and without site-local settings, and return the run.
 
-    What anybody may read of them is written beside what else is public. Raises as `resolve_auto` does.
+    Raises:
+        SettingError: See `resolve_auto`; or if `privacy.units` and `privacy.counted` contradict the ledger.
+        BudgetError: See `resolve_auto`.
     """
     run = Run(root, name, resolve_auto(root, name))
-    said = run.params.privacy
-    if said.counted and earlier_count(run) != said.units:
+    privacy = run.params.privacy
+    if privacy.counted and earlier_count(run) != privacy.units:
         raise SettingError(
-            "privacy.counted says that the run counted its units with noise, and the account has no such count. It is "
-            "not for you to set: leave it out, and privacy.units, too, or declare privacy.units alone. Nothing was "
-            "charged."
+            "privacy.counted is set, but the account has no such noisy count of units. Remove privacy.counted; declare "
+            "privacy.units alone, or leave it out. Nothing was charged."
         )
-    if said.units and not said.counted and (sigma := _counted_as(run, said.units)):
+    if privacy.units and not privacy.counted and (sigma := _sigma_of_count(run, privacy.units)):
         raise SettingError(
-            f"privacy.units={said.units} is what this account counted with noise. As a declared number, its cost would "
-            f"be missing in the statement. Leave privacy.units out, or set privacy.counted={sigma!r} as well. Nothing "
-            "was charged."
+            f"privacy.units={privacy.units} is the account's noisy count of units. Declared, its cost would be missing "
+            f"from the statement. Leave privacy.units out, or also set privacy.counted={sigma!r}. Nothing was charged."
         )
     write_text(run.folders.parameters, as_yaml(run.params.model_dump(mode="json")))
     write_text(run.folders.public_parameters, as_yaml(public_parameters(run.params)))
     chosen: dict[str, dict[str, Any]] = {section: {} for section in AUTOMATIC.values()}
     for section, key in replace_auto(load_values(root, name))[1]:
         chosen[section][key] = getattr(getattr(run.params, section), key)
-    if said.counted:
-        chosen["privacy"] = {"units": said.units, "counted": said.counted}
+    if privacy.counted:
+        chosen["privacy"] = {"units": privacy.units, "counted": privacy.counted}
     write_text(run.folders.private / Path(CHOSEN).name, as_document(chosen))
     return run
 
 
 def resolve_auto(root: Path, name: str, survey: Survey | None = None) -> Params:
-    """Return a run's parameters with a number in the place of every `auto`.
+    """Return a run's parameters with a number for every `auto`.
 
-    survey: of its data, where that was made before. Raises SettingError where no choice would be of use, unless
-    `privacy.anyway` is set, and BudgetError where the account does not cover the run: then nothing was charged.
+    Args:
+        root: The project.
+        name: The name of the run.
+        survey: The survey of its data, if it exists.
+
+    Raises:
+        SettingError: If no choice gives enough signal and `privacy.anyway` is not set. Nothing was charged.
+        BudgetError: If the account does not cover the run. Nothing was charged.
     """
-    known = resolve_without_data(root, name)
-    if known is not None:
+    if (known := resolve_without_data(root, name)) is not None:
         return known
     values = load_values(root, name)
     taken, automatic = replace_auto(values)
     run = Run(root, name, validate(taken))
     chosen = _choose(run, automatic, survey or survey_data(run))
     write_json(run.folders.private / FILE, {"made_of": _made_of(values), "chosen": chosen})
-    return _with(taken, chosen)
+    return _merge(taken, chosen)
 
 
 def resolve_without_data(root: Path, name: str) -> Params | None:
@@ -115,22 +119,22 @@ def resolve_without_data(root: Path, name: str) -> Params | None:
         return validate(taken)
     file = Folders(root, name).private / FILE
     known = read_json(file) if file.is_file() else {}
-    return _with(taken, known["chosen"]) if known.get("made_of") == _made_of(values) else None
+    return _merge(taken, known["chosen"]) if known.get("made_of") == _made_of(values) else None
 
 
 def _made_of(values: dict[str, Any]) -> str:
     decide = {section: values.get(section) for section in _DECIDE}
-    # Where the data lie decides nothing: under the same edition they are the same, or what was released is not theirs.
+    # Paths are left out: data of one edition are the same wherever they are stored.
     data = {key: value for key, value in (decide["data"] or {}).items() if key not in PLACES}
     return digest(decide | {"data": data}, 64)
 
 
-def _with(values: dict[str, Any], chosen: dict[str, dict[str, Any]]) -> Params:
+def _merge(values: dict[str, Any], chosen: dict[str, dict[str, Any]]) -> Params:
     return validate(values | {section: {**values.get(section, {}), **given} for section, given in chosen.items()})
 
 
 def survey_data(run: Run) -> Survey:
-    """Return what a run's data are. Raises SettingError where groups are to be protected and the data have none."""
+    """Survey a run's data. Raises SettingError if groups are protected and the data have none."""
     with open_source(run) as source:
         survey = source.survey(run.root, seed=SPLIT_SEED)
     refuse_no_groups(run.params.privacy.unit, survey.groups)
@@ -138,7 +142,7 @@ def survey_data(run: Run) -> Survey:
 
 
 def task_from_survey(run: Run, survey: Survey) -> Task:
-    """Return the task of a run before its records are read."""
+    """Return the task of a run whose records have not been read yet."""
     return task_from(run.params.data, survey.class_names, declared=survey.declared)
 
 
@@ -155,7 +159,7 @@ def preview_auto(root: Path, name: str, survey: Survey) -> Params:
 
 
 def _useful_plan(run: Run, automatic: list[tuple[str, str]], survey: Survey) -> Plan:
-    """Return a plan that is of use for the data. Raises SettingError where none is."""
+    """Return the plan for the data. Raises SettingError if its signal is too weak."""
     plan = make_plan(run, automatic, survey)
     if not plan.useful and not run.params.privacy.anyway:
         raise SettingError(explain_weak_signal(run, plan, survey))
@@ -173,7 +177,7 @@ def _choose(run: Run, automatic: list[tuple[str, str]], survey: Survey) -> dict[
 
 
 def _chosen(automatic: list[tuple[str, str]], plan: Plan, **privacy: Any) -> dict[str, dict[str, Any]]:
-    """Return, by section, the numbers that a plan has for what is `auto`, and how many units were counted."""
+    """Return the numbers that a plan has for settings that are `auto`, by section, and fields of `privacy`."""
     numbers = {
         ("partition", "teachers"): plan.teachers,
         ("aggregation", "sigma"): plan.sigma,
@@ -186,8 +190,10 @@ def _chosen(automatic: list[tuple[str, str]], plan: Plan, **privacy: Any) -> dic
 
 
 def with_plan(run: Run, automatic: list[tuple[str, str]], survey: Survey) -> Run:
-    """Return a run with numbers in the place of what is `auto`: as it will be where its units were counted before or
-    need not be, else as it would be if they were counted without noise. For the operator's eyes alone."""
+    """Return a run with numbers for settings that are `auto`, from the true number of units if no count exists.
+
+    Private: for the operator only.
+    """
     privacy: dict[str, Any] = {}
     if counts_units(run):
         units = earlier_count(run) or survey.units(run.params.privacy.unit)
@@ -198,17 +204,33 @@ def with_plan(run: Run, automatic: list[tuple[str, str]], survey: Survey) -> Run
 
 
 def counts_units(run: Run) -> bool:
-    """Tell whether the units have to be counted with noise: nobody may know them, and nobody said about how many."""
+    """Return whether units must be counted with noise: their number is private and was not declared."""
     return run.params.privacy.units is None and not run.params.data.public_benchmark
 
 
 def make_plan(run: Run, automatic: list[tuple[str, str]], survey: Survey, *, units: int | None = None) -> Plan:
-    """Return the plan of a run: what is given stays, what is `auto` is chosen.
+    """Choose numbers for the settings of a run that are `auto`.
 
-    units: as they were counted; else those that were declared, or for the operator's eyes alone as they are.
+    Args:
+        run: The run; other settings stay as they are.
+        automatic: Sections and keys of settings that are `auto`.
+        survey: The survey of its data.
+        units: Number of units. Default: the declared number or else the true one, which is private.
+
+    Raises:
+        SettingError: If the run's kind of teachers needs given numbers.
     """
     params = run.params
-    _refuse_what_has_no_plan(run)
+    if params.transcription is not None or params.teachers.averages:
+        raise SettingError(
+            "auto is available only for teachers that train independently and vote once. Give numbers for "
+            "partition.teachers, aggregation.sigma and queries.count."
+        )
+    if params.aggregation.where == "parties" and counts_units(run):
+        raise SettingError(
+            "With parties, units cannot be counted: set privacy.units to the approximate total, or give "
+            "partition.teachers and aggregation.sigma."
+        )
     budget, given = params.aggregation, dict.fromkeys(automatic)
     known = params.privacy.units or survey.units(params.privacy.unit)
     return plan(
@@ -225,46 +247,39 @@ def make_plan(run: Run, automatic: list[tuple[str, str]], survey: Survey, *, uni
     )
 
 
-def _refuse_what_has_no_plan(run: Run) -> None:
-    params = run.params
-    if params.transcription is not None or params.teachers.averages:
-        raise SettingError(
-            "auto is known for teachers that learn alone and vote once. Give numbers for partition.teachers, "
-            "aggregation.sigma and queries.count."
-        )
-    if params.aggregation.where == "parties" and counts_units(run):
-        raise SettingError(
-            "Where parties hold the votes, no one counts their records: set privacy.units to about how many there are "
-            "in all, or give partition.teachers and aggregation.sigma."
-        )
-
-
 def explain_weak_signal(run: Run, chosen: Plan, survey: Survey) -> str:
-    """Say why no student would come of it, and what would help: for the operator alone."""
+    """Explain why the votes of a plan drown in noise, and name remedies. Private: for the operator only."""
     params, classes = run.params, len(survey.class_names)
     sharing = params.aggregation.moved if params.data.several else classes
     unit, epsilon, delta = params.privacy.unit, params.aggregation.epsilon, params.aggregation.delta
     units = params.privacy.units or survey.units(unit)
     about: dict[str, Any] = {"classes": sharing, "delta": delta, "unit": unit}
-    noise = f"under noise of {chosen.sigma:.0f} votes on every count"
+    noise = f"with noise of {chosen.sigma:.0f} votes on every count"
     shared = survey.records[0] - survey.names
     free = make_plan(run, [("partition", "teachers")], survey)
-    if free.useful and free.teachers > chosen.teachers:  # somebody said how many
+    if free.useful and free.teachers > chosen.teachers:  # the operator chose fewer
         larger = epsilon_for_signal(ENOUGH, chosen.signal, mu_of(epsilon, delta), delta)
-        other = f"partition.teachers=auto, which takes {free.teachers:,}"
+        other = f"partition.teachers=auto, which gives {free.teachers:,}"
         few = f"{chosen.teachers:,} teachers"
-        return _hopeless(run, few, classes, f"they would vote {noise}", larger, other, shared)
+        return _explain(run, few, classes, f"they would vote {noise}", larger, other, shared)
     larger = advised_epsilon(units, counts=counts_units(run), moments=params.privacy.moments, **about)
     most = signal(units / UNITS_EACH[unit], mu_of(epsilon, delta), sharing)
     why, more = f"{chosen.teachers:,} teachers would vote {noise}", advised_units(units, ADVISED, most)
-    return _hopeless(run, f"{units:,} {unit}s", classes, why, larger, f"about {more:,} {unit}s to learn from", shared)
+    return _explain(run, f"{units:,} {unit}s", classes, why, larger, f"about {more:,} {unit}s", shared)
 
 
 def check_signal_of_sums(run: Run, units: int, classes: int, features: int, records: int) -> None:
-    """Refuse sums over so few private units that their noise drowns them, unless `privacy.anyway` is set.
+    """Check that sums over private units do not drown in noise, unless `privacy.anyway` is set.
 
-    units: as they are; those that were declared decide, where somebody did. features: the length of a record's vector.
-    records: how many there are, in units. Raises SettingError, for the operator alone.
+    Args:
+        run: The run.
+        units: True number of units; a declared number takes precedence.
+        classes: Number of classes or findings.
+        features: Length of a record's vector.
+        records: Number of records.
+
+    Raises:
+        SettingError: If they do. The message is private.
     """
     sentence = explain_weak_sums(run, units, classes, features, records)
     if sentence and not run.params.privacy.anyway:
@@ -272,8 +287,8 @@ def check_signal_of_sums(run: Run, units: int, classes: int, features: int, reco
 
 
 def explain_weak_sums(run: Run, units: int, classes: int, features: int, records: int) -> str | None:
-    """Say why no head would come of a run's sums, and what would help; None where one will, or data are public."""
-    # Of K findings each is one of K coordinates of a label of length 1, of all records.
+    """Explain why a run's sums drown in noise, and name remedies. None if they do not, or if the data are public."""
+    # A label of K findings is a vector of length 1 with K coordinates, shared by all records.
     sharing = math.sqrt(classes) if run.params.data.several else classes
     shared, units = records - units, run.params.privacy.units or units
     params = run.params
@@ -283,14 +298,14 @@ def explain_weak_sums(run: Run, units: int, classes: int, features: int, records
     if params.data.public_benchmark or strength >= ENOUGH_OF_SUMS:
         return None
     unit, larger = params.privacy.unit, epsilon_for_signal(ADVISED_OF_SUMS, strength, mu_of(epsilon, delta), delta)
-    why = f"the sums over them would have a signal of {strength:.2f}, where {ENOUGH_OF_SUMS:g} is needed"
+    why = f"the signal of the sums would be {strength:.2f}; {ENOUGH_OF_SUMS:g} is needed"
     more = advised_units(units, ADVISED_OF_SUMS, strength)
-    return _hopeless(run, f"{units:,} {unit}s", classes, why, larger, f"about {more:,} {unit}s to learn from", shared)
+    return _explain(run, f"{units:,} {unit}s", classes, why, larger, f"about {more:,} {unit}s", shared)
 
 
-def _hopeless(run: Run, few: str, classes: int, why: str, larger: float, other: str, shared: int) -> str:
+def _explain(run: Run, few: str, classes: int, why: str, larger: float, other: str, shared: int) -> str:
     unit, epsilon = run.params.privacy.unit, run.params.aggregation.epsilon
-    wide = f", though one of {WIDE} and more promises a single {unit} little" if larger >= WIDE else ""
+    wide = f", though an ε of {WIDE} or more protects a single {unit} little" if larger >= WIDE else ""
     remedies = [
         f"a budget of ε = {larger:g} (aggregation.epsilon, and at least as much in ledger.epsilon){wide}",
         other,
@@ -298,27 +313,26 @@ def _hopeless(run: Run, few: str, classes: int, why: str, larger: float, other: 
     if unit == "record" and run.params.data.name == "folder" and shared > 0:
         remedies.insert(
             0,
-            f"to give each file a name of its own, if all are different images: {shared:,} are called like one in "
-            "another class folder, and count as one with it",
+            f"unique file names, if all files are different images: {shared:,} have the name of a file in another "
+            "class folder and count as one unit with it",
         )
     if unit == "group":
-        remedies.append("privacy.unit=record, if what is to be protected is one image, not a person with all of hers")
+        remedies.append("privacy.unit=record, if single images are to be protected instead of persons")
     what = "findings" if run.params.data.several else "classes"
     return (
-        f"{few} are too few for {classes} {what} at ε = {epsilon:g}: {why}, and a student would learn "
-        f"little but noise. Nothing was released and nothing was charged. What would do: {'; or '.join(remedies)}. To "
-        "go on all the same: --anyway."
+        f"{few} are too few for {classes} {what} at ε = {epsilon:g}: {why}, and a student would learn little but "
+        f"noise. Nothing was released or charged. This would suffice: {'; or '.join(remedies)}. To continue: --anyway."
     )
 
 
 def _count(run: Run, units: int, *, counted: bool = False) -> int:
-    """Return the number of units with noise, released once for the account, the edition and this noise."""
+    """Return the noisy number of units, which is released once per account, edition and noise level."""
     noise, sigma = make_noise(run, "units"), noise_on_count(run.params)
 
     def draw() -> dict[str, np.ndarray]:
         return {"units": units + noise.gaussian(1, sigma)}
 
-    # Before the stage `dataset`: whose records these are must be known before they are counted, too.
+    # The stage `dataset` comes later, but the ledger must know the records before they are counted.
     data = None
     if not counted:
         with open_source(run) as source:
@@ -327,8 +341,8 @@ def _count(run: Run, units: int, *, counted: bool = False) -> int:
     return max(1, round(float(release.arrays["units"][0])))
 
 
-def _counted_as(run: Run, units: int) -> float | None:
-    """Return the standard deviation of the noise of an earlier count of the account with this result, if any."""
+def _sigma_of_count(run: Run, units: int) -> float | None:
+    """Return the noise σ of an earlier count of the account with this result, if any."""
     ledger, account = ledger_before(run), ledger_account(run)
     if ledger is None or account not in ledger.datasets():
         return None
@@ -341,7 +355,7 @@ def _counted_as(run: Run, units: int) -> float | None:
 
 
 def earlier_count(run: Run) -> int | None:
-    """Return the number of units as the account counted it before; None where it did not, and nothing is begun."""
+    """Return the account's earlier noisy count of units, or None if there is none."""
     ledger = ledger_before(run)
     known = ledger is not None and ledger.committed(identity_in_ledger(run, "units"))
-    return _count(run, 0, counted=True) if known else None  # what is committed is not drawn again
+    return _count(run, 0, counted=True) if known else None  # a committed release is not drawn again

@@ -1,4 +1,4 @@
-"""Progress of long work: on the terminal, on Prefect's page where there is a server, and in the log everywhere."""
+"""Progress of stages on the terminal, in Prefect and in the log; seconds and memory of stages."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from uuid import UUID
 import psutil
 
 from tasks.runtime.run import Run
-from tasks.runtime.step import prefect_is_here
+from tasks.runtime.step import in_context
 from tasks.runtime.store import read_json, write_json
 
 SECONDS_BETWEEN_LINES = 30.0
-"""How often the log says how far a long work is."""
+"""Interval between two progress lines in the log, in seconds."""
 
 
 class StageProgress:
-    """Which stage this process is at, and how far it is: told by tasks and fan-outs, looked at by what draws a bar.
+    """The current stage of this process and its progress, as reported by tasks and read by the progress bar.
 
-    What a stage reports by itself counts alone. Where it reports nothing, the finished parts of a fan-out count, or
-    what parts in this process have reported where that is more.
+    If the stage reports its own progress, task progress is ignored. Otherwise it is the number of finished parts of a
+    fan-out, or the sum of the parts' own reports if that is more.
     """
 
     def __init__(self) -> None:
@@ -34,7 +34,7 @@ class StageProgress:
         self.begin("")
 
     def begin(self, stage: str) -> None:
-        """Go to a stage of a run, of which nothing is done yet."""
+        """Start a stage."""
         self.stage = stage
         self._own: float | None = None
         self._parts, self._finished = 0, 0
@@ -42,13 +42,13 @@ class StageProgress:
 
     @property
     def fraction(self) -> float | None:
-        """How much of the stage is done, from 0 to 1; None where nothing has been told."""
+        """Completed fraction of the stage in [0, 1], or None if nothing has been reported."""
         if self._own is not None or not self._parts:
             return self._own
         return min(1.0, max(self._finished, sum(list(self._told.values()))) / self._parts)
 
     def report(self, key: str, fraction: float) -> None:
-        """Say how far the work named `key` is: the stage's own, or during a fan-out that of one part."""
+        """Report the completed fraction of the stage or, during a fan-out, of the part named `key`."""
         if self._parts:
             self._told[key] = fraction
         else:
@@ -56,7 +56,7 @@ class StageProgress:
 
     @contextmanager
     def within_more(self) -> Iterator[None]:
-        """Have stages print no lines until the block ends: they are parts of a work that says how far it is."""
+        """Suppress the stages' progress lines in the block, whose caller reports progress itself."""
         self.has_lines = False
         try:
             yield
@@ -65,7 +65,7 @@ class StageProgress:
 
     @contextmanager
     def fan_out(self, parts: int) -> Iterator[Callable[[], None]]:
-        """Spread the stage over `parts` until the block ends; what is yielded is called whenever one is finished."""
+        """Split the stage into `parts` in the block. Yields a function to call when a part is finished."""
         self._parts, self._finished, self._told = parts, 0, {}
 
         def one_finished() -> None:
@@ -78,12 +78,17 @@ class StageProgress:
 
 
 CURRENT = StageProgress()
-"""The stage that this process is at."""
+"""The current stage of this process."""
 
 
-def progress_reporter(key: str) -> Callable[[float, str], None]:
-    """Return a function (fraction done, text) that shows progress: on a terminal's bar, Prefect's page, in the log."""
-    show, say = _page_and_log(key) if _in_a_task() else (None, partial(print, flush=True))
+def progress_reporter(run: str, key: str) -> Callable[[float, str], None]:
+    """Return a function (fraction, text) that reports progress on the terminal, in Prefect and in the log.
+
+    Args:
+        run: Name of the run.
+        key: Name of the work.
+    """
+    show, say = _page_and_log(f"{run}-{key}") if in_context("TaskRunContext") else (None, partial(print, flush=True))
     line = lines(key, say) if CURRENT.has_lines else None
 
     def report(fraction: float, text: str) -> None:
@@ -97,7 +102,7 @@ def progress_reporter(key: str) -> Callable[[float, str], None]:
 
 
 def lines(key: str, say: Callable[[str], object]) -> Callable[[float, str], None]:
-    """Return a function (fraction done, text) that says a line at the beginning, at the end, and now and then."""
+    """Return a function (fraction, text) that logs at the start, at the end and every `SECONDS_BETWEEN_LINES`."""
     said = -math.inf
 
     def report(fraction: float, text: str) -> None:
@@ -109,16 +114,8 @@ def lines(key: str, say: Callable[[str], object]) -> Callable[[float, str], None
     return report
 
 
-def _in_a_task() -> bool:
-    if not prefect_is_here():
-        return False
-    from prefect.context import TaskRunContext
-
-    return TaskRunContext.get() is not None
-
-
 def _page_and_log(key: str) -> tuple[Callable[[float, str], object], Callable[[str], object]]:
-    """Return what shows (per cent, text) on Prefect's page and what writes a line into the task's log."""
+    """Return a function (percent, text) that updates a Prefect artifact and one that logs a line."""
     from prefect import get_run_logger
     from prefect.artifacts import create_progress_artifact, update_progress_artifact
 
@@ -153,7 +150,7 @@ def _sample(peak: _Peak, stop: threading.Event) -> None:
 
 @contextmanager
 def measured(run: Run, stage: str) -> Iterator[None]:
-    """Measure a stage and keep the figures in the run's private folder, outside what DVC compares."""
+    """Measure seconds and peak memory of a stage, and store them in a private folder that DVC does not track."""
     peak, stop = _Peak(), threading.Event()
     sampler = threading.Thread(target=_sample, args=(peak, stop), daemon=True)
     started = time.perf_counter()
@@ -171,6 +168,6 @@ def measured(run: Run, stage: str) -> Iterator[None]:
 
 
 def timings(run: Run) -> dict[str, dict[str, float]]:
-    """Return what each stage cost when it last ran."""
+    """Return seconds and memory of each stage in its last execution."""
     files = sorted(run.folders.timings.glob("*.json")) if run.folders.timings.is_dir() else []
     return {record["stage"]: record for record in map(read_json, files)}

@@ -1,15 +1,13 @@
-"""Under which identity the ledger knows a run's releases: one rule for answers, averages, moments, annotations,
-labels and a noised accuracy.
+"""Compute the release ID of each release of a run.
 
-A release is identified by the account, the edition of the data that the operator names, its task (kind, names and order
-of classes, edges of bins, the column of labels) and the settings upstream of it that differ from their defaults: by
-public things alone. A count of units and moments of images depend on no label: tasks about the same people share them.
-So a run that changes its student shares the release, one that
-changes a teacher's penalty makes a release of its own and pays for it, whether its votes are equal or not, and whether
-a release is made again never says anything about the data (docs/ledger.md).
+The ID depends on public facts only: the account, the edition of the data named by the operator, the task (kind, names
+and order of classes, edges of bins, label column) and the upstream settings that differ from their defaults. So runs
+that differ only in the student share a release. A run with another teacher setting makes and pays for its own, even if
+its votes are equal. So a repeated release reveals nothing about the data (docs/ledger.md). A count of units and moments
+of images do not depend on labels, so tasks about the same people share them.
 
-What the data were is sealed beside the release, sealed and private (`Inputs`): should they change under one
-edition, the stored release is what comes back, and the operator is told.
+Digests of the inputs are sealed with the release and private (`Inputs`). If the data change under one edition, the
+stored release is returned and the operator is told.
 """
 
 from __future__ import annotations
@@ -35,7 +33,7 @@ Kind = Literal["answers", "averages", "annotations", "labels", "units", "accurac
 Inputs = dict[str, str]
 
 FORM = 1
-"""Raised when the same settings would release something else, or when a default upstream of a release changes."""
+"""Increase it if the same settings would release something else or if an upstream default changes."""
 
 _CHANGED = "data_changed_"
 
@@ -49,19 +47,19 @@ _UPSTREAM: dict[Kind, tuple[str, ...]] = {
     "moments": ("data", "privacy", "queries", "backbone", "pretraining", "aggregation"),
     "accuracy": (*_UP_TO_TEACHERS, "aggregation", "collaboration", "student", "evaluation"),
 }
-"""The sections that decide what is released; beside them `seed` does, but for labels, which are not dealt."""
+"""Sections that affect a release. `seed` affects all but labels, which are not assigned to teachers."""
 
 PLACES = {"root", "path", "labels", "download"}
-"""Settings of the data that say where they lie."""
+"""Data settings that are locations."""
 
 OF_TASK: frozenset[Kind] = frozenset({"answers", "averages", "annotations", "labels", "accuracy"})
-"""The kinds of releases that depend on labels, and so on the task."""
+"""Kinds of releases that depend on labels and therefore on the task."""
 
 _TASK = {"findings", "grades", "bins", "classes", "target"}
-"""Settings of the data that declare the task, which has a place of its own in an identity."""
+"""Data settings that declare the task, which is a separate part of the release ID."""
 
 _ELSEWHERE: dict[str, set[str]] = {
-    # Where files lie, not what is in them; the edition has a place of its own.
+    # Locations do not affect the content; the edition is a separate part of the release ID.
     "data": PLACES | {"public_benchmark", "edition"},
     "teachers": {"per_task"},
     "privacy": {"anyway"},
@@ -69,14 +67,14 @@ _ELSEWHERE: dict[str, set[str]] = {
     "collaboration": {"deadline", "patience", "guardian", "student"},
     "transcription": {"per_task", "epsilon", "delta"},
 }
-"""Settings of these sections that decide nothing about it."""
+"""Settings of these sections that do not affect a release."""
 
 _OF_SUMS = {"epsilon", "delta", "noise"}
-"""Settings of the aggregation that the noise on averages and moments is made for."""
+"""Aggregation settings that affect averages and moments."""
 
 
 def upstream(params: Params, kind: Kind) -> dict[str, Any]:
-    """Return the settings that decide what a release of this kind is, as JSON values: those that are not defaults."""
+    """Return the settings that affect a release of this kind and differ from their defaults, as JSON values."""
     chosen: dict[str, Any] = {"seed": params.seed} if params.seed and kind != "labels" else {}
     nobody_votes = kind == "answers" and params.aggregation.reveals == "sums"
     for name in _UPSTREAM[kind]:
@@ -88,14 +86,14 @@ def upstream(params: Params, kind: Kind) -> dict[str, Any]:
         values = section.model_dump(mode="json", exclude=_ELSEWHERE.get(name), exclude_defaults=True)
         family = FAMILIES.get(name)
         if family is not None and (chosen_kind := getattr(section, family.key)) != family.default:
-            values |= {family.key: chosen_kind}  # its own class has it as the default
+            values |= {family.key: chosen_kind}  # the default of the kind's own class
         if kind in ("averages", "moments") and name == "aggregation":
             values = {key: value for key, value in values.items() if key in _OF_SUMS}
         if kind == "units" and name == "privacy":
             values = {key: value for key, value in values.items() if key != "moments"}
         if name == "transcription":
             if kind == "labels":
-                values = {"epsilon": values["annotation"]["epsilon"]}  # not what follows the labels
+                values = {"epsilon": values["annotation"]["epsilon"]}  # later steps do not affect labels
             else:
                 student = {key: value for key, value in values.get("student", {}).items() if key != "final_steps"}
                 values = {**values, "student": student}
@@ -108,8 +106,7 @@ def upstream(params: Params, kind: Kind) -> dict[str, Any]:
 
 
 def release_digest(params: Params, kind: Kind = "answers") -> str:
-    """Return a digest of all settings that decide a release but the account: equal for runs of one account and the
-    same data that share it."""
+    """Return a digest of all settings that affect a release. Runs on the same account and data share it if equal."""
     task = params.data.model_dump(mode="json", include=_TASK, exclude_defaults=True)
     return digest({"edition": params.data.edition, "form": FORM, "task": task, **upstream(params, kind)}, 64)
 
@@ -117,10 +114,15 @@ def release_digest(params: Params, kind: Kind = "answers") -> str:
 def compute_identity(
     run: Run, account: str, noise: Mapping[str, Any], kind: Kind, *index: int, task: Task | None = None
 ) -> str:
-    """Return the identity under which the ledger knows a release of the run, from public facts alone.
+    """Compute the release ID of a release of the run.
 
-    account: whose budget the release draws on. noise: the description of its noise. index: which one, where there are
-    several: the round of an average. task: what the release is about; kinds in `OF_TASK` need it, others ignore it.
+    Args:
+        run: The run.
+        account: Identifier of the account.
+        noise: Description of the noise.
+        kind: Kind of the release.
+        *index: Number of the release if there are several of this kind, such as the round of an average.
+        task: The task; required for kinds in `OF_TASK`.
     """
     parameters = {"form": FORM, **upstream(run.params, kind)}
     if kind in OF_TASK:
@@ -137,16 +139,18 @@ def compute_identity(
 
 
 def input_digests(run: Run, **digests: str) -> Inputs:
-    """Return what is sealed with a release that is drawn now: digests of its inputs, the partition's, and a salt.
+    """Return digests to seal with a new release: the given ones, that of the partition, and a salt.
 
-    digests: of private inputs keyed, of public ones plain.
+    Args:
+        run: The run.
+        **digests: Keyed digests of private inputs and plain ones of public inputs.
     """
     partition = str(read_json(run.folders.partition / "manifest.json")["hash"])
     return {**digests, **partition_inputs(partition)}
 
 
 def describe_release(run: Run, account: str, release: StoredRelease) -> dict[str, Any]:
-    """Return what every privacy statement says: whose release it is, of which partition, made by which code."""
+    """Return the fields of every statement: the release, its account, its partition and the code version."""
     return {
         "run": run.name,
         "release_id": release.release_id,
@@ -161,30 +165,33 @@ def describe_release(run: Run, account: str, release: StoredRelease) -> dict[str
 
 
 def record_data_change(run: Run, kind: Kind, release: StoredRelease, inputs: Inputs) -> None:
-    """Write into the private zone, and only there, that a stored release was made from other data, if it was.
+    """Note in the private zone if a stored release was made from other data.
 
-    inputs: the result of `input_digests` for the current data.
+    Args:
+        run: The run.
+        kind: Kind of the release.
+        release: The release.
+        inputs: The result of `input_digests` for the current data.
     """
     changed = ", ".join(changed_inputs(release, inputs))
     _record_change(
         run,
         kind,
-        f"The data changed since the {kind} were released ({changed}), under the same edition: the stored release was "
-        "returned, and nothing was charged."
+        f"The data changed since the {kind} were released ({changed}), but the edition did not: the stored release was "
+        "returned free of charge."
         if changed
         else None,
     )
 
 
 def record_file_change(run: Run, how: str | None) -> None:
-    """Write into the private zone, and only there, how a run's files changed; None removes the note."""
+    """Note in the private zone how a run's files changed; None removes the note."""
     _record_change(
         run,
         "files",
         None
         if how is None
-        else f"The data changed since this run read them: {how}. All its releases are about the data as they were, and "
-        "stay as they are.",
+        else f"The data changed since this run read them: {how}. Its releases describe the earlier data.",
     )
 
 
@@ -193,15 +200,11 @@ def _record_change(run: Run, subject: str, what: str | None) -> None:
     path.unlink(missing_ok=True)
     if what is not None:
         edition = _next(run.params.data.edition)
-        write_text(
-            path,
-            f"{what} To release about the current data, at its own cost, name a new edition: --set "
-            f"data.edition={edition}\n",
-        )
+        write_text(path, f"{what} To release the current data at its own cost: --set data.edition={edition}\n")
 
 
 def data_changes(run: Run) -> list[str]:
-    """Return what `record_data_change` wrote about this run. Private."""
+    """Return the notes of `record_data_change` and `record_file_change`. Private."""
     return [path.read_text(encoding="utf-8").strip() for path in sorted(run.folders.private.glob(f"{_CHANGED}*.txt"))]
 
 
@@ -210,10 +213,14 @@ def _next(edition: str) -> str:
 
 
 def check_queries(run: Run, release: StoredRelease, inputs: Inputs) -> None:
-    """Raise ArtefactError where the query images, as `inputs` has them, are not those of the stored release."""
+    """Check that the query images are those of a stored release.
+
+    Raises:
+        ArtefactError: If their digest in `inputs` differs from that of the release.
+    """
     if release.inputs.get("queries", inputs["queries"]) != inputs["queries"]:
         raise ArtefactError(
-            f"The release {release.release_id[:16]} was made before, about other query images than those in "
-            f"{run.folders.images}: another version of Terrine or of its libraries draws them otherwise. Put the old "
-            f"images back; or release anew, at its own cost, with --set data.edition={_next(run.params.data.edition)}."
+            f"The stored release {release.release_id[:16]} was made with other query images than {run.folders.images}: "
+            "another version of Terrine or its libraries drew them. Restore the old images, or make a new release at "
+            f"its own cost: --set data.edition={_next(run.params.data.edition)}."
         )

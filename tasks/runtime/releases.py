@@ -1,8 +1,8 @@
-"""What a run releases through the ledger: of which kinds, under which identities, and at most at which price.
+"""The releases of a run: their kinds, release IDs and worst-case costs.
 
-One list for all who must know it. Before the first of its releases a run asks whether the account pays for all that
-were not made before, so that nothing is charged where the whole cannot be paid; `terrine check` and `terrine sweep`
-price the same list. A transcription has one release, of which the ledger alone need know.
+Before its first release, a run checks that the account covers all releases that are not charged yet, so nothing is
+charged if the whole cannot be paid. `terrine check` and `terrine sweep` price the same list. The single release of a
+transcription is checked by the ledger.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from terrine.privacy.noised_sum import ClippedMean
 from terrine.teachers.averaging.private import PrivateAveraging, calibrated
 
 CENTRE = -1
-"""The number of the average before the first round's: the centre of all parties' features."""
+"""Number of the average before the first round: the centre of all parties' features."""
 
 _NAMES: dict[Kind, str] = {
     "units": "a count of units",
@@ -46,12 +46,12 @@ _PURPOSES: dict[Kind, str] = {"averages": " of averages", "moments": " of moment
 
 
 _RECORDS: dict[str, Record] = {"table": "row", "dicom": "dicom", "nifti": "volume"}
-"""Kind of a record by the name of the data's source; an image for all other sources."""
+"""Kind of a record by the name of the data's source. It is an image for all other sources."""
 
 
 @dataclass(frozen=True)
 class Release:
-    """One release of a run: its kind, what the ledger knows it as (of averages, the first), the most it may cost."""
+    """One release of a run: its kind, release ID (for averages, that of the first) and worst-case cost."""
 
     kind: Kind
     identity: str
@@ -59,15 +59,18 @@ class Release:
 
 
 def make_noise(run: Run, kind: Kind, *index: int) -> NoiseSource:
-    """Return the noise of a release; replayed noise of one kind is another than that of the others."""
+    """Return the noise source of a release. Replayed noise differs between kinds and indices."""
     return noise_source(run, f"replayed noise{_PURPOSES.get(kind, '')}", *index)
 
 
 def identity_in_ledger(run: Run, kind: Kind, *index: int, task: Task | None = None) -> str:
-    """Return the identity under which the ledger knows a release of the run; index: which one, where there are several.
+    """Return the release ID of a release of the run. For a count of units it is the same before and after counting.
 
-    task: what the run is about, needed before its records were read (`tasks.runtime.task.load_task`).
-    That of a count of units is the same before and after they were counted.
+    Args:
+        run: The run.
+        kind: Kind of the release.
+        *index: Number of the release if there are several of this kind.
+        task: The task. Default: that of the run's records, which must have been read.
     """
     noise: dict[str, Any] = make_noise(run, kind, *index).describe()
     if kind == "units":
@@ -79,9 +82,11 @@ def identity_in_ledger(run: Run, kind: Kind, *index: int, task: Task | None = No
 
 
 def worst_cases(params: Params, queries: int | None = None) -> dict[Kind, Event]:
-    """Return what a run releases, in its order, with the most that each may cost: from parameters alone.
+    """Return the kinds of a run's releases in their order with worst-case costs, from parameters only.
 
-    queries: how many questions there are, where that is known to be other than what `queries.count` makes of them.
+    Args:
+        params: The parameters.
+        queries: Number of questions. Default: `queries.count` times the findings.
     """
     budget, count = params.aggregation, queries or params.queries.count * params.aggregation.findings
     if params.teachers.unprotected:
@@ -101,7 +106,7 @@ def worst_cases(params: Params, queries: int | None = None) -> dict[Kind, Event]
 
 
 def list_releases(run: Run, queries: int | None = None, task: Task | None = None) -> list[Release]:
-    """Return what a run releases, in its order. queries: see `worst_cases`. task: see `identity_in_ledger`."""
+    """Return a run's releases in their order. For `queries` see `worst_cases`, for `task` `identity_in_ledger`."""
     averages = averaging_mechanism(run.params)
     first = {"averages": (CENTRE if averages is not None and averages.centred else 0,)}
     costs = worst_cases(run.params, queries)
@@ -112,14 +117,14 @@ def list_releases(run: Run, queries: int | None = None, task: Task | None = None
 
 
 def unpaid(ledger: Ledger, releases: Sequence[Release]) -> list[Release]:
-    """Return those of these releases that are not charged yet, each once: the same again is free."""
+    """Return the releases that are not charged yet, each once, because repeating a release is free."""
     each = {one.identity: one for one in releases}
     reserved = ledger.reserved(each)
     return [one for identity, one in each.items() if identity not in reserved]
 
 
 def describe_releases(releases: Sequence[Release]) -> str:
-    """Return what releases are called where they are refused: The releases of moments and answers."""
+    """Return a phrase for an error message, such as "The releases of moments and answers"."""
     *others, last = dict.fromkeys(_NAMES[release.kind] for release in releases)
     return f"The release{'s' * (len(releases) > 1)} of {', '.join(others)}{' and ' * bool(others)}{last}"
 
@@ -127,9 +132,16 @@ def describe_releases(releases: Sequence[Release]) -> str:
 def check_fit(
     run: Run, accounts: Sequence[Account], releases: Sequence[Release], noise: NoiseKind | None = None
 ) -> None:
-    """Refuse releases that an account, or one that is linked with it, cannot pay for one after the other.
+    """Check that linked accounts can pay for releases in sequence.
 
-    noise: their kind, where it is not that of votes. Raises BudgetError, which names the releases.
+    Args:
+        run: The run.
+        accounts: The account and those linked with it.
+        releases: The releases.
+        noise: Kind of their noise. Default: that of the votes.
+
+    Raises:
+        BudgetError: If they cannot; the message names the releases.
     """
     if releases:
         costs = [release.worst_case for release in releases]
@@ -138,24 +150,24 @@ def check_fit(
 
 
 def check_releases(run: Run, queries: int | None = None, task: Task | None = None) -> None:
-    """Refuse a run, before its first release is charged, whose account does not pay for all that it has yet to release.
+    """Check before a run's first release that its account covers all outstanding ones; see `list_releases`.
 
-    queries, task: see `list_releases`. Raises BudgetError.
+    Raises:
+        BudgetError: If it does not.
     """
     releases = list_releases(run, queries, task)
-    if len(releases) > 1:  # a single one is held against the account as the ledger reserves it
+    if len(releases) > 1:  # the ledger checks a single one when it reserves it
         ledger, name = open_account(run)
         check_fit(run, ledger.together(name), unpaid(ledger, releases))
 
 
 def noise_on_count(params: Params) -> float:
-    """Return the standard deviation of the noise on a count of units: that of the count, or of one to be made."""
+    """Return the standard deviation of the noise on the existing or future count of units."""
     return params.privacy.counted or noise_of_count(params.aggregation.epsilon, params.aggregation.delta)
 
 
 def averaging_mechanism(params: Params) -> PrivateAveraging | None:
-    """Return how averages of teachers are made private, with the noise that their share of the budget buys; None
-    where none are released."""
+    """Return the mechanism that releases averages of teachers, calibrated to their share of the budget, or None."""
     teachers, aggregation = params.teachers, params.aggregation
     if not teachers.releases_averages:
         return None
@@ -163,13 +175,13 @@ def averaging_mechanism(params: Params) -> PrivateAveraging | None:
 
 
 def moments_mechanism(params: Params) -> ClippedMean | None:
-    """Return the mechanism by which a run releases moments of its images, None where it releases none."""
+    """Return the mechanism that releases moments of images, or None."""
     budget, share = params.aggregation, params.privacy.moments
     return ClippedMean.for_share(share, budget.epsilon, budget.delta) if share else None
 
 
 def accuracy_mechanism(params: Params) -> NoisedAccuracy | None:
-    """Return the mechanism by which a run releases an accuracy, None where it releases none."""
+    """Return the mechanism that releases an accuracy, or None."""
     epsilon, columns = params.evaluation.epsilon, params.evaluation.released_subgroups
     if epsilon is None:
         return None
@@ -177,23 +189,23 @@ def accuracy_mechanism(params: Params) -> NoisedAccuracy | None:
 
 
 def counting_cost(params: Params) -> Event:
-    """Return what a run spent on counting its units; nothing where it did not."""
+    """Return the cost of the count of units."""
     return count_of_units(params.privacy.counted) if params.privacy.counted else compose()
 
 
 def moments_cost(params: Params) -> Event:
-    """Return what a run spends on moments of its images; nothing where it releases none."""
+    """Return the cost of the moments of images."""
     mechanism = moments_mechanism(params)
     return compose() if mechanism is None else mechanism.event
 
 
 def inputs_cost(params: Params) -> Event:
-    """Return what a run spends on its records before anybody learns from them: on counting units and on moments."""
+    """Return the cost of releases before training: the count of units and moments."""
     return compose(counting_cost(params), moments_cost(params))
 
 
 def describe_order(params: Params) -> dict[str, Any]:
-    """Return how a statement says that classes have an order: the edges of bins, or how many grades there are."""
+    """Return the statement's field about ordered classes: the edges of bins or the number of grades."""
     scale = params.data.scale
     if scale is None:
         return {}
@@ -201,7 +213,7 @@ def describe_order(params: Params) -> dict[str, Any]:
 
 
 def describe_counting(params: Params) -> dict[str, Any]:
-    """Return how a statement says that units were counted with noise; nothing where they were not."""
+    """Return the statement's field about the noisy count of units."""
     if not params.privacy.counted:
         return {}
     return {"counted": {"units": params.privacy.units, "sigma": params.privacy.counted}}
@@ -223,20 +235,25 @@ SEARCH, AUDIT = "search.json", "audit.json"
 
 
 def record_search(run: Run, epsilon_tuning: float, delta: float) -> None:
-    """Note what the search costs that this run is a candidate of; of several searches the dearest counts."""
+    """Store the cost of a search that this run is a candidate of. The largest of several searches counts."""
     known = _read(run, SEARCH).get("epsilon_tuning", 0.0)
     write_json(run.folders.public / SEARCH, {"epsilon_tuning": max(epsilon_tuning, known), "delta": delta})
 
 
+def is_candidate(run: Run) -> bool:
+    """Return whether a run is a candidate of a search."""
+    return (run.folders.public / SEARCH).is_file()
+
+
 def record_audit(run: Run, result: dict[str, Any]) -> None:
-    """Keep the outcome of an audit (`tasks.auditing.mechanisms.audit`) of the run's mechanism."""
+    """Store the result of an audit of the run's mechanism (`tasks.auditing.mechanisms.audit`)."""
     write_json(run.folders.public / AUDIT, result)
 
 
 def assurance(run: Run, mechanism: dict[str, Any]) -> dict[str, Any]:
-    """Return the statement's fields `epsilon_tuning`, `audit_epsilon` and `audit_confidence`, those that are known.
+    """Return the known ones of the statement's fields `epsilon_tuning`, `audit_epsilon` and `audit_confidence`.
 
-    An audit of another mechanism or of other parameters is left out.
+    An audit of another mechanism or with other parameters is ignored.
     """
     search, audited = _read(run, SEARCH), _read(run, AUDIT)
     fields = {name: search[name] for name in ("epsilon_tuning",) if name in search}
@@ -250,4 +267,4 @@ def _read(run: Run, name: str) -> dict[str, Any]:
     try:
         return read_json(path) if path.is_file() else {}
     except ArtefactError as error:
-        raise ArtefactError(f"{error} Remove it, and search or audit again.") from error
+        raise ArtefactError(f"{error} Remove it and repeat the search or audit.") from error

@@ -1,8 +1,7 @@
-"""Reuse of a stage's results by other runs, for stages that draw no noise for a release and read no source.
+"""Reuse of a stage's artefacts by other runs on the same data and account.
 
-A finished stage of this kind leaves its artefacts in data/private/shared under a digest of everything they depend on:
-settings, code and the content of the artefacts it read. A run on the same data and account takes them from there, as
-hard links if the file system has them.
+Stages that draw no release noise and read no data source keep their artefacts in data/private/shared under a digest of
+all inputs: settings, code and the content of artefacts. Other runs link them.
 """
 
 from __future__ import annotations
@@ -25,14 +24,17 @@ WHOLE = "digests.json"
 
 
 def reuse_outputs(run: Run, stage: Stage, kept: Path | None) -> bool:
-    """Link a stage's artefacts into a run if this or another run made them from the same inputs; return whether so.
+    """Link a stage's artefacts into a run if they were made from the same inputs, and return whether they were.
 
-    kept: The stage's `kept_folder`.
+    Args:
+        run: The run.
+        stage: The stage.
+        kept: The stage's `kept_folder`.
     """
     if kept is None or not kept.is_dir():
         return False
     if read_json(kept / WHOLE) != [_digest_of(kept / name) for name in _names(stage)]:
-        shutil.rmtree(kept, ignore_errors=True)  # damaged since, or changed through a link in a run's folder
+        shutil.rmtree(kept, ignore_errors=True)  # damaged, or changed through a link in a run's folder
         return False
     for name in _names(stage):
         link(kept / name, run.folders.private / name)
@@ -40,9 +42,12 @@ def reuse_outputs(run: Run, stage: Stage, kept: Path | None) -> bool:
 
 
 def share_outputs(run: Run, stage: Stage, kept: Path | None) -> None:
-    """Keep what a stage made for runs with the same inputs.
+    """Keep a stage's artefacts for runs with the same inputs.
 
-    kept: The stage's `kept_folder`, from before it ran.
+    Args:
+        run: The run.
+        stage: The stage.
+        kept: The stage's `kept_folder`, computed before it ran.
     """
     if kept is not None:
         with locked(lock_path(run.root, "shared")), atomic_folder(kept) as folder:
@@ -56,9 +61,9 @@ def _names(stage: Stage) -> list[str]:
 
 
 def kept_folder(run: Run, stage: Stage) -> Path | None:
-    """Return the folder for the artefacts that a stage makes from a run's current inputs, or None if it shares none.
+    """Return the folder for a stage's artefacts from the run's current inputs, or None if it shares none.
 
-    All inputs are read, so call it once, before the stage runs.
+    All inputs are read, so call it once before the stage runs.
     """
     if not stage.shared:
         return None
@@ -67,7 +72,7 @@ def kept_folder(run: Run, stage: Stage) -> Path | None:
         *(str(each) for each in (stage.name, params.data, params.privacy.unit, params.ledger)),
         *(f"{key} {attrgetter(key)(params)!r}" for key in stage.settings.split()),
         code_digest(run, stage),
-        *(_digest_of(run.folders.zone(zone) / name) for zone, _, name in needs),
+        *(_digest_of(getattr(run.folders, zone) / name) for zone, _, name in needs),
     ]
     return run.root / "data" / "private" / "shared" / f"{stage.name}-{digest(inputs)}"
 

@@ -1,4 +1,4 @@
-"""One run: its name, its parameters, its folders."""
+"""A run: its name, parameters and folders."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from tasks.runtime.store import Folders
 from terrine.errors import ArtefactError, SettingError
 
 SPLIT_SEED = 0
-"""Not the run's seed: who is in the training data must not change from run to run, or budgets would not add up."""
+"""Seed of data splits. Not the run's seed: if runs had different training data, their budgets would not add up."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """What every stage is handed. Small, so that it travels to any worker; artefacts travel by path."""
+    """The argument of every stage: small, so that it can be sent to any worker; artefacts are passed by path."""
 
     root: Path
     name: str
@@ -29,16 +29,15 @@ class Run:
 
     @property
     def site(self) -> Path:
-        """Where the site remembers which ledger data were released through: in the project, unless TERRINE_SITE names
-        a folder for all projects of a machine."""
+        """Folder that records which ledger data were released through. TERRINE_SITE sets one for several projects."""
         return Path(os.environ.get("TERRINE_SITE") or self.root / "data" / "private" / "site")
 
     def path(self, path: Path) -> Path:
-        """Return a path from params.yaml, relative ones taken from the project's folder."""
+        """Return a path from params.yaml; relative paths start at the project."""
         return path if path.is_absolute() else self.root / path
 
     def database(self, url: str) -> str:
-        """Return a database URL, a relative SQLite path taken from the project's folder."""
+        """Return a database URL; relative SQLite paths start at the project."""
         prefix = "sqlite:///"
         if url.startswith(prefix) and not url.startswith(prefix + "/"):
             return f"{prefix}{self.root / url.removeprefix(prefix)}"
@@ -46,9 +45,10 @@ class Run:
 
 
 def open_run(root: Path, name: str) -> Run:
-    """Return a run with the parameters its `parameters` stage wrote.
+    """Return a run with the parameters that its stage `parameters` wrote.
 
-    Raises ArtefactError, with the runs that there are, if that stage has not run.
+    Raises:
+        ArtefactError: If that stage has not run; the message names the existing runs.
     """
     path = Folders(root, name).parameters
     if not path.is_file():
@@ -57,12 +57,12 @@ def open_run(root: Path, name: str) -> Run:
 
 
 def chosen_run(name: str | None = None) -> Run:
-    """Return a run of the project by its name, by default the one selected last; errors as of `open_run`."""
+    """Return a run of the project by its name; default: the one selected last. See `open_run` for errors."""
     root = project_root()
     return open_run(root, name or selected_run(root))
 
 
 def check_not_transcription(name: str, params: Params) -> None:
-    """Raise SettingError for a run that the caller does not make: its release would be another one."""
+    """Raise SettingError for a transcription, whose stages differ."""
     if params.transcription is not None:
-        raise SettingError(f"The run {name} is a transcription: make it with terrine run --preset {name}.")
+        raise SettingError(f"Run {name} is a transcription: make it with terrine run --preset {name}.")

@@ -1,7 +1,7 @@
-"""Runs that people name: `terrine run --preset your-own-images --name clinic-a --set data.path=...`.
+"""Named runs: `terrine run --preset your-own-images --name clinic-a --set data.path=...`.
 
-A name stands for what is released under it. Until then its settings may change; from then on only those may that decide
-nothing about the release, such as the student's, for anything else would be another release under the same name.
+After a run's first release only settings that do not affect the release may change, such as the student's. Any other
+change would be a second release under the same name.
 """
 
 from __future__ import annotations
@@ -33,28 +33,40 @@ from tasks.runtime.store import Folders, write_text
 from terrine.errors import SettingError, typed
 
 IGNORED = """\
-# Written by `terrine run --name`: runs of this site, whose files may say where its data are and whose.
+# Written by `terrine run --name`: runs of this site. Their files may name data and data owners.
 .gitignore
 """
 
 
 def name_run(root: Path, name: str, preset: str | None, assignments: list[str]) -> str:
-    """Begin a run of this name from a preset or another run, or go on with it, with `--set` assignments laid over what
-    it has; return the name. Where a preset is named, the run is what preset and assignments say by now, and no more.
+    """Create a named run from a preset or another run, or update its settings, and return its name.
 
-    Raises SettingError for a name that no run can have, and for settings that its release was not made with.
+    Args:
+        root: The project.
+        name: The name.
+        preset: The preset or run to start from; replaces earlier assignments. Default: the settings the run has.
+        assignments: `--set` assignments.
+
+    Raises:
+        SettingError: If the name is not allowed or the settings would change an existing release.
     """
-    _check_form(name)
+    if not NAME.fullmatch(name) or name in FOLDERS:
+        raise SettingError(
+            f"--name {name}: a name has at most 60 lower-case letters, digits and hyphens, does not start with a "
+            f"hyphen, and is not one of {', '.join(FOLDERS)}. It is public: it is stored with the student."
+        )
+    if DERIVED_NAME.match(name):
+        raise SettingError(f"--name {name}: it ends in eight digits like a derived run. Choose another name.")
     if not parameter_file(root, name).is_file():
         return _begin(root, name, preset, assignments)
     run = read_preset(root, name)
     if run.made_from is None:
-        raise SettingError(f"{name} is a preset. Choose another --name for a run of your own.")
+        raise SettingError(f"{name} is a preset. Choose another --name.")
     start = read_preset(root, preset or name)
     if (origin := _origin(start)) != run.made_from:
         raise SettingError(
-            f"There is a run {name} already, made from {run.made_from} and not from {origin}. Choose another --name, "
-            f"or go on with that one: terrine run --name {name}."
+            f"Run {name} exists and was made from {run.made_from}, not from {origin}. Choose another --name, or "
+            f"continue it: terrine run --name {name}."
         )
     overrides, params = with_assignments(root, start, assignments)
     if overrides != run.overrides:
@@ -64,32 +76,22 @@ def name_run(root: Path, name: str, preset: str | None, assignments: list[str]) 
 
 
 def states(root: Path) -> list[tuple[str, str]]:
-    """Return every run that was named, derived or begun, with how far it came."""
-    return [(name, _state(Folders(root, name))) for name in runs(root)]
+    """Return the name and state of every run of the project."""
 
+    def state(folders: Folders) -> str:
+        if folders.report.is_file() and folders.finished:
+            return "complete"
+        if folders.statement.is_file():
+            return "has released, not complete"
+        return "begun" if folders.parameters.is_file() else "not begun"
 
-def _state(folders: Folders) -> str:
-    if folders.report.is_file() and folders.finished:
-        return "complete"
-    if folders.statement.is_file():
-        return "has released, not complete"
-    return "begun" if folders.parameters.is_file() else "not begun"
-
-
-def _check_form(name: str) -> None:
-    if not NAME.fullmatch(name) or name in FOLDERS:
-        raise SettingError(
-            f"--name {name}: a run's name has small letters, digits and hyphens, at most 60, does not begin with a "
-            f"hyphen, and is none of {', '.join(FOLDERS)}. It is public: everybody who gets the student reads it."
-        )
-    if DERIVED_NAME.match(name):
-        raise SettingError(f"--name {name}: it ends like the name of a derived run, in eight digits. Choose another.")
+    return [(name, state(Folders(root, name))) for name in runs(root)]
 
 
 def _begin(root: Path, name: str, preset: str | None, assignments: list[str]) -> str:
     if preset is None:
         begin = typed(["terrine", "run", "--preset", "your-own-images", "--name", name])
-        raise SettingError(f"{explain_missing_run(root, name)} To begin it, name a preset:\n{begin}")
+        raise SettingError(f"{explain_missing_run(root, name)} To create it, name a preset:\n{begin}")
     start = read_preset(root, preset)
     overrides, _ = with_assignments(root, start, assignments)
     ignored = root / PRESETS / ".gitignore"
@@ -106,11 +108,12 @@ def _origin(preset: Preset) -> str:
 
 
 def _check_release(root: Path, run: Preset, start: Preset, overrides: dict[str, Any], params: Params) -> None:
-    """Refuse settings, those of `start` with assignments, that would make another release, where the run has
-    released."""
-    if not Folders(root, run.name).release.is_dir():
-        return
-    if _decides(resolve(root, run.name)) == _decides(params):
+    """Raise SettingError if a run has released and the new settings would make another release."""
+
+    def identity(params: Params) -> object:
+        return params.ledger.account, release_digest(params, "answers"), release_digest(params, "annotations")
+
+    if not Folders(root, run.name).release.is_dir() or identity(resolve(root, run.name)) == identity(params):
         return
     left_out = flat(run.overrides, whole="sources").keys() - flat(overrides, whole="sources").keys()
     changed = changes(root, run.name, overrides) + [f"no {key}" for key in sorted(left_out)]
@@ -119,12 +122,6 @@ def _check_release(root: Path, run: Preset, start: Preset, overrides: dict[str, 
     settings = changes(root, start.name, overrides)
     command = typed([*words, *(word for change in settings for word in ("--set", change))])
     raise SettingError(
-        f"Run {run.name} has released, and its name stands for that release. With {', '.join(changed)} it would be "
-        f"another one, with a price of its own. To go on with what it has: terrine run --name {run.name}. Or give the "
-        f"other a name of its own:\n{command}"
+        f"Run {run.name} has released. With {', '.join(changed)} it would be another release at a cost of its own. To "
+        f"continue with the existing one: terrine run --name {run.name}. Or start another run:\n{command}"
     )
-
-
-def _decides(params: Params) -> object:
-    """Return what decides a run's releases: their identities, but for the key."""
-    return params.ledger.account, release_digest(params, "answers"), release_digest(params, "annotations")

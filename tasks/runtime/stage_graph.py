@@ -1,6 +1,6 @@
-"""The graph of stages: each is declared once, and dvc.yaml, the order of the flow, the fan-out and the zones follow.
+"""Declarations of stages, from which dvc.yaml, the order of the flow, the fan-out and the zones follow.
 
-An artefact is written zone/name here: `private/votes` is data/private/<run>/votes. Private artefacts are never pushed
+An artefact is written as zone/name: `private/votes` is data/private/<run>/votes. Private artefacts are never pushed
 unless the operator names a remote for them (`VAULT`).
 """
 
@@ -17,70 +17,84 @@ from terrine.errors import TerrineError
 
 METRICS, STUDENT, PLOTS = "release/metrics.json", "release/student", "release/plots"
 CHOSEN = "private/chosen.yaml"
-"""What was chosen for settings that are `auto`, by section."""
+"""Values chosen for settings that are `auto`, by section."""
 AUTOMATIC = {"privacy": "privacy", "partition": "partition", "queries.count": "queries", "aggregation": "aggregation"}
-"""Settings of which some can be `auto`, and their sections in `CHOSEN`."""
+"""Settings that can be or contain `auto`, and their sections in `CHOSEN`."""
 RUNS = "runs"
-"""The folder of runs other than the default one: runs/<run>/ has dvc.yaml, params.yaml and dvc.lock."""
+"""Folder of all runs but the default one: runs/<run>/ has dvc.yaml, params.yaml and dvc.lock."""
 VAULT = "terrine-private"
-"""The DVC remote to which private artefacts are pushed if the operator named one so."""
+"""Name of the DVC remote for private artefacts."""
 
 
 @dataclass(frozen=True)
 class Stage:
-    """A stage: what it runs, what it depends on, what it makes. Several words in one string are several things."""
+    """A stage. Lists are strings with blanks between the entries.
+
+    Attributes:
+        name: Name of the stage.
+        tasks: module:function of each task, in order. They are text, so that a stage imports only its own tasks.
+        makes: Artefacts that it writes.
+        needs: Artefacts that it reads.
+        settings: Keys of the parameters that it reads.
+        code: Package folders whose code affects its artefacts, besides its tasks' modules: in terrine or `tasks/...`.
+        comment: Comment in dvc.yaml.
+        fans_out: Whether its tasks justify starting a worker pool or a cluster.
+        shared: Whether runs share its artefacts (`tasks.runtime.reuse`); never for a release.
+    """
 
     name: str
     tasks: str
-    """module:function of each task, called one after the other unless flows/stages.py spreads them. They are text, so
-    that the process of one stage imports no other's."""
     makes: str
     needs: str = ""
     settings: str = ""
-    """Keys of the run's parameters that it reads."""
     code: str = ""
-    """Package folders whose code decides what it makes, beside the modules of its tasks: folders of terrine, or
-    `tasks/...`."""
     comment: str = ""
     fans_out: Callable[[Params], bool] = lambda params: False
-    """Whether its tasks are worth a worker pool or a cluster; for others starting one costs more than it gives."""
     shared: bool = False
-    """Whether a run may take what another run made from the same inputs (`tasks.runtime.reuse`): never a release."""
+
+    @property
+    def sections(self) -> set[str]:
+        """Sections of the parameters that it reads."""
+        return {key.partition(".")[0] for key in self.settings.split()}
 
 
 PARAMETERS = Stage(
     "parameters",
     tasks="tasks.runtime.parameters:write_parameters",
     makes=f"private/parameters.yaml private/code public/parameters.yaml {CHOSEN}",
-    comment="the public ones lack what names files, machines and data",
+    comment="the public ones lack names of files, hosts and data",
 )
-"""The first stage of either pipeline. It checks the parameters, and chooses those that are `auto`."""
+"""First stage of all pipelines: checks the parameters and chooses those that are `auto`."""
 
 
 @dataclass(frozen=True)
 class Pipeline:
-    """The stages of one kind of run, in their order."""
+    """The stages of one kind of run, in their order.
+
+    Attributes:
+        stages: The stages.
+        result: module:function that returns the result of a run as text.
+        check: module:function that raises an error for a run that cannot be completed.
+        is_default: Whether dvc.yaml declares this pipeline.
+        plots: DVC's plot options by table.
+    """
 
     stages: tuple[Stage, ...]
     result: str
-    """module:function that returns the result of a run as lines for the terminal."""
     check: str | None = None
-    """module:function that refuses, before any work, a run that could not be completed."""
     is_default: bool = False
-    """Whether dvc.yaml is this graph, for the run that params.yaml names."""
     plots: Mapping[str, str] = field(default_factory=dict)
-    """Tables that DVC plots, with how."""
 
     @property
     def names(self) -> list[str]:
         return [stage.name for stage in self.stages]
 
     def __getitem__(self, name: str) -> Stage:
-        """Return a stage by its name. Raises TerrineError with the known ones if there is none."""
+        """Return a stage by its name. Raises TerrineError for unknown names."""
         if name not in self.names:
             raise TerrineError(
-                f"The pipeline of this run has no stage '{name}'. Its stages: {', '.join(self.names)}. If dvc.yaml "
-                "asks for it, make the run with `terrine run`."
+                f"The pipeline of this run has no stage '{name}', only {', '.join(self.names)}. If dvc.yaml names it, "
+                "use `terrine run`."
             )
         return self.stages[self.names.index(name)]
 
@@ -90,16 +104,16 @@ class Pipeline:
 
     @property
     def public_stages(self) -> set[str]:
-        """The stages that neither need nor make a private artefact; settings are none."""
+        """Names of the stages that neither read nor write private artefacts."""
         return {stage.name for stage in self.stages if "private/" not in f"{stage.needs} {stage.makes}"}
 
     def dvc_yaml(self, head: str, run: str = "${run}", *, vault: bool = False) -> str:
-        """Return the text of a pipeline file.
+        """Return the text of dvc.yaml.
 
         Args:
-            head: Comment above it.
-            run: A run other than the default one, whose pipeline file is runs/<run>/dvc.yaml.
-            vault: Whether private artefacts have a remote of their own, `VAULT`.
+            head: Comment at the top.
+            run: A run whose file is runs/<run>/dvc.yaml. Default: the default run.
+            vault: Whether private artefacts have the remote `VAULT`.
         """
         root, path = ("", "params.yaml") if run == "${run}" else ("../../", f"{RUNS}/{run}/params.yaml")
 
@@ -130,18 +144,13 @@ class Pipeline:
             *("metrics:", f"  - {root}{place(METRICS)}"),
             *(["plots:", *plots] if plots else []),
             "artifacts:",
-            f'  student: {{path: "{root}{place(STUDENT)}", type: model, desc: what may be published}}',
+            f'  student: {{path: "{root}{place(STUDENT)}", type: model, desc: the model to publish}}',
         ]
         return "\n".join([head, "stages:", *map(declaration, self.stages), *shown]) + "\n"
 
 
-def sections_of(stage: Stage) -> set[str]:
-    """Return the sections of the parameters that a stage reads."""
-    return {key.partition(".")[0] for key in stage.settings.split()}
-
-
 def has_vault(root: Path) -> bool:
-    """Return whether DVC's configuration of a project names a remote for private artefacts."""
+    """Return whether a project's DVC configuration names a remote for private artefacts."""
     import dvc.repo
 
     if not (root / ".dvc").is_dir():
@@ -155,13 +164,13 @@ def _entries(key: str, entries: Sequence[str]) -> list[str]:
 
 
 def _options(artefact: str, vault: bool) -> str:
-    # Outputs that persist are not in DVC's run cache: `push --run-cache` would send settings, digests and sizes along.
+    # Persistent outputs are not in DVC's run cache, which would push settings, digests and sizes.
     where = f", remote: {VAULT}" if vault else ", push: false"
     in_git = ", cache: false" if artefact in (METRICS, PLOTS) else ""
     return f": {{persist: true{where if artefact.startswith('private/') else in_git}}}"
 
 
 def load(name: str) -> Any:
-    """Return what `module:function` names."""
+    """Import and return `module:function`."""
     module, _, function = name.partition(":")
     return getattr(import_module(module), function)

@@ -1,5 +1,4 @@
-"""Where what lies there of a run comes from: a stage that is run by itself finds what earlier ones left, whatever was
-changed since, and must not tell it under the settings of today where others made it."""
+"""Check that existing artefacts were made with a run's current settings."""
 
 from __future__ import annotations
 
@@ -11,27 +10,37 @@ from terrine.errors import ArtefactError
 
 
 def data_settings_digest(params: Params) -> str:
-    """Return a digest of the settings that decide what a run's records are, and whether anybody may read them."""
-    # Without what is as it always is: a setting that a later version adds makes no records others.
-    said = params.data.model_dump(mode="json", exclude=PLACES | {"edition"}, exclude_defaults=True)
-    return digest(said | {"name": params.data.name}, 64)
+    """Return a digest of the settings that determine a run's records and whether they are public."""
+    # Defaults are left out, so that a setting added by a later version does not change the digest.
+    values = params.data.model_dump(mode="json", exclude=PLACES | {"edition"}, exclude_defaults=True)
+    return digest(values | {"name": params.data.name}, 64)
 
 
 def check_records(run: Run) -> None:
-    """Refuse, as ArtefactError, records that were laid down under other settings than the run has now.
+    """Check that a run's records were read with its current settings.
 
-    Private ones would be charged to nobody under the settings of a public benchmark.
+    With the settings of a public benchmark, private records would not be charged.
+
+    Raises:
+        ArtefactError: If they were not.
     """
-    check_made(
-        run, records=run.folders.dataset_manifest().get("data_settings_digest") == data_settings_digest(run.params)
-    )
+    stored = run.folders.dataset_manifest().get("data_settings_digest")
+    check_made(run, records=stored == data_settings_digest(run.params))
 
 
-def check_made(run: Run, **as_now: bool) -> None:
-    """Refuse, as ArtefactError, the first of these that was not made under the settings that a statement would name."""
-    for what, same in as_now.items():
-        if not same:
+def check_made(run: Run, **is_current: bool) -> None:
+    """Check that artefacts were made with a run's current settings.
+
+    Args:
+        run: The run.
+        **is_current: Whether the artefact of this name was.
+
+    Raises:
+        ArtefactError: For the first one that was not.
+    """
+    for name, current in is_current.items():
+        if not current:
             raise ArtefactError(
-                f"The {what} of {run.name} were made under other settings than it has now, or by another version. Make "
-                f"its stages in their order: terrine run --preset {run.name}. Nothing was released."
+                f"The {name} of {run.name} were made with other settings or by another version. Run all stages again: "
+                f"terrine run --preset {run.name}. Nothing was released."
             )

@@ -1,8 +1,8 @@
-"""The one way a Terrine task is declared: a Prefect task without result caching.
+"""Tasks: Prefect tasks without result caching.
 
-What has been done is known from the artefacts on disk and from DVC: Prefect's results would be pickled, and a release
-must be idempotent by its identity (docs/ledger.md). `.fn` is the plain function. Prefect is imported when a flow
-asks for its task: `dvc repro` starts a process for every stage, and none of them has a flow.
+Artefacts on disk and DVC record the completed work. Prefect would pickle results, and a release is idempotent by its
+release ID (docs/ledger.md). Prefect is imported when a flow runs the task, because the processes that `dvc repro`
+starts for each stage do not need it.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Step:
-    """A function that is a task where a flow runs it, and a plain function where none does."""
+    """A function that is a Prefect task in a flow; `fn` is the plain function."""
 
     fn: Callable[..., Any]
     name: str
     retries: int
 
     def __call__(self, *arguments: Any) -> Any:
-        """Run the step as a task of the flow that is running."""
+        """Run the step as a task of the current flow."""
         return self.task(*arguments)
 
     @cached_property
     def task(self) -> Task[..., Any]:
-        """The step as Prefect knows it."""
+        """The Prefect task."""
         from prefect import task
         from prefect.cache_policies import NO_CACHE
 
@@ -51,10 +51,11 @@ class Step:
 
 
 def step(name: str, *, retries: int = 0) -> Callable[[Callable[..., Any]], Step]:
-    """Declare a function as a task called `name`; an error that only the user can mend is not retried."""
+    """Declare a function as a task. A TerrineError is not retried, because the user has to act first."""
     return lambda function: Step(function, name, retries)
 
 
-def prefect_is_here() -> bool:
-    """Tell whether Prefect was imported in this process; where it was not, no flow and no task of its is running."""
-    return "prefect.context" in sys.modules
+def in_context(name: str) -> bool:
+    """Return whether this code runs in Prefect's context `name`: FlowRunContext or TaskRunContext."""
+    context = sys.modules.get("prefect.context")  # not imported: neither a flow nor a task is running
+    return context is not None and getattr(context, name).get() is not None

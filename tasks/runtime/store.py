@@ -1,7 +1,7 @@
-"""Artefacts on disk: where they lie, and how they are written so that half a file never counts.
+"""Paths of artefacts, and atomic reading and writing of them.
 
-Every write goes to a temporary file in the same folder, is flushed to the device and renamed: a reader sees the old
-file or the new one. A folder artefact is written into a sibling and renamed as a whole. Nothing is pickled.
+Files are written to a temporary file in the same folder, synced and renamed, and folders likewise: readers see the old
+or the new artefact. Nothing is pickled.
 """
 
 from __future__ import annotations
@@ -27,96 +27,93 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+@dataclass(frozen=True)
 class _Place:
-    """Where one artefact of a run lies: a path within the run's folder in a zone."""
+    """Path of an artefact in the run's folder in a zone."""
 
-    def __init__(self, zone: str, name: str = "") -> None:
-        self._zone, self._name = zone, name
+    zone: str
+    name: str = ""
 
     def __get__(self, folders: Folders, _: object) -> Path:
-        return folders.zone(self._zone) / self._name
+        return folders.root / "data" / self.zone / folders.run / self.name
 
 
 @dataclass(frozen=True)
 class Folders:
-    """The folders of one run, one in each zone, and what runs share."""
+    """Folders and artefacts of one run, and folders that runs share."""
 
     root: Path
     run: str
 
-    def zone(self, zone: str) -> Path:
-        """Return data/<zone>/<run>."""
-        return self.root / "data" / zone / self.run
-
     def shared(self, kind: str, name: str) -> Path:
-        """Public results that several runs use, named by the digest of all that made them."""
+        """Return the folder of a public result that runs share; `name` is the digest of its inputs."""
         return self.root / "data" / "public" / "shared" / f"{kind}-{name}"
 
     def dataset_manifest(self) -> dict[str, Any]:
-        """Return what is said about the run's dataset: its name, classes, fingerprint. Raises as `read_json` does."""
+        """Return the manifest of the run's dataset; see `read_json` for errors."""
         manifest: dict[str, Any] = read_json(self.dataset / "manifest.json")
         return manifest
 
     @property
     def finished(self) -> bool:
-        """Whether the figures of the run are on disk."""
+        """Whether the run's statement and evaluation exist."""
         return self.evaluation.is_file() and self.statement.is_file()
 
     private, public, release = _Place("private"), _Place("public"), _Place("release")
 
     work = _Place("private", "work")
-    """Private intermediate results that let an interrupted stage go on; DVC does not track them."""
+    """Private intermediate results from which an interrupted stage resumes; not tracked by DVC."""
     parameters = _Place("private", "parameters.yaml")
-    """What every stage reads, with all that names the site's files, machines and data."""
+    """All settings, including those that name the site's files, hosts and data."""
     public_parameters = _Place("public", "parameters.yaml")
-    """The same for anybody to read, without what stays at home."""
+    """Settings without those that are local to the site."""
     dataset = _Place("private", "dataset")
     partition = _Place("private", "partition")
     images = _Place("public", "images")
     backbone = _Place("public", "backbone")
     average = _Place("private", "average")
-    """What teachers learned from one another before their last round."""
+    """Averages that teachers start their last round from."""
     teachers = _Place("private", "teachers")
     votes = _Place("private", "votes")
     accounting = _Place("private", "accounting")
     """Private figures of the aggregation: consensus, data-dependent ε."""
     distance = _Place("private", "distance")
-    """Private figures: how far the queries are from the private images."""
+    """Private figures: distances between the queries and the private images."""
     answers = _Place("release", "answers")
     statement = _Place("release", "privacy.json")
     student = _Place("release", "student")
     evaluation = _Place("private", "evaluation.json")
-    """Private figures: how well the student does on the private test split."""
+    """Private figures: the student's accuracy on the private test split."""
     accuracy = _Place("release", "accuracy.json")
-    """The accuracy that was released with noise, or that none was."""
+    """The accuracy released with noise, or a note without it."""
     metrics = _Place("release", "metrics.json")
-    """ε and accuracy as DVC shows them, as far as anybody may know them."""
+    """Publishable ε and accuracy for DVC."""
     plots = _Place("release", "plots")
     """Tables that DVC plots."""
     start = _Place("public", "start")
-    """Of a transcription: the public beginnings, a generator and what its student is built on."""
+    """Transcription: public initial generator and backbone of the student."""
     labels = _Place("private", "labels")
-    """Of a transcription: the labels that its teachers learn from."""
+    """Transcription: labels that its teachers learn from."""
     annotations = _Place("release", "annotations")
-    """Of a transcription: everything that was heard of its teachers."""
+    """Transcription: all released annotations."""
     generator = _Place("release", "generator")
-    """Of a transcription: the generator, trained, and a sheet of its images."""
+    """Transcription: trained generator and a contact sheet of its images."""
     party_accuracy = _Place("private", "party_accuracy.json")
-    """Private figures: how well the student does on each party's records."""
+    """Private figures: the student's accuracy on each party's records."""
     report = _Place("private", "report.html")
     timings = _Place("private", "timings")
-    """Seconds and memory per stage; kept out of DVC because they differ from machine to machine."""
+    """Seconds and memory per stage; not tracked by DVC because they depend on the machine."""
 
 
 def close_private_zone(root: Path) -> None:
-    """Make data/private for its owner alone, or close it, and DVC's cache, which has the same in clear."""
+    """Restrict data/private, which is created, and DVC's cache, which has copies, to their owner."""
     files.private_folder(root / "data" / "private")
     for folder in (root / "data" / "private", root / ".dvc" / "cache"):
         files.restrict_to_owner(folder)
 
 
 def _make_folder(folder: Path) -> bool:
-    """Make a folder, and close the private zone if it is in there; return whether it is."""
+    """Create a folder and return whether it is in the private zone, which is then restricted to its owner."""
     zone = next((parent for parent in (folder, *folder.parents) if parent.parts[-2:] == ("data", "private")), None)
     if zone is not None:
         close_private_zone(zone.parents[1])
@@ -126,9 +123,9 @@ def _make_folder(folder: Path) -> bool:
 
 @contextmanager
 def atomic_file(path: Path, mode: str = "wb") -> Iterator[IO[Any]]:
-    """See `terrine.files.atomic_file`; its folder is made, and what goes wrong is said in a sentence.
+    """Write a file atomically; see `terrine.files.atomic_file`.
 
-    In the private zone nobody but its owner may read it.
+    Its folder is created. In the private zone only the owner may read it. Errors of writing are InputErrors.
     """
     private = _make_folder(path.parent)
     with files.write_errors(path), files.atomic_file(path, mode, owner_only=private) as stream:
@@ -137,7 +134,7 @@ def atomic_file(path: Path, mode: str = "wb") -> Iterator[IO[Any]]:
 
 @contextmanager
 def atomic_folder(path: Path) -> Iterator[Path]:
-    """See `terrine.files.atomic_folder`; its parent is made, and in the private zone only the owner may enter it."""
+    """Write a folder atomically; see `terrine.files.atomic_folder`. In the private zone only the owner may enter it."""
     with files.atomic_folder(path, owner_only=_make_folder(path.parent)) as folder:
         yield folder
 
@@ -149,7 +146,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write JSON atomically, keys sorted, so that equal values give equal bytes."""
+    """Write JSON atomically with sorted keys, so that equal values give equal bytes."""
     write_text(path, json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False, default=_plain) + "\n")
 
 
@@ -187,7 +184,7 @@ def write_table(path: Path, table: pd.DataFrame) -> None:
 
 def read_table(path: Path) -> pd.DataFrame:
     """Read a Parquet file. Raises ArtefactError if it is missing or damaged."""
-    import pandas as pd  # here, since most stages read no table
+    import pandas as pd  # slow, and most stages read no table
 
     return _read(path, lambda: pd.read_parquet(path))
 
@@ -209,7 +206,7 @@ def read_tensors(path: Path) -> dict[str, np.ndarray]:
 
 
 def tensor_names(path: Path) -> list[str]:
-    """Return the names of the arrays in a safetensors file, which are not read. Raises as `read_tensors` does."""
+    """Return the names of the arrays in a safetensors file without reading them. Raises as `read_tensors` does."""
     from safetensors import safe_open
 
     def names() -> list[str]:
@@ -223,16 +220,16 @@ def _read(path: Path, reader: Callable[[], Any]) -> Any:
     try:
         return reader()
     except FileNotFoundError as error:
-        raise ArtefactError(f"{path} is missing. Run the stage that makes it, or the whole pipeline.") from error
+        raise ArtefactError(f"{path} is missing. Run the stage that makes it, or all stages.") from error
     except Exception as error:
         raise ArtefactError(
-            f"{path} cannot be read ({type(error).__name__}: {error}). Delete it and run again: the stage that makes "
-            "it will write it anew."
+            f"{path} cannot be read ({type(error).__name__}: {error}). Delete it and run again: its stage writes it "
+            "again."
         ) from error
 
 
 def link(source: Path, target: Path) -> None:
-    """Make `target` the same file or folder as `source` without copying bytes where the file system allows."""
+    """Link a file or the files of a folder; they are copied if the file system has no hard links."""
     if source.is_dir():
         with atomic_folder(target) as folder:
             for file in sorted(path for path in source.rglob("*") if path.is_file()):
@@ -244,7 +241,7 @@ def link(source: Path, target: Path) -> None:
     temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}.tmp")
     _link_file(source, temporary)
     os.replace(temporary, target)
-    temporary.unlink(missing_ok=True)  # renaming one name of a file to another of the same file does nothing
+    temporary.unlink(missing_ok=True)  # renaming a hard link to another link of the same file does nothing
 
 
 def _link_file(source: Path, target: Path) -> None:
@@ -255,22 +252,22 @@ def _link_file(source: Path, target: Path) -> None:
 
 
 TEMPORARY = re.compile(r"\..+\.([0-9a-f]{12}|[0-9a-f]{32}|[a-z0-9_]{8})\.(tmp|old)")
-"""How files and folders are called until they are whole, and folders while they give way to others."""
+"""Names of temporary files and folders, and of folders that are being replaced."""
 _DVC_NAME = re.compile(r"\.[\w-]{22}\.tmp$")
-"""How DVC calls what it writes, into its cache and beside artefacts."""
+"""Names of DVC's temporary files, in its cache and beside artefacts."""
 _EMPTY = hashlib.md5(b"", usedforsecurity=False).hexdigest()
-"""The name of an empty file in DVC's cache."""
+"""Name of an empty file in DVC's cache."""
 
 
 def run_leftovers(folders: Folders) -> list[Path]:
-    """Return the leftovers of a run, which no other process may be making."""
+    """Return temporary files and folders in a run's zones. No process may be making the run."""
     zones = (folders.private, folders.public, folders.release)
     return _leftovers(path for zone in zones for path in zone.rglob("*"))
 
 
 def project_leftovers(root: Path) -> list[Path]:
-    """Return the leftovers of what runs share, while no process makes any run of the project."""
-    from tasks.config.presets import PRESETS  # here, for Ctrl-C has no time for its imports
+    """Return temporary files and folders outside of runs. No process may be working in the project."""
+    from tasks.config.presets import PRESETS  # its imports take longer than Ctrl-C should
 
     flat = _leftovers(path for folder in (root, root / PRESETS) for path in folder.glob(".*"))
     shared = (Folders(root, "").shared("", "").parent, root / "data" / "private" / "shared", root / "runs")
@@ -278,8 +275,7 @@ def project_leftovers(root: Path) -> list[Path]:
 
 
 def _of_dvc(root: Path) -> list[Path]:
-    """Return what a kill or a power cut left in DVC's cache: temporary files, and files without content, which DVC
-    would put in place of what a stage makes."""
+    """Return temporary and, after a power cut, empty files of DVC's cache, which would replace stages' outputs."""
     files = (path for path in (root / ".dvc" / "cache" / "files").rglob("*") if path.is_file())
     return [
         path
@@ -293,7 +289,7 @@ def _leftovers(paths: Iterable[Path]) -> list[Path]:
 
 
 def remove_leftovers(leftovers: list[Path]) -> None:
-    """Remove files and folders, as far as that is possible."""
+    """Remove files and folders, ignoring errors."""
     for leftover in leftovers:
         if leftover.is_dir() and not leftover.is_symlink():
             shutil.rmtree(leftover, ignore_errors=True)

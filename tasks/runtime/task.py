@@ -1,8 +1,7 @@
-"""The task of a run: its classes, findings, grades or bins, which are part of the ID of each release that needs labels.
+"""The task of a run: its classes, findings, grades or bins, part of the ID of each release that depends on labels.
 
-Settings, class folders, the file itself or a benchmark declare the class names. If none does, the names are those of
-the first release of the account and edition, whichever labels occur now. Only that first time are they the labels that
-occur; privacy statements say so.
+Settings, class folders, the file itself or a benchmark declare the class names. Otherwise they are those of the first
+release of the account and edition. Only for that first release are they the labels that occur, as its statement says.
 """
 
 from __future__ import annotations
@@ -20,10 +19,7 @@ from terrine.privacy.ledger.task import Task, TaskKind
 
 
 def task_from(data: Source, class_names: Sequence[str], *, declared: bool) -> Task:
-    """Return the task of a source with these class names.
-
-    declared: whether they were named beforehand, instead of being the labels that occur.
-    """
+    """Return the task of a source with these class names, which were declared or else are the labels that occur."""
     scale = data.scale
     kind: TaskKind = "classes"
     if data.several:
@@ -41,13 +37,13 @@ def task_from(data: Source, class_names: Sequence[str], *, declared: bool) -> Ta
 
 
 def load_task(run: Run) -> Task:
-    """Return the task of a run whose records were read, from its dataset's manifest."""
+    """Return the task of a run from its dataset's manifest."""
     manifest = run.folders.dataset_manifest()
     return task_from(run.params.data, manifest["class_names"], declared=manifest["declared"])
 
 
 def recorded_task(run: Run) -> Task | None:
-    """Return the first task that the run's account has a release about in this edition, or None."""
+    """Return the task of the account's first release in this edition, or None."""
     data = run.params.data
     ledger = None if data.public_benchmark else ledger_before(run)
     if ledger is None:
@@ -57,9 +53,10 @@ def recorded_task(run: Run) -> Task | None:
 
 @contextmanager
 def open_source(run: Run) -> Iterator[Source]:
-    """Yield the source of a run's records, with the classes of its account and edition if it declares none.
+    """Yield the source of a run's records. If it declares no classes, it has those of its account and edition.
 
-    Raises InputError, also for errors of reading within the block, for labels that are none of these classes.
+    Raises:
+        InputError: If labels are not among these classes, even if they are read in the block.
     """
     source = run.params.data
     first = recorded_task(run) if source.finds_classes(run.root) else None
@@ -67,7 +64,7 @@ def open_source(run: Run) -> Iterator[Source]:
         yield source
         return
     held = f"Account {run.params.ledger.account}, edition {source.edition}, holds releases for the {first}."
-    other = "another task, set data.edition=<name> (charged separately), or declare its classes: data.classes=[...]."
+    other = "another task, set data.edition=<name> (charged separately) or declare data.classes=[...]."
     if first.kind != "classes":
         raise InputError(f"{held} These data declare no {first.kind}. Declare them; or, if this is {other}")
     try:
@@ -77,9 +74,10 @@ def open_source(run: Run) -> Iterator[Source]:
 
 
 def check_task(release: StoredRelease, class_names: Sequence[str]) -> None:
-    """Refuse to publish a release under other class names than those it was made for.
+    """Check that a release was made for these class names.
 
-    Raises ArtefactError before anything is written.
+    Raises:
+        ArtefactError: If it was not.
     """
     if release.task is None or list(release.task.names) != list(class_names):
         raise ArtefactError(

@@ -37,8 +37,8 @@ CANDIDATE = "candidate"
 """Alias of the latest registered version."""
 
 
-def log_student_models(run: Run) -> ModelInfo:
-    """Log a finished run's student to the active MLflow run and register it.
+def log_student_models(run: Run, *, register: bool = True) -> ModelInfo:
+    """Log a finished run's student to the active MLflow run and, with `register`, register it.
 
     The tags and the description of the registered version state the guarantee, or NOT PRIVATE.
 
@@ -49,7 +49,8 @@ def log_student_models(run: Run) -> ModelInfo:
 
     student, statement = run.folders.student, read_statement(run.folders.statement)
     with quiet():
-        info = mlflow.pyfunc.log_model(name="student", registered_model_name=run.name, **pyfunc_arguments(student))
+        name = run.name if register else None
+        info = mlflow.pyfunc.log_model(name="student", registered_model_name=name, **pyfunc_arguments(student))
         if run.params.data.of_images:  # a network takes numbers: the columns of a table are encoded before
             _log_torch(student)
     if (version := info.registered_model_version) is None:

@@ -64,12 +64,18 @@ def begin(folder: Path) -> list[str]:
     for name in new:
         write_text(folder / name, texts[name])
     write_text(folder / "dvc.yaml", MAIN.dvc_yaml(HEAD, vault=has_vault(folder)))
-    if shutil.which("git") and not (folder / ".git").exists():
+    begins = shutil.which("git") is not None and not (folder / ".git").exists()
+    if begins:
         _call(folder, "git", "init", "--quiet")
     if not (folder / ".dvc").exists():
         alone = [] if (folder / ".git").exists() else ["--no-scm"]
         _call(folder, sys.executable, "-m", "dvc", "init", "--quiet", *alone)
         (folder / ".dvc" / "config").write_text((source / ".dvc" / "config").read_text(encoding="utf-8"))
+    if begins:  # DVC compares with the last commit
+        known = subprocess.run(["git", "config", "user.email"], cwd=folder, capture_output=True, check=False).stdout
+        author = [] if known else ["-c", "user.name=terrine", "-c", "user.email=terrine@localhost"]
+        _call(folder, "git", "add", "--", *new, "dvc.yaml", ".dvc")
+        _call(folder, "git", *author, "commit", "--quiet", "--message", "terrine init")
     return new
 
 

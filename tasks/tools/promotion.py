@@ -1,7 +1,7 @@
-"""Promotion: which registered student is the champion, the one that MLflow's users are to take.
+"""Promotion of a registered student to `champion`, the version that MLflow's users should take.
 
-A version becomes `candidate` when it is registered. `champion` it becomes here alone: when its statement is signed by
-this site and everything verifies as it would for a stranger, and when the ledger, which no stranger has, agrees.
+A version becomes `candidate` when it is registered. It becomes `champion` only if this site has signed its statement,
+the release passes the checks of `terrine verify`, and the ledger agrees.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ if TYPE_CHECKING:
 
 CHAMPION = "champion"
 _LONGEST = 5000
-"""Characters that MLflow keeps of a description."""
+"""Largest length of a description in MLflow, in characters."""
 
 
 @dataclass(frozen=True)
 class Promoted:
-    """The new champion's version, the version before, and privately its accuracy as served and the warning of a gap."""
+    """Versions of the new and the previous champion, and privately the accuracy as served and a warning about it."""
 
     version: str
     before: str | None
@@ -49,11 +49,13 @@ class Promoted:
 
 
 def promote(run: Run) -> Promoted:
-    """Make a finished run's student the champion of the registered model of the run's name.
+    """Make a finished run's student the champion of the registered model with the run's name.
 
-    Raises SettingError for a run that is NOT PRIVATE; ArtefactError for a statement that this site has not signed,
-    something in the release that does not verify, or another student in MLflow; LedgerError for a ledger that is
-    damaged, or does not know this release as the statement tells it.
+    Raises:
+        SettingError: If the run is NOT PRIVATE.
+        ArtefactError: If this site has not signed the statement, the release does not verify, or MLflow has another
+            student.
+        LedgerError: If the ledger is damaged or contradicts the statement.
     """
     import mlflow
 

@@ -1,7 +1,7 @@
-"""Hyperparameter search: its candidates, what they may cost together, the cost of the search, and its MLflow run.
+"""Hyperparameter search: candidates, their joint worst-case cost, the cost of the search, and its MLflow run.
 
-Every candidate is an ordinary run and every distinct release is charged by the ledger as it is made. Candidates that
-differ in the student alone learn from one release, which is paid for once (docs/settings.md).
+Candidates are ordinary runs, and the ledger charges each distinct release when it is made. Candidates that differ only
+in the student share one release (docs/settings.md).
 """
 
 from __future__ import annotations
@@ -40,29 +40,30 @@ from terrine.privacy.ledger.task import Task
 Selection = Literal["none", "evaluation", "released"]
 
 TAG = "terrine.sweep"
-"""Tag of the MLflow run of a sweep."""
+"""Tag of a sweep's MLflow run."""
 PRICES = ("epsilon_tuning_composed", "epsilon_tuning_repeat_and_select")
 
 FIXED = ("data", "privacy", "ledger", "tracking", "runner", "aggregation.delta", "aggregation.noise")
-"""What a sweep cannot vary: its prices compare releases about the same people, from one account, at one δ."""
+"""Settings that a sweep cannot vary, because its prices are for one dataset, account and δ."""
+LABELS = {"aggregation.epsilon": "ε", "aggregation.delta": "δ", "aggregation.sigma": "σ"}
+"""Short names of settings; others are shown by their last part."""
+REACHED = 0.95
+"""Smallest share of aggregation.epsilon that counts as reached."""
 
 NOTES = {
-    "epsilon_tuning_composed": "all distinct releases of the sweep together: what the ledger charges. It covers any "
-    "choice among the candidates by what was released, and publishing all of them.",
-    "epsilon_tuning_repeat_and_select": "what a search would cost that draws candidates at random, a geometrically "
-    "distributed number of times, and publishes the best run only (Papernot & Steinke 2022). This sweep made every "
-    "candidate, so it is for comparison and no guarantee for it.",
+    "epsilon_tuning_composed": "all distinct releases together, as charged by the ledger. It covers any choice among "
+    "the candidates by released results, and publishing all of them.",
+    "epsilon_tuning_repeat_and_select": "cost of a search that draws a geometrically distributed number of random "
+    "candidates and publishes only the best (Papernot & Steinke 2022). This sweep made all candidates, so it is for "
+    "comparison only.",
     "evaluation": "Accuracy is computed on the private test split. Neither price covers the test records: a choice by "
-    "accuracy leaks about them without any bound. Accuracies that were released with noise are in the prices.",
+    "accuracy leaks about them without bound. Accuracies released with noise are part of the prices.",
 }
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """One combination of the values that are varied (`settings`, as text), and the run that is made with it.
-
-    task: of the one dataset that all candidates have.
-    """
+    """A combination of varied values (`settings`, as text), its run, and the task of the common dataset."""
 
     run: str
     settings: Mapping[str, str]
@@ -71,23 +72,34 @@ class Candidate:
 
     @property
     def release(self) -> str:
-        """Digest of the parameters that decide the release."""
+        """Digest of the parameters that affect the release."""
         return release_digest(self.params)
+
+    @property
+    def text(self) -> str:
+        """The varied values, such as "ε = 4, teachers = 200"."""
+        return ", ".join(f"{label(key)} = {value}" for key, value in self.settings.items())
+
+
+def label(key: str) -> str:
+    """Return a short name of a setting."""
+    return LABELS.get(key, key.rpartition(".")[2])
 
 
 def parse_vary(text: str) -> tuple[str, list[str]]:
-    """Turn `section.key=value,value` (values in YAML) into the key and its values, each as `--set` takes it.
+    """Parse `section.key=value,value` with YAML values into the key and its values as text.
 
         >>> parse_vary("aggregation.sigma=20, 40")
         ('aggregation.sigma', ['20', '40'])
 
-    Raises SettingError when there is no key, no value, or no YAML.
+    Raises:
+        SettingError: If key or values are missing or invalid.
     """
     key, _, listed = text.partition("=")
     try:
         values = yaml.safe_load(f"[{listed}]")
     except yaml.YAMLError as error:
-        raise SettingError(f"--vary {text}: the values are no YAML. Separate them by commas.") from error
+        raise SettingError(f"--vary {text}: the values are not valid YAML. Separate them by commas.") from error
     if not key.strip() or not values:
         raise SettingError(f"--vary {text}: write section.key=value,value, for example --vary aggregation.sigma=20,40.")
     return key.strip(), [_as_text(value) for value in values]
@@ -102,18 +114,28 @@ def _as_text(value: Any) -> str:
 def make_candidates(
     root: Path, preset: str, assignments: list[str], varied: list[str], selection: Selection = "none"
 ) -> list[Candidate]:
-    """Return a candidate for every combination of the varied values, each a derived run; equal ones once.
+    """Return a derived run for every distinct combination of the varied values.
 
-    Where units have to be counted for what is `auto`, that is charged; but first it is known that all candidates are
-    possible, that they may be chosen among so, and that the account pays for all of them. Raises SettingError for a key
-    that cannot be varied, is given twice, or a combination that is impossible, and BudgetError.
+    If `auto` requires counting units, the count is charged after all candidates, their selection and the budget have
+    been checked.
+
+    Args:
+        root: The project.
+        preset: The preset or run to start from.
+        assignments: Settings of all candidates.
+        varied: Values to try, `section.key=value,value`.
+        selection: How the best candidate will be chosen.
+
+    Raises:
+        SettingError: If a key cannot be varied or is repeated, or a combination is invalid.
+        BudgetError: If the account does not cover all candidates.
     """
     axes = [parse_vary(text) for text in varied]
     if not axes:
-        raise SettingError("A sweep varies at least one parameter: give --vary section.key=value,value.")
+        raise SettingError("A sweep varies at least one parameter: add --vary section.key=value,value.")
     _check_keys([key for key, _ in axes], assignments)
     found: dict[str, tuple[dict[str, str], Params]] = {}
-    survey: Survey | None = None  # of the one dataset that all candidates have
+    survey: Survey | None = None
     automatic = False
     for values in itertools.product(*(values for _, values in axes)):
         settings = dict(zip((key for key, _ in axes), values, strict=True))
@@ -143,8 +165,8 @@ def _check_keys(keys: list[str], assignments: list[str]) -> None:
         for fixed in FIXED:
             if _overlap(key, fixed):
                 raise SettingError(
-                    f"--vary {key}: a sweep is about one dataset with one account, at one δ and with one kind of "
-                    f"noise, so {fixed} stays the same in all candidates. Set it with --set, or make several runs."
+                    f"--vary {key}: a sweep has one dataset, one account, one δ and one kind of noise, so {fixed} "
+                    "stays the same in all candidates. Use --set, or make several runs."
                 )
     named = [*keys, *(assignment.partition("=")[0].strip() for assignment in assignments)]
     for key, other in itertools.combinations(named, 2):
@@ -157,32 +179,34 @@ def _overlap(key: str, other: str) -> bool:
 
 
 def check_selection(candidates: list[Candidate], selection: Selection) -> None:
-    """Refuse, as SettingError, a choice by figures that no ε covers, unless anyone may read the data anyway."""
+    """Raise SettingError for a choice by missing figures, or by those of private data that no ε covers."""
     if selection == "evaluation" and not candidates[0].params.data.public_benchmark:
         raise SettingError(
             "--select evaluation chooses by accuracy on the private test split, which is not covered by any ε of the "
-            "sweep: it is for public benchmark data only. Use --select none, and choose by public quantities "
-            "(docs/settings.md). Or release accuracies with noise (--set evaluation.epsilon=0.5), and use --select "
-            "released."
+            "sweep. It is for public benchmarks. Use --select none and choose by public figures (docs/settings.md), or "
+            "release accuracies with noise: --set evaluation.epsilon=0.5 --select released."
         )
     numbers = any(scale is not None and scale.edges for scale in (each.params.data.scale for each in candidates))
     if selection == "released" and numbers:
         raise SettingError(
-            "--select released compares accuracies, and runs with data.bins release errors instead. Use --select none, "
-            "and choose by what each accuracy.json says."
+            "--select released compares accuracies, but runs with data.bins release errors. Use --select none and "
+            "compare their accuracy.json."
         )
     if selection == "released" and any(candidate.params.evaluation.epsilon is None for candidate in candidates):
         raise SettingError(
-            "--select released chooses by accuracies that are released with noise, and there are none. Add --set "
-            "evaluation.epsilon=0.5, say: each candidate's is charged."
+            "--select released needs accuracies released with noise. Add --set evaluation.epsilon=0.5; each "
+            "candidate's is charged."
         )
 
 
 def check_budget(root: Path, candidates: list[Candidate]) -> int:
-    """Check that the account covers the worst cases of all candidates; return how many new releases there will be at
-    most.
+    """Check that the account covers all candidates, and return the largest possible number of new releases.
 
-    Nothing is reserved: each run does that for itself. Raises BudgetError, which says what is left, and LedgerError.
+    Nothing is reserved, because each run reserves its releases.
+
+    Raises:
+        BudgetError: If it does not; the message names the remaining budget.
+        LedgerError: See `open_account`.
     """
     run = Run(root, candidates[0].run, candidates[0].params)
     ledger, dataset = open_account(run)
@@ -194,7 +218,7 @@ def check_budget(root: Path, candidates: list[Candidate]) -> int:
         except BudgetError as error:
             raise BudgetError(
                 f"The sweep has {len(candidates)} candidates and needs {len(new)} new releases. {error} Vary fewer "
-                "values, ask fewer queries, or give each run a smaller aggregation.epsilon."
+                "values or lower queries.count or aggregation.epsilon."
             ) from error
     return len(new)
 
@@ -202,9 +226,12 @@ def check_budget(root: Path, candidates: list[Candidate]) -> int:
 def outcome(
     root: Path, candidates: list[Candidate], failures: Mapping[str, str], selection: Selection
 ) -> dict[str, Any]:
-    """Return what came out of a sweep as JSON values: a row per candidate, the prices of the search, the choice.
+    """Return the result of a sweep as JSON values: a row per candidate, the prices of the search and the choice.
 
-    A candidate that failed after its release counts in the prices. Raises SettingError when none came to its release.
+    A candidate that failed after its release counts in the prices.
+
+    Raises:
+        SettingError: If no candidate made its release.
     """
     check_selection(candidates, selection)
     public = candidates[0].params.data.public_benchmark
@@ -212,9 +239,9 @@ def outcome(
     delta = candidates[0].params.aggregation.delta
     answers = {row["release_id"] for row in rows} - {None}
     if not answers:
-        raise SettingError(f"No candidate came to its release: {next(iter(failures.values()), 'nothing was run')}")
+        raise SettingError(f"No candidate made its release: {next(iter(failures.values()), 'nothing was run')}")
     made = [_releases(root, [each]) for each in candidates]
-    # Students of one answer are one candidate, unless each has an accuracy of its own released.
+    # Students of the same answers are one candidate unless the accuracy of each is released.
     searched = {tuple(one.identity for one in own): compose(*(one.worst_case for one in own)) for own in made}
     finished = [row for row in rows if row["failed"] is None]
     score = {"evaluation": lambda row: row["accuracy"], "released": lambda row: row["released"]["accuracy"]}
@@ -235,21 +262,21 @@ def outcome(
 
 
 def worst_case_price(root: Path, candidates: list[Candidate]) -> float:
-    """Return the ε of all distinct releases of a search together, from parameters alone: known before it begins."""
+    """Return the worst-case ε of all distinct releases together, from parameters only."""
     costs = {one.identity: one.worst_case for one in _releases(root, candidates)}
     return round_up(composed_epsilon(costs, candidates[0].params.aggregation.delta))
 
 
 def _releases(root: Path, candidates: list[Candidate]) -> list[Release]:
-    """Return what candidates release, as the ledger knows it, with the most that each may cost."""
+    """Return the releases of candidates with their worst-case costs."""
     return [one for each in candidates for one in list_releases(Run(root, each.run, each.params), task=each.task)]
 
 
 def _charged(root: Path, candidates: list[Candidate]) -> dict[str, Event]:
-    """Return what the ledger charges for a search's releases, each once, whichever candidates share it."""
+    """Return the ledger's charges for a search's distinct releases."""
     ledger, dataset = open_account(open_run(root, candidates[0].run))
     costs = ledger.costs(dataset)
-    # Averages are one release of several rows, and what an earlier version released has another identity there.
+    # Averages are one release with several rows.
     return {
         one.identity: one.worst_case if one.kind == "averages" else costs.get(one.identity, one.worst_case)
         for one in _releases(root, candidates)
@@ -262,24 +289,27 @@ def _row(root: Path, candidate: Candidate, failed: str | None, public_benchmark:
     statement = read_json(folders.statement) if folders.statement.is_file() else {}
     row = {name: statement.get(name) for name in ("release_id", "epsilon", "answered", "asked", "queries")}
     row |= {"run": candidate.run, "settings": dict(candidate.settings), "failed": failed}
+    row["requested"] = candidate.params.aggregation.epsilon
     row["released"] = released_accuracy(folders)
-    # On data that are not public, a column of accuracies would invite the choice that no ε covers.
+    # On private data, a column of accuracies would invite a choice that no ε covers.
     if public_benchmark and failed is None:
         row["accuracy"] = read_json(folders.evaluation)["accuracy"]
     return row
 
 
 def log_sweep(root: Path, preset: str, result: dict[str, Any]) -> str | None:
-    """Log the outcome of a sweep (`outcome`) in MLflow: a parent run with the table, and the prices on all runs.
+    """Log the result of a sweep to MLflow: a parent run with the table, and the prices on all runs.
+
+    The selected candidate's student is registered.
 
     Returns:
-        The id of the parent run, which the same sweep finds again; None if MLflow failed, which is a warning.
+        The ID of the parent run, which is the same for the same sweep; None after a warning if MLflow failed.
     """
     finished = [open_run(root, row["run"]) for row in result["candidates"] if row["failed"] is None]
     first = open_run(root, result["candidates"][0]["run"])
     identities = [identity for run in finished if (identity := _tracked(run)) is not None]
     log = partial(_log, first, finished, identities, preset, result)
-    return attempt(first, log, "The candidates are complete without it; the same command again logs the sweep.")
+    return attempt(first, log, "The candidates are complete; the same command logs the sweep again.")
 
 
 def _log(first: Run, finished: list[Run], identities: list[str], preset: str, result: dict[str, Any]) -> str:
@@ -301,15 +331,29 @@ def _log(first: Run, finished: list[Run], identities: list[str], preset: str, re
     client.set_tag(parent, "private", "yes" if result["noise"] == "secure" else "NOT PRIVATE")
     if result["selected"] is not None:
         client.set_tag(parent, f"selected_by_{result['select']}", result["selected"])
+        if first.params.tracking.register_student:
+            runs = {run.name: (run, identity) for run, identity in zip(finished, identities, strict=False)}
+            register(*runs[result["selected"]])
     client.log_dict(parent, logged, "sweep.json")
     client.set_terminated(parent)
     return parent
 
 
-def _for_the_log(result: dict[str, Any], *, private_figures: bool) -> dict[str, Any]:
-    """Return a sweep's outcome without paths and, unless private figures may be logged, without failed candidates.
+def register(run: Run, identity: str) -> None:
+    """Register a candidate's student under its MLflow run, unless it is registered."""
+    import mlflow
 
-    The reason of a failure may be a count of private records.
+    from tasks.serving.mlflow_model import log_student_models
+
+    if not mlflow.MlflowClient().search_model_versions(f"name = '{run.name}'"):
+        with mlflow.start_run(run_id=identity):
+            log_student_models(run)
+
+
+def _for_the_log(result: dict[str, Any], *, private_figures: bool) -> dict[str, Any]:
+    """Return a sweep's result without site-local settings and, unless private figures may be logged, failures.
+
+    The reason of a failure may contain a count of private records.
     """
     rows = []
     for row in result["candidates"]:
@@ -323,13 +367,13 @@ def _for_the_log(result: dict[str, Any], *, private_figures: bool) -> dict[str, 
 
 
 def _tracked(run: Run) -> str | None:
-    """Return the id of a finished run's MLflow run, which is logged again if MLflow does not know it."""
+    """Return the ID of a finished run's MLflow run, which is logged if it does not exist."""
     from mlflow import MlflowClient
 
     record = run.folders.private / "tracking.json"
     if record.is_file():
         run_id = str(read_json(record)["run_id"])
-        with suppress(Exception):  # of any library that MLflow uses; logging says what is wrong
+        with suppress(Exception):  # of any library that MLflow uses; logging reports it
             client = MlflowClient(run.database(run.params.tracking.uri))
             if client.get_run(run_id).info.lifecycle_stage == "active":
                 return run_id
@@ -338,11 +382,11 @@ def _tracked(run: Run) -> str | None:
 
 
 def table_cells(result: dict[str, Any]) -> list[list[str]]:
-    """Return the sweep's table as text: a row of headings, then a row per candidate."""
+    """Return the sweep's table as text: a row of headings and a row per candidate."""
     rows = result["candidates"]
     keys = list(rows[0]["settings"])
     accuracies, noised = (any(row.get(name) for row in rows) for name in ("accuracy", "released"))
-    cells = [[*keys, "run", "release", "own exact ε", "answered / asked"]]
+    cells = [[*map(label, keys), "run", "release", "exact ε", "answered / asked"]]
     cells[0] += ["accuracy as served %"] if accuracies else []
     cells[0] += ["accuracy released"] if noised else []
     for row in rows:
@@ -351,24 +395,31 @@ def table_cells(result: dict[str, Any]) -> list[list[str]]:
         accuracy = [f"{100 * row['accuracy']:.2f}" if "accuracy" in row else ""] if accuracies else []
         release = (row["release_id"] or "none")[:8]
         cells.append([*(row["settings"][key] for key in keys), row["run"], release, epsilon, answers, *accuracy])
-        own = row["released"]
-        cells[-1] += [shown_accuracy(own["accuracy"], own["plus_minus"]) if own else ""] if noised else []
+        noisy = row["released"]
+        cells[-1] += [shown_accuracy(noisy["accuracy"], noisy["plus_minus"]) if noisy else ""] if noised else []
     return cells
 
 
 def summary(result: dict[str, Any]) -> list[str]:
-    """Return the prices of a sweep and what each of them covers, as sentences."""
+    """Return the prices of a sweep with explanations."""
     releases = result["releases"]
     lines = [
         f"{len(result['candidates'])} candidates, {releases} distinct release{'s' if releases != 1 else ''}, "
-        f"δ = {result['delta']:g}; at most ε = {result['epsilon_tuning_composed_worst_case']:g} in all was allowed for."
+        f"δ = {result['delta']:g}; the worst case was ε = {result['epsilon_tuning_composed_worst_case']:g} in total."
     ]
     if result["noise"] != "secure":
-        lines.append("NOT PRIVATE: the noise was replayed from a seed, and no ε below is a guarantee.")
+        lines.append("NOT PRIVATE: the noise was replayed from a seed, so no ε below is a guarantee.")
     lines += [f"{name} = {result[name]:g}: {result['notes'][name]}" for name in PRICES]
     lines.append(result["notes"]["evaluation"])
     if result["selected"] is not None:
         which = "that was released with noise" if result["select"] == "released" else "on the test split"
         lines.append(f"Best by accuracy {which}: {result['selected']}.")
     lines += [f"{row['run']} failed: {row['failed']}" for row in result["candidates"] if row["failed"]]
+    asked = [row for row in result["candidates"] if row["queries"] and row["asked"] == row["queries"]]
+    if below := [row for row in asked if row["epsilon"] is not None and row["epsilon"] < REACHED * row["requested"]]:
+        lines.append(
+            f"ε stays below aggregation.epsilon in {len(below)} candidates: all {below[0]['queries']:,} queries "
+            "were asked before the budget was spent. Less noise (aggregation.sigma) or more queries (queries.count) "
+            "use the rest."
+        )
     return lines

@@ -163,7 +163,7 @@ class Session:
         self._heard.update(annotation.numpy().tobytes())
         done, iterations = self.loop.iteration, self.settings.iterations
         if self._report is None:
-            self._report = progress_reporter("transcription")
+            self._report = progress_reporter(self.run.name, "transcription")
         # Losses are not shown: if the annotation is lost and drawn again, they would be a second release.
         self._report(done / iterations, f"iteration {done} of {iterations}")
         if time.monotonic() - self._saved >= CHECKPOINT_SECONDS:

@@ -1,1 +1,1 @@
-"""What evaluation says of a run: private figures, the released accuracy, and the tables that DVC shows."""
+"""Figures of a run's evaluation: private ones, the released accuracy, and DVC's tables."""

@@ -1,7 +1,7 @@
-"""How well the student serves each party: an average over all may hide that it serves some badly.
+"""Accuracy of the student on each party's records, which an average over all parties may hide.
 
-It is judged by records that the parties hold: it has never seen them, but their teachers have, and the figures name
-parties, so they are private, covered by no ε. Each record is answered by itself, as the student is served.
+The student has not seen these records, but the teachers have. The figures are private and not covered by ε. Records are
+classified one by one, as the student is served.
 """
 
 from __future__ import annotations
@@ -18,15 +18,18 @@ from terrine.data.dataset import Dataset
 from terrine.determinism.randomness import numpy_generator
 
 MOST_OF_A_PARTY, MOST_IN_ALL = 100, 10_000
-"""Most records that are looked at."""
+"""Largest numbers of records that are classified."""
 
 NOTICE = "PRIVATE evaluation: computed on the parties' own records, covered by no guarantee. Do not publish."
 
 
 def write_party_accuracy(run: Run, dataset: Dataset, predict: Callable[[np.ndarray], np.ndarray]) -> None:
-    """Write the student's accuracy on every party's records; nothing where records were dealt at random.
+    """Write the student's accuracy on each party's records, or nothing if records were assigned at random.
 
-    predict: images (or rows) to class probabilities [images, classes].
+    Args:
+        run: The run.
+        dataset: Its records.
+        predict: Function from images or rows to class probabilities [images, classes].
     """
     content: dict[str, Any] = {"notice": NOTICE, "parties": None}
     if run.params.partition.kind != "iid":
@@ -40,7 +43,7 @@ def write_party_accuracy(run: Run, dataset: Dataset, predict: Callable[[np.ndarr
 
 
 def some_of_each(assignment: np.ndarray, parties: int, seed: int) -> np.ndarray:
-    """Return numbers of records, ascending: of each party as many as of any other, or all it has."""
+    """Return ascending record numbers with an equal number for each party, or all its records if it has fewer."""
     most = max(2, min(MOST_OF_A_PARTY, MOST_IN_ALL // parties))
     order = numpy_generator(seed, "party accuracy").permutation(len(assignment))
     by_party = order[np.argsort(assignment[order], kind="stable")]
@@ -50,9 +53,15 @@ def some_of_each(assignment: np.ndarray, parties: int, seed: int) -> np.ndarray:
 
 
 def party_figures(party: np.ndarray, right: np.ndarray, parties: int) -> dict[str, Any]:
-    """Return accuracy and number of records by party, and a summary; every party counts alike.
+    """Return accuracy and number of records by party, and a summary in which parties have equal weight.
 
-    party int64 [records]; right bool [records]. A party without a record has accuracy None.
+    Args:
+        party: Party of each record, int64 [records].
+        right: Whether it was classified correctly, bool [records].
+        parties: Number of parties.
+
+    Returns:
+        The figures; the accuracy of a party without records is None.
     """
     counts = np.bincount(party, minlength=parties)
     hits = np.bincount(party, weights=right, minlength=parties)

@@ -1,23 +1,19 @@
-"""The one accuracy of a run that may be published: with noise, charged to the account, released exactly once.
+"""Release of a run's accuracy with noise: charged to the account, exactly once.
 
-`evaluate` measures the student on the private test split, and no ε covers what it finds. Where `evaluation.epsilon`
-names a price, it releases one noised accuracy besides (`terrine.privacy.noised_accuracy`), by which runs on private
-data can be compared. It is charged in full on top of the answers, whoever a unit taught or tested, so that the account
-also covers a unit that changes sides, as it may where the split is given.
+With `evaluation.epsilon` the stage `evaluate` releases one noisy accuracy (`terrine.privacy.noised_accuracy`), by which
+runs on private data can be compared. Its full cost is added to that of the answers, so the account also covers a unit
+that moves between training and test data.
 
-Each image is classified by itself, under statistics in which no other image has a part and on the CPU, where an answer
-has the same bits in any batch. Under those of a batch, as `evaluate` may use them, one image more would move the
-answers to all others. So it is the accuracy of the student as it answers single images. A group counts once, by the
-share of its records.
+Images are classified one by one on the CPU, where the result has the same bits in any batch. With batch statistics an
+additional image would change the predictions for all others. A group counts once, with the accuracy on its records.
 
-Of numbers in bins (`terrine.data.ordered`) a mean absolute error is released instead: a unit's share a is then
-1 − e/L, where e is the mean absolute error over its records and L the distance of the outer edges, which are public.
-Truths and answers lie between these, so 0 ≤ a ≤ 1, and a hangs on the unit's own records and the public student alone:
-all that `terrine.privacy.noised_accuracy` asks of a share. So its derivation holds as it stands, and L·(1 − a) with
-L times the interval is post-processing.
+For binned numbers (`terrine.data.ordered`) a mean absolute error is released. A unit's share is then a = 1 − e/L with
+the mean absolute error e over its records and the public distance L of the outer edges. True and predicted values lie
+between these, so 0 ≤ a ≤ 1, and a depends only on the unit's records and the public student, as
+`terrine.privacy.noised_accuracy` requires. L·(1 − a) and L times the interval are post-processing.
 
-With `evaluation.released_subgroups` the same release says the accuracy of each of these, too. A unit counts for the
-value that most of its records have (of equally many, for the first of them), or for none.
+With `evaluation.released_subgroups` the release includes the accuracy of each subgroup. A unit counts for the most
+frequent value of its records (the first of several), or for none.
 """
 
 from __future__ import annotations
@@ -58,7 +54,7 @@ from terrine.privacy.noised_accuracy import (
 )
 
 WORST = 0.10
-"""An accuracy that is known less well tells no two runs apart, and is not released."""
+"""Largest half-width of the noise interval with which an accuracy is released."""
 
 NONE = (
     "No accuracy was released. evaluation.epsilon=0.5, say, releases one with noise and charges ε=0.5 to the account."
@@ -66,25 +62,26 @@ NONE = (
 
 
 def held_out_units(run: Run, dataset: Dataset) -> np.ndarray:
-    """Return which unit each test record belongs to, int64 [records].
+    """Return the unit of each test record, int64 [records].
 
-    A record is what lies under one name, as where teachers are dealt; records are told apart by their places where
-    nothing else does. Raises SettingError where groups are protected and the data do not say whose the test records
-    are.
+    Test records with one name are one unit, as in the partition. Without names each one is a unit.
+
+    Raises:
+        SettingError: If groups are protected and the test records have none.
     """
     if run.params.privacy.unit != "group":
         return np.arange(len(dataset.test_labels)) if dataset.test_names is None else dataset.test_names
     if dataset.test_groups is None:
         raise SettingError(
-            "An accuracy that is to be released needs to know whose the test records are, because "
-            "privacy.unit=group protects groups, and a file that is split already does not say it. Give one set with "
-            "groups, a CSV table or a folder, or release none (evaluation.epsilon=null). Nothing was charged."
+            "privacy.unit=group protects groups, and the test records of these split data have none, so an accuracy "
+            "cannot be released. Give one set with groups, a CSV table or a folder, or set evaluation.epsilon=null. "
+            "Nothing was charged."
         )
     return dataset.test_groups
 
 
 def check_use_of_accuracy(run: Run) -> None:
-    """Refuse, before anything is charged, an accuracy that would be useless. Raises SettingError."""
+    """Check before anything is charged that a released accuracy would be useful; see `check_use`."""
     mechanism = accuracy_mechanism(run.params)
     if mechanism is not None:
         dataset = read_dataset(run.folders)
@@ -94,23 +91,23 @@ def check_use_of_accuracy(run: Run) -> None:
 
 
 def check_use(run: Run, mechanism: NoisedAccuracy, units: int) -> None:
-    """Refuse an accuracy that is known to no better than `WORST`. How many units there are is told at home alone."""
+    """Raise SettingError if an accuracy's interval would be wider than `WORST`. The message is private."""
     plus_minus = mechanism.plus_minus(units)
     if plus_minus > WORST:
-        settings = run.params
+        settings, errors = run.params, _releases_error(run.params)
         enough = round_advice(epsilon_for(WORST, units, settings.aggregation.delta))
-        what = "a mean error" if _of_numbers(settings) else "an accuracy"
-        points = "% of the largest possible error" if _of_numbers(settings) else "percentage points"
+        what = "a mean error" if errors else "an accuracy"
+        points = "% of the largest possible error" if errors else "percentage points"
         raise SettingError(
-            f"evaluation.epsilon={settings.evaluation.epsilon:g} would release {what} that is known to "
-            f"±{100 * plus_minus:.0f} {points}: {units:,} {settings.privacy.unit}s are held out, too few for "
-            f"so much noise. ±{100 * WORST:.0f} points take evaluation.epsilon={enough:g}, or hold out more "
-            "(data.test_fraction); or leave it out with evaluation.epsilon=null. Nothing was charged."
+            f"evaluation.epsilon={settings.evaluation.epsilon:g} would release {what} with an interval of "
+            f"±{100 * plus_minus:.0f} {points}, because only {units:,} {settings.privacy.unit}s are held out. Set "
+            f"evaluation.epsilon={enough:g} for ±{100 * WORST:.0f} points, hold out more (data.test_fraction), or set "
+            "evaluation.epsilon=null. Nothing was charged."
         )
 
 
 def release_accuracy(run: Run, dataset: Dataset) -> None:
-    """Release the run's noised accuracy through the ledger, or write that none is released."""
+    """Release the run's noisy accuracy through the ledger, or write a note without it."""
     mechanism = accuracy_mechanism(run.params)
     if mechanism is None:
         write_json(run.folders.accuracy, {"accuracy": None, "summary": NONE})
@@ -119,9 +116,9 @@ def release_accuracy(run: Run, dataset: Dataset) -> None:
     check_use(run, mechanism, count_units(units))
     shares = shares_of_units(right_answers(run, dataset), units)
     places = _places(run, dataset, units)
-    looked_at = {"shares": (shares, "<f8"), **{f"column {number}": (one, "<i8") for number, one in enumerate(places)}}
+    arrays = {"shares": (shares, "<f8"), **{f"column {number}": (one, "<i8") for number, one in enumerate(places)}}
     inputs = {
-        "accuracy": digest_of_arrays("terrine noised accuracy 1", looked_at, site_key(run)),
+        "accuracy": digest_of_arrays("terrine noised accuracy 1", arrays, site_key(run)),
         "student": file_digest(run.folders.student / MANIFEST),
     }
     noise = make_noise(run, "accuracy")
@@ -135,24 +132,24 @@ def release_accuracy(run: Run, dataset: Dataset) -> None:
     write_json(run.folders.accuracy, about_accuracy(run, mechanism, release))
 
 
-def _of_numbers(params: Params) -> bool:
-    """Return whether what is released is the mean absolute error of numbers, not how often a class is right."""
+def _releases_error(params: Params) -> bool:
+    """Return whether a mean absolute error is released instead of an accuracy."""
     return params.data.scale is not None and bool(params.data.scale.edges)
 
 
 def _places(run: Run, dataset: Dataset, units: np.ndarray) -> list[np.ndarray]:
-    """Return for each column of released subgroups which of its values each unit counts for, int64 [units]."""
+    """Return the value that each unit counts for, by column of the released subgroups, int64 [units]."""
     wanted = run.params.evaluation.released_subgroups
-    said, found = load_subgroups(run, dataset), []
+    given, found = load_subgroups(run, dataset), []
     for column, values in wanted.items():
-        if column not in said:
+        if column not in given:
             raise InputError(
-                f"evaluation.released_subgroups names {column}, and evaluation.subgroups has {', '.join(said)}. "
+                f"evaluation.released_subgroups names {column}, but evaluation.subgroups has only {', '.join(given)}. "
                 "Nothing was charged."
             )
         place = np.full(len(units), len(values))
         for number, value in enumerate(values):
-            place[said[column] == value] = number
+            place[given[column] == value] = number
         _, own = np.unique(units, return_inverse=True)
         counts = np.bincount(own * (len(values) + 1) + place, minlength=(own.max() + 1) * (len(values) + 1))
         most = counts.reshape(-1, len(values) + 1).argmax(axis=1)
@@ -161,9 +158,8 @@ def _places(run: Run, dataset: Dataset, units: np.ndarray) -> list[np.ndarray]:
 
 
 def right_answers(run: Run, dataset: Dataset) -> np.ndarray:
-    """Return how right the student is about each test record by itself, [records] from 0 to 1: whether it is, or of a
-    number the share of the largest possible error that it is not off."""
-    from terrine.deployment.model import StudentModel  # with torch, which a stage that only asks for the price spares
+    """Return the student's score on each test record in [0, 1]: correctness, or 1 − error/(largest error)."""
+    from terrine.deployment.model import StudentModel  # imports torch, which checks of the cost do not need
 
     model, scale = StudentModel.load(run.folders.student, device="cpu"), dataset.scale
     said = model.predict(np.asarray(dataset.test_images))
@@ -173,17 +169,16 @@ def right_answers(run: Run, dataset: Dataset) -> np.ndarray:
 
 
 def about_accuracy(run: Run, mechanism: NoisedAccuracy, release: StoredRelease) -> dict[str, Any]:
-    """Return the content of accuracy.json: a function of public settings and of what the ledger holds."""
+    """Return the content of accuracy.json, from public settings and the release only."""
     sums, settings = release.arrays["sums"], run.params
     estimate = mechanism.estimate(sums)
     delta, unit, noise = settings.aggregation.delta, settings.privacy.unit, settings.aggregation.noise
     epsilon = round_up(price(release.event, delta))
     guarantee = (
-        f"It is ({epsilon:g}, {delta:g})-differentially private towards the {unit}s that were held out, and charged to "
-        f"the account on top of the answers: together with all earlier releases about the same dataset, "
-        f"ε={round_up(release.epsilon_total):g} was used so far."
+        f"It is ({epsilon:g}, {delta:g})-differentially private for the held-out {unit}s and was charged in addition "
+        f"to the answers. With all earlier releases about the dataset, ε={round_up(release.epsilon_total):g} was used."
         if noise == "secure"
-        else "NOT PRIVATE: the noise was replayed from a seed and can be subtracted again."
+        else "NOT PRIVATE: the noise was replayed from a seed and can be subtracted."
     )
     columns = zip(settings.evaluation.released_subgroups.items(), mechanism.of_subgroups(sums), strict=True)
     subgroups = {
@@ -192,7 +187,7 @@ def about_accuracy(run: Run, mechanism: NoisedAccuracy, release: StoredRelease) 
     }
     about: dict[str, Any] = {"accuracy": estimate.accuracy, "plus_minus": estimate.plus_minus}
     told = f"the student is right in {shown_accuracy(estimate.accuracy, estimate.plus_minus)} of cases"
-    if _of_numbers(settings) and settings.data.scale is not None:
+    if _releases_error(settings) and settings.data.scale is not None:
         span = settings.data.scale.span
         error, known_to = span * (1 - estimate.accuracy), span * estimate.plus_minus
         about = {"accuracy": None, "mean_absolute_error": error, "plus_minus": known_to, "largest_error": span}
@@ -210,13 +205,13 @@ def about_accuracy(run: Run, mechanism: NoisedAccuracy, release: StoredRelease) 
         "noise": noise,
         "release_id": release.release_id,
         "epsilon_dataset": round_up(release.epsilon_total),
-        "summary": f"On the {unit}s that were held out {told}: one figure with noise, the interval that "
-        f"noise leaves at {CONFIDENCE:.0%}, every {unit} counting alike, each image answered by itself. {guarantee}",
+        "summary": f"On the held-out {unit}s {told}, with the {CONFIDENCE:.0%} interval of the noise, equal weight of "
+        f"every {unit}, and images classified one by one. {guarantee}",
     }
 
 
 def _known(estimate: Estimate) -> dict[str, Any]:
-    """Return what is published of a subgroup: no accuracy where noise leaves nothing of it."""
+    """Return the published figures of a subgroup, without accuracy if noise exceeds it."""
     if estimate.plus_minus > 1:
         return {"accuracy": None, "plus_minus": None, "units": estimate.units}
     return {"accuracy": estimate.accuracy, "plus_minus": estimate.plus_minus, "units": estimate.units}

@@ -1,7 +1,7 @@
-"""Whose data differ: how right the student is by scanner, site, sex or age band. Private figures of test records.
+"""Accuracy of the student by subgroup, such as scanner, site, sex or age band. Private figures of test records.
 
-A CSV file beside the data (`evaluation.subgroups`) says to which subgroup a test record belongs, by the name that the
-data have for it: so no source needs to know of subgroups, and no teacher or student does.
+A CSV file (`evaluation.subgroups`) assigns test records to subgroups by name, so sources, teachers and students do not
+need to know them.
 """
 
 from __future__ import annotations
@@ -21,10 +21,12 @@ NOT_SAID = "(not said)"
 
 
 def load_subgroups(run: Run, dataset: Dataset) -> dict[str, np.ndarray]:
-    """Return for each column of the run's table of subgroups what it says of every test record, text [records]:
-    `NOT_SAID` of records that it does not name, or leaves empty; nothing where the run names no table.
+    """Return the subgroup of each test record, text [records], by column of the run's table of subgroups.
 
-    Raises InputError for a table that cannot be used, or test records without names.
+    It is `NOT_SAID` for records that the table does not name or leaves empty.
+
+    Raises:
+        InputError: If the table cannot be used or test records have no names.
     """
     given = run.params.evaluation.subgroups
     if given is None:
@@ -33,13 +35,13 @@ def load_subgroups(run: Run, dataset: Dataset) -> dict[str, np.ndarray]:
     table = read_csv(path)
     if len(table.columns) < 2:
         raise InputError(
-            f"{path} needs a column that names records, as the data do (path, id or group), and after it at least one "
-            "of subgroups, such as scanner or sex."
+            f"{path} needs a column with the records' names (path, id or group), followed by at least one column of "
+            "subgroups, such as scanner or sex."
         )
     if dataset.test_units is None:
         raise InputError(
-            f"evaluation.subgroups={given} says whose test records are which, but they have no names: the file is "
-            "split already. Give one set with ids or groups, a folder or a CSV table."
+            f"evaluation.subgroups={given} needs names of test records, and these split data have none. Give one set "
+            "with ids or groups, a folder or a CSV table."
         )
     codes = name_codes(table.iloc[:, 0])
     order = np.argsort(codes, kind="stable")
@@ -52,8 +54,8 @@ def load_subgroups(run: Run, dataset: Dataset) -> dict[str, np.ndarray]:
     known = codes[row] == dataset.test_units
     if not known.any():
         raise InputError(
-            f"{path} names none of the test records in its first column '{table.columns[0]}'. It takes the names that "
-            f"the data have: of {'groups' if dataset.train_groups is not None else 'records (path or id)'}."
+            f"{path} names none of the test records in its first column '{table.columns[0]}'. Use the names of "
+            f"{'groups' if dataset.train_groups is not None else 'records (path or id)'} in the data."
         )
     columns = {name: table[name].to_numpy(str)[row] for name in table.columns[1:]}
     return {name: np.where(known & (values != ""), values, NOT_SAID) for name, values in columns.items()}
@@ -62,9 +64,13 @@ def load_subgroups(run: Run, dataset: Dataset) -> dict[str, np.ndarray]:
 def by_subgroup(
     subgroups: dict[str, np.ndarray], labels: np.ndarray, predictions: np.ndarray, units: np.ndarray | None
 ) -> dict[str, list[dict[str, Any]]]:
-    """Return for each column its subgroups, in alphabetical order: records, accuracy and balanced accuracy.
+    """Return records, accuracy and balanced accuracy of each subgroup in alphabetical order, by column.
 
-    subgroups: text [records] by column. labels, predictions: int64 [records]. units: who belongs together, or None.
+    Args:
+        subgroups: Subgroups of the records, text [records], by column.
+        labels: True classes, int64 [records].
+        predictions: Predicted classes, int64 [records].
+        units: Units of the records, or None.
     """
     found: dict[str, list[dict[str, Any]]] = {}
     for column, values in subgroups.items():

@@ -1,7 +1,6 @@
-"""figures: what DVC's tables and plots show of a run. They are released, so nothing private is in them.
+"""Tables and metrics of a run for DVC. They contain released figures only.
 
-ε is the statement's; an accuracy is shown as far as anybody may know it (`tasks.reports.accuracy`); all else is
-computed from what was released.
+ε is that of the statement, and an accuracy is included only if it may be published (`tasks.reports.accuracy`).
 """
 
 from __future__ import annotations
@@ -29,12 +28,12 @@ from terrine.privacy.accounting.gaussian import round_up
 from terrine.privacy.accounting.pricing import price
 
 POINTS = 50
-"""Of the curve of ε."""
+"""Number of points of the curve of ε."""
 
 
 @step("metrics")
 def write_metrics(run: Run) -> None:
-    """Write ε, the number of answers and the accuracy of a run, under the names that MLflow has them by."""
+    """Write ε, the number of answers and the publishable accuracy of a run with MLflow's names."""
     statement = read_json(run.folders.statement)
     found = {name: statement[name] for name in ("epsilon", "epsilon_guaranteed", "answered")} | known_accuracy(run)
     write_json(run.folders.metrics, {name: value for name, value in found.items() if value is not None})
@@ -42,10 +41,9 @@ def write_metrics(run: Run) -> None:
 
 @step("plots")
 def write_plots(run: Run) -> None:
-    """Write the tables that DVC plots: ε by answers, answers by class, and how the student learnt.
+    """Write the tables that DVC plots: ε by answers, answers by class, and the student's training curve.
 
-    A table without rows is of a run that has no such figures: sums, which nobody asks for one by one, or a student that
-    is not trained step by step.
+    A table is empty if the run has no such figures: sums, or a student without training steps.
     """
     manifest, statement = read_json(run.folders.answers / "manifest.json"), read_json(run.folders.statement)
     history = read_json(run.folders.student / MANIFEST)["training"].get("history", [])
@@ -62,14 +60,14 @@ def write_plots(run: Run) -> None:
 
 
 def spending(run: Run, manifest: dict[str, Any]) -> list[tuple[int, float]]:
-    """Return (answered queries, ε spent by then) in the order they were asked in; none where nothing is guaranteed."""
+    """Return (answered queries, ε spent) in the order of the queries; empty without a guarantee or votes."""
     if sums_over_records(run) or run.params.teachers.unprotected:
         return []
     table, mechanism = read_table(run.folders.answers / "answers.parquet"), parse_mechanism(manifest)
     assert isinstance(mechanism, Mechanism)
     table = table[table["round"] != NEVER].sort_values(["round", "query"], kind="stable")
     answered = table["answered"].to_numpy()
-    # A student's own label that is confirmed costs no answer.
+    # Confirming a student's own label costs no answer.
     paid = answered & ~table["reinforced"].to_numpy() if "reinforced" in table else answered
     before, delta = cost_before_votes(run), run.params.aggregation.delta
     return [

@@ -1,1 +1,1 @@
-"""Data sources, one per file."""
+"""Where records come from: one kind of source a file."""

@@ -1,1 +1,1 @@
-"""Image programs, one per file."""
+"""The image programs, one a file."""

@@ -262,7 +262,7 @@ def test_a_party_may_have_no_record_of_a_class_and_is_told(proposal, other, tmp_
     party = candidate(proposal, "north", folder=tmp_path, data=path)
     _, remarks = party.check_data()
     assert not remarks.refusals
-    assert any("No training record is of 'well'" in note for note in remarks.notes)
+    assert any("No training record has 'well'" in note for note in remarks.notes)
     more = other(class_names=["ill", "rare", "well"])  # a class that has no name at this party
     _, remarks = candidate(more, "north", folder=tmp_path, data=records(path)).check_data()
     assert not remarks.refusals

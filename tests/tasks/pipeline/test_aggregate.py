@@ -250,7 +250,7 @@ def test_votes_of_other_settings_are_released_by_no_stage_that_is_run_alone(vote
         content = file.read_bytes()
         file.unlink()
         file.write_bytes(content.replace(b'"digest": "', b'"digest": "0') if changes == "teachers" else content + b" ")
-    with pytest.raises(ArtefactError, match=rf"The {what} of small were made under other settings.*was released"):
+    with pytest.raises(ArtefactError, match=rf"The {what} of small were made with other settings.*was released"):
         released(run)
     assert charged(run_with(tmp_path)) == before
 
@@ -332,9 +332,9 @@ def test_moments_that_the_account_cannot_pay_with_the_answers_are_refused_before
 @pytest.mark.parametrize(
     ("other", "reason"),
     [
-        ({"backbone": {"kind": "resnet10"}}, "backbone.kind=resnet10"),
-        ({"aggregation": {"where": "parties"}}, "nobody adds up"),
-        ({"teachers": {"kind": "averaged", "clip": 1.0, "budget_share": 0.5}}, "share of the budget already"),
+        ({"backbone": {"kind": "resnet10"}}, "require backbone.kind=scattering, not resnet10"),
+        ({"aggregation": {"where": "parties"}}, "are not summed over parties"),
+        ({"teachers": {"kind": "averaged", "clip": 1.0, "budget_share": 0.5}}, "already use a share of the budget"),
     ],
 )
 def test_moments_are_refused_where_there_are_none(tmp_path, other, reason):

@@ -103,7 +103,7 @@ def test_a_name_on_the_list_whose_source_does_not_say_so_is_refused_and_nothing_
     monkeypatch.setattr(Clinic, "__module__", "terrine.data.sources.clinic")
     run = Run(tmp_path, "trial", validate(VALUES))
     assert run.params.data.public_benchmark
-    with pytest.raises(SettingError, match="does not say that anyone may read it"):
+    with pytest.raises(SettingError, match="is not a public source"):
         prepare_dataset.fn(run)
     assert not list(tmp_path.iterdir())
 
@@ -132,7 +132,7 @@ def test_images_alone_are_not_protected_where_whose_they_are_decides_what_the_po
         "aggregation": VALUES["aggregation"],
         "ledger": BUDGET["ledger"],
     }
-    with pytest.raises(SettingError, match=r"could be published. Set privacy\.unit=group"):
+    with pytest.raises(SettingError, match=r"could become public\. Set privacy\.unit=group"):
         records.load_dataset(Run(tmp_path, "pool", validate(values)))
     assert len(
         records.load_dataset(Run(tmp_path, "pool", validate(values | {"privacy": {"unit": "group"}}))).pool_images

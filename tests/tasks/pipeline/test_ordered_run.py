@@ -203,7 +203,7 @@ def test_an_empty_bin_is_a_note_of_the_check_and_not_a_refusal(tmp_path: Path) -
     (tmp_path / "params.yaml").write_text("run: drawn\n")
     found = inspect_run(tmp_path, "drawn")
     assert found.refusals == []
-    assert any("No training record is of '80 to 120'" in note for note in found.notes)
+    assert any("At most one training record has '80 to 120'" in note for note in found.notes)
 
 
 def test_figures_of_an_order_are_known_of_public_benchmarks_and_edges_are_part_of_a_release(

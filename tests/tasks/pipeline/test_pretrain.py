@@ -143,7 +143,7 @@ def test_several_devices_are_handed_to_the_launcher_with_images_that_are_mapped(
 @pytest.mark.parametrize(
     ("backbone", "message"),
     [
-        ({"kind": "resnet19"}, r"backbone\.kind=resnet19: .*Known: .*timm"),
+        ({"kind": "resnet19"}, r"backbone\.kind=resnet19 does not exist.*Known: .*timm"),
         ({"kind": "timm"}, r"backbone\.architecture is missing.*Set backbone\.architecture"),
         ({"kind": "timm", "architecture": "resnet18x"}, r"architecture names 'resnet18x', which timm does not know"),
         (

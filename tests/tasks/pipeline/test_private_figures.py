@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from tasks.pipeline.figures.private_figures import private_figures
+from tasks.pipeline.vote_costs import private_figures
 from tasks.runtime.store import write_json
 from terrine.aggregation.mechanism import parse_mechanism
 from terrine.privacy.accounting import data_dependent, renyi

@@ -9,7 +9,7 @@ from tasks.artefacts.images import read_queries
 from tasks.artefacts.records import read_dataset, read_pool_labels
 from tasks.config.params import merge_overrides, validate
 from tasks.config.values import merge
-from tasks.pipeline.figures.answer_accuracy import pool_truth
+from tasks.pipeline.evaluate import pool_truth
 from tasks.pipeline.student import student_pool
 from tasks.runtime.run import SPLIT_SEED, Run
 from tasks.runtime.store import read_json, read_table, write_json
@@ -114,14 +114,14 @@ def test_a_backbone_from_a_file_is_not_pretrained_here(finished):
 
 def test_a_weights_file_that_is_missing_ends_the_stage_before_any_work(finished):
     run = made(finished.root, backbone={"weights": "elsewhere.safetensors"})
-    with pytest.raises(InputError, match=r"There is no file .*elsewhere"):
+    with pytest.raises(InputError, match=r"elsewhere\.safetensors does not exist"):
         run_through(run, "pretrain", "pretrain")
 
 
 def test_more_queries_than_the_pool_holds_are_refused(tmp_path):
     run = made(tmp_path, queries={"count": 4000})
     write_json(tmp_path / "there.json", {})
-    with pytest.raises(SettingError, match=r"3,000 images of the source `pool` .* holds 179"):
+    with pytest.raises(SettingError, match=r"the source `pool` needs 3,000 images.* has 179"):
         run_through(run, "synthesize", "synthesize")
     assert not run.folders.images.exists()
 

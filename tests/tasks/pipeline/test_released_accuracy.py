@@ -96,7 +96,7 @@ def test_subgroups_that_were_declared_are_released_in_the_same_draw_by_unit(make
     assert release(run) == found
     assert len(charged(run)) == 1
     with pytest.raises(
-        InputError, match=r"names scanner, and evaluation\.subgroups has age, site\. Nothing was charged"
+        InputError, match=r"names scanner, but evaluation\.subgroups has only age, site\. Nothing was charged"
     ):
         check_use_of_accuracy(
             make(
@@ -125,7 +125,9 @@ def test_without_a_price_nothing_is_released_and_no_ledger_is_opened(make):
 
 def test_noise_that_would_make_it_useless_is_refused_for_nothing_with_a_price_that_is_enough(make):
     run = make(records=100)
-    with pytest.raises(SettingError, match=r"±16 percentage points: 100 records.*take evaluation\.epsilon=1, "):
+    with pytest.raises(
+        SettingError, match=r"±16 percentage points, because only 100 records.*Set evaluation\.epsilon=1 "
+    ):
         check_use_of_accuracy(run)
     with pytest.raises(SettingError, match="Nothing was charged"):
         release(run)
@@ -147,7 +149,7 @@ def test_a_group_counts_once_however_many_records_of_it_are_held_out(make):
     found = release(run)
     assert abs(found["accuracy"] - 399 / 400) <= 2 * found["plus_minus"]
     assert found["units"] == pytest.approx(400, abs=60)
-    assert "groups that were held out" in found["summary"]
+    assert "held-out groups" in found["summary"]
 
 
 def test_records_of_one_name_are_one_unit_with_and_without_groups_and_groups_that_nobody_names_are_refused(make):
@@ -158,7 +160,7 @@ def test_records_of_one_name_are_one_unit_with_and_without_groups_and_groups_tha
     by_place = make(records=4, groups=np.arange(4))
     np.testing.assert_array_equal(held_out_units(by_place, read_dataset(by_place.folders)), np.arange(4))
     unnamed = make({"privacy": {"unit": "group"}}, records=4, groups=np.arange(4))
-    with pytest.raises(SettingError, match="whose the test records are"):
+    with pytest.raises(SettingError, match="these split data have none"):
         held_out_units(unnamed, read_dataset(unnamed.folders))
 
 
@@ -168,5 +170,5 @@ def test_replayed_noise_is_marked_and_a_transcription_releases_no_accuracy(make)
     found = release(replayed)
     assert found["epsilon"] is None
     assert "NOT PRIVATE" in found["summary"]
-    with pytest.raises(SettingError, match="a transcription releases no accuracy"):
+    with pytest.raises(SettingError, match="which releases no accuracy"):
         validate(merge(VALUES, {"transcription": {"annotation": {"sigma": 10}}}))

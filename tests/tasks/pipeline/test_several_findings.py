@@ -59,7 +59,6 @@ def test_every_question_is_answered_and_charged_for_as_many_as_one_unit_moves(ma
     assert (statement["mechanism"]["findings"], statement["mechanism"]["findings_bound"]) == (3, 1)
     assert statement["answered"] == 180
     assert statement["answered_per_class"] == [int((answers["label"] == n).sum()) for n in (0, 1)]
-    assert "180 of 180 questions, one for each finding of a query" in statement["summary"]
     noisy = answers[["count_0", "count_1"]].to_numpy()
     truth = read_array(made.folders.accounting / "histograms.npy")
     np.testing.assert_array_equal(truth[:, 1], votes.sum(axis=1))

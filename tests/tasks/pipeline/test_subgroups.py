@@ -45,7 +45,7 @@ def test_every_record_of_a_group_is_in_the_groups_subgroup(tmp_path):
 @pytest.mark.parametrize(
     ("table", "said"),
     [
-        ("path\na/1.png\n", "at least one of subgroups"),
+        ("path\na/1.png\n", "at least one column of subgroups"),
         (TABLE + "a/1.png,new,m\n", r"line 6 names 'a/1.png' a second time"),
         ("path,scanner\nA/1.png,old\n", "names none of the test records in its first column 'path'"),
     ],

@@ -133,7 +133,7 @@ def test_a_crash_between_rounds_leaves_the_reservation_and_repeats_no_release(tm
 def test_whoever_sees_progress_does_not_see_how_many_records_there_are(tmp_path, monkeypatch):
     said = []
     monkeypatch.setattr(features, "_ROWS", 512)
-    monkeypatch.setattr(sums, "progress_reporter", lambda key: lambda share, text: said.append((share, text)))
+    monkeypatch.setattr(sums, "progress_reporter", lambda run, key: lambda share, text: said.append((share, text)))
     run_through(run_of(tmp_path), "dataset", "aggregate")
     assert said == [(0.3, "features"), (0.7, "features"), (1.0, "features")]
 

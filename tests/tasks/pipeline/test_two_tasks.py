@@ -105,7 +105,7 @@ def test_undeclared_classes_of_another_task_are_refused_before_anything_is_writt
     run = run_of(root, "two", {"data": {"path": "other.csv"}})
     said = (
         rf"000\.png: the label is '{others[0]}'\. Account patients, edition 1, holds releases for the classes no-shoe, "
-        r"shoe\. Correct the label; or, if this is another task, set data\.edition=<name> \(charged separately\), or"
+        r"shoe\. Correct the label; or, if this is another task, set data\.edition=<name> \(charged separately\) or"
     )
     with pytest.raises(InputError, match=said):
         survey_data(run)

@@ -13,8 +13,8 @@ from tasks.reports.comparison import (
     columns,
     compared,
     differences,
+    effective_settings,
     front,
-    own_settings,
 )
 from terrine.errors import ArtefactError
 
@@ -59,19 +59,18 @@ def test_what_differs_is_what_most_others_do_not_have():
     rows = [replace(ROW, run=str(seed), settings={"seed": seed, "device": "cpu"}) for seed in (1, 1, 2)]
     rows += [replace(ROW, run="other", data="another", settings={})]
     assert differences(rows) == ["", "", "seed=2", ""]
-    assert differences([ROW, replace(ROW, settings={})]) == ["seed=1", "seed=default"]
+    assert differences([ROW, replace(ROW, settings={})]) == ["seed=1", "seed=None"]
 
 
 def test_as_columns_every_setting_that_differs_has_one():
     rows = [ROW, replace(ROW, run="b", epsilon=2.0, settings={"seed": 1, "student.l2": 0.3})]
     first, second = columns(rows)
     assert list(first) == [*list(first)[:11], "student.l2"]
-    assert (first["student.l2"], second["student.l2"], first["front"], second["front"]) == ("default", 0.3, True, False)
+    assert (first["student.l2"], second["student.l2"], first["front"], second["front"]) == (None, 0.3, True, False)
     assert (second["run"], second["epsilon"], second["plus_minus"]) == ("b", 2.0, 0.0)
 
 
-def test_settings_are_those_that_differ_from_defaults_with_their_kind_and_nothing_of_the_site():
-    assert own_settings(validate({})) == {}
+def test_settings_are_the_effective_ones_that_a_run_uses_and_may_publish():
     given = {
         "data": {"name": "npz", "path": "secret.npz"},
         "aggregation": {"mechanism": "gnmax", "sigma": 9},
@@ -79,15 +78,23 @@ def test_settings_are_those_that_differ_from_defaults_with_their_kind_and_nothin
         "device": "cpu",
         "seed": 4,
     }
-    found = own_settings(validate(given))
-    assert found == {
-        "seed": 4,
-        "data.name": "npz",
-        "data.public_benchmark": False,
-        "aggregation.mechanism": "gnmax",
-        "aggregation.sigma": 9.0,
-        "ledger.epsilon": 3.0,
-    }
+    found = effective_settings(validate(given))
+    assert (
+        found.items()
+        >= {
+            "seed": 4,
+            "data.name": "npz",
+            "data.public_benchmark": False,
+            "data.test_fraction": 0.2,
+            "partition.teachers": 100,
+            "aggregation.mechanism": "gnmax",
+            "aggregation.sigma": 9.0,
+            "ledger.epsilon": 3.0,
+        }.items()
+    )
+    assert not [key for key, value in found.items() if "secret" in str(value) or key in ("device", "collaboration")]
+    sums = effective_settings(validate({"aggregation": {"mechanism": "moments"}, "student": {"kind": "sums"}}))
+    assert not [key for key in sums if key.startswith(("partition", "teachers"))]
 
 
 def test_a_run_that_is_not_there_is_named_in_a_sentence(tmp_path):

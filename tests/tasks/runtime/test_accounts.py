@@ -97,7 +97,7 @@ def test_an_account_that_does_not_pay_says_its_name_and_commands_that_work_as_pr
     (raise_budget,) = (shlex.split(line) for line in lines if line.startswith("  terrine"))
     assert all(len(line) <= 80 for line in str(refused.value).splitlines() if line.startswith("  "))
     before = {**values}
-    asked(next(line for line in lines if line.startswith("What fits")).split()[3].rstrip("."))
+    asked(next(line for line in lines if line.startswith("This fits")).split()[3].rstrip("."))
 
     values.update(before)
     done = CliRunner().invoke(app, raise_budget[1:])

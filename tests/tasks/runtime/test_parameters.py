@@ -66,7 +66,7 @@ def test_a_count_with_noise_that_was_not_made_is_refused(project):
     params = write_parameters(project, "own").params
     for counted in (params.privacy.counted, 50.0):
         own = [f"privacy.units={params.privacy.units + 1}", f"privacy.counted={counted}"]
-        with pytest.raises(SettingError, match="the account has no such count"):
+        with pytest.raises(SettingError, match="the account has no such noisy count"):
             write_parameters(project, derive(project, "own", own))
 
 
@@ -76,7 +76,7 @@ def test_a_count_that_is_declared_as_if_it_were_public_is_refused(project):
     units, sigma = params.privacy.units, params.privacy.counted
     for epsilon in (4, 3):
         copied = [f"privacy.units={units}", f"aggregation.epsilon={epsilon}"]
-        with pytest.raises(SettingError, match=f"privacy.units={units} is what this account counted with noise"):
+        with pytest.raises(SettingError, match=f"privacy.units={units} is the account's noisy count of units"):
             write_parameters(project, derive(project, "own", copied))
         other = derive(project, "own", [f"privacy.units={units + 1}", f"aggregation.epsilon={epsilon}"])
         assert write_parameters(project, other).params.privacy.counted == 0
@@ -125,13 +125,13 @@ def test_too_few_groups_are_refused_before_anything_is_charged_and_the_advice_wo
     by_group = ["privacy.unit=group"]
     name = derive(project, "own", by_group)
     with pytest.raises(
-        SettingError, match=r"groups are too few for 4 classes at ε = 4: .* charged. What would do: a"
+        SettingError, match=r"groups are too few for 4 classes at ε = 4: .* charged. This would suffice: a"
     ) as said:
         write_parameters(project, name)
     assert not list(project.rglob("ledger.db"))
     epsilon = str(said.value).split("budget of ε = ")[1].split(" ")[0]
     assert float(epsilon) >= 10
-    assert "promises a single group little" in str(said.value)
+    assert "protects a single group little" in str(said.value)
     larger = [*by_group, f"aggregation.epsilon={epsilon}", f"ledger.epsilon={epsilon}"]
     assert resolve_auto(project, derive(project, "own", larger)).privacy.units > 0
     anyway = resolve_auto(project, derive(project, "own", [*by_group, "privacy.anyway=true", "ledger.account=others"]))
@@ -148,9 +148,9 @@ def test_too_few_teachers_for_enough_records_are_refused_with_how_many_would_do(
     few = ["partition.teachers=5"]
     with pytest.raises(SettingError, match=r"5 teachers are too few for 4 classes at ε = 4: they would vote") as said:
         resolve_auto(project, derive(project, "own", few))
-    larger, more = str(said.value).split("What would do: ")[1].split("; or ")
+    larger, more = str(said.value).split("This would suffice: ")[1].split("; or ")
     assert float(larger.split("ε = ")[1].split(" ")[0]) > 4
-    assert more.startswith("partition.teachers=auto, which takes ")
+    assert more.startswith("partition.teachers=auto, which gives ")
     assert resolve_auto(project, derive(project, "own", ["partition.teachers=auto"])).partition.teachers > 5
 
 

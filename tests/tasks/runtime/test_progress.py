@@ -31,7 +31,7 @@ def test_parts_count_when_they_are_finished_or_say_how_far_they_are():
 
 def test_a_reporter_outside_a_flow_moves_the_bar_and_writes_a_line(tmp_path, capsys):
     CURRENT.begin("pretrain")
-    progress_reporter("pretraining")(0.5, "epoch 1 of 2")
+    progress_reporter("small", "pretraining")(0.5, "epoch 1 of 2")
     assert CURRENT.fraction == 0.5
     assert capsys.readouterr().out == "pretraining:  50.0 %  epoch 1 of 2\n"
 
@@ -40,7 +40,7 @@ def test_an_attack_that_nobody_sits_before_says_now_and_then_how_far_it_is(capsy
     def attack(tell):
         for number in range(1, 5):
             tell(number / 4, f"shadow run {number} of 4")
-            progress_reporter("private-features")(1, "features")
+            progress_reporter("small", "private-features")(1, "features")
         return {"caught": False}
 
     assert with_bar("shadow runs", attack) == {"caught": False}

@@ -124,14 +124,14 @@ def test_the_command_for_settings_that_are_refused_begins_another_run_with_them(
 @pytest.mark.parametrize(
     ("name", "preset", "said"),
     [
-        ("Clinic A", "own", "small letters"),
-        ("../clinic", "own", "small letters"),
-        ("-clinic", "own", "small letters"),
-        ("ledger", "own", "none of ledger"),
+        ("Clinic A", "own", "lower-case letters"),
+        ("../clinic", "own", "lower-case letters"),
+        ("-clinic", "own", "lower-case letters"),
+        ("ledger", "own", "not one of ledger"),
         ("clinic-0123abcd", "own", "derived run"),
         ("other", "own", "is a preset"),
-        ("clinic-a", "other", "made from own and not from other"),
-        ("clinic-b", None, "Did you mean clinic-a? Existing runs: clinic-a. To begin it"),
+        ("clinic-a", "other", "made from own, not from other"),
+        ("clinic-b", None, "Did you mean clinic-a? Existing runs: clinic-a. To create it"),
     ],
 )
 def test_a_name_that_stands_for_something_else_is_refused_and_nothing_is_written(project, name, preset, said):

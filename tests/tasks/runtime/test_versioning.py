@@ -103,7 +103,7 @@ def test_a_lock_that_dvc_was_killed_over_is_set_aside_with_a_sentence(begun, run
 
 def test_a_lock_of_which_the_end_is_missing_makes_stages_run_again(begun, run):
     text = lock_of(begun, run).read_text()
-    for end in range(0, len(text), 50):
+    for end in range(0, len(text), 170):
         lock_of(begun, run).write_text(text[:end])
         assert set(changed_stages(begun, run, MAIN)) >= set(MAIN.names[1:])
     commit(begun, run, "parameters", MAIN)

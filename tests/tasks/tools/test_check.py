@@ -140,7 +140,7 @@ def test_one_class_and_classes_written_in_two_ways_are_told(project):
     (project / "images" / "shirt").rename(project / "images" / "Boot ")
     assert any("'Boot ' and 'boot' look like two spellings" in note for note in inspect_run(project, "own").notes)
     shutil.rmtree(project / "images" / "Boot ")
-    assert any("There is one class, 'boot'" in sentence for sentence in inspect_run(project, "own").refusals)
+    assert any("There is only one class, 'boot'" in sentence for sentence in inspect_run(project, "own").refusals)
 
 
 def test_columns_of_a_table_that_tell_rows_apart_are_refused(project):
@@ -345,7 +345,7 @@ def test_groups_that_are_held_out_are_counted(project):
         (["aggregation.epsilon=0.1"], "are too few for 2 classes at ε = 0.1"),
         (["ledger.epsilon=3"], "past its budget of ε=3"),
         (["partition.teachers=5000", "aggregation.sigma=9"], "5000 teachers cannot share"),
-        ([*SUMMED, "aggregation.epsilon=0.1"], "the sums over them would have a signal of"),
+        ([*SUMMED, "aggregation.epsilon=0.1"], "the signal of the sums would be"),
     ],
 )
 def test_what_cannot_work_is_refused(project, settings, message):
@@ -363,13 +363,13 @@ def test_groups_that_the_data_do_not_have_are_refused(project):
 
 @pytest.mark.parametrize("settings", [["aggregation.epsilon=1"], [*SUMMED, "aggregation.epsilon=0.1"]])
 def test_names_of_their_own_are_a_remedy_where_files_of_several_classes_share_them(project, settings):
-    name, remedy = derive(project, "own", settings), "What would do: to give each file a name of its own"
+    name, remedy = derive(project, "own", settings), "This would suffice: unique file names"
     assert not any(remedy in sentence for sentence in inspect_run(project, name).stops)
     for folder in ("boot", "shirt"):
         for number, path in enumerate(sorted((project / "images" / folder).iterdir())):
             path.rename(path.with_name(f"{number:04}.png"))
     (said,) = [sentence for sentence in inspect_run(project, name).stops if "too few" in sentence]
-    assert re.search(rf"{remedy}, if all are different images: 1\d\d are called like one in another class folder", said)
+    assert re.search(rf"{remedy}, if all files are different images: 1\d\d have the name of a file in another", said)
 
 
 def test_doubts_stop_no_run_that_goes_on_anyway(project):
@@ -380,7 +380,7 @@ def test_doubts_stop_no_run_that_goes_on_anyway(project):
 
 def test_an_accuracy_that_would_be_useless_is_refused_before_anything_is_done(project):
     found = inspect_run(project, derive(project, "own", ["evaluation.epsilon=0.01"]))
-    assert any("would release an accuracy that is known to" in sentence for sentence in found.refusals)
+    assert any("would release an accuracy with an interval of" in sentence for sentence in found.refusals)
     assert not inspect_run(project, derive(project, "own", ["evaluation.epsilon=3", "ledger.epsilon=99"])).refusals
 
 
@@ -399,7 +399,7 @@ def test_of_many_numbers_that_are_classes_it_is_said_how_they_are_a_quantity(pro
     (project / "images" / "table.csv").write_text("\n".join(["path,label", *rows]))
     said = ["data.path=images/table.csv", "data.test_fraction=0.05", "ledger.epsilon=99", "aggregation.epsilon=40"]
     found = inspect_run(project, derive(project, "own", said))
-    hint = r"The label has \d+ different numbers, each a class of its own\. If it is a quantity, .* data\.bins=\["
+    hint = r"The label has \d+ different numbers, each one a class\. If it is a quantity, .* data\.bins=\["
     sentences = found.notes if records > 1 else found.stops
     assert any(re.search(hint, sentence) for sentence in sentences), sentences
     binned = inspect_run(project, derive(project, "own", [*said, "data.bins=[0, 200, 500]"]))

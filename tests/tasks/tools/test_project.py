@@ -30,9 +30,11 @@ def test_a_project_has_parameters_presets_and_git_and_dvc_that_keep_private_data
     (fresh / "experiments" / "terrine-digits-0123abcd.yaml").write_text("x")
     listed = ["git", "ls-files", "--others", "--exclude-standard"]
     seen = subprocess.run(listed, cwd=fresh, capture_output=True, text=True, check=True).stdout
-    assert "README.md" in seen
-    assert "patient" not in seen
-    assert "0123abcd" not in seen
+    assert seen == ""
+    log = subprocess.run(["git", "log", "--format=%s", "--name-only"], cwd=fresh, capture_output=True, text=True)
+    assert log.stdout.startswith("terrine init\n")
+    assert {"README.md", "dvc.yaml", "params.yaml", ".dvc/config"} <= set(log.stdout.splitlines())
+    assert not subprocess.run(["git", "diff", "HEAD"], cwd=fresh, capture_output=True).stdout
 
 
 def test_a_project_of_an_earlier_version_gets_what_it_lacks_and_keeps_what_is_its_own(tmp_path, monkeypatch):

@@ -1,6 +1,7 @@
 """A search over settings: its candidates, what is checked before it starts, and what it says it cost."""
 
 import math
+import re
 import shutil
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -17,7 +18,7 @@ from tasks.config.presets import selected_run
 from tasks.pipeline.aggregate import release_once
 from tasks.runtime.accounts import open_account
 from tasks.runtime.parameters import write_parameters
-from tasks.runtime.releases import accuracy_mechanism, assurance, identity_in_ledger, list_releases
+from tasks.runtime.releases import accuracy_mechanism, assurance, identity_in_ledger, is_candidate, list_releases
 from tasks.runtime.run import open_run
 from tasks.runtime.staleness import data_settings_digest
 from tasks.runtime.store import Folders, read_json, write_array, write_json
@@ -67,7 +68,7 @@ class Pipeline:
     def is_complete(self, _root, run):
         return Folders(self.root, run).evaluation.is_file() and run not in self.changed
 
-    def prepare(self, root, run):
+    def make_changed(self, root, run, _stages):
         write_parameters(root, run)
 
     def make_run(self, root, run):
@@ -126,7 +127,7 @@ class Pipeline:
 @pytest.fixture
 def stages(project, monkeypatch):
     pipeline = Pipeline(project)
-    for name in ("prepare", "make_run", "is_complete"):
+    for name in ("make_changed", "make_run", "is_complete"):
         monkeypatch.setattr(flows.sweep, name, getattr(pipeline, name))
     monkeypatch.setattr(flows.sweep, "rewrite_statement", lambda root, run: pipeline.restated.append(run))
     monkeypatch.setattr(tasks.reports.comparison, "read_statement", read_json)
@@ -393,7 +394,7 @@ def test_a_refusal_by_the_ledger_ends_the_sweep(project, stages, refusal):
 def test_a_sweep_without_any_release_has_no_price(project):
     candidates = make_candidates(project, "trial", [], ["student.l2=1,2"])
     failures = {candidate.run: "The file is cut short." for candidate in candidates}
-    with pytest.raises(SettingError, match=r"No candidate came to its release: The file is cut short\."):
+    with pytest.raises(SettingError, match=r"No candidate made its release: The file is cut short\."):
         outcome(project, candidates, failures, "none")
 
 
@@ -413,7 +414,9 @@ def test_mlflow_has_both_prices_on_the_sweep_and_on_every_candidate(project, sta
         logged.append(run.name)
         return identity
 
+    registered = []
     monkeypatch.setattr("tasks.tools.sweep.log_run", SimpleNamespace(fn=log_run))
+    monkeypatch.setattr("tasks.tools.sweep.register", lambda run, identity: registered.append((run.name, identity)))
     run_sweep("aggregation.sigma=30,40", settings=[f"tracking.uri={uri}"], select="evaluation")
     result = stages.result
     parent = log_sweep(project, "trial", result)
@@ -429,6 +432,19 @@ def test_mlflow_has_both_prices_on_the_sweep_and_on_every_candidate(project, sta
         assert client.get_run(identity).data.tags["mlflow.parentRunId"] == parent
     assert {item.path for item in client.list_artifacts(parent)} == {"sweep.json"}
     assert client.get_run(parent).data.tags["selected_by_evaluation"] == result["selected"]
+    selected = dict(zip(runs, identities, strict=True))[result["selected"]]
+    assert registered == [(result["selected"], selected)] * 2
+    assert all(is_candidate(open_run(project, run)) for run in runs)
+
+
+def test_each_candidate_has_a_line_and_an_epsilon_that_stays_below_the_budget_is_explained(project, stages, capsys):
+    run_sweep("aggregation.sigma=30,40", "aggregation.epsilon=7,8")
+    lines = [line for line in capsys.readouterr().out.splitlines() if re.match(r"\d/4  ", line)]
+    assert lines[0] == "1/4  σ = 30, ε = 7"
+    assert re.fullmatch(r"3/4  σ = 40, ε = 7, about \d+ seconds? left", lines[2])
+    assert any("ε stays below aggregation.epsilon in 4 candidates" in line for line in summary(stages.result))
+    names = [row["run"] for row in stages.result["candidates"]]
+    assert re.fullmatch(r"trial-(epsilon-8-sigma-40|sigma-40-epsilon-8)-[0-9a-f]{8}", names[3])
 
 
 @pytest.mark.parametrize("private", [True, False])

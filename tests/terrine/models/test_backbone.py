@@ -252,7 +252,7 @@ BACKBONES = {
 def arrangements(count, generator):
     """Subsets of some sizes around blocks' boundaries, in other orders, and all records behind one that was added."""
     yield np.append(count - 1, np.arange(count - 1))
-    for size in (1, 65, 201):
+    for size in (1, 65, 129):
         yield generator.permutation(count)[:size]
 
 
@@ -262,7 +262,7 @@ def test_a_record_has_the_same_features_wherever_it_stands_and_whichever_others_
     size = own.pop("size", 28)
     backbone = ARCHITECTURES.of(own["kind"])(**own).build(channels, size, seed=0)
     generator = np.random.default_rng(1)
-    count = 210
+    count = 140
     images = generator.integers(0, 256, (count, channels, *sides(size)), dtype=np.uint8)
 
     def made(chosen):
@@ -281,11 +281,11 @@ def test_a_record_has_the_same_features_wherever_it_stands_and_whichever_others_
 def test_moments_of_an_image_have_the_same_bits_wherever_it_stands(size):
     backbone = ARCHITECTURES.of("scattering")(kind="scattering", projection=50).build(1, size, seed=0)
     generator = np.random.default_rng(2)
-    images = generator.integers(0, 256, (210, 1, *sides(size)), dtype=np.uint8)
+    images = generator.integers(0, 256, (140, 1, *sides(size)), dtype=np.uint8)
 
     def made(chosen):
         return np.concatenate(list(unit_vectors(backbone, images[chosen], np.arange(len(chosen)), 1.5)))
 
-    plain = made(np.arange(210))
-    for chosen in arrangements(210, generator):
+    plain = made(np.arange(140))
+    for chosen in arrangements(140, generator):
         assert np.array_equal(made(chosen), plain[chosen])

@@ -148,9 +148,9 @@ def test_the_lowest_bit_of_the_offset_is_public_so_its_column_needs_no_guess(rng
     assert np.array_equal(guardian.extend(message, guardian.challenge(message), *SHAPE), labels)
 
 
-@pytest.mark.parametrize("guessed", [1, 2, 3, 5])
+@pytest.mark.parametrize("guessed", [1, 3])
 def test_a_guess_of_bits_of_the_offset_succeeds_as_often_as_it_is_right(guessed):
-    rng, trials = np.random.default_rng(guessed), 3_000
+    rng, trials = np.random.default_rng(guessed), 500
     shape, passed = (1, 4), 0
     for _ in range(trials):
         student, guardian = sides(fresh_offset(rng.bytes), rng)
@@ -219,12 +219,12 @@ def test_sacrificed_bits_are_fresh_and_hide_the_others(rng, delta):
     """The same bits give other answers each time; with the sacrificed bits known, the answer would be theirs."""
     keys, _ = keys_of(delta, rng)
     answers = {bits: [] for bits in (0, 1)}
-    for number in range(600):
+    for number in range(300):
         student = ExtensionReceiver(keys, transcript(context=number.to_bytes(4, "little")))
         answers[number % 2].append(student.extend(np.full((1, 4), number % 2, np.uint8))[0].bits)
     for values in answers.values():
         ones = np.unpackbits(np.stack(values), axis=1).sum(axis=0)
-        assert min(binomtest(int(count), 300).pvalue for count in ones) > 1e-12
+        assert min(binomtest(int(count), 150).pvalue for count in ones) > 1e-12
     students = [ExtensionReceiver(keys, transcript(), lambda size: bytes(size)) for _ in range(2)]
     known = [student.extend(np.zeros((1, 4), np.uint8))[0].bits for student in students]
     assert not known[0].any()

@@ -1,5 +1,7 @@
 """The joint computation gives the answers of the plaintext mechanism, and the same ones after any interruption."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -161,7 +163,8 @@ class Mortal(dict):
 
 @pytest.mark.parametrize("agreed", CASES.values(), ids=CASES)
 def test_a_round_cut_off_at_any_write_of_either_goes_on_with_the_same_bytes(agreed, monkeypatch):
-    monkeypatch.setattr(phase, "_BLOCK", 16)
+    monkeypatch.setattr(phase, "_BLOCK", 4)
+    agreed = replace(agreed, queries=10)
     votes, noise = random_votes(agreed), Noise(agreed)
     loop = Loop(agreed, reports := reports_of(agreed, votes), noise)
     passed, result = loop.run()
@@ -170,7 +173,8 @@ def test_a_round_cut_off_at_any_write_of_either_goes_on_with_the_same_bytes(agre
     for victim in (0, 1):
         writes = 0
         for writes in range(1, 200):
-            for when in ("before", "after"):
+            # The guardian's answer to a question that it has stored is lost; the student's is not stored yet.
+            for when in (("after",), ("before",))[victim]:
                 facts = [dict(one) for one in start]
                 facts[victim] = Mortal(facts[victim], (writes, when))
                 broken = Loop(agreed, reports, noise, tuple(facts))
