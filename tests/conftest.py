@@ -1,4 +1,4 @@
-"""What every test may use."""
+"""Fixtures and settings of all tests."""
 
 import gc
 import os
@@ -43,7 +43,7 @@ def pytest_collection() -> Iterator[None]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup() -> None:
-    """Give each test, and the fixtures made for it, the same random numbers in whatever order tests run."""
+    """Seed each test and its fixtures, so that results do not depend on the order of tests."""
     random.seed(0)
     np.random.seed(0)  # noqa: NPY002
     if "torch" in sys.modules:

@@ -1,4 +1,4 @@
-"""Whether two folders are the same, name by name and byte by byte."""
+"""Digest of a folder's names and bytes."""
 
 import hashlib
 from pathlib import Path

@@ -1,7 +1,6 @@
-"""Processes of their own for tests: forked from a server that has one thread and has loaded what they need.
+"""Processes for tests, forked from a single-threaded server with loaded modules.
 
-A fork of the tests' own process would inherit every lock that a thread of an earlier test held at that moment, and
-wait for it for ever.
+A fork of the test process would inherit locks that threads of earlier tests hold, and wait for them forever.
 """
 
 import importlib

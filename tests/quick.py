@@ -1,9 +1,9 @@
 """The tests nearest to what was changed, within a minute: `make quick`.
 
 Near is a test whose imports lead to a changed module over few others (or that names a changed file, where it is no
-module). The nearest files are run in this order until the time is up, and what was left out is said: `make test` runs
+module). The nearest files are run in this order until the time is up, and omitted ones are listed. `make test` runs
 all.
-What a test does in another process, or finds by a registry, no import shows.
+Imports do not show the code that a test uses in other processes or by registries.
 """
 
 import argparse
@@ -79,7 +79,7 @@ def near(changed: list[str]) -> list[str]:
         name = str(path.relative_to(REPOSITORY))
         steps = [distance[module] + 1 for module in modules & distance.keys()]
         steps += [1] * any(other in text for other in others)
-        # Of those that are as near, the one that is called after what was changed comes first.
+        # Among equally near files, the one named after the changed file comes first.
         called = not any(Path(other).stem in path.stem for other in changed)
         if name in changed or steps:
             reached[name] = (-1 if name in changed else min(steps), called)
@@ -87,7 +87,7 @@ def near(changed: list[str]) -> list[str]:
 
 
 class Clock:
-    """Stops a session of pytest so many seconds after it has begun with its tests."""
+    """Stops a pytest session after a number of seconds."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds, self.end, self.waiting = seconds, float("inf"), 0

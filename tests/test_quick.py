@@ -1,4 +1,4 @@
-"""Which tests `make quick` chooses."""
+"""Selection of tests by `make quick`."""
 
 import pytest
 

@@ -25,7 +25,7 @@ from tasks.artefacts.teachers import (
 )
 from tasks.parties.release import release_by_parties
 from tasks.pipeline.figures.released_accuracy import check_use_of_accuracy
-from tasks.pipeline.moments import count_moments, describe_moments, release_moments, write_moments
+from tasks.pipeline.moments import compute_statistics, count_moments, describe_moments, release_moments
 from tasks.pipeline.public_inputs import describe_records
 from tasks.pipeline.query_strategy import adviser, describe_selection
 from tasks.pipeline.sums import release_sums
@@ -43,11 +43,12 @@ from tasks.runtime.releases import (
 from tasks.runtime.run import Run
 from tasks.runtime.staleness import check_made
 from tasks.runtime.step import step
-from tasks.runtime.store import atomic_folder, read_json, write_array, write_json, write_table
+from tasks.runtime.store import atomic_folder, read_json, write_array, write_json, write_table, write_tensors
 from tasks.runtime.task import check_task, load_task
 from terrine.aggregation.release import answer_facts, count_asked, release_histograms
 from terrine.aggregation.votes import answer_names, count_finding_votes, count_votes
 from terrine.data.content_digest import digest_of_arrays
+from terrine.deployment.model import MOMENTS
 from terrine.files import file_digest
 from terrine.privacy.ledger.ledger import StoredRelease
 from terrine.privacy.statement import PrivacyStatement
@@ -176,7 +177,7 @@ def write_answers(
     with atomic_folder(run.folders.answers) as folder:
         write_table(folder / "answers.parquet", pd.DataFrame(table))
         if moments is not None:
-            write_moments(run, moments, folder)
+            write_tensors(folder / MOMENTS, compute_statistics(run, moments))
         write_json(
             folder / "manifest.json",
             {

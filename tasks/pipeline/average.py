@@ -19,7 +19,7 @@ from tasks.artefacts.records import in_groups
 from tasks.artefacts.teachers import group_name, load_records, teacher_context, teacher_inputs
 from tasks.config.values import digest
 from tasks.runtime.accounts import ledger_account, release_at_price
-from tasks.runtime.release_identity import Inputs, input_digests, record_data_change
+from tasks.runtime.release_identity import input_digests, record_data_change
 from tasks.runtime.releases import CENTRE, averaging_mechanism, check_releases, identity_in_ledger, make_noise
 from tasks.runtime.run import Run
 from tasks.runtime.step import step
@@ -97,11 +97,10 @@ def _release(
 ) -> StoredRelease:
     """Release through the ledger under the release ID of this round."""
     identity = identity_in_ledger(run, "averages", number)
-    return release_at_price(run, identity, event, noise, draw, _input_digests(run), task=load_task(run))
-
-
-def _input_digests(run: Run) -> Inputs:
-    return input_digests(run, records=run.folders.dataset_manifest()["fingerprint"])
+    inputs = input_digests(run, records=run.folders.dataset_manifest()["fingerprint"])
+    release = release_at_price(run, identity, event, noise, draw, inputs, task=load_task(run))
+    record_data_change(run, "averages", release, inputs)
+    return release
 
 
 @step("local steps", retries=2)
@@ -150,7 +149,6 @@ def combine(run: Run, number: int, groups: list[range]) -> None:
         update = release.arrays["update"]
         change = derived_control(start, update, settings, number)
         history["release_id"] = release.release_id
-        record_data_change(run, "averages", release, _input_digests(run))
     after = server_step(start, update, change, settings)
     write_array(folder / OWN, own)
     write_json(folder / "history.json", {"round": number, **history})

@@ -113,8 +113,9 @@ def _on_files(remarks: Remarks, survey: Survey, params: Params) -> None:
     modes = {mode for _, _, mode in survey.geometry}
     deep = sorted(mode for mode in modes if mode.startswith(("I", "F")))
     if deep and getattr(params.data, "window", None) is None:
+        found = ", ".join(f"mode {mode}, {survey.firsts[mode]}" if mode in survey.firsts else mode for mode in deep)
         remarks.refusals.append(
-            f"Images have more than 8 bits per pixel ({_called(deep, survey)}): choose the range of values to show, "
+            f"Images have more than 8 bits per pixel ({found}): choose the range of values to show, "
             "data.window=[low, high], or save them with 8 bits."
         )
     if len(modes) > 1:
@@ -142,11 +143,6 @@ def _on_files(remarks: Remarks, survey: Survey, params: Params) -> None:
         )
     if modes == {"L"} and params.data.channels == 3:
         remarks.notes.append("All images are grey: data.channels=1 is as good as 3, and faster.")
-
-
-def _called(modes: list[str], survey: Survey) -> str:
-    """Return modes, each with the first known file that has it."""
-    return ", ".join(f"mode {mode}" + (f", {survey.firsts[mode]}" if mode in survey.firsts else "") for mode in modes)
 
 
 def _their_shape(survey: Survey, size: Size) -> Size | None:

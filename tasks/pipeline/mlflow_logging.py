@@ -18,10 +18,11 @@ from tasks.artefacts.released import sums_over_records
 from tasks.config.presets import reproduce_command
 from tasks.pipeline.distance import distance_metrics
 from tasks.pipeline.graph import MAIN
-from tasks.pipeline.mlflow_runs import attempt, code_tags, open_experiment, started_record, view
+from tasks.pipeline.mlflow_runs import attempt, open_experiment, started_record, view
 from tasks.pipeline.synthesize import drawing_cost
 from tasks.reports.accuracy import known_accuracy, released_accuracy, released_error, served_accuracy
 from tasks.reports.comparison import effective_settings
+from tasks.runtime.code_digest import git_commit
 from tasks.runtime.progress import timings
 from tasks.runtime.releases import is_candidate
 from tasks.runtime.run import Run
@@ -109,7 +110,7 @@ def _log(
         described = ("noise", "delta") if sums_over_records(run) else ("noise", "delta", "teachers", "queries")
         mlflow.set_tags(
             {
-                **code_tags(run),
+                "git_commit": git_commit(run.root),
                 **({"dvc_lock": lock_digest(run.root, run.name)} if settings.private_metrics else {}),
                 **{name: statement[name] for name in described},
                 "private": "yes" if statement["private"] else "NOT PRIVATE",

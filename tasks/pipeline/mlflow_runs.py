@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from tasks.config.presets import reproduce_command, resolve
-from tasks.runtime.code_digest import code_version
+from tasks.runtime.code_digest import git_commit
 from tasks.runtime.locks import lock_path
 from tasks.runtime.run import Run
 from tasks.runtime.stage_graph import PARAMETERS
@@ -69,7 +69,10 @@ def _start(run: Run) -> None:
     """Start an MLflow run, after ending one that a killed process left open."""
     client, experiment = open_experiment(run)
     _end(run, "KILLED")
-    tags = {"mlflow.note.content": f"    {reproduce_command(run.root, run.name, local=False)}", **code_tags(run)}
+    tags = {
+        "mlflow.note.content": f"    {reproduce_command(run.root, run.name, local=False)}",
+        "git_commit": git_commit(run.root),
+    }
     identity = client.create_run(experiment, run_name=run.name, tags=tags).info.run_id
     write_json(started_record(run), {"run_id": identity})
 
@@ -95,11 +98,6 @@ def open_experiment(run: Run) -> tuple[MlflowClient, str]:
     if mlflow.get_experiment_by_name(settings.experiment) is None:
         mlflow.create_experiment(settings.experiment, artifact_location=(run.root / "mlartifacts").as_uri())
     return mlflow.MlflowClient(), mlflow.set_experiment(settings.experiment).experiment_id
-
-
-def code_tags(run: Run) -> dict[str, str]:
-    """Return tags with the version of the code."""
-    return {"git_commit": code_version(run.root).get("commit", "none")}
 
 
 def attempt(run: Run, log: Callable[[], Logged], later: str) -> Logged | None:

@@ -8,7 +8,6 @@ resulting statistics are stored with the answers and the student.
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,9 +18,7 @@ from tasks.runtime.accounts import release_at_price, site_key
 from tasks.runtime.release_identity import input_digests, record_data_change
 from tasks.runtime.releases import identity_in_ledger, make_noise, moments_mechanism
 from tasks.runtime.run import Run
-from tasks.runtime.store import write_tensors
 from terrine.data.content_digest import digest_of_arrays
-from terrine.deployment.model import MOMENTS
 from terrine.models.backbone import Backbone
 from terrine.models.released_statistics import bound_for, statistics_from, unit_vectors
 from terrine.models.wavelets import ScatteringNetwork
@@ -48,11 +45,6 @@ def release_moments(run: Run) -> StoredRelease | None:
     release = release_at_price(run, identity_in_ledger(run, "moments"), mechanism.event, noise, draw, inputs)
     record_data_change(run, "moments", release, inputs)
     return release
-
-
-def write_moments(run: Run, release: StoredRelease, folder: Path) -> None:
-    """Write the statistics computed from released moments to `folder`."""
-    write_tensors(folder / MOMENTS, compute_statistics(run, release))
 
 
 def compute_statistics(run: Run, release: StoredRelease) -> dict[str, np.ndarray]:

@@ -28,14 +28,13 @@ from tasks.pipeline.moments import (
     count_moments,
     describe_moments,
     release_moments,
-    write_moments,
 )
 from tasks.pipeline.public_inputs import describe_records
 from tasks.reports.statement_page import write_statement_and_page
 from tasks.runtime.accounts import ledger_account, noise_source, release_at_price
 from tasks.runtime.parameters import check_signal_of_sums
 from tasks.runtime.progress import progress_reporter
-from tasks.runtime.release_identity import Inputs, check_queries, describe_release, input_digests, record_data_change
+from tasks.runtime.release_identity import check_queries, describe_release, input_digests, record_data_change
 from tasks.runtime.releases import assurance, check_releases, describe_counting, describe_order, inputs_cost
 from tasks.runtime.run import Run
 from tasks.runtime.store import (
@@ -79,7 +78,8 @@ def release_sums(run: Run, release_id: str) -> None:
     check_releases(run)
     moments = release_moments(run)
     statistics = None if moments is None else compute_statistics(run, moments)
-    noise, inputs = noise_source(run), _inputs(run)
+    noise, records = noise_source(run), run.folders.dataset_manifest()["fingerprint"]
+    inputs = input_digests(run, records=records, queries=file_digest(run.folders.images / "manifest.json"))
 
     def draw() -> dict[str, np.ndarray]:
         return settings.release(_records(run, whitening, statistics), mu, noise) | whitening.arrays
@@ -125,7 +125,7 @@ def write_sums(
     with atomic_folder(run.folders.answers) as folder:
         write_tensors(folder / SUMS, whitening.arrays | release.arrays)
         if moments is not None:
-            write_moments(run, moments, folder)
+            write_tensors(folder / MOMENTS, compute_statistics(run, moments))
         write_json(
             folder / "manifest.json",
             {
@@ -181,11 +181,6 @@ def split_records(run: Run, teachers: Mapping[str, int]) -> dict[str, np.ndarray
     _, rows["unit"] = np.unique(protected_units(run, read_dataset(run.folders)), return_inverse=True)
     rows["vector"], rows["label"] = records.vectors, records.labels
     return {name: rows[party == number] for number, name in enumerate(teachers)}
-
-
-def _inputs(run: Run) -> Inputs:
-    records = run.folders.dataset_manifest()["fingerprint"]
-    return input_digests(run, records=records, queries=file_digest(run.folders.images / "manifest.json"))
 
 
 def _records(run: Run, whitening: Whitening, statistics: dict[str, np.ndarray] | None) -> Records:

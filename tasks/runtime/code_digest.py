@@ -62,12 +62,16 @@ def code_version(root: Path) -> dict[str, str]:
     The settings and results in git (params.yaml, dvc.lock and data/) are not code.
     """
     version = {"terrine": importlib.metadata.version("terrine")}
-    commit = _git(root, "rev-parse", "HEAD")
-    if commit:
+    if commit := git_commit(root, ""):
         version["commit"] = commit
         code = (".", ":!params.yaml", ":!dvc.lock", ":!data")
         version["modified"] = "yes" if _git(root, "status", "--porcelain", "-uno", "--", *code) else "no"
     return version
+
+
+def git_commit(root: Path, default: str = "none") -> str:
+    """Return the commit of a git checkout, or `default`."""
+    return _git(root, "rev-parse", "HEAD") or default
 
 
 def _git(root: Path, *arguments: str) -> str:

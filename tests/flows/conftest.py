@@ -1,4 +1,4 @@
-"""A small project in a folder of its own, and one Prefect server for all tests of flows."""
+"""Fixtures: a small project, and one Prefect server for all tests of flows."""
 
 import contextlib
 import io
@@ -33,7 +33,7 @@ def run_folder(tmp_path_factory):
 
 
 def _migrated(pytestconfig, name, migrate):
-    """An SQLite database with its tables and nothing in them: migrations take long, so it stays for later test runs."""
+    """Return an empty migrated SQLite database, which is kept for later test runs because migrations are slow."""
     kept = pytestconfig.cache.mkdir("databases") / f"{name}.db"
     with FileLock(kept.with_suffix(".lock")), tempfile.TemporaryDirectory() as folder:
         if not kept.exists():
@@ -70,7 +70,7 @@ def mlflow_database(pytestconfig):
 
 @pytest.fixture(scope="session")
 def prefect_server(run_folder, prefect_database):
-    """A Prefect server with a database of its own, without the services that look for work.
+    """A Prefect server with a temporary database and without the services that look for work.
 
     It is one for all processes of a test run: the first that asks starts it, the last that is done ends it.
     """
@@ -81,7 +81,7 @@ def prefect_server(run_folder, prefect_database):
     with FileLock(f"{place}.lock"):
         server = json.loads(place.read_text()) if place.exists() else _start_server(run_folder, prefect_database)
         place.write_text(json.dumps(server | {"users": server["users"] + 1}))
-    # Globally as well, as Prefect's own harness does: its threads would start a server of their own.
+    # Set globally, as in Prefect's test harness, because Prefect's threads would start another server.
     with (
         temporary_settings({PREFECT_API_URL: server["url"], PREFECT_LOGGING_TO_API_ENABLED: False}),
         _temporary_global_settings_context(get_settings_context()),
@@ -97,7 +97,7 @@ def prefect_server(run_folder, prefect_database):
 
 
 def _start_server(folder, database):
-    """Start a Prefect server in a folder of its own; return its process, its URL, and that it has no user yet."""
+    """Start a Prefect server in a new folder; return its process, URL and number of users."""
     folder = Path(tempfile.mkdtemp(dir=folder))
     shutil.copy(database, folder / "prefect.db")
     idle = ("CANCELLATION_CLEANUP", "FOREMAN", "LATE_RUNS", "PAUSE_EXPIRATIONS", "SCHEDULER", "TRIGGERS")
@@ -146,7 +146,7 @@ def project(tmp_path, mlflow_database, monkeypatch):
 def finished_project(request, run_folder, mlflow_database):
     """A small project whose run the flow has completed, with the noise of a real release.
 
-    It takes a while, so it is made once for all processes of a test run; nobody changes it (see `finished`).
+    It is slow, so it is made once for all processes of a test run. Tests change copies of it (see `finished`).
     """
     folder, complete = run_folder / "finished" / "project", run_folder / "finished" / "complete"
     with FileLock(run_folder / "finished.lock"):
@@ -209,7 +209,7 @@ def command(project: Path, *arguments: str) -> str:
 def dvc(project: Path, *words: str) -> str:
     """Run a command of DVC in this process, and the stages that it calls; return what it wrote.
 
-    Each of them as a process of its own would spend seconds on imports; `command` starts them as a user does.
+    Separate processes would spend seconds on imports; `command` starts them as a user does.
     """
     from dvc.cli import main
     from dvc.stage import run

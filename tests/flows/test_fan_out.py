@@ -1,4 +1,4 @@
-"""Whoever trains the teachers, in parts of whatever size: the same bytes of votes. Also when a worker is killed."""
+"""Votes have the same bytes with every runner and group size, even if a worker is killed."""
 
 import multiprocessing
 import os
@@ -69,7 +69,7 @@ def votes_after(project, run_one=run_in_a_flow):
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory):
-    """A project whose dataset, partition, images and backbone are made, and its votes when nobody fans out."""
+    """A project with dataset, partition, images and backbone, and its votes without a fan-out."""
     project = make_project(tmp_path_factory.mktemp("fan-out") / "project")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TERRINE_ROOT", str(project))
@@ -239,5 +239,5 @@ def test_a_part_that_kills_its_process_is_reported_and_the_others_finish(prefect
     attempts = [len(list(tmp_path.glob(f"{number}-*"))) for number in numbers]
     assert attempts[0] >= 1  # finished
     assert attempts[1] >= 2  # retried, and failed again
-    assert attempts[2] == 3  # in the first pool, in a fresh one, and alone
+    assert attempts[2] == 3  # first pool, second pool, single part
     assert attempts[3] >= 2  # retried, and finished

@@ -1,4 +1,4 @@
-"""What a run does where nothing is left to be made."""
+"""`terrine run` for a complete run."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The whole pipeline on a small setting: two doors, one result; releases once; runs side by side."""
+"""The whole pipeline on a small setting: `dvc repro` and the flow agree, releases happen once, runs coexist."""
 
 import json
 import shutil

@@ -16,7 +16,7 @@ from tests.flows.conftest import set_small
 
 @pytest.fixture
 def made(project, monkeypatch):
-    """What runs here, and what is asked of deployments, in a run that sends `teach` to one."""
+    """Local stages and requests to deployments of a run that sends `teach` to one."""
     set_small(project, runner={"elsewhere": {"teach": "stage/gpu"}})
     seen = SimpleNamespace(project=project, here=[], asked=[])
     monkeypatch.setattr(flow, "run_remotely", lambda *asked: seen.asked.append(asked))

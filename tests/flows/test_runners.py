@@ -71,14 +71,6 @@ def test_workers_of_a_pool_take_successive_environments(monkeypatch):
     assert len(initialised) == 3
 
 
-def test_parts_take_turns_on_the_devices_if_they_share_a_process(devices):
-    for count, device, expected in ((3, "auto", ["cuda:0", "cuda:1", "cuda:2", "cuda:0"]), (1, "auto", ["auto"] * 4)):
-        devices(count)
-        assert [part_device(device, part) for part in range(4)] == expected
-    devices(0)
-    assert part_device("cuda", 4) == "cuda"
-
-
 def test_threads_get_their_device_and_worker_processes_do_not(devices, prefect_server, tmp_path):
     from prefect import flow
 

@@ -1,4 +1,4 @@
-"""What a deployment may be started with: nothing that decides about a budget, and nothing of the site's files."""
+"""Deployments may not override budgets or the site's files."""
 
 from contextlib import nullcontext
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a run shows: lines of its stages, warnings, and one sentence for an error; the rest is in its log."""
+"""Output of a run: stages, warnings and one sentence for an error; the rest is in its log."""
 
 import logging
 import os

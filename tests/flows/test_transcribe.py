@@ -1,4 +1,4 @@
-"""A run of the other pipeline: the same command and the same doors, and each command makes the runs it can."""
+"""Transcriptions: the same commands as for other runs, and errors from commands that do not support them."""
 
 import pytest
 import yaml

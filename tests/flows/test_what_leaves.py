@@ -1,4 +1,4 @@
-"""What anybody may see of a run on private data: searched byte by byte for what must stay at home."""
+"""Public files of a run on private data contain no bytes that are local to the site."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +14,7 @@ from tasks.pipeline.graph import MAIN
 from tasks.pipeline.mlflow_logging import stage_costs
 from tasks.reports.summary import for_anybody
 from tasks.runtime.run import Run, open_run
-from tasks.runtime.store import Folders, read_json
+from tasks.runtime.store import read_json
 from tasks.transcription.graph import TRANSCRIPTION
 from tests.flows.conftest import set_small
 
@@ -24,7 +24,7 @@ APART = {"synthesize", "pretrain", "student"}
 
 @pytest.fixture(scope="module")
 def clinic(tmp_path_factory):
-    """A finished run on somebody's own arrays, made without DVC and Prefect; its MLflow keeps files."""
+    """A finished run on private arrays without DVC and Prefect, with MLflow's file store."""
     from sklearn.datasets import load_digits
 
     from tests.flows.conftest import make_project
@@ -232,9 +232,3 @@ def test_a_flow_run_is_named_without_what_stays_at_home(monkeypatch):
     asked = SimpleNamespace(parameters={"preset": "small", "overrides": overrides})
     monkeypatch.setattr(pipeline, "flow_run", asked)
     assert pipeline._run_name() == "small seed=3 data.path ledger nonsense"
-
-
-def test_the_private_copy_of_the_parameters_is_what_stages_read(clinic):
-    folders = Folders(clinic.root, clinic.name)
-    assert folders.parameters.is_relative_to(clinic.root / "data" / "private")
-    assert read_yaml(folders.parameters) == clinic.params.model_dump(mode="json")

@@ -1,4 +1,4 @@
-"""What is private stays in the private zone: proven from the pipeline files and from the code."""
+"""Private artefacts stay in the private zone: proven from the pipeline files and the code."""
 
 import ast
 import re
@@ -49,7 +49,7 @@ def zones(entries):
 
 
 def artefacts(stage):
-    """What a stage reads beside its settings and the digest of its code."""
+    """Return the artefacts that a stage reads."""
     return [path for path in stage.get("deps", []) if "/code/" not in path]
 
 

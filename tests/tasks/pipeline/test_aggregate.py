@@ -56,7 +56,7 @@ def voted(tmp_path_factory):
 
 
 def as_made_now(run):
-    """Let teachers and votes that lie there be what this run's settings and artefacts make: nobody votes otherwise."""
+    """Mark the existing teachers and votes as made with this run's settings and artefacts."""
     for folder, made_from in ((run.folders.teachers, teachers_made_from), (run.folders.votes, votes_made_from)):
         write_json(folder / "manifest.json", read_json(folder / "manifest.json") | {"made_from": made_from(run)})
     return run
@@ -263,7 +263,7 @@ def test_a_published_digest_of_the_partition_is_another_in_every_release(voted, 
 
 
 def test_what_is_sealed_with_a_release_is_in_nothing_that_is_published(voted, tmp_path, monkeypatch):
-    """With the salt, whoever guesses the partition can check the guess."""
+    """The salt would allow to check a guess of the partition."""
     shutil.copytree(voted, tmp_path, dirs_exist_ok=True)
     sealed = {}
     monkeypatch.setattr(

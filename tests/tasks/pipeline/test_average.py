@@ -1,4 +1,4 @@
-"""Averages as a stage: whoever carries which part, drawn once, charged before, and composed with the votes."""
+"""The stage `average`: independent of task groups, drawn once, charged first, and composed with the votes."""
 
 import shutil
 import subprocess
@@ -58,7 +58,7 @@ def origin(tmp_path_factory):
 
 @pytest.fixture
 def prepared(origin):
-    """A function that gives a run such a folder of its own."""
+    """A function that copies this folder for a run."""
 
     def prepare(run):
         shutil.copytree(origin / "data", run.root / "data", dirs_exist_ok=True)
@@ -239,7 +239,7 @@ def test_groups_vote_as_one_and_cost_what_votes_cost(tmp_path, prepared):
 
 
 def test_a_run_that_the_account_cannot_pay_in_full_is_refused_before_anything_is_charged(tmp_path, prepared):
-    """Averages alone would have fitted, and nothing would have been left to vote with."""
+    """The budget would cover the averages but not the votes."""
     budget = price(worst_cases(run_with(tmp_path).params)["averages"], 1e-5) + 0.05
     run = prepared(run_with(tmp_path, ledger={"epsilon": budget}))
     with pytest.raises(BudgetError, match="The releases of averages of teachers and answers may cost"):
@@ -268,7 +268,7 @@ def test_other_settings_are_other_releases(tmp_path, prepared):
 
 
 def test_release_answers_needs_the_averages_event(tmp_path, prepared):
-    """What is left for votes is what the averages left: with less noise on votes, fewer are answered."""
+    """Votes have the rest of the budget: with less noise, fewer are answered."""
     run = prepared(run_with(tmp_path, aggregation={"sigma": 8}))
     run_through(run, "average", "vote")
     release_answers.fn(run)

@@ -1,4 +1,4 @@
-"""The distance between queries and private data: a private artefact, logged only where private figures may be."""
+"""The distance between queries and private data: a private artefact, logged only with private metrics."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,6 @@ from tasks.pipeline import distance, synthesize
 from tasks.pipeline import mlflow_logging as tracking
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_json, write_json
-from terrine.files import file_digest
 from terrine.synthetic.distance import image_distances, scattering_extractor
 from terrine.synthetic.program import draw
 
@@ -43,12 +42,6 @@ def test_figures_are_those_of_the_sources_images_and_lie_in_the_private_zone(run
     expected = image_distances(scattering_extractor(1), {"": gaussian}, np.asarray(real), seed=0)[""]
     assert figures["sources"]["gaussian"]["distance"] == pytest.approx(expected.distance, rel=1e-6)
     assert figures["all"]["rows"] == 90
-
-
-def test_measuring_again_writes_the_same_bytes(run):
-    before = file_digest(run.folders.distance / "figures.json")
-    distance.measure_distance.fn(run)
-    assert file_digest(run.folders.distance / "figures.json") == before
 
 
 @pytest.mark.parametrize("allowed", [True, False])
@@ -83,9 +76,3 @@ def test_a_source_with_too_few_queries_has_no_figure_and_the_report_skips_it(tmp
     rows = distance.distance_rows(run.folders)["rows"]
     assert [row["name"] for row in rows] == ["gaussian"]
     assert set(distance.distance_metrics(run.folders)) == {"distance_all", "distance_gaussian"}
-
-
-def test_without_the_artefact_there_is_nothing_to_show(tmp_path):
-    run = Run(tmp_path, "small", validate(VALUES))
-    assert distance.distance_rows(run.folders) is None
-    assert distance.distance_metrics(run.folders) == {}

@@ -1,4 +1,4 @@
-"""MLflow that fails does not fail a finished run: it is said in one sentence, and the run is logged later."""
+"""A failure of MLflow does not fail a finished run: it is a warning, and the run is logged later."""
 
 import logging
 from types import SimpleNamespace

@@ -32,11 +32,6 @@ def test_consensus_and_agreement_are_those_of_the_votes():
     assert figures["votes_per_class"] == [100, 84, 16]
 
 
-def test_a_noisy_histogram_has_no_data_dependent_figure():
-    figures = figures_of({"mechanism": "histogram", "sigma": 5}, HISTOGRAMS, release([0, 0, 2, 1]))
-    assert "epsilon_data_dependent" not in figures
-
-
 def test_the_data_dependent_figure_counts_tests_of_all_asked_and_answers_of_those_given():
     orders = renyi.default_orders()
     settings = {"mechanism": "confident", "threshold": 25, "sigma1": 10, "sigma2": 8}

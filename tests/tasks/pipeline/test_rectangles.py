@@ -5,13 +5,13 @@ import pytest
 from PIL import Image
 
 from flows.stages import run_through
-from tasks.config.params import merge_overrides, validate
+from tasks.config.params import validate
 from tasks.pipeline.report import write_report
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_json, write_text
 from terrine.data.image_files import read_images
 from terrine.deployment.model import StudentModel
-from terrine.errors import InputError, SettingError
+from terrine.errors import InputError
 
 VALUES = {
     "data": {"name": "digits", "size": [24, 16]},
@@ -40,12 +40,3 @@ def test_a_run_of_images_that_are_not_square_ends_in_a_student_that_takes_such_i
     assert student.predict(images).shape == (1, 10)
     with pytest.raises(InputError, match=r"takes \[images, 1, 24, 16\]"):
         student.predict(np.zeros((1, 1, 16, 24), np.uint8))
-
-
-def test_a_square_is_one_number_however_it_is_said_and_prompts_take_no_other():
-    said = validate(merge_overrides(VALUES, {"data": {"size": [16, 16]}}))
-    assert said == validate(merge_overrides(VALUES, {"data": {"size": 16}}))
-    assert said.data.size == 16
-    voted = {"aggregation": {"mechanism": "histogram", "sigma": 5}, "student": {"kind": "linear"}}
-    with pytest.raises(SettingError, match=r"Set data\.size to one number"):
-        validate(merge_overrides(VALUES, voted | {"teachers": {"kind": "prompt"}}))

@@ -143,7 +143,7 @@ def make_run(
 
 
 class Page(HTMLParser):
-    """What a page loads, what it says, and in which section it says it."""
+    """Resources, texts and sections of a page."""
 
     VOID = frozenset({"meta", "img", "br", "link", "input", "hr"})
 

@@ -1,4 +1,4 @@
-"""Accuracy by scanner, site or sex: who belongs where is found by name, whatever the order of the table."""
+"""Accuracy by scanner, site or sex: records are matched by name, regardless of the table's order."""
 
 import numpy as np
 import pytest

@@ -4,7 +4,6 @@ import errno
 import logging
 import os
 from concurrent.futures import ThreadPoolExecutor
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -54,11 +53,6 @@ def test_a_batch_has_one_source_and_batches_tile_the_queries(tmp_path):
     assert all(2 <= len(batch) <= 17 for batch in queries.batches)
     assert set(queries.sources) == {"gaussian", "dead_leaves"}
     assert queries.images.shape == (50, 1, 8, 8)
-
-
-def test_sources_take_turns_so_that_any_prefix_asks_about_all(tmp_path):
-    kinds = draw_all(make(tmp_path, count=96, sources={"gaussian": 1, "dead_leaves": 1})).sources
-    assert all(first != second for first, second in pairwise(kinds))
 
 
 def test_a_stray_last_image_joins_the_batch_before_it(tmp_path):

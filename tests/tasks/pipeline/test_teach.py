@@ -67,7 +67,7 @@ def made(tmp_path_factory):
 
 @pytest.fixture
 def prepared(made):
-    """A function that returns a run whose dataset, partition, images and backbone are made: a copy of its own."""
+    """A function that returns a copy of a run with dataset, partition, images and backbone."""
     folder, known = made
 
     def prepare(root, overrides=None, **teachers):
@@ -112,7 +112,7 @@ def test_one_record_touches_one_teacher(prepared, tmp_path):
 
 
 def test_one_record_touches_one_network(prepared, tmp_path):
-    """Whatever is done to images before networks learn from them is done image by image."""
+    """Preprocessing for networks is done image by image."""
     run = prepared(tmp_path, KINDS["scratch"], per_task=50)
     path = run.folders.dataset / "train_images.npy"
     states = []
@@ -173,7 +173,7 @@ def test_a_group_that_does_not_fit_into_memory_is_halved_said_so_and_gives_the_s
 ):
     """The allocator fails for more than one teacher at a time; what comes out is what a large machine gives.
 
-    What it asked for follows from how many records teachers have, so no log of private data shows it.
+    Its memory depends on the teachers' numbers of records, so no log of private data shows it.
     """
     settings = merge(KINDS[kind], {"partition": {"teachers": 5}, "tracking": {"private_metrics": told}})
     expected, votes = taught(prepared(tmp_path / "large", settings))
@@ -263,7 +263,7 @@ def test_a_block_of_votes_that_was_cast_is_not_cast_again(prepared, tmp_path, mo
 
 
 def redealt(run, changes):
-    """Leave teachers so many of their records, {teacher: left}, and give what is over to teacher 9."""
+    """Reduce teachers to these numbers of records, {teacher: left}, and give the others to teacher 9."""
     path = run.folders.partition / "assignment.npy"
     assignment = np.array(np.load(path))
     for teacher, left in changes.items():
@@ -337,7 +337,7 @@ def test_how_many_teachers_were_not_trained_is_said_where_private_figures_may_go
 
 
 def mixed_batches(backbone, images, assignment, statistics, *, most, **options):
-    """What a stage must not do: batches of records in the order they lie in, whoever's they are."""
+    """A forbidden implementation: batches of records in their order, across teachers."""
     batches = np.array_split(np.arange(len(images)), -(-len(images) // most))
     return features_in_batches(backbone, images, batches, statistics)
 

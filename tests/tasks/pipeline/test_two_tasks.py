@@ -1,4 +1,4 @@
-"""Several tasks about the same people: each has releases of its own, and none is handed out under other class names."""
+"""Several tasks about the same people: each has separate releases, never published under other class names."""
 
 import shutil
 from collections.abc import Callable

@@ -73,18 +73,6 @@ def test_what_is_not_votes_is_refused(save, array, options, message):
         read_histograms(save(array), **options)
 
 
-def test_files_that_cannot_be_read_are_refused(tmp_path, save):
-    (tmp_path / "text.npy").write_text("not an array")
-    (tmp_path / "empty.npy").write_bytes(b"")
-    np.savez(tmp_path / "two.npz", a=[1], b=[2])
-    np.save(tmp_path / "objects.npy", np.array([{}], dtype=object), allow_pickle=True)
-    for name in ("text.npy", "empty.npy", "two.npz", "objects.npy", "missing.npy"):
-        with pytest.raises(InputError, match=name):
-            read_histograms(tmp_path / name)
-    with pytest.raises(SettingError):
-        read_histograms(save(np.array([[3, 1]])), histograms=True, teachers_first=True)
-
-
 def test_flags_and_released_labels_say_what_was_answered(save):
     flags = np.array([True, False, True])
     assert np.array_equal(read_answered(save(flags), 3), flags)
@@ -172,14 +160,6 @@ def test_the_realised_cost_needs_to_know_what_was_answered(counts):
         account(counts, CONFIDENT, np.array([True]))
     with pytest.raises(SettingError, match="every query"):
         account(counts, Question(mechanism="gnmax", sigma=8), np.ones(60, dtype=bool))
-
-
-def test_orders_are_a_grid_or_numbers(counts):
-    by_hand = account(counts, Question(mechanism="gnmax", sigma=8, orders="4,2, 3"))
-    assert by_hand["data_independent"]["order"] in (2.0, 3.0, 4.0)
-    for text in ("", "1,2", "two"):
-        with pytest.raises(SettingError, match="rders"):
-            account(counts, Question(mechanism="gnmax", sigma=8, orders=text))
 
 
 def test_an_order_where_the_conditions_fail_is_refused(counts):

@@ -2,8 +2,8 @@
 
 A world of twenty people is written as files, arrays or tables; runs read it through the real stages and release through
 the real ledger. People leave and come back, are renamed and saved in other formats; runs choose other accounts,
-editions, splits, pools, sizes and tasks. Some of these are refused. What the test knows of people does not come from
-Terrine: it wrote the data itself and finds people again by their pixels or by a column that numbers them.
+editions, splits, pools, sizes and tasks. Some of these are refused. The test's ground truth does not come from
+Terrine: the test writes the data and recognises people by their pixels or by a column with numbers.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class Histories(RuleBasedStateMachine):
     def teardown(self) -> None:
         shutil.rmtree(self.root, ignore_errors=True)
 
-    # What happens to people and their files.
+    # Changes of people and their files.
 
     @initialize(form=st.sampled_from(FORMS))
     def begin(self, form: str) -> None:
@@ -104,7 +104,7 @@ class Histories(RuleBasedStateMachine):
 
     @rule(form=st.integers(0, 3), suffix=st.sampled_from(["png", "bmp", "tiff"]))
     def keep_the_data_otherwise(self, form: int, suffix: str) -> None:
-        # A row of a table does not tell whose image another file holds.
+        # A row of a table does not identify the person in an image.
         alike = [self.form] + [one for one in FORMS if one.startswith("table") == self.form.startswith("table")]
         self.form, self.suffix = alike[form], suffix
         Histories.steps += 1
@@ -119,7 +119,7 @@ class Histories(RuleBasedStateMachine):
             return
         self.together = {name: {"one", "two"} for name in ("one", "two")}
 
-    # What the operator runs.
+    # Runs by the operator.
 
     @rule(**CHOICES, pool=st.just(True))
     def run_with_a_pool(self, **chosen: Any) -> None:
@@ -189,7 +189,7 @@ class Histories(RuleBasedStateMachine):
         return Run(self.root, f"run-{self.runs}", validate(values))
 
     def _write(self, path: Path, task: str) -> None:
-        """Write the data of everybody who is there, in the present form, labelled for a task."""
+        """Write the data of all present people in the current form, labelled for a task."""
         people, classes = sorted(self.present), TASKS[task]
         labels = [classes[(person + person // 7) % len(classes)] for person in people]
         shutil.rmtree(path, ignore_errors=True)
@@ -245,7 +245,7 @@ class Histories(RuleBasedStateMachine):
 
         identity = identity_in_ledger(run, "answers")
         release = release_at_price(run, identity, EVENT, noise_source(run), draw, task=load_task(run))
-        if not release.reused:  # whoever was published before is not protected by it
+        if not release.reused:  # people published before are not protected by it
             self.protected[account] |= taught - self._publications(account)
         return release.arrays["task"].tobytes().decode()
 
@@ -253,7 +253,7 @@ class Histories(RuleBasedStateMachine):
         return set().union(*(self.published[name] for name in self.together[account]))
 
     def _note_publications(self, run: Run) -> None:
-        """Assert that whoever is public by now was not protected before, or was public then."""
+        """Assert that public people were not protected before, unless they were public then."""
         account, people = str(run.params.ledger.account), self._published_now(run)
         protected = set().union(*(self.protected[name] for name in self.together[account]))
         exposed = people & protected - self._publications(account)
@@ -273,7 +273,7 @@ class Histories(RuleBasedStateMachine):
         return set(np.floor(values + 0.01).astype(int).tolist())
 
     def _statement_discloses(self, run: Run) -> None:
-        """Assert that what a statement says of public records is true, in the facts and in its sentences."""
+        """Assert that a statement's facts and sentences about public records are true."""
         if not (run.folders.images / "manifest.json").is_file():
             return
         write_json(run.folders.backbone / "manifest.json", {"kind": "none", "origin": "a test", "sha256": "0" * 64})

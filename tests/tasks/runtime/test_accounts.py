@@ -1,4 +1,4 @@
-"""Whose budget a run draws on: a function of the account's name alone, or of the benchmark's."""
+"""A run's account depends only on the account's or the benchmark's name."""
 
 import shlex
 
@@ -32,7 +32,7 @@ def run_with(root, values, changes=None):
     ],
 )
 def test_editions_and_settings_of_one_dataset_share_an_account_and_no_file_is_looked_at(tmp_path, values, changes):
-    """Nothing is in the folder, so whatever the data are cannot have a say."""
+    """The folder is empty, so the result cannot depend on the data."""
     assert ledger_account(run_with(tmp_path, values, changes)) == ledger_account(run_with(tmp_path, values))
 
 

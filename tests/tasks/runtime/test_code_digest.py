@@ -1,4 +1,4 @@
-"""A stage runs again after a change of the code that it uses, and no other stage does."""
+"""Only stages that use changed code run again."""
 
 import sys
 

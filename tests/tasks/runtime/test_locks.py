@@ -56,7 +56,7 @@ def test_what_the_dead_left_is_cleared_when_nobody_makes_a_run_and_nothing_else_
     kept = [
         folders.dataset / "train.npy",
         shared / "manifest.json",
-        Folders(tmp_path, "other").private / ".votes.0123456789ab.tmp",  # of a run that somebody may be making
+        Folders(tmp_path, "other").private / ".votes.0123456789ab.tmp",  # of a run that another process may be making
         tmp_path / "data" / "private" / "ledger" / "releases" / ".0.npz.0123456789ab.tmp",  # somebody else's, maybe
         tmp_path / ".notes.tmp",
         tmp_path / ".notes.old",

@@ -66,7 +66,7 @@ def test_another_name_or_ledger_is_refused_for_the_same_records(other, same, pro
     second = run_with(project, *OTHERS[other], *same, "data.edition=2", name="other")
     before = sorted(project.rglob("*.db"))
     with pytest.raises(LedgerError, match="of these records were released about"):
-        prepare_dataset.fn(second)  # before anybody is taught
+        prepare_dataset.fn(second)  # before training
     assert sorted(project.rglob("*.db")) == before
     with pytest.raises(LedgerError, match="of these records were released about"):
         release(second)

@@ -56,7 +56,7 @@ def test_numbers_take_the_place_of_auto_and_what_counting_cost_is_charged_once(p
     again = resolve_auto(project, "own")
     assert again == params
     assert _spent(project, params) == [counting_cost(params)]
-    shutil.rmtree(project / "data" / "private" / "own")  # chosen anew, from the count that the ledger keeps
+    shutil.rmtree(project / "data" / "private" / "own")  # chosen again from the count in the ledger
     assert resolve_auto(project, "own") == params
     assert _spent(project, params) == [counting_cost(params)]
 
@@ -71,7 +71,7 @@ def test_a_count_with_noise_that_was_not_made_is_refused(project):
 
 
 def test_a_count_that_is_declared_as_if_it_were_public_is_refused(project):
-    """Its cost would be in no statement, whatever the budget of the run that it is copied to."""
+    """Its cost would be missing from every statement."""
     params = write_parameters(project, "own").params
     units, sigma = params.privacy.units, params.privacy.counted
     for epsilon in (4, 3):

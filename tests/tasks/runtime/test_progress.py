@@ -1,4 +1,4 @@
-"""How far a stage is: what it says itself counts, else the parts of its fan-out."""
+"""Progress of a stage: its own reports, or else the parts of its fan-out."""
 
 from flows.cli.audit import with_bar
 from tasks.runtime.progress import CURRENT, StageProgress, progress_reporter

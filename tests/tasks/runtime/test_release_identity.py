@@ -1,4 +1,4 @@
-"""Under which identity a run's releases are known: public things alone, the same for what changes nothing released."""
+"""Release IDs depend on public facts only, and not on settings that do not affect the release."""
 
 import json
 from dataclasses import replace
@@ -118,7 +118,7 @@ def test_account_noise_kind_and_number_of_a_release_are_in_its_identity(tmp_path
 
 
 def test_no_file_of_the_run_is_looked_at(tmp_path):
-    """Neither votes nor partition nor dataset: there are none here."""
+    """There are no votes, partition or dataset here."""
     for kind, values in (("answers", OWN), ("averages", AVERAGED), ("annotations", TRANSCRIBED), ("labels", LABELS)):
         assert len(identity(tmp_path, values, kind=kind)) == 64
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["key"]
@@ -180,7 +180,7 @@ def test_every_section_that_a_stage_up_to_the_release_reads_is_part_of_its_ident
 def defaults(section, prefix):
     """Every default of a section and those in it, as JSON values; a default that is a section is looked into.
 
-    Where kinds of a section differ in one, it is listed for each.
+    A default that differs between kinds is listed for each.
     """
     found = {}
     for name, field in section.model_fields.items():

@@ -1,4 +1,4 @@
-"""What a run releases: one list, by which it is refused before the first where the account cannot pay for all."""
+"""The list of a run's releases, which its account must cover before the first."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What one run made is another's if it was made from the same inputs, by the same code, on the same account."""
+"""Runs share artefacts made from the same inputs, code and account."""
 
 import shutil
 

@@ -3,7 +3,6 @@
 import os
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from tasks.runtime import store
@@ -30,32 +29,6 @@ def test_a_failed_folder_leaves_the_old_folder_and_nothing_else(tmp_path):
         store.write_json(folder / "b", {"no JSON": object()})
     assert os.listdir(tmp_path) == ["artefact"]
     assert os.listdir(path) == ["a"]
-
-
-def test_a_folder_is_replaced_whole(tmp_path):
-    path = tmp_path / "artefact"
-    for name in ("a", "b"):
-        with store.atomic_folder(path) as folder:
-            store.write_text(folder / name, name)
-    assert os.listdir(path) == ["b"]
-    assert os.listdir(tmp_path) == ["artefact"]
-
-
-def test_arrays_tables_and_tensors_come_back_as_they_were(tmp_path):
-    array = np.arange(6, dtype=np.uint16).reshape(2, 3)
-    store.write_array(tmp_path / "a.npy", array)
-    np.testing.assert_array_equal(store.read_array(tmp_path / "a.npy", memory_map=True), array)
-    table = pd.DataFrame({"label": [1, -1], "answered": [True, False]})
-    store.write_table(tmp_path / "t.parquet", table)
-    pd.testing.assert_frame_equal(store.read_table(tmp_path / "t.parquet"), table)
-    store.write_tensors(tmp_path / "w.safetensors", {"weight": array.astype(np.float32)})
-    np.testing.assert_array_equal(store.read_tensors(tmp_path / "w.safetensors")["weight"], array)
-
-
-def test_equal_values_give_equal_bytes(tmp_path):
-    store.write_json(tmp_path / "a", {"x": np.int64(1), "y": [np.float64(2)]})
-    store.write_json(tmp_path / "b", {"y": [2.0], "x": 1})
-    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
 
 
 @pytest.mark.parametrize("reader", [store.read_json, store.read_array, store.read_table, store.read_tensors])

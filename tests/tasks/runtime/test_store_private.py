@@ -1,4 +1,4 @@
-"""The private zone is its owner's alone, whatever the umask, and what was open is closed."""
+"""Only the owner can read the private zone, regardless of umask and earlier permissions."""
 
 import os
 from pathlib import Path

@@ -56,7 +56,7 @@ def project(tmp_path, pytestconfig, monkeypatch):
 
 
 class Pipeline:
-    """Stands in for the stages: votes that depend on the seed alone, a real release through the real ledger."""
+    """A fake of the stages: votes that depend only on the seed, and a release through the real ledger."""
 
     def __init__(self, root):
         self.root = root
@@ -289,7 +289,7 @@ def test_a_sweep_that_its_budget_does_not_cover_is_refused_before_anything_is_ma
 
 @pytest.mark.parametrize("select", ["none", "evaluation"])
 def test_units_are_not_counted_for_a_sweep_that_is_refused(project, select):
-    """Where a number of teachers is `auto`, units are counted with noise, which is charged."""
+    """With partition.teachers=auto, units are counted with noise, which is charged."""
     automatic = ["partition.teachers=auto", "aggregation.sigma=auto", "queries.count=auto", "queries.batch=100"]
     settings = [*PRIVATE, *automatic, f"ledger.epsilon={9 if select == 'none' else 40}"]
     with pytest.raises((BudgetError, SettingError), match="Nothing was drawn" if select == "none" else "no. covered"):
@@ -355,7 +355,7 @@ def test_a_count_of_units_that_candidates_share_is_in_the_price_once(project, st
     assert len(ledger.events(dataset)) == 3
     price = round_up(ledger.spent(dataset, DELTA))
     assert stages.result["epsilon_tuning_composed"] == stages.result["epsilon_tuning_composed_worst_case"] == price
-    # What a search at random would have cost is of whole candidates, each with its own.
+    # A random search would cost whole candidates, each with a separate count.
     assert stages.result["epsilon_tuning_repeat_and_select"] > price
 
 
