@@ -71,10 +71,7 @@ def write_report(run: Run) -> None:
         ),
         "distances": distance_rows(run.folders),
         "partition": partition_figures(run),
-        # A report that is logged to MLflow shows no settings that are local to the site.
-        "parameters": flat(
-            public_parameters(run.params) if run.params.tracking.private_metrics else run.params.model_dump(mode="json")
-        ),
+        "parameters": flat(shown_parameters(run)),
         "versions": versions(run),
         "command": reproduce_command(run.root, run.name, local=not run.params.tracking.private_metrics),
         "changes": data_changes(run),
@@ -299,3 +296,8 @@ def versions(run: Run) -> dict[str, str]:
         "machine": f"{platform.system()} {platform.machine()}",
         "device": str(resolve_device(run.params.device)),
     }
+
+
+def shown_parameters(run: Run) -> dict[str, Any]:
+    """Return the parameters for a report: without those local to the site if it is logged to MLflow."""
+    return public_parameters(run.params) if run.params.tracking.private_metrics else run.params.model_dump(mode="json")

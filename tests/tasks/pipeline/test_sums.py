@@ -168,12 +168,12 @@ VOTES = {"aggregation": {"mechanism": "histogram", "sigma": 9}}
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"student": {"statistics": "current"}}, "one record would move the features of its whole batch"),
-        ({**GRADIENTS, "student": {"kind": "linear"}}, "Leave student.kind out"),
+        ({"student": {"statistics": "current"}}, "one record would change the features of its whole batch"),
+        ({**GRADIENTS, "student": {"kind": "linear"}}, "Remove student.kind"),
         ({**VOTES, "student": {"kind": "sums"}}, "each chooses the other"),
         ({"teachers": {"kind": "averaged", "clip": 1.0, "budget_share": 0.5}}, "no teacher is trained"),
         ({"transcription": {"annotation": {"sigma": 10}}}, "a transcription releases annotations"),
-        ({"queries": {"rounds": 2}}, "nobody is asked"),
+        ({"queries": {"rounds": 2}}, "no query is asked"),
     ],
 )
 def test_what_does_not_go_together_is_refused_in_a_sentence(tmp_path, changes, words):
