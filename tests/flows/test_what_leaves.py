@@ -139,7 +139,7 @@ def test_a_table_in_markdown_of_private_data_has_the_released_accuracy_and_names
     assert private in at_home
     assert private not in table
     assert f"| {public} |" in table
-    assert "small --set seed=1 --set data.path --set ledger.account" in table
+    assert "`small` --set seed=1 --set data.path --set ledger.account" in table
     assert not any(secret in table for secret in SECRETS)
 
 
