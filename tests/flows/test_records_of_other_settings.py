@@ -54,7 +54,7 @@ def test_private_records_are_not_released_under_the_settings_of_others(voted, tm
     shutil.copytree(voted, tmp_path, dirs_exist_ok=True)
     run = run_with(tmp_path, *changes)
     for stage in ("aggregate", "evaluate", "report"):
-        with pytest.raises(ArtefactError, match=r"The records of clinic were made under other settings"):
+        with pytest.raises(ArtefactError, match=r"The records of clinic were made with other settings"):
             run_through(run, stage, stage)
     assert not run.folders.release.exists()
     assert not (tmp_path / "data" / "private" / "ledger" / "ledger.db").exists()
@@ -66,7 +66,7 @@ def test_exact_accuracies_of_private_records_are_neither_logged_nor_compared_as_
     run = run_with(tmp_path, BENCHMARK)
     write_text(run.folders.parameters, as_yaml(run.params.model_dump(mode="json")))
     for tell in (lambda: log_run.fn(run), lambda: compared(tmp_path, ["clinic"])):
-        with pytest.raises(ArtefactError, match=r"The records of clinic were made under other settings"):
+        with pytest.raises(ArtefactError, match=r"The records of clinic were made with other settings"):
             tell()
     assert not (tmp_path / "mlflow.db").exists()
 

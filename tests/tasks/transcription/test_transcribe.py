@@ -442,7 +442,7 @@ def test_clients_of_other_settings_answer_in_no_stage_that_is_run_alone(prepared
         if what == "labels":
             shutil.rmtree(run.folders.labels)
             learnt.rename(run.folders.labels)
-    with pytest.raises(ArtefactError, match=rf"The {what} of trial were made under other settings.*was released"):
+    with pytest.raises(ArtefactError, match=rf"The {what} of trial were made with other settings.*was released"):
         run_through(run, "transcribe", "transcribe")
     assert not run.folders.annotations.exists()
 
@@ -512,7 +512,7 @@ def test_an_architecture_that_cannot_look_at_the_images_is_refused_before_any_wo
 
 def test_the_stages_of_the_main_pipeline_do_not_take_a_transcription(prepared):
     run = prepared()
-    with pytest.raises(TerrineError, match=r"no stage 'vote'\. Its stages: parameters, dataset, partition, labels,"):
+    with pytest.raises(TerrineError, match=r"no stage 'vote', only parameters, dataset, partition, labels,"):
         run_through(run, "vote", "aggregate")
     assert not ledger_of(run).rows()
 
