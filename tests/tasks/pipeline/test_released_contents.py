@@ -1,5 +1,7 @@
 """No file of a release contains a real record, and the statement states what the files contain and who is public."""
 
+from fnmatch import fnmatch
+
 import numpy as np
 import pytest
 
@@ -8,7 +10,7 @@ from tasks.artefacts.images import read_queries
 from tasks.config.params import merge_overrides, validate
 from tasks.pipeline import aggregate, student
 from tasks.reports.language import LANGUAGES
-from tasks.reports.statement_page import render_statement_page
+from tasks.reports.statement_page import published_files, render_statement_page
 from tasks.reports.summary import for_anybody
 from tasks.runtime.run import Run
 from tasks.serving.export import export_folder
@@ -98,6 +100,8 @@ def save_model(student, folder):
 def test_a_release_of_a_pool_has_none_of_its_images_and_names_how_many_are_public(images):
     run, statement = finished(images, IMAGES)
     pool = load_dataset_of(run)
+    listed = [name.rstrip("/") for names, _ in published_files(statement) for name in names.split(", ")]
+    assert all(any(fnmatch(path.name, name) for name in listed) for path in run.folders.release.iterdir())
     assert records_in(run.folders.images, pool) >= 120
     assert records_in(run.folders.release, pool) == 0
     manifest = check_seal(run.folders.student)
