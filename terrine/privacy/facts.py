@@ -244,7 +244,7 @@ TABLE: tuple[tuple[Section, str, Condition, str], ...] = (
     (
         "files",
         "files_columns",
-        _if(_declared_columns),
+        _if(lambda content: content["facts"]["record"] == "row" and _declared_columns(content)),
         "The model’s files contain no row of the table. They contain the values of each column that the operator "
         "declared.",
     ),

@@ -37,7 +37,7 @@ MEANING = {
     "unprotected_dataset": lambda f, u, v, t: "public dataset" in names(f.unprotected),
     "unprotected_earlier": lambda f, u, v, t: "published earlier" in names(f.unprotected),
     "files_images": lambda f, u, v, t: f.record != "row",
-    "files_columns": lambda f, u, v, t: "drawn rows" in names(f.examples),
+    "files_columns": lambda f, u, v, t: f.record == "row" and "drawn rows" in names(f.examples),
     "files_rows": lambda f, u, v, t: f.record == "row" and "drawn rows" not in names(f.examples),
     "who_image": lambda f, u, v, t: (u, f.record) == ("record", "image"),
     "who_dicom": lambda f, u, v, t: (u, f.record) == ("record", "dicom"),
