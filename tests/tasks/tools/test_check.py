@@ -19,7 +19,7 @@ from tasks.runtime.releases import list_releases, make_noise
 from tasks.runtime.run import Run
 from tasks.runtime.store import write_json
 from tasks.tools.check import inspect_run, weak_classes
-from tasks.tools.duration import BORDER, LARGEST_DENSE, PROJECTION, image_seconds
+from tasks.tools.duration import BORDER, LARGEST_DENSE, PROJECTION, SHARED, image_seconds
 from tasks.transcription.clients import section
 from tasks.transcription.release import open_account as open_transcribed
 from tasks.transcription.release import release_terms
@@ -304,19 +304,23 @@ def test_auto_sums_groups_of_any_size_and_praises_no_votes(project, groups):
     assert votes.run.params.aggregation.mechanism == "histogram"
 
 
-def test_the_time_that_is_told_hangs_on_the_images_that_a_run_computes_features_of(project):
+def test_the_estimated_time_depends_on_the_images_whose_features_are_computed(project):
     """As many as stages were seen to compute: queries for statistics, features and reference images, records once."""
     settings = [*SUMMED, "queries.count=1000", "privacy.moments=0", "backbone.invariance=false"]
     found = inspect_run(project, derive(project, "own", [*settings, "data.size=224", "data.channels=1"]))
     records, tested = found.survey.records
-    assert found.minutes == pytest.approx((60 + (records + tested + 3000) * image_seconds(224) / 2) / 60)
+    assert found.minutes == pytest.approx((60 + SHARED * (records + tested + 3000) * image_seconds(224) / 2) / 60)
     moments = inspect_run(project, derive(project, "own", [*settings, "privacy.moments=0.1", "data.size=224"]))
-    assert moments.minutes == pytest.approx((60 + (2 * records + tested + 3000) * 3 * image_seconds(224) / 2) / 60)
+    assert moments.minutes == pytest.approx(
+        (60 + SHARED * (2 * records + tested + 3000) * 3 * image_seconds(224) / 2) / 60
+    )
     votes = ["queries.count=6000", "backbone.invariance=true", "aggregation.sigma=9", "partition.teachers=20"]
     asked = inspect_run(project, derive(project, "own", [*votes, "student.statistics=current", "data.size=28"]))
     queries = asked.plan.queries
     passed = 6000 + 4000 + 2000 + 2 * 6000 if queries == 6000 else 3 * queries + 2 * queries
-    assert asked.minutes == pytest.approx((60 + (records + 2 * tested + passed) * 3 * image_seconds(28) / 2) / 60)
+    assert asked.minutes == pytest.approx(
+        (60 + SHARED * (records + 2 * tested + passed) * 3 * image_seconds(28) / 2) / 60
+    )
 
 
 @pytest.mark.parametrize(("size", "milliseconds"), [(28, 0.75), (64, 6.6), (128, 12.9), (224, 31.4)])
