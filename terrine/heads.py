@@ -1,4 +1,4 @@
-"""Classifier heads, from a feature vector to one score per class: linear, with one hidden layer, or a forest.
+"""Classifier heads, from a feature vector to one score per class: linear, or a forest.
 
 Scores of classes become probabilities by a softmax, those of findings by a sigmoid each (`FindingsHead`). For ordered
 classes a head may score the boundaries between them (`OrderedHead`). A head is a set of named arrays, stored without
@@ -26,49 +26,14 @@ _PREDICTION_BLOCK = 4096
 _LEAST = 1e-7
 
 
-class _Head:
-    """Base class. The field `hidden_weight` is stored as `hidden.weight`."""
-
-    weight: np.ndarray
-    bias: np.ndarray
-
-    __dataclass_fields__: ClassVar[dict[str, Any]]
+@dataclass(frozen=True)
+class LinearHead:
+    """Scores `weight` x + `bias` of a feature vector x; float32 weight [classes, features], bias [classes]."""
 
     findings: ClassVar[bool] = False
     """Whether scores are those of independent findings."""
     prefix: ClassVar[str] = ""
     """Prefix of the names of stored arrays."""
-
-    @property
-    def features(self) -> int:
-        """Number of input features."""
-        return next(iter(self.to_arrays().values())).shape[1]
-
-    @property
-    def classes(self) -> int:
-        """Number of scores."""
-        return self.weight.shape[0]
-
-    def to_arrays(self) -> dict[str, np.ndarray]:
-        """Return the arrays by their names in a safetensors file."""
-        return {
-            self.prefix + name.replace("hidden_", "hidden."): getattr(self, name) for name in self.__dataclass_fields__
-        }
-
-    @classmethod
-    def from_arrays(cls, arrays: Mapping[str, Any]) -> Self:
-        """Return the head of `to_arrays`. Raise InputError if an array is missing or has another shape."""
-        names = [cls.prefix + name.replace("hidden_", "hidden.") for name in cls.__dataclass_fields__]
-        if not set(names) <= arrays.keys():
-            raise InputError(
-                f"{cls.__name__} needs the arrays {', '.join(names)}, but there are {', '.join(sorted(arrays))}."
-            )
-        return cls(*(np.asarray(arrays[name], np.float32) for name in names))
-
-
-@dataclass(frozen=True)
-class LinearHead(_Head):
-    """Scores `weight` x + `bias` of a feature vector x; float32 weight [classes, features], bias [classes]."""
 
     weight: np.ndarray
     bias: np.ndarray
@@ -79,6 +44,30 @@ class LinearHead(_Head):
                 f"A linear head needs a weight [classes, features] and a bias [classes], got shapes "
                 f"{self.weight.shape} and {self.bias.shape}."
             )
+
+    @property
+    def features(self) -> int:
+        """Number of input features."""
+        return self.weight.shape[1]
+
+    @property
+    def classes(self) -> int:
+        """Number of scores."""
+        return self.weight.shape[0]
+
+    def to_arrays(self) -> dict[str, np.ndarray]:
+        """Return the arrays by their names in a safetensors file."""
+        return {f"{self.prefix}weight": self.weight, f"{self.prefix}bias": self.bias}
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, Any]) -> Self:
+        """Return the head of `to_arrays`. Raise InputError if an array is missing or has another shape."""
+        names = [f"{cls.prefix}weight", f"{cls.prefix}bias"]
+        if not set(names) <= arrays.keys():
+            raise InputError(
+                f"{cls.__name__} needs the arrays {', '.join(names)}, but there are {', '.join(sorted(arrays))}."
+            )
+        return cls(*(np.asarray(arrays[name], np.float32) for name in names))
 
     def module(self) -> nn.Module:
         """Return a torch module with copies of the weights, from features [B, features] to scores [B, classes]."""
@@ -116,32 +105,6 @@ class _Ordered(nn.Module):
         above = torch.sigmoid(scores.sort(dim=1, descending=True).values)
         ends = torch.ones_like(above[:, :1])
         return (torch.cat([ends, above], 1) - torch.cat([above, 0 * ends], 1)).clamp(min=_LEAST).log()
-
-
-@dataclass(frozen=True)
-class MLPHead(_Head):
-    """Scores `weight` max(0, `hidden_weight` x + `hidden_bias`) + `bias` of a feature vector x.
-
-    float32 hidden_weight [hidden, features], hidden_bias [hidden], weight [classes, hidden], bias [classes].
-    """
-
-    hidden_weight: np.ndarray
-    hidden_bias: np.ndarray
-    weight: np.ndarray
-    bias: np.ndarray
-
-    def __post_init__(self) -> None:
-        shapes = [array.shape for array in self.to_arrays().values()]
-        fits = self.hidden_weight.ndim == 2 and self.weight.ndim == 2
-        if not fits or shapes[1:] != [shapes[0][:1], (shapes[2][0], shapes[0][0]), shapes[2][:1]]:
-            raise InputError(
-                "A head with a hidden layer needs arrays [hidden, features], [hidden], [classes, hidden] and "
-                f"[classes], got shapes {', '.join(map(str, shapes))}."
-            )
-
-    def module(self) -> nn.Module:
-        """Return a torch module with copies of the weights, from features [B, features] to scores [B, classes]."""
-        return nn.Sequential(_linear(self.hidden_weight, self.hidden_bias), nn.ReLU(), _linear(self.weight, self.bias))
 
 
 _LEAST_SHARE = 1e-4
@@ -263,7 +226,7 @@ class _Forest(nn.Module):
         return self.shares[node].mean(1).clamp(min=_LEAST_SHARE).log()
 
 
-Head: TypeAlias = LinearHead | MLPHead | ForestHead
+Head: TypeAlias = LinearHead | ForestHead
 
 
 def _linear(weight: np.ndarray, bias: np.ndarray) -> nn.Linear:
@@ -279,7 +242,6 @@ def head_from_arrays(arrays: Mapping[str, Any]) -> Head:
         InputError: an array is missing, unknown or has another shape.
     """
     kinds: dict[str, type[Head]] = {
-        "hidden": MLPHead,
         "forest": ForestHead,
         "findings": FindingsHead,
         "ordered": OrderedHead,
@@ -292,14 +254,11 @@ def head_from_arrays(arrays: Mapping[str, Any]) -> Head:
     return head
 
 
-def head_from_module(module: nn.Module) -> Head:
-    """Return the head with the current weights of its `module`."""
-
-    def arrays(layer: nn.Linear) -> tuple[np.ndarray, np.ndarray]:
-        return layer.weight.detach().cpu().float().numpy().copy(), layer.bias.detach().cpu().float().numpy().copy()
-
-    layers = [layer for layer in module.modules() if isinstance(layer, nn.Linear)]
-    return LinearHead(*arrays(layers[0])) if len(layers) == 1 else MLPHead(*arrays(layers[0]), *arrays(layers[1]))
+def head_from_module(module: nn.Module) -> LinearHead:
+    """Return the head whose `module` this is, with its current weights."""
+    (layer,) = (layer for layer in module.modules() if isinstance(layer, nn.Linear))
+    weight, bias = (value.detach().cpu().float().numpy().copy() for value in (layer.weight, layer.bias))
+    return LinearHead(weight, bias)
 
 
 def probabilities(scores: Tensor, findings: bool) -> Tensor:

@@ -12,7 +12,7 @@ from terrine.data.encoding import Column, Encoding
 from terrine.deployment.manifest import MANIFEST, seal
 from terrine.deployment.model import BACKBONE, HEAD, MOMENTS, REFERENCE
 from terrine.deployment.rows import ENCODING
-from terrine.heads import LinearHead, MLPHead
+from terrine.heads import LinearHead
 from terrine.models.architecture import build_backbone
 from terrine.models.backbone_files import save_backbone
 from terrine.privacy.accounting.events import RepeatedEvent, vote_answer
@@ -42,7 +42,6 @@ def make_student(
     folder: Path,
     kind: str = "scattering",
     *,
-    hidden: bool = False,
     statistics: str = "current",
     channels: int = 1,
     moments: bool = False,
@@ -66,12 +65,7 @@ def make_student(
         return numbers.normal(size=shape).astype(np.float32) / 3
 
     width = backbone.feature_dim
-    head = (
-        MLPHead(normal(8, width), normal(8), normal(CLASSES, 8), normal(CLASSES))
-        if hidden
-        else LinearHead(normal(CLASSES, width), normal(CLASSES))
-    )
-    save_file(head.to_arrays(), folder / HEAD)
+    save_file(LinearHead(normal(CLASSES, width), normal(CLASSES)).to_arrays(), folder / HEAD)
     if moments:
         logs = np.random.default_rng(6).normal(size=(2, backbone.network.standardise.num_features))
         save_file({"mean": np.float32(logs[0] - 2), "variance": np.float32(np.exp(logs[1]))}, folder / MOMENTS)

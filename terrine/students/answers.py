@@ -5,7 +5,7 @@ The likelihoods, per query, with scores f(x) and p = softmax(f(x)):
 - `histogram_loss`: a released histogram is h = n + N(0, σ²I). Its expected share of votes n/N is modelled as p, so the
   negative log-likelihood is ‖h/N − p‖² / 2(σ/N)² (up to a constant).
 - `boundary_loss`: the same for the votes above each boundary between ordered classes (`ordered_answers`).
-- `smoothed_loss`: cross-entropy with the label, a share of which is spread evenly over all classes.
+- `label_loss`: cross-entropy with the label.
 - `corrected_loss`: −log (Tᵀ p)_label with the transition matrix T of forward correction (`transition_matrix`).
 
 With several findings, answers are questions with the classes no and yes (`terrine.aggregation.votes`), and the
@@ -56,14 +56,12 @@ class ReleasedAnswers:
         targets: float32 [answers, classes]: shares of votes (noise included), or labels as one-hot rows. With several
             findings [answers, findings, 2]: the share of yes or the label, and 1 if it was answered. With ordered
             classes [answers, classes − 1]: shares of votes above each boundary.
-        fit_loss: The loss that training minimises.
-        held_out_loss: The loss on answers that were held out: `fit_loss` without label smoothing.
+        loss: The negative log-likelihood.
         described: The likelihood as JSON values.
     """
 
     targets: np.ndarray
-    fit_loss: Loss
-    held_out_loss: Loss
+    loss: Loss
     described: dict[str, Any] = field(default_factory=dict)
     ordered: bool = False
 
@@ -94,9 +92,8 @@ def boundary_loss(scores: Tensor, shares: Tensor, weights: Tensor) -> Tensor:
     return ((torch.sigmoid(scores) - shares).square() * weights.to(scores)).sum(1)
 
 
-def smoothed_loss(scores: Tensor, one_hot: Tensor, smoothing: float = 0.0) -> Tensor:
-    """Return the cross-entropy per query [B] with labels of which `smoothing` is spread evenly over the classes."""
-    return F.cross_entropy(scores, one_hot, reduction="none", label_smoothing=smoothing)
+label_loss: Loss = partial(F.cross_entropy, reduction="none")
+"""The cross-entropy per query [B] with labels as one-hot rows [B, classes]."""
 
 
 def corrected_loss(scores: Tensor, one_hot: Tensor, transition: np.ndarray) -> Tensor:
@@ -113,13 +110,12 @@ def share_loss(scores: Tensor, targets: Tensor, weight: float) -> Tensor:
     return ((torch.sigmoid(scores) - shares).square() * answered).sum(1) * weight
 
 
-def coin_loss(scores: Tensor, targets: Tensor, wrong: float = 0.0, smoothing: float = 0.0) -> Tensor:
+def coin_loss(scores: Tensor, targets: Tensor, wrong: float = 0.0) -> Tensor:
     """Return −log of the released labels' probability over the answered findings of each image, [B].
 
-    wrong: probability that noise flips a label. smoothing: share of each label that is spread evenly over no and yes.
+    Noise flips a label with probability `wrong`.
     """
     labels, answered = targets.unbind(2)
-    labels = labels * (1 - smoothing) + smoothing / 2
     yes = wrong + (1 - 2 * wrong) * torch.sigmoid(scores)
     yes = yes.clamp(_LEAST, 1 - _LEAST)
     return -((labels * yes.log() + (1 - labels) * (1 - yes).log()) * answered).sum(1)
@@ -172,11 +168,17 @@ def released_answers(
 ) -> tuple[np.ndarray, ReleasedAnswers]:
     """Return the numbers of the answered queries, int64, and their answers in the same order, for a student.
 
-    mechanism: how they were answered. settings: the student's. answered: bool [queries]. labels: int64 [queries].
-    histograms: noisy counts [queries, classes] of a mechanism that reveals them. Where a query has several findings,
-    all three are by question, [queries · findings]. ordered: whether classes have an order that the student is to use.
+    With several findings, the arrays are by question, [queries · findings].
 
-    Raises InputError when no query was answered.
+    Args:
+        settings: Settings of the student.
+        answered: bool [queries].
+        labels: int64 [queries].
+        histograms: Noisy counts [queries, classes] of a mechanism that reveals them.
+        ordered: Model classes as ordered.
+
+    Raises:
+        InputError: no query was answered.
     """
     known = np.asarray(answered, dtype=bool).reshape(-1, mechanism.findings)
     rows = np.flatnonzero(known.any(axis=1))
@@ -191,7 +193,7 @@ def released_answers(
         make = ordered_answers if ordered else histogram_answers
         return rows, make(histograms[rows], teachers, mechanism.deviation)
     transition = transition_matrix(mechanism.deviation, teachers, classes) if settings.forward_correction else None
-    return rows, label_answers(labels[rows], classes, smoothing=settings.label_smoothing, transition=transition)
+    return rows, label_answers(labels[rows], classes, transition=transition)
 
 
 def histogram_answers(histograms: np.ndarray, teachers: int, sigma: float) -> ReleasedAnswers:
@@ -204,16 +206,16 @@ def histogram_answers(histograms: np.ndarray, teachers: int, sigma: float) -> Re
     shares = np.asarray(histograms, np.float64) / teachers
     loss = partial(histogram_loss, weight=0.5 * (teachers / sigma) ** 2)
     described = {"answers": "histograms", "teachers": int(teachers), "sigma": float(sigma)}
-    return ReleasedAnswers(shares.astype(np.float32), loss, loss, described)
+    return ReleasedAnswers(shares.astype(np.float32), loss, described)
 
 
 def ordered_answers(histograms: np.ndarray, teachers: int, sigma: float) -> ReleasedAnswers:
     """Return noisy histograms [queries, classes] of classes in an order as answers about the boundaries between them.
 
-    Votes sum to `teachers`, so what counts sum to beyond that is noise, and goes from each alike. The m upper counts of
-    K then hold the votes above a boundary and noise of variance σ²·m·(1 − m/K). Each boundary is taken as an answer of
-    its own, with that variance: a composite likelihood (Varin et al. 2011), for noises of two boundaries go together.
-    Raises what `histogram_answers` raises.
+    Votes sum to `teachers`, so any excess of the sum of counts is noise, and is subtracted evenly. The m upper counts
+    of K then contain the votes above a boundary and noise of variance σ²·m·(1 − m/K). Boundaries are treated as
+    separate answers with these variances, although their noise is correlated: a composite likelihood (Varin et al.
+    2011). Raises the errors of `histogram_answers`.
     """
     plain, classes = histogram_answers(histograms, teachers, sigma), histograms.shape[1]
     counts = np.asarray(histograms, np.float64)
@@ -223,14 +225,12 @@ def ordered_answers(histograms: np.ndarray, teachers: int, sigma: float) -> Rele
     weights = 0.5 * (teachers / sigma) ** 2 / (upper * (1 - upper / classes))
     loss = partial(boundary_loss, weights=torch.from_numpy(weights))
     return ReleasedAnswers(
-        above.astype(np.float32), loss, loss, plain.described | {"answers": "ordered histograms"}, ordered=True
+        above.astype(np.float32), loss, plain.described | {"answers": "ordered histograms"}, ordered=True
     )
 
 
-def label_answers(
-    labels: np.ndarray, classes: int, *, smoothing: float = 0.0, transition: np.ndarray | None = None
-) -> ReleasedAnswers:
-    """Return released labels [queries], 0 .. classes - 1, as answers, smoothed, or corrected by a transition matrix.
+def label_answers(labels: np.ndarray, classes: int, *, transition: np.ndarray | None = None) -> ReleasedAnswers:
+    """Return released labels [queries], 0 .. classes - 1, as answers, corrected by a transition matrix if given.
 
     Raises InputError for a label outside its range.
     """
@@ -239,13 +239,12 @@ def label_answers(
         raise InputError(f"labels: one number from 0 to {classes - 1} per query expected, in an array [queries].")
     targets = np.eye(classes, dtype=np.float32)[labels]
     if transition is None:
-        described = {"answers": "labels", "label_smoothing": float(smoothing)}
-        return ReleasedAnswers(targets, partial(smoothed_loss, smoothing=smoothing), smoothed_loss, described)
+        return ReleasedAnswers(targets, label_loss, {"answers": "labels"})
     if transition.shape != (classes, classes):
         raise InputError(f"transition: a matrix of shape {transition.shape} was given for {classes} classes.")
     corrected = partial(corrected_loss, transition=transition)
     described = {"answers": "labels", "forward_correction": np.round(transition, 12).tolist()}
-    return ReleasedAnswers(targets, corrected, corrected, described)
+    return ReleasedAnswers(targets, corrected, described)
 
 
 def _answers_of_findings(
@@ -261,14 +260,13 @@ def _answers_of_findings(
     if mechanism.reveals == "histogram" and histograms is not None:
         values = (histograms[:, 1] - histograms[:, 0] + teachers) / (2 * teachers)
         weight = (teachers / mechanism.deviation) ** 2
-        fit = held_out = partial(share_loss, weight=weight)
+        loss: Loss = partial(share_loss, weight=weight)
         described |= {"answers": "histograms", "teachers": int(teachers), "sigma": float(mechanism.deviation)}
     else:
         wrong = 0.0
         if settings.forward_correction:
             wrong = float(transition_matrix(mechanism.deviation, teachers, len(ANSWERS))[0, 1])
-        held_out, values = partial(coin_loss, wrong=wrong), labels
-        fit = partial(held_out, smoothing=settings.label_smoothing)
-        described |= {"label_smoothing": float(settings.label_smoothing), "wrong": wrong}
+        loss, values = partial(coin_loss, wrong=wrong), labels
+        described |= {"wrong": wrong}
     values = np.where(known, np.asarray(values, dtype=np.float64).reshape(known.shape), 0.0)
-    return ReleasedAnswers(np.stack([values, known], axis=2).astype(np.float32), fit, held_out, described)
+    return ReleasedAnswers(np.stack([values, known], axis=2).astype(np.float32), loss, described)

@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     import numpy as np
     from torch import Tensor
 
-    from terrine.students.inputs import Inputs
+    from terrine.students.inputs import Inputs, View
 
 
 class FixMatchStudent(SemiSupervisedStudent):
     """Learns from its own confident answers to weak views of unlabelled images (Sohn et al. 2020, section 2.2)."""
 
-    views_wanted: ClassVar[tuple[str, ...]] = ("weak", "strong")
+    views_wanted: ClassVar[tuple[View, ...]] = ("weak", "strong")
 
     kind: Literal["fixmatch"] = "fixmatch"
     threshold: float = Field(0.95, ge=0, le=1)
@@ -37,8 +37,8 @@ class FixMatchStudent(SemiSupervisedStudent):
         import torch
 
         with torch.no_grad():
-            weak = inputs.scores(inputs.weak(rows, derive_seed(seed, "weak")))
-        strong = inputs.scores(inputs.strong(rows, derive_seed(seed, "strong")))
+            weak = inputs.scores(inputs.view("weak", rows, derive_seed(seed, "weak")))
+        strong = inputs.scores(inputs.view("strong", rows, derive_seed(seed, "strong")))
         return self.unlabelled_weight * fixmatch_loss(weak, strong, self.threshold)
 
 

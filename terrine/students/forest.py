@@ -8,7 +8,6 @@ impurity. All of this is post-processing of the release.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
@@ -16,7 +15,7 @@ import numpy as np
 from terrine.determinism.randomness import derive_seed
 from terrine.settings import Field, Unit
 from terrine.students.linear import FEWEST_TO_CHOOSE, check_rows, validation_split
-from terrine.students.student import Progress, Student, StudentData, TrainedStudent
+from terrine.students.student import Student, StudentData, TrainedStudent
 
 if TYPE_CHECKING:
     import torch
@@ -40,29 +39,17 @@ class ForestStudent(Student):
     least: Annotated[int | None, Unit("answers")] = Field(None, ge=1)
     """Minimum number of answers in a leaf. null: chosen by validation on released labels."""
 
-    def train(
-        self,
-        data: StudentData,
-        *,
-        seed: int,
-        device: torch.device | str = "cpu",
-        work: Path | None = None,
-        progress: Progress | None = None,
-    ) -> TrainedStudent:
-        """See `Student.train`. Trees grow on the CPU in seconds, so no checkpoint is written to `work`."""
+    def train(self, data: StudentData, *, seed: int, device: torch.device | str = "cpu", **_: Any) -> TrainedStudent:
+        """See `Student.train`. Trees grow on the CPU in seconds, so there are no checkpoints and no progress."""
         features = data.features(device)[data.rows]
-        head = fit(features, data.answers, trees=self.trees, least=self.least, seed=seed)
-        if progress is not None:
-            progress(1.0, f"{self.trees} trees fitted to {len(features)} answers")
-        return TrainedStudent(head)
+        return TrainedStudent(fit(features, data.answers, trees=self.trees, least=self.least, seed=seed))
 
     def check(self, run: Any) -> None:
-        """See `Settings.check`: it has no head for a prior, smoothing or a correction."""
+        """Raise ValueError for settings of a linear head."""
         super().check(run)
-        given = {"l2": self.l2, "label_smoothing": self.label_smoothing, "forward_correction": self.forward_correction}
-        for name, value in given.items():
-            if value:
-                raise ValueError(f"student.{name}={value} has no meaning for student.kind=forest. Leave it out")
+        for name in ("l2", "forward_correction"):
+            if value := getattr(self, name):
+                raise ValueError(f"student.{name}={value} has no meaning for student.kind=forest. Remove it")
 
 
 def fit(features: np.ndarray, answers: ReleasedAnswers, *, trees: int, least: int | None, seed: int) -> ForestHead:
@@ -80,12 +67,10 @@ def fit(features: np.ndarray, answers: ReleasedAnswers, *, trees: int, least: in
     targets = answers.targets
     check_rows(features, targets)
     inputs = np.ascontiguousarray(features, np.float32)
-    if least is None:
-        least = _chosen(inputs, answers, trees, seed)
-    return _grown(inputs, targets, trees, least, seed)
+    return _grow(inputs, targets, trees, least or _choose_least(inputs, answers, trees, seed), seed)
 
 
-def _chosen(inputs: np.ndarray, answers: ReleasedAnswers, trees: int, seed: int) -> int:
+def _choose_least(inputs: np.ndarray, answers: ReleasedAnswers, trees: int, seed: int) -> int:
     import torch
 
     if len(inputs) < FEWEST_TO_CHOOSE:
@@ -94,16 +79,16 @@ def _chosen(inputs: np.ndarray, answers: ReleasedAnswers, trees: int, seed: int)
     wanted = torch.from_numpy(answers.targets[rest])
     chosen, best = LEAST[-1], float("inf")
     for candidate in (least for least in LEAST if _LEAVES * least <= len(kept)):
-        head = _grown(inputs[kept], answers.targets[kept], trees, candidate, seed)
+        head = _grow(inputs[kept], answers.targets[kept], trees, candidate, seed)
         with torch.no_grad():
-            loss = float(answers.held_out_loss(head.module()(torch.from_numpy(inputs[rest])), wanted).sum())
+            loss = float(answers.loss(head.module()(torch.from_numpy(inputs[rest])), wanted).sum())
         if loss > best:
             break
         chosen, best = candidate, loss
     return chosen
 
 
-def _grown(inputs: np.ndarray, targets: np.ndarray, trees: int, least: int, seed: int) -> ForestHead:
+def _grow(inputs: np.ndarray, targets: np.ndarray, trees: int, least: int, seed: int) -> ForestHead:
     from sklearn.ensemble import RandomForestRegressor
 
     from terrine.heads import ForestHead

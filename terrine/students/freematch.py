@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     import numpy as np
     from torch import Tensor
 
-    from terrine.students.inputs import Inputs
+    from terrine.students.inputs import Inputs, View
 
 
 class FreeMatchStudent(SemiSupervisedStudent):
     """FixMatch with thresholds that start at chance and follow the student (Wang et al. 2023, section 4)."""
 
-    views_wanted: ClassVar[tuple[str, ...]] = ("weak", "strong")
+    views_wanted: ClassVar[tuple[View, ...]] = ("weak", "strong")
 
     kind: Literal["freematch"] = "freematch"
     decay: float = Field(0.99, ge=0, lt=1)
@@ -48,11 +48,11 @@ class FreeMatchStudent(SemiSupervisedStudent):
         import torch
 
         with torch.no_grad():
-            weak = torch.softmax(inputs.scores(inputs.weak(rows, derive_seed(seed, "weak"))), dim=1)
+            weak = torch.softmax(inputs.scores(inputs.view("weak", rows, derive_seed(seed, "weak"))), dim=1)
             before = Thresholds(**{name: value.to(weak) for name, value in state.items()})
             thresholds = before.after(weak, self.decay)
             state.update(vars(thresholds))
-        strong = inputs.scores(inputs.strong(rows, derive_seed(seed, "strong")))
+        strong = inputs.scores(inputs.view("strong", rows, derive_seed(seed, "strong")))
         consistency, fairness = freematch_loss(weak, strong, thresholds)
         return self.unlabelled_weight * consistency + self.fairness * fairness
 

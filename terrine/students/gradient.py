@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from terrine.models.backbone import Backbone
-    from terrine.students.inputs import Inputs
+    from terrine.students.inputs import Inputs, View
     from terrine.students.student import StudentData, TrainedStudent
 
 
@@ -43,11 +43,9 @@ class GradientStudent(Student):
     stopping regularises.
     """
 
-    views_wanted: ClassVar[tuple[str, ...]] = ()
-    """Views of unlabelled images that the kind's loss needs: `weak`, `strong`."""
+    views_wanted: ClassVar[tuple[View, ...]] = ()
+    """Views of unlabelled images that the kind's loss needs."""
 
-    hidden: Annotated[int | None, Unit("units")] = Field(None, ge=1)
-    """Width of the head's hidden layer. null: a linear head."""
     start: Literal["fitted", "shared"] = "fitted"
     """Initial head: that of the linear student, or the shared random one of the teachers, as published."""
     steps: Annotated[int, Unit("steps")] = Field(2000, ge=1)
@@ -72,12 +70,6 @@ class GradientStudent(Student):
     """Decay of the moving average of the weights, which becomes the result. 0: no average."""
     patience: Annotated[int | None, Unit("evaluations")] = Field(5, ge=1)
     """Evaluations on held-out answers without improvement before training stops. null: no early stopping."""
-
-    @model_validator(mode="after")
-    def _shared_start(self) -> GradientStudent:
-        if self.start == "shared" and self.hidden is not None:
-            raise ValueError("start=shared is the teachers' head, which has no hidden layer. Set hidden to null")
-        return self
 
     @property
     @abstractmethod

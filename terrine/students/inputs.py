@@ -11,9 +11,10 @@ small images, drawn continuously so that a whole batch is one computation on any
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
@@ -31,13 +32,19 @@ if TYPE_CHECKING:
 
 _EVALUATION_BATCH = 500
 
+View = Literal["weak", "strong"]
+
 
 @dataclass(frozen=True)
 class Augmentation:
     """Strength of the difference between a view and its image.
 
-    name: its name in caches. brightness, contrast: factors are uniform in 1 ± this. erase: side of the erased
-    square at most, as a share of the image's. flip: whether half of the views are mirrored left to right.
+    Attributes:
+        name: Name in caches.
+        brightness: The factor is uniform in 1 ± this.
+        contrast: The factor is uniform in 1 ± this.
+        erase: Maximum side of the erased square, as a share of the image's.
+        flip: Mirror half of the views left to right.
     """
 
     name: str
@@ -57,6 +64,9 @@ def strong_augmentation(flip: bool) -> Augmentation:
     """Return the strong augmentation."""
     deformations = Deformations(rotation=30.0, scale=0.25, shear=0.3, shift=0.25)
     return Augmentation(f"strong{'-flip' * flip}", deformations, brightness=0.5, contrast=0.5, erase=0.5, flip=flip)
+
+
+AUGMENTATIONS = {"weak": weak_augmentation, "strong": strong_augmentation}
 
 
 def augment(images: Tensor, augmentation: Augmentation, generator: torch.Generator) -> Tensor:
@@ -119,32 +129,32 @@ def view_features(
     return data.cache(f"{augmentation.name} view {number}, seed {seed}", compute_all)
 
 
-class Inputs(Protocol):
+class Inputs(ABC):
     """Inputs of a student by image number, and its scores of them.
 
-    groups: numbers of the images that may share a training batch; of one source each if statistics are the batch's.
-    `weak` and `strong` depend only on (rows, seed).
+    Attributes:
+        groups: Numbers of the images that may share a training batch; of one source each with current statistics.
     """
 
     groups: list[np.ndarray]
 
+    @abstractmethod
     def plain(self, rows: np.ndarray) -> Tensor:
-        """The images as they are, on the device."""
+        """Return the images unchanged, or their features, on the device."""
 
-    def weak(self, rows: np.ndarray, seed: int) -> Tensor:
-        """A weakly changed view of each image."""
+    @abstractmethod
+    def view(self, strength: View, rows: np.ndarray, seed: int) -> Tensor:
+        """Return a changed view of each image; it depends only on the arguments."""
 
-    def strong(self, rows: np.ndarray, seed: int) -> Tensor:
-        """A strongly changed view of each image."""
-
+    @abstractmethod
     def scores(self, inputs: Tensor) -> Tensor:
-        """Scores float32 [B, classes], with gradients where they are enabled."""
+        """Return scores float32 [B, classes], with gradients if they are enabled."""
 
 
-class FrozenInputs:
-    """Features of the frozen backbone: of the images, and of `views` views of each wanted strength.
+class FrozenInputs(Inputs):
+    """Features of the frozen backbone: of the images, and of `views` views of each strength.
 
-    With `views` 0, every view is the image as it is.
+    With `views` 0, every view is the unchanged image.
     """
 
     def __init__(
@@ -152,7 +162,7 @@ class FrozenInputs:
         data: StudentData,
         head: nn.Module,
         *,
-        strengths: Sequence[str],
+        strengths: Sequence[View],
         views: int,
         flip: bool,
         seed: int,
@@ -161,28 +171,17 @@ class FrozenInputs:
         self.head, self.device = head, device
         self.groups = [np.arange(len(data.pool.images))]
         self._plain = data.features(device)
-        augmentations = {"weak": weak_augmentation(flip), "strong": strong_augmentation(flip)}
         self._views = {
-            strength: [view_features(data, augmentations[strength], k, seed=seed, device=device) for k in range(views)]
+            strength: [
+                view_features(data, AUGMENTATIONS[strength](flip), k, seed=seed, device=device) for k in range(views)
+            ]
             for strength in strengths
         }
 
     def plain(self, rows: np.ndarray) -> Tensor:
-        return self._to_device(self._plain[rows])
+        return torch.from_numpy(np.ascontiguousarray(self._plain[rows], np.float32)).to(self.device)
 
-    def weak(self, rows: np.ndarray, seed: int) -> Tensor:
-        return self._view("weak", rows, seed)
-
-    def strong(self, rows: np.ndarray, seed: int) -> Tensor:
-        return self._view("strong", rows, seed)
-
-    def scores(self, inputs: Tensor) -> Tensor:
-        return self.head(inputs)
-
-    def _to_device(self, features: np.ndarray) -> Tensor:
-        return torch.from_numpy(np.ascontiguousarray(features, np.float32)).to(self.device)
-
-    def _view(self, strength: str, rows: np.ndarray, seed: int) -> Tensor:
+    def view(self, strength: View, rows: np.ndarray, seed: int) -> Tensor:
         views = self._views[strength]
         if not views:
             return self.plain(rows)
@@ -191,30 +190,30 @@ class FrozenInputs:
         for number, view in enumerate(views):
             own = numbers == number
             features[own] = view[rows[own]]
-        return self._to_device(features)
+        return torch.from_numpy(features).to(self.device)
+
+    def scores(self, inputs: Tensor) -> Tensor:
+        return self.head(inputs)
 
 
-class ImageInputs:
+class ImageInputs(Inputs):
     """The images, through a backbone that is trained; in bfloat16 (mixed precision) on CUDA."""
 
     def __init__(
         self, data: StudentData, backbone: Backbone, head: nn.Module, *, flip: bool, device: torch.device
     ) -> None:
-        self.head, self.backbone, self.device = head, backbone, device
+        self.head, self.backbone, self.device, self.flip = head, backbone, device, flip
         self.statistics: Statistics = data.statistics
         self._images = data.pool.images
-        self._weak, self._strong = weak_augmentation(flip), strong_augmentation(flip)
         together = data.statistics == "original"
         self.groups = [np.arange(len(self._images))] if together else list(data.pool.by_source().values())
 
     def plain(self, rows: np.ndarray) -> Tensor:
         return as_float(torch.from_numpy(np.ascontiguousarray(self._images[rows])).to(self.device))
 
-    def weak(self, rows: np.ndarray, seed: int) -> Tensor:
-        return augment(self.plain(rows), self._weak, torch_generator(seed, "weak view"))
-
-    def strong(self, rows: np.ndarray, seed: int) -> Tensor:
-        return augment(self.plain(rows), self._strong, torch_generator(seed, "strong view"))
+    def view(self, strength: View, rows: np.ndarray, seed: int) -> Tensor:
+        generator = torch_generator(seed, f"{strength} view")
+        return augment(self.plain(rows), AUGMENTATIONS[strength](self.flip), generator)
 
     def scores(self, inputs: Tensor) -> Tensor:
         with batch_statistics(self.backbone, self.statistics), mixed_precision(self.device):
@@ -223,8 +222,8 @@ class ImageInputs:
 
 
 @torch.no_grad()
-def scores_of(inputs: Inputs, rows: np.ndarray) -> Tensor:
-    """Return the scores [rows, classes] of images as they are, in near-equal batches that never mix groups."""
+def compute_scores(inputs: Inputs, rows: np.ndarray) -> Tensor:
+    """Return the scores [rows, classes] of unchanged images, in near-equal batches that never mix groups."""
     scores: list[Tensor] = []
     positions: list[np.ndarray] = []
     for group in inputs.groups:

@@ -11,14 +11,13 @@ post-processing of the release: it reads no private data and costs no privacy.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from terrine.determinism.randomness import numpy_generator
 from terrine.errors import InputError, SettingError
-from terrine.students.student import Progress, Student, StudentData, TrainedStudent
+from terrine.students.student import Student, StudentData, TrainedStudent
 
 if TYPE_CHECKING:
     import torch
@@ -45,21 +44,9 @@ class LinearStudent(Student):
 
     kind: Literal["linear"] = "linear"
 
-    def train(
-        self,
-        data: StudentData,
-        *,
-        seed: int,
-        device: torch.device | str = "cpu",
-        work: Path | None = None,
-        progress: Progress | None = None,
-    ) -> TrainedStudent:
-        """See `Student.train`. The fit takes seconds, so no checkpoint is written to `work`."""
-        features = data.features(device)[data.rows]
-        head = fit(features, data.answers, self.l2, seed=seed, device=device)
-        if progress is not None:
-            progress(1.0, f"fitted to {len(features)} answers")
-        return TrainedStudent(head)
+    def train(self, data: StudentData, *, seed: int, device: torch.device | str = "cpu", **_: Any) -> TrainedStudent:
+        """See `Student.train`. The fit takes seconds, so there are no checkpoints and no progress."""
+        return TrainedStudent(fit(data.features(device)[data.rows], data.answers, self.l2, seed=seed, device=device))
 
 
 class SumsStudent(Student):
@@ -114,7 +101,7 @@ def fit(
     features = np.ascontiguousarray(features, np.float32)
     inputs = torch.from_numpy(features).to(device)
     wanted = torch.from_numpy(targets).to(device)
-    scale = float(np.einsum("qd,qd->", features, features, dtype=np.float64)) / len(features)
+    scale = mean_square_norm(features)
     head = (inputs.new_zeros(answers.classes, inputs.shape[1]), inputs.new_zeros(answers.classes))
 
     def choose_and_fit(l2: float | None) -> tuple[Tensor, Tensor]:
@@ -125,19 +112,25 @@ def fit(
             l2, best, weight_and_bias = PRECISIONS[0], float("inf"), head
             for candidate in PRECISIONS:
                 weight_and_bias = _minimise(
-                    inputs[kept], wanted[kept], answers.fit_loss, candidate * scale, weight_and_bias
+                    inputs[kept], wanted[kept], answers.loss, candidate * scale, weight_and_bias
                 )
                 weight, bias = weight_and_bias
-                loss = float(answers.held_out_loss(inputs[rest] @ weight.T + bias, wanted[rest]).sum())
+                loss = float(answers.loss(inputs[rest] @ weight.T + bias, wanted[rest]).sum())
                 if not loss < best:
                     break
                 l2, best = candidate, loss
-        return _minimise(inputs, wanted, answers.fit_loss, l2 * scale, head)
+        return _minimise(inputs, wanted, answers.loss, l2 * scale, head)
 
     # One worker: the sums of a fit are long, and several threads would round them differently from one.
     ((weight, bias),) = side_by_side(choose_and_fit, [l2], device)
     kind = FindingsHead if targets.ndim == 3 else OrderedHead if answers.ordered else LinearHead
     return kind(weight.cpu().numpy(), bias.cpu().numpy())
+
+
+def mean_square_norm(features: np.ndarray) -> float:
+    """Return the mean of ‖x‖² over the rows of `features`, or 1 if they are all zero."""
+    scale = float(np.einsum("qd,qd->", features, features, dtype=np.float64)) / len(features)
+    return scale if scale > 0 else 1.0
 
 
 def _minimise(

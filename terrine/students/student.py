@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
-from pydantic import model_validator
 
 from terrine.determinism.randomness import numpy_generator
 from terrine.errors import InputError, SettingError
@@ -166,8 +165,6 @@ class Student(Settings, ABC):
     """Images per batch in evaluation with current statistics."""
     l2: float | None = Field(None, ge=0)
     """Precision of the prior on class scores. null: chosen by validation on released labels."""
-    label_smoothing: float = Field(0.0, ge=0, lt=1)
-    """Share of each released label that is spread evenly over the classes."""
     forward_correction: bool = False
     """Correct the loss for label noise, computed from sigma and the numbers of teachers and classes. For released
     labels only."""
@@ -236,20 +233,11 @@ class Student(Settings, ABC):
         trained = self.train(data, seed=seed, device=device, progress=progress)
         return FittedStudent(trained.backbone or backbone, trained.head, self.statistics, self.batch, device)
 
-    @model_validator(mode="after")
-    def _one_remedy(self) -> Student:
-        if self.label_smoothing and self.forward_correction:
-            raise ValueError(
-                f"label_smoothing={self.label_smoothing:g} and forward_correction=true are two remedies for one ill. "
-                "Use one of them"
-            )
-        return self
-
     def check(self, run: Any) -> None:
         self.check_mechanism(run.aggregation)
 
     def check_mechanism(self, mechanism: Aggregation) -> None:
-        """Raise SettingError for answers that it cannot correct: that is derived for labels with Gaussian noise."""
+        """Raise SettingError for answers that `forward_correction` cannot correct."""
         if self.forward_correction and not (mechanism.gaussian and mechanism.reveals == "argmax"):
             raise SettingError(
                 f"student.forward_correction=true does not go with aggregation.mechanism={mechanism.mechanism}: it "

@@ -1,13 +1,12 @@
 """Training by gradient descent (`terrine.students.gradient`).
 
-The initial head is the linear student's: fitted to the answers on the frozen backbone, and carried through the hidden
-layer if there is one. A random initial head would first destroy what the backbone has learned (Kumar et al. 2022);
-`start=shared` uses one anyway, as published. Every step then minimises, by Adam with FixMatch's cosine schedule unless
-it is constant,
+The initial head is the linear student's, fitted to the answers on the frozen backbone. A random initial head would
+first destroy what the backbone has learned (Kumar et al. 2022); `start=shared` uses one anyway, as published. Every
+step then minimises, by Adam with FixMatch's cosine schedule unless it is constant,
 
     mean over a batch of answers of the negative log-likelihood  +  prior / number of answers  +  unlabelled loss
 
-with the linear student's prior (`terrine.students.head_init`). The unlabelled loss uses images, not answers, so it may
+with the linear student's prior. The unlabelled loss uses images, not answers, so it may
 use every synthetic image. The result is a moving average of the weights.
 
 Held-out answers decide every few steps which step is kept; training ends when their likelihood has not improved
@@ -34,7 +33,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from terrine.determinism.randomness import derive_seed, numpy_generator
 from terrine.device import reproducible
@@ -43,9 +42,8 @@ from terrine.heads import Head, head_from_module, initial_head
 from terrine.models.backbone import Backbone, features_in_batches
 from terrine.models.weights import last_parameters
 from terrine.pretraining.checkpoint import optimizer_tensors, part, read_checkpoint, restore_optimizer, write_checkpoint
-from terrine.students.head_init import mean_square_norm, prior, starting_head
-from terrine.students.inputs import FrozenInputs, ImageInputs, Inputs, scores_of
-from terrine.students.linear import L2
+from terrine.students.inputs import FrozenInputs, ImageInputs, Inputs, View, compute_scores
+from terrine.students.linear import L2, fit, mean_square_norm
 from terrine.students.student import Progress, StudentData, TrainedStudent
 
 if TYPE_CHECKING:
@@ -103,11 +101,11 @@ def train(
             _Training, data, settings, percent=percent, seed=seed, device=device, work=work, progress=progress
         )
         run = new(split, name="training")
-        run.go(run.steps)
+        run.run(run.steps)
         record = run.record()
         if len(split.held_out) and (frozen or record["chosen_step"] == 0):
             run = new(everything, name="refit")
-            run.go(record["chosen_step"])
+            run.run(record["chosen_step"])
         return TrainedStudent(head_from_module(run.head), run.backbone, record)
 
 
@@ -181,11 +179,11 @@ class _Training:
         weights = list(self.head.parameters())
         self.share = 0.0
         if percent == 0:
-            strengths = {*(("weak",) if settings.augment else ()), *settings.views_wanted}
+            weak: tuple[View, ...] = ("weak",) if settings.augment else ()
             self.inputs = FrozenInputs(
                 data,
                 self.head,
-                strengths=sorted(strengths),
+                strengths=sorted({*weak, *settings.views_wanted}),
                 views=settings.views,
                 flip=settings.flip,
                 seed=seed,
@@ -211,7 +209,7 @@ class _Training:
         self.stopped = False
         labelled = [np.flatnonzero(np.isin(self.rows[split.kept], group)) for group in self.inputs.groups]
         self.labelled = [split.kept[positions] for positions in labelled]
-        # A batch of one image has no statistics of its own.
+        # A batch of one image has no batch statistics.
         fewest = 2 if len(self.inputs.groups) > 1 else 1
         self.labelled = [positions if len(positions) >= fewest else positions[:0] for positions in self.labelled]
         if not any(len(positions) for positions in self.labelled):
@@ -222,7 +220,7 @@ class _Training:
             self._restore(self.checkpoint)
 
     def _start(self, data: StudentData, percent: float, device: torch.device) -> Head:
-        """Return the head that the linear student of the kept answers has, or the one that teachers begin with."""
+        """Return the head of the linear student of the kept answers, or the initial one of all teachers."""
         kept = self.rows[self.split.kept]
         if percent == 0:
             features = data.features(device)[kept]
@@ -236,17 +234,10 @@ class _Training:
         self.scale = mean_square_norm(features)
         if self.settings.start == "shared":
             return initial_head(features.shape[1], self.answers.classes, self.seed)
-        return starting_head(
-            features,
-            self.answers.at(self.split.kept),
-            self.settings.l2,
-            self.settings.hidden,
-            seed=self.seed,
-            device=device,
-        )
+        return fit(features, self.answers.at(self.split.kept), self.settings.l2, seed=self.seed, device=device)
 
-    def go(self, steps: int) -> None:
-        """Train until `steps` are done or the held-out answers say stop; leave the weights that are to be kept."""
+    def run(self, steps: int) -> None:
+        """Train for `steps` steps or until early stopping, and set the weights to the result."""
         every = max(1, self.steps // EVALUATIONS)
         saved = reported = time.monotonic()
         judged = len(self.split.held_out) > 0
@@ -273,7 +264,7 @@ class _Training:
             self.backbone.eval()
 
     def record(self) -> dict[str, Any]:
-        """Return what is worth telling: which step was kept, and the held-out answers' loss by then and before."""
+        """Return the chosen step, and the history of the held-out loss."""
         judged = len(self.split.held_out) > 0
         return {
             "chosen_step": self.best_step if judged else self.step,
@@ -287,16 +278,18 @@ class _Training:
         settings, step = self.settings, self.step
         step_seed = derive_seed(self.seed, "student step", step)
         generator = numpy_generator(step_seed, "student batch")
-        torch.manual_seed(step_seed)  # for networks that draw numbers of their own
+        torch.manual_seed(step_seed)  # for networks with dropout
         positions = draw(self.labelled, settings.train_batch, generator)
         rows = self.rows[positions]
-        inputs = (
-            self.inputs.weak(rows, derive_seed(step_seed, "answered")) if settings.augment else self.inputs.plain(rows)
-        )
+        if settings.augment:
+            inputs = self.inputs.view("weak", rows, derive_seed(step_seed, "answered"))
+        else:
+            inputs = self.inputs.plain(rows)
         targets = self.targets[torch.from_numpy(positions).to(self.device)]
-        loss = self.answers.fit_loss(self.inputs.scores(inputs), targets).mean()
+        loss = self.answers.loss(self.inputs.scores(inputs), targets).mean()
         l2 = settings.l2 if settings.l2 is not None else L2
-        loss = loss + prior(self.head, l2, self.scale) / len(self.split.kept)
+        (layer,) = (layer for layer in self.head.modules() if isinstance(layer, nn.Linear))
+        loss = loss + 0.5 * l2 * self.scale * layer.weight.square().sum() / len(self.split.kept)
         if self.semi is not None:
             others = draw(self.inputs.groups, self.semi.unlabelled_ratio * settings.train_batch, generator)
             own_seed = derive_seed(step_seed, "unanswered")
@@ -319,8 +312,8 @@ class _Training:
         current = [weight.detach().clone() for weight in self.weights]
         _assign(self.weights, self.average)
         held = self.split.held_out
-        scores = scores_of(self.inputs, self.rows[held])
-        loss = float(self.answers.held_out_loss(scores, self.targets[torch.from_numpy(held).to(self.device)]).mean())
+        scores = compute_scores(self.inputs, self.rows[held])
+        loss = float(self.answers.loss(scores, self.targets[torch.from_numpy(held).to(self.device)]).mean())
         _assign(self.weights, current)
         self.history.append({"step": self.step, "held_out_loss": loss})
         if loss < self.best_loss:

@@ -43,9 +43,9 @@ TERM = {**FAST, "unlabelled_ratio": 1}
 ON_SCATTERING = {
     "linear": {"kind": "linear", "l2": 0.3},
     "forest": {"kind": "forest", "trees": 5},
-    "head alone": {"kind": "finetune", "trainable": 0, "hidden": 24, **FAST, "l2": None},
+    "head alone": {"kind": "finetune", "trainable": 0, **FAST, "l2": None},
     "fixmatch": {"kind": "fixmatch", "threshold": 0.3, **TERM},
-    "freematch": {"kind": "freematch", "hidden": 24, **TERM},
+    "freematch": {"kind": "freematch", **TERM},
     "vat": {"kind": "vat", **TERM},
 }
 ON_NETWORK = {
@@ -242,13 +242,11 @@ def test_a_student_whose_file_was_changed_by_a_byte_is_refused(prepared, tmp_pat
     read_student(run.folders)
 
 
-def test_labels_are_smoothed_or_corrected_as_the_parameters_say(prepared, tmp_path):
+def test_labels_are_corrected_as_the_parameters_say(prepared, tmp_path):
     run = prepared("scattering", tmp_path, mechanism="gnmax", kind="linear", l2=0.3, forward_correction=True)
     rows, answers, _ = student.read_answers(run)
     assert len(rows) == 120
     np.testing.assert_allclose(answers.described["forward_correction"], transition_matrix(5.0, 20, 10), atol=1e-11)
-    smoothed = Run(run.root, run.name, with_student(run, forward_correction=False, label_smoothing=0.1))
-    assert student.read_answers(smoothed)[1].described == {"answers": "labels", "label_smoothing": 0.1}
     student.train_student.fn(run)
     table = read_table(run.folders.answers / "answers.parquet")
     own, head, _ = read_student(run.folders)
@@ -272,15 +270,8 @@ def test_a_release_without_answers_teaches_nothing_and_says_so(prepared, tmp_pat
     [
         ({"student": {"kind": "full"}}, "no weights to train"),
         ({"student": {"kind": "fixmatch", "trainable": 50}}, "trainable=50"),
-        ({"student": {"kind": "linear", "hidden": 30}}, "hidden=30 has no meaning"),
+        ({"student": {"kind": "linear", "views": 30}}, "views=30 has no meaning"),
         ({"student": {"forward_correction": True}}, "mechanism=histogram"),
-        (
-            {
-                "student": {"label_smoothing": 0.1, "forward_correction": True},
-                "aggregation": {"mechanism": "gnmax"},
-            },
-            "two remedies",
-        ),
         ({"student": {"kind": "full", "trainable": 5}, **NETWORK}, "trainable=5 has no meaning for kind=full"),
         ({"student": {"kind": "fixmatch", "threshold": 1.2}}, "student.threshold"),
     ],

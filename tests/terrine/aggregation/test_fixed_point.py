@@ -82,7 +82,7 @@ def test_sums_that_the_agreed_number_of_units_cannot_have_are_not_shared() -> No
         with pytest.raises(InputError, match="too large for 8 units"):
             fixed.shared(wrong, 8, 0)
     for wrong in (sums[:-1], sums.astype(float), sums[:, None]):
-        with pytest.raises(InputError, match=r"whole numbers \[22\], got"):
+        with pytest.raises(InputError, match=r"Sums are integers \[22\], got"):
             fixed.shared(wrong, 9, 0)
 
 

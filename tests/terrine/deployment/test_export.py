@@ -21,7 +21,7 @@ pytest.importorskip("onnxscript", reason="ONNX needs the extra packages of terri
 def students(tmp_path_factory):
     folder = tmp_path_factory.mktemp("students")
     kinds = (*KINDS, "small_cnn")
-    return {kind: make_student(folder / kind, kind, hidden=kind == "scattering") for kind in kinds}
+    return {kind: make_student(folder / kind, kind) for kind in kinds}
 
 
 def contents(path):

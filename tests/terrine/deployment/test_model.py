@@ -21,7 +21,7 @@ from tests.student_folders import CLASSES, KINDS, images, make_student
 @pytest.fixture(scope="module")
 def students(tmp_path_factory):
     folder = tmp_path_factory.mktemp("students")
-    return {kind: make_student(folder / kind, kind, hidden=kind == "resnet10") for kind in KINDS}
+    return {kind: make_student(folder / kind, kind) for kind in KINDS}
 
 
 def plain(folder, batch, statistics="current"):

@@ -16,9 +16,9 @@ from terrine.students.answers import (
     histogram_answers,
     histogram_loss,
     label_answers,
+    label_loss,
     ordered_answers,
     released_answers,
-    smoothed_loss,
     transition_matrix,
 )
 from terrine.students.linear import LinearStudent, fit
@@ -31,23 +31,12 @@ LABELS = GENERATOR.integers(0, 4, 7)
 def test_histogram_loss_is_the_gaussian_likelihood_of_each_count():
     histograms = GENERATOR.normal(size=(7, 4)) * 20 + 10
     answers = histogram_answers(histograms, teachers=50, sigma=8.0)
-    loss = answers.fit_loss(torch.tensor(SCORES), torch.tensor(answers.targets))
+    loss = answers.loss(torch.tensor(SCORES), torch.tensor(answers.targets))
     for query in range(7):
         p, expected = softmax(SCORES[query].astype(float)), 0.0
         for label in range(4):
             expected += (histograms[query, label] - 50 * p[label]) ** 2 / (2 * 8.0**2)
         assert float(loss[query]) == pytest.approx(expected, rel=1e-4)
-
-
-@pytest.mark.parametrize("smoothing", [0.0, 0.3])
-def test_smoothed_loss_is_the_cross_entropy_with_a_spread_label(smoothing):
-    loss = smoothed_loss(torch.tensor(SCORES), torch.tensor(np.eye(4, dtype=np.float32)[LABELS]), smoothing)
-    for query in range(7):
-        p, expected = softmax(SCORES[query].astype(float)), 0.0
-        for label in range(4):
-            share = smoothing / 4 + (1 - smoothing) * (label == LABELS[query])
-            expected -= share * np.log(p[label])
-        assert float(loss[query]) == pytest.approx(expected, rel=1e-5)
 
 
 def test_corrected_loss_is_the_likelihood_of_the_label_after_the_transition():
@@ -64,7 +53,7 @@ def test_without_noise_the_corrected_loss_is_the_cross_entropy_and_has_finite_gr
     scores = torch.tensor(SCORES, requires_grad=True)
     one_hot = torch.tensor(np.eye(4, dtype=np.float32)[LABELS])
     loss = corrected_loss(scores, one_hot, np.eye(4))
-    np.testing.assert_allclose(loss.detach(), smoothed_loss(scores, one_hot).detach(), rtol=1e-5)
+    np.testing.assert_allclose(loss.detach(), label_loss(scores, one_hot).detach(), rtol=1e-5)
     loss.sum().backward()
     assert torch.isfinite(scores.grad).all()
 
@@ -162,11 +151,11 @@ def test_noisy_counts_are_shares_of_yes_and_what_was_not_answered_says_nothing()
                 variance = 2 * 8.0**2 / (2 * 40) ** 2
                 share = (yes - no + 40) / 80
                 expected += (sigmoid(float(FINDING_SCORES[place, finding])) - share) ** 2 / (2 * variance)
-        loss = answers.fit_loss(FINDING_SCORES, torch.from_numpy(answers.targets))[place]
+        loss = answers.loss(FINDING_SCORES, torch.from_numpy(answers.targets))[place]
         assert float(loss) == pytest.approx(expected, rel=1e-5)
 
 
-@pytest.mark.parametrize("settings", [{}, {"label_smoothing": 0.2}, {"forward_correction": True}])
+@pytest.mark.parametrize("settings", [{}, {"forward_correction": True}])
 def test_labels_are_coins(settings: dict[str, object]) -> None:
     mechanism = GNMax(sigma=30.0, findings=3)
     rows, answers = released_answers(
@@ -180,7 +169,6 @@ def test_labels_are_coins(settings: dict[str, object]) -> None:
     )
     assert rows.tolist() == [0, 2]
     wrong = transition_matrix(30.0, 40, 2)[0, 1] if "forward_correction" in settings else 0.0
-    smooth = 0.2 if "label_smoothing" in settings else 0.0
     for place, image in enumerate(rows):
         expected = 0.0
         for finding in range(3):
@@ -188,9 +176,9 @@ def test_labels_are_coins(settings: dict[str, object]) -> None:
             if not ANSWERED[number]:
                 continue
             yes = sigmoid(float(FINDING_SCORES[place, finding])) * (1 - 2 * wrong) + wrong
-            label = FINDING_LABELS[number] * (1 - smooth) + smooth / 2
+            label = FINDING_LABELS[number]
             expected -= label * math.log(yes) + (1 - label) * math.log(1 - yes)
-        loss = answers.fit_loss(FINDING_SCORES, torch.from_numpy(answers.targets))[place]
+        loss = answers.loss(FINDING_SCORES, torch.from_numpy(answers.targets))[place]
         assert float(loss) == pytest.approx(expected, rel=1e-4)
 
 
@@ -231,7 +219,7 @@ def test_answers_of_boundaries_are_what_lies_above_with_the_variance_that_weighs
     for boundary, variance in enumerate(answers.targets.var(axis=0)):
         off = torch.full((1, 4), 0.5)
         off[0, boundary] = 0.7
-        assert float(answers.fit_loss(scores, off)) == pytest.approx(0.2**2 / (2 * variance), rel=0.05)
+        assert float(answers.loss(scores, off)) == pytest.approx(0.2**2 / (2 * variance), rel=0.05)
 
 
 def test_a_head_of_boundaries_tells_classes_and_is_kept_and_exported_as_it_is() -> None:

@@ -16,7 +16,7 @@ from terrine.students.inputs import (
     Augmentation,
     ImageInputs,
     augment,
-    scores_of,
+    compute_scores,
     strong_augmentation,
     view_features,
     weak_augmentation,
@@ -193,4 +193,4 @@ def test_scores_come_back_in_the_order_of_the_images_asked_for():
     rows = np.random.default_rng(0).permutation(240)[:101]
     expected = torch.cat([together.scores(together.plain(rows[k : k + 1])) for k in range(101)]).detach()
     for inputs in (together, apart):
-        torch.testing.assert_close(scores_of(inputs, rows), expected, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(compute_scores(inputs, rows), expected, atol=1e-5, rtol=1e-5)

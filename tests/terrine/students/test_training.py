@@ -12,14 +12,14 @@ from pydantic import ValidationError
 
 from terrine.determinism.randomness import derive_seed, numpy_generator
 from terrine.errors import ArtefactError, SettingError
-from terrine.heads import LinearHead, MLPHead, initial_head, predict
+from terrine.heads import LinearHead, initial_head, predict
 from terrine.models.backbone import features_in_batches
 from terrine.models.backbone_files import save_backbone
 from terrine.students import training
 from terrine.students.fixmatch import FixMatchStudent
 from terrine.students.freematch import FreeMatchStudent
 from terrine.students.gradient import FinetuneStudent, FullStudent
-from terrine.students.linear import LinearStudent, fit
+from terrine.students.linear import LinearStudent
 from terrine.students.student import STUDENTS
 from terrine.students.training import draw
 from terrine.students.vat import VATStudent
@@ -35,22 +35,22 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 SHORT = {"l2": 0.3, "steps": 40, "train_batch": 16, "learning_rate": 1e-3, "views": 2}
 ON_FROZEN = [
     FinetuneStudent(trainable=0, **SHORT),
-    FinetuneStudent(trainable=0, hidden=16, augment=True, **SHORT),
+    FinetuneStudent(trainable=0, augment=True, **SHORT),
     FixMatchStudent(threshold=0.5, **SHORT),
     FreeMatchStudent(augment=True, **SHORT),
-    VATStudent(hidden=16, **SHORT),
+    VATStudent(**SHORT),
 ]
 ON_NETWORKS = [
     FinetuneStudent(trainable=50, augment=True, **SHORT),
     FullStudent(**SHORT),
     FixMatchStudent(threshold=0.5, **SHORT),
     FreeMatchStudent(**SHORT),
-    VATStudent(hidden=16, **SHORT),
+    VATStudent(**SHORT),
 ]
 
 
 def named(kinds):
-    return [pytest.param(kind, id=f"{kind.kind}{'-hidden' * (kind.hidden is not None)}") for kind in kinds]
+    return [pytest.param(kind, id=f"{kind.kind}{'-augmented' * kind.augment}") for kind in kinds]
 
 
 def accuracy(trained, material):
@@ -104,7 +104,7 @@ def test_a_head_on_frozen_features_learns_and_the_backbone_is_left_alone(kind, h
     trained = kind.model_copy(update={"patience": None}).train(material, seed=0)
     assert accuracy(trained, material) > 0.8
     assert trained.backbone is None
-    assert isinstance(trained.head, LinearHead if kind.hidden is None else MLPHead)
+    assert isinstance(trained.head, LinearHead)
     assert all(torch.equal(value, before[name]) for name, value in material.backbone.state_dict().items())
 
 
@@ -140,19 +140,6 @@ def test_without_a_term_a_linear_head_by_gradient_ends_where_the_exact_fit_does(
     np.testing.assert_allclose(predict(trained.head, features), predict(exact, features), atol=0.01)
 
 
-def test_a_hidden_layer_starts_as_the_linear_student():
-    material = some_material(frozen_backbone())
-    features = material.features("cpu")
-    head = training.starting_head(
-        features[material.rows], material.answers, 0.3, 16, seed=0, device=torch.device("cpu")
-    )
-    linear = fit(features[material.rows], material.answers, 0.3, seed=0)
-    assert head.hidden_weight.shape == (16, 16)
-    np.testing.assert_allclose(predict(head, features), predict(linear, features), atol=1e-5)
-    with pytest.raises(SettingError, match="at least 6"):
-        FinetuneStudent(trainable=0, hidden=4, **SHORT).train(material, seed=0)
-
-
 def test_the_moment_that_held_out_answers_like_best_is_kept_and_training_ends_when_they_do_not():
     material = some_material(frozen_backbone(), histograms=False, answered=200)
     wild = FinetuneStudent(l2=0.3, trainable=0, steps=400, train_batch=8, learning_rate=1.0, patience=2, ema=0.0)
@@ -176,7 +163,7 @@ def test_the_weights_of_a_network_are_those_of_the_chosen_moment():
     split = training.split_answers(material.rows, [np.arange(240)], seed=0)
     images = torch.tensor(material.pool.images[material.rows[split.held_out]])
     scores = trained.head.module()(trained.backbone.features(images, "original"))
-    own = material.answers.held_out_loss(scores, torch.tensor(material.answers.targets[split.held_out])).mean()
+    own = material.answers.loss(scores, torch.tensor(material.answers.targets[split.held_out])).mean()
     assert own.item() == pytest.approx(losses[chosen], rel=1e-5)
 
 
@@ -229,7 +216,7 @@ def test_held_out_answers_are_not_fitted():
             own, kind, split, name="t", percent=0, seed=0,
             device=torch.device("cpu"), work=None, progress=None,
         )  # fmt: skip
-        run.go(10)
+        run.run(10)
         weights.append([average.numpy().tobytes() for average in run.average])
     assert weights[0] == weights[1]
 
@@ -369,27 +356,6 @@ def test_a_checkpoint_of_another_training_is_refused(tmp_path):
     path.write_bytes(path.read_bytes()[:-10])
     with pytest.raises(ArtefactError, match="cannot be read"):
         kind.train(some_material(frozen_backbone()), seed=0, work=tmp_path)
-
-
-def test_the_prior_on_scores_is_that_of_the_linear_student():
-    """Random weights drawn from the prior give scores of variance 1 / l2, with a hidden layer and without."""
-    l2, dimension, hidden = 0.5, 40, 400
-    generator = torch.Generator().manual_seed(0)
-    inputs = torch.randn(200, dimension, generator=generator) * 3
-    scale = training.mean_square_norm(inputs.numpy())
-    scores = []
-    for _ in range(300):
-        first = torch.randn(hidden, dimension, generator=generator) * (2 / scale) ** 0.5
-        last = torch.randn(1, hidden, generator=generator) * (1 / (l2 * hidden)) ** 0.5
-        scores.append(torch.relu(inputs @ first.T) @ last.T)
-    assert float(torch.cat(scores).square().mean()) == pytest.approx(1 / l2, rel=0.1)
-    # The density's exponent: ½ w² / variance of each weight.
-    head = MLPHead(first.numpy(), np.zeros(hidden, np.float32), last.numpy(), np.zeros(1, np.float32)).module()
-    expected = 0.5 * float((first**2).sum()) * scale / 2 + 0.5 * float((last**2).sum()) * l2 * hidden
-    assert float(training.prior(head, l2, scale).detach()) == pytest.approx(expected, rel=1e-5)
-    linear = LinearHead(first.numpy(), np.zeros(hidden, np.float32)).module()
-    expected = 0.5 * float((first**2).sum()) * l2 * scale
-    assert float(training.prior(linear, l2, scale).detach()) == pytest.approx(expected, rel=1e-5)
 
 
 @pytest.mark.parametrize(
