@@ -1,12 +1,12 @@
 """Architectures of backbones: settings that are declared without torch, and the function that builds a network.
 
-A new architecture is one file, named in `ARCHITECTURES`: a class below `Architecture` with its settings and a function
-that makes the network. Built, it is a `terrine.models.backbone.Backbone`. Every architecture that timm has can also be
-built under its own name (`resnet26`, `efficientnet_b0`, ...).
+A new architecture is one file, named in `ARCHITECTURES`: a subclass of `Architecture` with its settings and a function
+that makes the network. Built, it is a `terrine.models.backbone.Backbone`. Every architecture of timm can also be built
+under its own name (`resnet26`, `efficientnet_b0`, ...).
 
-Not every stock architecture works on small images: a DenseNet's stem halves them away, a transformer's windows do not
-divide them. So `options` takes the stem that works, and enlarges images as little as is needed. The choice is part of
-the backbone's description, from which a stored backbone is built again without a search.
+Not every stock architecture works on small images: a DenseNet's stem reduces them to nothing, a transformer's windows
+do not divide them. So `options` chooses a stem that works, and enlarges images as little as needed. The choice is part
+of the backbone's description, so loading a stored backbone needs no search.
 """
 
 from __future__ import annotations
@@ -50,31 +50,22 @@ class Architecture(Settings):
 
     of_images: ClassVar[bool] = True
     """True for images, False for a table's rows."""
+    has_weights: ClassVar[bool] = False
+    """True if it has weights to train and to fine-tune."""
+    learns_projection: ClassVar[bool] = False
+    """True if its projection is learned on public images (`terrine.models.lda_projection`)."""
+    reference: ClassVar[Literal["queries", "pretraining"] | None] = None
+    """Images to which the parts without weights are fitted, if there are such parts."""
 
     kind: str
 
     @property
-    def has_weights(self) -> bool:
-        """Whether there is anything to train, and to fine-tune."""
-        return False
-
-    @property
     def pretrained_here(self) -> bool:
-        """Whether it is trained by this project, on synthetic images."""
+        """True if this project trains it, on synthetic images."""
         return self.has_weights
 
-    @property
-    def learns_projection(self) -> bool:
-        """Whether its features are projected as public images say (`terrine.models.lda_projection`)."""
-        return False
-
-    @property
-    def reference(self) -> Literal["queries", "pretraining"] | None:
-        """The images that what is not trained is fitted to; None where there is no such part."""
-        return None
-
     def side(self, size: Size) -> Size | None:
-        """Return the size at which images of size `size` enter the network; None where building it finds out."""
+        """Return the size at which images of size `size` enter the network, or None if building it determines that."""
         return size
 
     def build(self, channels: int, size: Size, seed: int) -> Backbone:
@@ -85,20 +76,20 @@ class Architecture(Settings):
         return build_backbone(self.kind, channels=channels, size=size, seed=seed, **self.options(channels, size))
 
     def fit(self, queries: Queries, *, seed: int = 0, device: torch.device | str = "cpu") -> Backbone:
-        """Return the backbone of public images: built, and fitted to them or given its weights.
+        """Build the backbone, and fit it to public images or load its weights.
 
         Args:
-            queries: uint8 images [queries, C, H, W]; under private ones nothing would be guaranteed.
+            queries: Public uint8 images [queries, C, H, W]; with private ones there would be no guarantee.
 
         Raises:
-            SettingError: an architecture that does not take such images, or has weights and none were named.
+            SettingError: an architecture that does not take such images, or needs weights.
             InputError: batches that are too small, or a file of weights that does not fit.
         """
         weights = getattr(self, "weights", None)
         if weights is None and self.pretrained_here:
             raise SettingError(
-                f"A backbone of kind={self.kind} has weights: name a file of them, weights=..., or pretrain one on "
-                "synthetic images (`terrine.pretraining.simclr.pretrain`, or the pipeline's stage `pretrain`)."
+                f"A backbone of kind={self.kind} needs weights: set weights to a file, or pretrain it on synthetic "
+                "images (`terrine.pretraining.simclr.pretrain`, or the pipeline's stage `pretrain`)."
             )
         channels, size = queries.images.shape[1], size_of(queries.images.shape)
         backbone = self.build(channels, size, seed)
@@ -114,21 +105,21 @@ class Architecture(Settings):
     def adapt(
         self, backbone: Backbone, images: Rows, batches: Sequence[np.ndarray], *, seed: int, device: torch.device | str
     ) -> None:
-        """Fit what is not trained, where there is anything, to public images in batches of one source each."""
+        """Fit the parts without weights, if any, to public images in batches of one source each."""
         if self.reference is not None:
             from terrine.models.statistics import fit_reference
 
             fit_reference(backbone, images, batches[:REFERENCE_BATCHES], device)
 
     def options(self, channels: int, size: Size) -> dict[str, Any]:
-        """Return what `network` is given, and the backbone's description holds: JSON values."""
+        """Return the keyword arguments of `network`, which the backbone's description stores: JSON values."""
         return {}
 
     @staticmethod
     def network(kind: str, channels: int, size: Size, seed: int) -> Built:
         """Return the network of this kind, initialised from torch's global generator, and its number of features.
 
-        The options are keywords. Raises SettingError for impossible ones.
+        Options are keyword arguments. Raises SettingError for impossible ones.
         """
         raise NotImplementedError
 
@@ -137,11 +128,11 @@ class Architecture(Settings):
         return self.model_dump(mode="json", exclude={"weights"}, exclude_none=True)
 
     def check(self, run: Any) -> None:
-        """Raise ValueError where it is not for such data, or lacks the images that it learns from."""
+        """Raise ValueError for data of the wrong kind, or without the images that it learns from."""
         if self.of_images != run.data.of_images:
             raise ValueError(
-                f"backbone.kind={self.kind} does not go with data.name={run.data.name}: the backbone of a table is its "
-                f"columns, and of nothing else. Set backbone.kind={'scattering' if run.data.of_images else 'columns'}"
+                f"backbone.kind={self.kind} does not go with data.name={run.data.name}: a table needs its "
+                f"columns as a backbone. Set backbone.kind={'scattering' if run.data.of_images else 'columns'}"
             )
         if run.pretraining.images is None and (self.pretrained_here or self.reference == "pretraining"):
             raise ValueError(
@@ -157,9 +148,7 @@ class Trained(Architecture):
     """Pretrained weights: a file (safetensors or a torch state dict), `timm` for those published by timm, or `initial`
     for random weights, as in classic PATE. The statement names the source. null: pretrain in this run."""
 
-    @property
-    def has_weights(self) -> bool:
-        return True
+    has_weights: ClassVar[bool] = True
 
     @property
     def pretrained_here(self) -> bool:
@@ -193,7 +182,7 @@ class Enlarged(Settings):
 
 
 class Columns(Architecture):
-    """The columns of a table: nothing is learned, the features of a row are its columns."""
+    """The columns of a table are its features; there is nothing to learn."""
 
     of_images: ClassVar[bool] = False
 
@@ -218,9 +207,11 @@ def known_to_timm(name: str) -> bool:
 def build_backbone(kind: str, *, channels: int, size: Size, seed: int, **options: Any) -> Backbone:
     """Return the backbone `kind` for images [B, channels, *size], on the CPU, with initial weights from `seed`.
 
-    The weights depend on (kind, channels, size, options, seed) alone; torch's global generator is left as it was.
-    `columns` is the backbone of a table of `channels` columns, with `size` 1, and takes rows instead of images.
-    Raises SettingError for an unknown kind or option, naming the known ones, and for an impossible size.
+    The weights depend only on (kind, channels, size, options, seed); torch's global generator is restored. `columns` is
+    the backbone of a table of `channels` columns, with `size` 1, and takes rows instead of images.
+
+    Raises:
+        SettingError: an unknown kind or option, or an impossible size.
     """
     import torch
 

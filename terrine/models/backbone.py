@@ -1,8 +1,7 @@
-"""A backbone: what turns a batch of images into a batch of feature vectors, shared by all teachers and the student.
+"""A backbone turns a batch of images into a batch of feature vectors; all teachers and the student share it.
 
-One call of `Backbone.features` is one batch. Under current statistics (`terrine.models.statistics`) that batch is the
-statistical unit: its features depend on all of its images and on nothing else, so the batches are part of a result
-and are stored with it.
+One call of `Backbone.features` is one batch. With current statistics (`terrine.models.statistics`) the features of a
+batch depend on all of its images and on no others, so batches are part of a result and are stored with it.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ Progress = Callable[[float, str], None]
 """Called with (fraction done, a line about it)."""
 
 BLOCK = 64
-"""Images computed at a time by `features_one_by_one`."""
+"""Images per block of `features_one_by_one`."""
 
 
 class Backbone(nn.Module):
@@ -65,16 +64,16 @@ class Backbone(nn.Module):
         return json.loads(json.dumps(self._architecture))
 
     def digest(self) -> str:
-        """Return the SHA-256 of its description and weights, as hex: it is public."""
+        """Return the SHA-256 of its description and weights, as hex; public."""
         content = hashlib.sha256(json.dumps(self._architecture, sort_keys=True).encode())
         for name, value in sorted(self.network.state_dict().items()):
             content.update(f" {name} {tuple(value.shape)} ".encode() + value.detach().cpu().numpy().tobytes())
         return content.hexdigest()
 
     def trainable(self) -> tuple[nn.Module, int]:
-        """Return the part of the network that has weights, which is what pretraining trains, and its feature number.
+        """Return the part of the network with weights, which pretraining trains, and its number of features.
 
-        Raises SettingError when no part of it has any.
+        Raises SettingError for a network without weights.
         """
         if not any(parameter.requires_grad for parameter in self.network.parameters()):
             raise SettingError(f"The backbone '{self._architecture['kind']}' has nothing to train. Use it as it is.")
@@ -89,16 +88,19 @@ class Backbone(nn.Module):
 
     @torch.no_grad()
     def features(self, images: Tensor, statistics: Statistics) -> Tensor:
-        """Return float32 features [B, feature_dim] of one batch, without gradients and without a trace in the model.
+        """Return float32 features [B, feature_dim] of one batch, without gradients and without changing the model.
 
-        images: [B, C, H, W], float32 in [0, 1] or uint8, on the backbone's device. Under other than `original`
-        statistics the batch must hold at least two images. Raises InputError for another shape or type, or for a batch
-        too small.
+        Args:
+            images: [B, C, H, W], float32 in [0, 1] or uint8, on the backbone's device; at least two unless statistics
+                are `original`.
+
+        Raises:
+            InputError: another shape or type, or a batch that is too small.
         """
         self._check(images)
         if statistics != "original" and len(images) < 2:
             raise InputError(
-                f"A batch of {len(images)} image(s) has no statistics of its own. Under current statistics a batch "
+                f"A batch of {len(images)} image(s) has no batch statistics. With current statistics a batch "
                 "needs at least 2 (16 or more work well): fill it up with public images, or use original statistics."
             )
         with batch_statistics(self, statistics):
@@ -150,15 +152,18 @@ def features_in_batches(
     out: np.ndarray | None = None,
     progress: Progress | None = None,
 ) -> np.ndarray:
-    """Return float32 features [N, feature_dim] of uint8 `images` [N, C, H, W], each batch on its own.
+    """Return float32 features [N, feature_dim] of uint8 `images` [N, C, H, W], computed batch by batch.
 
-    batches: index arrays; row i of the result belongs to image i, whatever the batches' order. Without `out` they must
-    cover every image exactly once; with `out` [N, feature_dim] (a memory map, say) only their own rows are written.
-    The images stay where they are (a memory map too) and move to `device` batch by batch. On the CPU as many batches
-    are computed side by side as torch has threads, each by one thread: the result depends neither on the number of
-    threads nor on the order of the batches. The backbone is moved to `device` and stays there.
+    On the CPU one thread computes each batch, and batches run concurrently on torch's threads: the result depends
+    neither on the number of threads nor on the order of the batches. The backbone is moved to `device`.
 
-    Raises InputError for wrong shapes, indices out of range or given twice, or batches too small for `statistics`.
+    Args:
+        images: An array or a memory map.
+        batches: Index arrays; row i of the result belongs to image i. Without `out` they must cover every image once.
+        out: Array or memory map [N, feature_dim] in which only the rows of the batches are written.
+
+    Raises:
+        InputError: wrong shapes, indices out of range or repeated, or batches too small for `statistics`.
     """
     device = torch.device(device)
     if out is None:
@@ -201,14 +206,16 @@ def _check_batches(batches: Sequence[np.ndarray], count: int, *, complete: bool)
 def features_one_by_one(
     backbone: Backbone, images: Rows, then: Callable[[np.ndarray], np.ndarray], order: np.ndarray | None = None
 ) -> Iterator[np.ndarray]:
-    """Yield `then` of the features [BLOCK, features] of uint8 images [N, C, H, W], without what fills a block.
+    """Yield `then` of the features [BLOCK, features] of uint8 images [N, C, H, W], block by block without padding.
 
-    Each is a function of its own image alone, to the bit. Sums over private records have the sensitivity that is
-    charged only if no record moves another's features. With stored statistics none does but by rounding: a batch of
-    another size may be computed in another order. So images are computed on the CPU in blocks of one size, each by one
-    thread, the last block filled up with blank images.
+    Each row is a function of its image only, to the bit. Sums over private records have the charged sensitivity only if
+    no record changes another's features. With stored statistics only rounding could do so, since a batch of another
+    size may be computed in another order. So one thread on the CPU computes each block, all of one size, and the last
+    block is padded with blank images.
 
-    then: of which row i is a function of row i. order: int64, the numbers of the images that are wanted; None: of all.
+    Args:
+        then: A function whose row i depends on row i only.
+        order: int64, the numbers of the images; None for all.
     """
     network = backbone.cpu().eval()
     wanted = np.arange(len(images)) if order is None else order
@@ -218,7 +225,7 @@ def features_one_by_one(
 def blocks_one_by_one(
     backbone: Backbone, compute: Callable[[torch.Tensor], np.ndarray], images: Rows, order: np.ndarray
 ) -> Iterator[np.ndarray]:
-    """Yield what `compute` makes of the images [BLOCK, C, H, W] of these numbers, without what fills a block."""
+    """Yield `compute` of the images [BLOCK, C, H, W] with these numbers, block by block without padding."""
 
     def block(first: int) -> np.ndarray:
         chosen = order[first : first + BLOCK]

@@ -28,9 +28,9 @@ def save_backbone(backbone: Backbone, path: Path) -> None:
 
 
 def read_description(path: Path) -> dict[str, Any]:
-    """Return what a file of `save_backbone` says of its backbone (`Backbone.describe`); its weights are not read.
+    """Return the description of a stored backbone (`Backbone.describe`) without its weights.
 
-    Raises ArtefactError for a file that is missing, damaged or holds no backbone.
+    Raises ArtefactError for a file that is missing, damaged or not a backbone.
     """
     try:
         with safe_open(path, framework="np") as file:

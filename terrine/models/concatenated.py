@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -27,12 +27,14 @@ _NO_PARTS = ("concatenated", "columns", "timm")
 class Concatenated(Projected, Stemmed, Enlarged, Architecture):
     """Several architectures side by side; each gets those of the settings that it has."""
 
+    reference: ClassVar[Literal["queries", "pretraining"] | None] = "queries"
+
     kind: Literal["concatenated"] = "concatenated"
     parts: tuple[str, ...] | None = Field(None, min_length=2)
     """Backbone types or timm names to concatenate. null: scattering and resnet18."""
 
     @model_validator(mode="after")
-    def _every_part_is_known(self) -> Concatenated:
+    def _check_parts(self) -> Concatenated:
         known = [name for name in ARCHITECTURES.names() if name not in _NO_PARTS]
         for part in self.parts or ():
             if part not in known and not known_to_timm(part):
@@ -54,12 +56,8 @@ class Concatenated(Projected, Stemmed, Enlarged, Architecture):
         return built
 
     @property
-    def has_weights(self) -> bool:
+    def has_weights(self) -> bool:  # type: ignore[override]
         return any(part.has_weights for part in self.architectures)
-
-    @property
-    def reference(self) -> Literal["queries"]:
-        return "queries"
 
     def side(self, size: Size) -> Size | None:
         return self.enlarge or size

@@ -1,17 +1,15 @@
-"""A linear projection of a fixed backbone that forgets small deformations, learned in closed form on synthetic images.
+"""A linear projection of a fixed backbone that is invariant to small deformations, learned on synthetic images.
 
-A digit moved by a pixel, turned or stretched a little is the same digit, and a fixed transform does not know it. Let
+A digit moved by a pixel, turned or stretched a little is the same digit, but a fixed transform does not know this. Let
 two deformed copies of each public image have features z and z'. With
 
-    W = E (z - z')(z - z')ᵀ / 2     how features vary within an image,
-    T = E z zᵀ                      how they vary in all (features of a batch have mean 0),
+    W = E (z - z')(z - z')ᵀ / 2     the variation within an image,
+    T = E z zᵀ                      the total variation (features of a batch have mean 0),
 
-the projection keeps the `dimension` directions v of largest vᵀ T v / vᵀ (W + γ tr(W)/D I) v, scaled such that all
-vary equally within an image: Fisher's discriminant with every image its own class, the linear relative of contrastive
-learning, without steps, rates or epochs. A teacher with a hundred records then learns from a few hundred features in
-which those records lie close to their likes, instead of from a thousand in which they do not.
-
-Nothing private enters: the images are synthetic, and so is what the projection knows.
+the projection keeps the `dimension` directions v of largest vᵀ T v / vᵀ (W + γ tr(W)/D I) v, scaled to equal variation
+within an image: Fisher's discriminant with every image its own class, the linear relative of contrastive learning, in
+closed form. A teacher of a hundred records then learns from a few hundred features in which similar records are close,
+instead of from a thousand in which they are not. Only synthetic images enter, and no private data.
 """
 
 import copy
@@ -32,8 +30,8 @@ from terrine.models.statistics import batch_statistics
 from terrine.npy import Rows
 
 _LARGEST = 2000
-"""Directions among which the best are looked for: the eigenproblem costs the cube of their number. Where there are more
-features, it is the span of as many images' (Nyström; Williams and Seeger 2001), where nearly all lies that varies."""
+"""Maximum dimension of the eigenproblem, which costs the cube of it. With more features, directions are chosen in the
+span of this number of images (Nyström; Williams and Seeger 2001), which contains nearly all variation."""
 
 
 @torch.no_grad()
@@ -50,11 +48,18 @@ def invariant_projection(
 ) -> Tensor:
     """Return the projection, float32 [D, dimension] on the CPU, for a backbone's features.
 
-    features: float images [B, C, H, W] on `device` to features [B, D] standardised over the batch; called from several
-    threads. images: uint8 [N, C, H, W], public; batches: index arrays of images of one source each. shrinkage: γ above.
     On a CPU the result does not depend on the number of threads.
 
-    Raises SettingError when `dimension` or `shrinkage` is impossible, and InputError when there are too few images.
+    Args:
+        features: Maps float images [B, C, H, W] on `device` to features [B, D] standardised over the batch; called from
+            several threads.
+        images: Public uint8 images [N, C, H, W].
+        batches: Index arrays of images of one source each.
+        shrinkage: γ above.
+
+    Raises:
+        SettingError: an impossible `dimension` or `shrinkage`.
+        InputError: too few images.
     """
     deformations = deformations or Deformations()
     device = torch.device(device)
@@ -112,7 +117,7 @@ def _discriminant(within: Tensor, total: Tensor, dimension: int, penalty: Tensor
     whitened = torch.linalg.solve_triangular(factor, half.T, upper=False)
     _, vectors = torch.linalg.eigh((whitened + whitened.T) / 2)
     vectors = vectors[:, -dimension:].flip(1)
-    # An eigenvector's sign is arbitrary; a library's choice must not show in the bytes of a backbone.
+    # An eigenvector's sign is arbitrary; the bytes of a backbone must not depend on a library's choice.
     largest = vectors.gather(0, vectors.abs().argmax(0, keepdim=True))
     return torch.linalg.solve_triangular(factor.T, vectors * largest.sign(), upper=True)
 
@@ -126,9 +131,9 @@ def learn_projection(
     device: torch.device | str = "cpu",
     deformations: Deformations | None = None,
 ) -> None:
-    """Replace the random projection of a backbone that has one by `invariant_projection` of public `images`, in place.
+    """Replace the random projection of a backbone by `invariant_projection` of public `images`, in place.
 
-    Arguments and errors as there; SettingError also when the backbone has no projection to replace.
+    Arguments and errors are the same; a backbone without a projection raises SettingError.
     """
     network = backbone.network
     if not isinstance(network, ProjectedNetwork) or network.projection is None:

@@ -13,10 +13,10 @@ from terrine.geometry import Size, in_json, sides, size_of
 
 
 class SmallMapConv2d(nn.Conv2d):
-    """A 3x3 convolution with padding 1 and no bias that wastes nothing on maps of 1x1 and 2x2.
+    """A 3x3 convolution with padding 1 and no bias that is fast on maps of 1x1 and 2x2.
 
-    There most of the nine taps meet nothing but padding: on 1x1 eight of them. On the CPU it is computed as the matrix
-    product that remains, which makes a training step of ResNet18 at 28x28 one and a half times as fast.
+    There most of the nine taps multiply padding, on 1x1 eight of them. On the CPU the remaining matrix product is
+    computed, which makes a training step of ResNet18 at 28x28 1.5 times as fast.
     """
 
     @classmethod
@@ -109,8 +109,8 @@ class ConcatenatedNetwork(nn.Module):
 class TimmNetwork(nn.Module):
     """timm's `name` from float images [B, channels, *size] to its pooled features or scores [B, `feature_dim`].
 
-    Images in [0, 1] are standardised as timm's own weights for the architecture expect them; grey ones by the mean over
-    its colours. How, is stored with the weights.
+    Images in [0, 1] are standardised as timm's weights for the architecture expect, grey ones by the mean over colours.
+    The constants are stored with the weights.
 
     enlarge: side to which images are resized (bilinearly) first, for architectures that small images do not survive;
     None feeds them as they are. from_tensorflow: for weights from there; convolutions are padded below and to the
@@ -159,7 +159,7 @@ class TimmNetwork(nn.Module):
         images = ((images - self.mean) / self.deviation).contiguous(memory_format=torch.channels_last)
         if not self.mirrored:
             return self._features(images)
-        # Not as one batch of both: whoever weighs images, or groups them, counts those there are.
+        # Not as one batch of both, since callers that weight or group images count them.
         return (self._features(images) + self._features(images.flip(-1))) / 2
 
     def _features(self, images: Tensor) -> Tensor:

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, cast
 
 import numpy as np
 from pydantic import Field
@@ -34,10 +34,13 @@ _ROUNDS = 10
 
 
 class Patches(Projected, Architecture):
-    """Likeness to words of a dictionary of patches, projected to what small deformations leave (Coates and Ng 2011).
+    """Similarity to a dictionary of patches (Coates and Ng 2011), projected to be invariant to small deformations.
 
-    For colour photographs, of which a wavelet transform says less.
+    For colour photographs, where a wavelet transform is less informative.
     """
+
+    learns_projection: ClassVar[bool] = True
+    reference: ClassVar[Literal["queries", "pretraining"] | None] = "queries"
 
     kind: Literal["patches"] = "patches"
     words: Annotated[int, Unit("patches")] = Field(400, ge=2, multiple_of=2)
@@ -45,15 +48,7 @@ class Patches(Projected, Architecture):
     mirrored: bool = True
     """Treat an image and its mirror image as the same. Use false for letters and digits."""
     deformations: Deformations = Deformations(rotation=10, scale=0.15, shift=0.15)
-    """What is done to an image that leaves it the same."""
-
-    @property
-    def learns_projection(self) -> bool:
-        return True
-
-    @property
-    def reference(self) -> Literal["queries"]:
-        return "queries"
+    """Deformations that preserve an image's class."""
 
     def adapt(
         self, backbone: Backbone, images: Rows, batches: Sequence[np.ndarray], *, seed: int, device: torch.device | str
@@ -86,9 +81,12 @@ class Patches(Projected, Architecture):
 
 
 def learn_dictionary(network: PatchNetwork, images: Rows, batches: Sequence[np.ndarray], *, seed: int) -> None:
-    """Give the network words learned from public uint8 images [N, C, size, size], in place, on the CPU.
+    """Set the network's dictionary to one learned from public uint8 images [N, C, size, size], on the CPU.
 
-    batches: index arrays. The result does not depend on the number of threads.
+    The result does not depend on the number of threads.
+
+    Args:
+        batches: Index arrays.
     """
     import torch
 
@@ -115,17 +113,17 @@ def _dictionary(network: PatchNetwork, images: Rows, batches: Sequence[np.ndarra
     whitening = ((vectors / (values + _WHITENING).sqrt()) @ vectors.T).float()
     white = (patches - mean) @ whitening
     length = white.norm(dim=1)
-    white = white[length > length.median() / 2]  # what is flat has no direction
+    white = white[length > length.median() / 2]  # flat patches have no direction
     words = len(network.offset) // (1 + network.mirrored)
     centres = F.normalize(white[torch.randperm(len(white), generator=generator)[:words]])
     for _ in range(_ROUNDS):
         likeness, nearest = (white @ centres.T).max(dim=1)
-        # Those that are nearest to nothing stay.
+        # Centres without any nearest patch stay.
         sums = (centres * 1e-6).index_add(0, nearest, likeness.clamp(min=0)[:, None] * white)
         centres = F.normalize(sums)
     kernels = centres @ whitening
     offset = kernels @ mean
-    kernels = (kernels - kernels.mean(1, keepdim=True)).view(words, -1, SIDE, SIDE)  # of a patch that is not centred
+    kernels = (kernels - kernels.mean(1, keepdim=True)).view(words, -1, SIDE, SIDE)  # for patches that are not centred
     if network.mirrored:
         kernels, offset = torch.cat([kernels, kernels.flip(-1)]), torch.cat([offset, offset])
     return kernels, offset

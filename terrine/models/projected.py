@@ -4,9 +4,9 @@
 are centred, divided by their own deviation and whitened. Each is compared with the words of a dictionary. The part of
 its likeness, or unlikeness, above a threshold is averaged over 3 x 3 parts of the image.
 
-If an image and its mirror image mean the same, half of the words are the other half mirrored, and the coefficients of a
-word in one place and of its mirror image in the mirrored place are replaced by their sum: mirroring an image of an even
-side changes nothing, at no cost.
+If mirror images have the same meaning, half of the words are the mirrored other half, and the coefficients of a word in
+one place and of its mirror image in the mirrored place are replaced by their sum. This makes features of images of an
+even side invariant to mirroring, at no cost.
 """
 
 import math
@@ -89,7 +89,7 @@ class PatchNetwork(ProjectedNetwork):
         self.register_buffer("offset", torch.zeros(words))
 
     def described(self, images: Tensor) -> Tensor:
-        """See `ProjectedNetwork.described`: [B, 2 * words * 9], or half as many."""
+        """See `ProjectedNetwork.described`: [B, 2 * words * 9], or half of that if mirrored."""
         likeness = torch.addcdiv(
             -self.offset[:, None, None], F.conv2d(images, self.kernels, stride=STRIDE), _deviations(images)
         )

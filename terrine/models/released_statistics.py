@@ -1,25 +1,24 @@
-"""Released moments: the statistics that a scattering backbone normalises private images with, fit to be released.
+"""Released moments: statistics with which a scattering backbone normalises private images, fit for release.
 
-The log coefficients of private images have other means and deviations than those of the public images that the backbone
-was fitted to. Under `current` statistics every batch brings its own, and an answer depends on its company. This module
-makes of the images of each unit one bounded vector, whose mean over all units, with noise
-(`terrine.privacy.noised_sum`), gives statistics that hold for every image by itself.
+Log coefficients of private images have other means and deviations than those of the public images to which the backbone
+was fitted. With `current` statistics every batch has its own, so answers depend on the rest of the batch. Here each
+unit's images become one bounded vector, whose noisy mean over all units (`terrine.privacy.noised_sum`) gives statistics
+for every image.
 
-Let z be the log coefficients [D] of an image, standardised by the backbone's own statistics, which are public. The
-image's vector is
+Let z be the log coefficients [D] of an image, standardised by the backbone's public statistics. The image's vector is
 
     [ z,  average of z² − 1 over the places of each map ] / (bound · √D)
 
-and a unit's the mean over its images, which the clipped mean scales down to norm 1 where it is longer. A small bound
-has little noise and leaves some of the difference between domains, a large one the reverse: `bound_for` takes the
-largest whose noise does not matter, by public numbers alone.
+and a unit's vector is the mean over its images, clipped to norm 1. A small bound has little noise and retains some
+difference between domains, a large one the reverse: `bound_for` takes the largest bound whose noise does not matter,
+from public numbers.
 
-Means are released place by place, deviations map by map. That loses nothing, and so few numbers take little of the
-vector's length. It is noise on deviations that costs accuracy (noise on means is averaged away by whatever learned from
-features), hence the shrinking in `statistics_from`.
+Means are released by place and deviations by map. This loses no accuracy, and the few deviations take little of the
+vector's length. Noise on means averages out in whatever is trained on the features; noise on deviations costs accuracy,
+hence the shrinkage in `statistics_from`.
 
-An image's vector has the same bits whichever images are computed beside it: they are computed on the CPU, in blocks of
-one size, so one unit moves no other's.
+An image's vector does not depend on other images, to the bit: blocks of one size are computed on the CPU. So one unit
+moves no other's vector.
 """
 
 import math
@@ -35,15 +34,15 @@ from terrine.models.wavelets import ScatteringNetwork
 from terrine.npy import Rows
 
 BOUNDS = 1.5, 2.5
-"""The least and the largest bound. An image's moments have a norm of 1.2 to 2.5 √D on benchmarks."""
+"""Minimum and maximum bound. An image's moments have a norm of 1.2 to 2.5 √D on benchmarks."""
 _NOISE = 0.35
-"""Deviations of public images: noise on a mean that a larger bound is worth, and more is not (docs/serving.md)."""
+"""Maximum noise on a mean that a larger bound is worth, in deviations of public images (docs/serving.md)."""
 _LEAST = 0.05
-"""A variance is at least this share of the public images', whatever the noise says."""
+"""Minimum of a variance, as a share of that of public images."""
 
 
 def scattering_network(backbone: Backbone) -> ScatteringNetwork:
-    """Return the network of a backbone with moments to release. Raises SettingError for any other."""
+    """Return the network of a scattering backbone. Raises SettingError for other backbones."""
     if not isinstance(backbone.network, ScatteringNetwork):
         raise SettingError(
             "privacy.moments are known for backbone.kind=scattering, whose one batch normalisation has no weights, not "
@@ -53,7 +52,7 @@ def scattering_network(backbone: Backbone) -> ScatteringNetwork:
 
 
 def bound_for(backbone: Backbone, units: int | None, noise_multiplier: float) -> float:
-    """Return the bound, in √D, for about so many units, as far as anybody may know, and the noise of a clipped mean."""
+    """Return the bound, in √D, for a public estimate of the number of units and the noise of a clipped mean."""
     length = math.sqrt(scattering_network(backbone).standardise.num_features)
     least, largest = BOUNDS
     return least if units is None else min(largest, max(least, _NOISE * units / (noise_multiplier * length)))
@@ -96,10 +95,11 @@ def unit_vectors(backbone: Backbone, images: Rows, units: np.ndarray, bound: flo
 
 
 def statistics_from(backbone: Backbone, mean: np.ndarray, noise: float, bound: float) -> dict[str, np.ndarray]:
-    """Return the mean and variance, float32 [D] each, that the batch normalisation is given.
+    """Return the mean and variance, float32 [D] each, for the batch normalisation.
 
-    mean: float64 [D + maps], the mean vector of all units with noise. noise: about the noise's standard deviation on
-    each of its coordinates, by whose square the means' squares are too large.
+    Args:
+        mean: float64 [D + maps], the noisy mean vector of all units.
+        noise: Approximate standard deviation of the noise on each coordinate, whose square biases squared means.
     """
     network = scattering_network(backbone)
     layer = network.standardise
@@ -113,9 +113,9 @@ def statistics_from(backbone: Backbone, mean: np.ndarray, noise: float, bound: f
     noise_variance = (scale * noise) ** 2
     by_map = np.square(first).reshape(-1, places).mean(1) - noise_variance
     ratio = 1 + second - by_map
-    # Noise makes means and ratios differ more than they do: means are drawn to the public ones, as James and Stein do,
+    # Noise spreads means and ratios: means are shrunk to the public ones (James-Stein),
     first = first * max(0.0, by_map.mean()) / max(float(np.square(first).mean()), 1e-12)
-    # and the maps' ratios to one another.
+    # and ratios to their mean.
     of_ratio = noise_variance * (1 + (4 * max(0.0, by_map.mean()) + 2 * noise_variance) / places)
     kept = max(0.0, 1 - of_ratio / max(float(ratio.var()), 1e-12))
     ratio = np.maximum(ratio.mean() + kept * (ratio - ratio.mean()), _LEAST)

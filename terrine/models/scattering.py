@@ -45,11 +45,11 @@ class Scattering(Projected, Architecture):
         return self
 
     @property
-    def learns_projection(self) -> bool:
+    def learns_projection(self) -> bool:  # type: ignore[override]
         return self.invariance
 
     @property
-    def reference(self) -> Literal["queries", "pretraining"]:
+    def reference(self) -> Literal["queries", "pretraining"]:  # type: ignore[override]
         return self.fitted_to
 
     def adapt(

@@ -38,8 +38,8 @@ class PateCNN(Trained):
     """Two convolutions of 5x5 kernels, maps halved after each, and a linear layer: 384 features; made for teachers.
 
     "Two convolutional layers with max-pooling and one fully connected layer with ReLUs" (Papernot et al. 2017, section
-    4; Dodwadmath and Stich 2022, section 3), without batch normalisation. What the papers leave open is taken from
-    their published code.
+    4; Dodwadmath and Stich 2022, section 3), without batch normalisation. Other details are those of their published
+    code.
     """
 
     kind: Literal["pate_cnn"] = "pate_cnn"

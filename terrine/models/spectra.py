@@ -3,10 +3,10 @@
 A wavelet of the second scale has 26 x 26 taps, and nearly all the time that a large image takes goes into them. Here a
 map is mirrored outwards by more than a filter's reach, to a length that transforms quickly, and its transform is
 multiplied by the filter's; a stride of 2 folds the product, so that only every other sample is transformed back. The
-low-pass and the average over the cells of the grid are one matrix for rows and one for columns. What comes out is that
-of the convolutions (`terrine.models.wavelets`), averaged, up to rounding, in a third of their time.
+low-pass and the average over the cells of the grid are one matrix for rows and one for columns. The result equals the
+average of the convolutions (`terrine.models.wavelets`) up to rounding, in a third to two thirds of their time.
 
-Images are transformed one by one: an image has the same bits in any company.
+Images are transformed one by one, so an image has the same bits in every batch.
 """
 
 from collections.abc import Sequence

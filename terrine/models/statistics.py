@@ -1,22 +1,22 @@
-"""Which statistics a model's batch normalisation uses when it is queried: its own, the current batch's, or between.
+"""Batch normalisation by stored statistics, by those of the current batch, or by a mean of both.
 
 A network that was trained on one kind of image and is queried with another is off by the difference of their
 statistics. Normalising with the *current* batch's mean and variance removes it (Anonymous 2025, section 3; Raikwar and
-Mishra 2022). A prediction then depends on its batch, and on nothing else:
+Mishra 2022). A prediction then depends on its batch:
 
     >>> with batch_statistics(model, "current"):
     ...     features = model(batch)
 
 Guarantees:
-- No parameter, no running buffer and no flag of a model in evaluation mode is touched, not even for the time of the
-  block. Two calls on one batch give one result, in any order and from any number of threads.
+- No parameter, running buffer or flag of a model in evaluation mode is changed, not even within the block. Two calls on
+  one batch give one result, in any order and from any number of threads.
 - Every layer that normalises through `torch.nn.functional.batch_norm` takes part: BatchNorm1d, 2d, 3d, SyncBatchNorm
-  and timm's variants, however deep, also under `torch.func.functional_call` and `torch.func.vmap`.
+  and timm's variants, at any depth, under `torch.func.functional_call` and `torch.func.vmap` too.
 - A batch of one has no variance and is refused.
-- A model without batch normalisation gives the same result under both; the log says so once per architecture.
+- A model without batch normalisation gives the same result with both; the log says so once per architecture.
 
-This is done where the arithmetic happens: a torch function mode, which belongs to the calling thread alone, intercepts
-the call. Calling `.train()` instead would change the very model that is being queried.
+A torch function mode, which belongs to the calling thread, intercepts the call. Calling `.train()` instead would change
+the model that is being queried.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ _said: set[tuple[type[nn.Module], ...]] = set()
 
 
 def min_batch_size(statistics: Statistics) -> int:
-    """Return how many images a batch must hold: two where its own statistics have a part, for one image has none."""
+    """Return the minimum size of a batch: two if its statistics are used, since one image has none."""
     return 1 if statistics == "original" else 2
 
 
 def has_batch_norm(module: nn.Module) -> bool:
-    """Say whether `module` holds a batch normalisation, so whether the choice of statistics makes a difference."""
+    """Return whether `module` contains a batch normalisation, so that the choice of statistics matters."""
     return any(isinstance(layer, BATCH_NORMS) for layer in module.modules())
 
 
@@ -73,15 +73,16 @@ def _say_without_batch_norm(module: nn.Module) -> None:
 
 @contextmanager
 def batch_statistics(module: nn.Module, statistics: Statistics) -> Iterator[None]:
-    """Run the block with `module` in evaluation mode and its batch normalisation on the statistics named.
+    """Run the block with `module` in evaluation mode and its batch normalisation on the given statistics.
 
-    `current`: each batch is normalised with its own mean and (biased) variance, and must hold at least two images.
-    `original`: the running statistics stored in the model. `halfway`: the batch's mean, and the geometric mean of both
-    deviations, so that what hardly varies among these images is not blown up to the full. A module that is in training
-    mode is switched to evaluation for the block and back afterwards; one that is in evaluation mode already is not
-    touched at all.
+    `current`: each batch is normalised by its mean and (biased) variance, and needs at least two images. `original`:
+    the running statistics stored in the model. `halfway`: the batch's mean, and the geometric mean of both deviations,
+    so that coordinates that hardly vary in the batch are not fully amplified. A module in training mode is switched to
+    evaluation for the block; one in evaluation mode is not changed.
 
-    Raises SettingError for another name, and InputError when a batch of fewer than two meets its own statistics.
+    Raises:
+        SettingError: an unknown name.
+        InputError: a batch of fewer than two with its own statistics.
     """
     if statistics not in get_args(Statistics):
         raise SettingError(f"statistics: '{statistics}' is unknown. Use 'current', 'original' or 'halfway'.")
@@ -106,13 +107,15 @@ def record_statistics(
     batches: Iterable[Tensor],
     layers_to_record: Literal["without weights", "all"] = "without weights",
 ) -> None:
-    """Set the running statistics of layers without weights to the average over `batches`, tensors `module` accepts.
+    """Set the running statistics of layers without weights to the average over `batches` of inputs of `module`.
 
-    This *does* change the module: it fixes what `original` means for batch normalisations that no training reaches,
-    such as those of fixed features. Layers with weights keep the statistics they were trained with, unless
-    `layers_to_record` is `all`: then every layer gets those of `batches`, which is what its running averages estimate
-    after training (Wu and Johnson 2021, "precise" statistics). What `batches` show becomes part of the model.
-    Raises InputError when there is no batch, or one of less than two images.
+    This changes the module: it defines `original` statistics for batch normalisations without training, such as those
+    of fixed features. Layers with weights keep theirs, unless `layers_to_record` is `all`: then every layer gets those
+    of `batches`, which its running averages estimate in training (Wu and Johnson 2021, "precise" statistics). The
+    statistics of `batches` become part of the model.
+
+    Raises:
+        InputError: no batch, or one of fewer than two images.
     """
     layers = [
         layer
@@ -145,20 +148,22 @@ def record_statistics(
 def fit_reference(
     backbone: Backbone, images: Rows, batches: Sequence[np.ndarray], device: torch.device | str = "cpu"
 ) -> None:
-    """Set the running statistics of layers without weights to the average over batches of public uint8 `images`.
+    """Define `original` statistics of layers without weights as the average over batches of public uint8 `images`.
 
-    It defines `original` statistics of a backbone that was never trained, such as the scattering transform; parts with
-    weights keep what they have.
+    The backbone is moved to `device` and set to evaluation mode. Deterministic on the CPU.
 
-    batches: index arrays of at least two images each. The backbone is moved to `device` and ends in evaluation mode.
-    Deterministic on the CPU. Raises InputError when there is no batch, or one too small.
+    Args:
+        batches: Index arrays of at least two images each.
+
+    Raises:
+        InputError: no batch, or one that is too small.
     """
     backbone.to(device).eval()
     record_statistics(backbone, (torch.from_numpy(np.ascontiguousarray(images[batch])).to(device) for batch in batches))
 
 
 class Call(NamedTuple):
-    """What `torch.nn.functional.batch_norm` was called with, in its own order and with its own defaults."""
+    """Arguments of `torch.nn.functional.batch_norm`, with its order and defaults."""
 
     input: Tensor
     running_mean: Tensor | None
@@ -171,11 +176,7 @@ class Call(NamedTuple):
 
 
 class BatchNormMode(TorchFunctionMode):
-    """In this block `normalise` takes the place of `torch.nn.functional.batch_norm`, in the calling thread alone.
-
-    BatchNorm1d, 2d, 3d, SyncBatchNorm and timm's variants all go through that function, also under
-    `torch.func.functional_call` and `torch.func.vmap`. Modules and their buffers are not touched.
-    """
+    """A block in which `normalise` replaces `torch.nn.functional.batch_norm` in the calling thread; see the module."""
 
     def __torch_function__(
         self, function: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -187,11 +188,11 @@ class BatchNormMode(TorchFunctionMode):
 
     @abstractmethod
     def normalise(self, call: Call) -> Tensor:
-        """Return what the network is given instead; in here, `F.batch_norm` is torch's own."""
+        """Return the replacement's result; within this method, `F.batch_norm` is torch's own."""
 
 
 class _CurrentStatistics(BatchNormMode):
-    """Let every batch normalisation in the block use its input's statistics and forget its running buffers."""
+    """Normalise every input by its own statistics, without the running buffers."""
 
     def normalise(self, call: Call) -> Tensor:
         _check_batch(call.input)
@@ -199,7 +200,7 @@ class _CurrentStatistics(BatchNormMode):
 
 
 class _HalfwayStatistics(_CurrentStatistics):
-    """Let every batch normalisation in the block centre its input, and go half of the way to the input's deviations."""
+    """Centre every input, and divide by the geometric mean of its deviation and the stored one."""
 
     def normalise(self, call: Call) -> Tensor:
         if call.running_var is None:
@@ -214,40 +215,41 @@ class _HalfwayStatistics(_CurrentStatistics):
 def _check_batch(batch: Tensor) -> None:
     if batch.shape[0] < 2:
         raise InputError(
-            f"A batch of shape {tuple(batch.shape)} has no statistics of its own. Under current statistics a batch "
+            f"A batch of shape {tuple(batch.shape)} has no batch statistics. With current statistics a batch "
             "needs at least 2 images (16 or more work well): fill it up with public images, or use original statistics."
         )
 
 
 class grouped_statistics(BatchNormMode):
-    """A block in which batch normalisation takes the statistics of each sample's group, e.g. of each teacher.
+    """A block in which batch normalisation uses the statistics of each sample's group, such as those of a teacher.
 
     A batch that mixes groups saves passes through a frozen network, but with ordinary current statistics one group's
-    image would move another's features. Here every group has the same number of places in the batch, and every layer
-    normalises a group with the moments of the images in it:
+    image would change another's features. Here every group has the same number of places in the batch, and layers
+    normalise a group with the moments of its images:
 
         images = ...                                    # [groups * places, C, H, W]
         with grouped_statistics([3, 0, 2], places=4):   # images at 0, 1, 2 and 8, 9; the other places are padding
             features = network(images)
 
-    The shape of the pass follows from the numbers of groups and places, which are public, and not from the number of
-    images of a group: so that number does not reach another group either, not even by the choice of a kernel for a
-    batch of that size. A layer's output in a padded place is zero, and no gradient comes out of one. Only the calling
-    thread is affected, and nothing in the network is changed.
+    The numbers of groups and places, which are public, determine the shape of the pass, and the number of a group's
+    images does not. So it does not affect another group, not even by the choice of a kernel. A layer's output in a
+    padded place is zero and has no gradient. Only the calling thread is affected, and the network is not changed.
 
-    On a CPU groups are normalised one after the other by torch's own kernels: these read a group's values twice where
-    products and sums of whole batches read them ten times. An accelerator takes all groups at once, because launches
-    dominate there.
+    On a CPU torch's kernels normalise one group after the other, since they read values twice, and products and sums of
+    whole batches read them ten times. An accelerator processes all groups at once, since launches dominate there.
 
-    counts: how many images each group has, the first of its `places`. at_once: normalise all groups in one
-    computation; None does so on an accelerator alone. Raises InputError for a group of one image, which has no
-    variance, and for one with more images than places.
+    Args:
+        counts: Number of images of each group, which occupy the first of its `places`.
+        at_once: Process all groups at once; None does so only on an accelerator.
+
+    Raises:
+        InputError: a group of one image, which has no variance, or with more images than places.
     """
 
     def __init__(self, counts: Sequence[int], places: int, *, at_once: bool | None = None) -> None:
         super().__init__()
         if 1 in counts:
-            raise InputError("A group of one image has no statistics of its own: batches need 2 images or more.")
+            raise InputError("A group of one image has no batch statistics: groups need 2 images or more.")
         if max(counts, default=0) > places:
             raise InputError(f"A group of {max(counts)} images does not fit into {places} places.")
         self.counts, self.places, self.at_once = list(counts), places, at_once

@@ -12,7 +12,7 @@ from terrine.geometry import Size, in_json, sides
 from terrine.models.architecture import Built, Enlarged, Trained, build_backbone, known_to_timm
 
 SIDES = (32, 64, 128, 224)
-"""Sides to which images are enlarged for an architecture that does not take them as they are, the first that works."""
+"""Candidates for the side to which images are enlarged if an architecture does not accept them; the first works."""
 
 _TINY_VIT = "tiny_vit_21m_224"
 
@@ -37,7 +37,7 @@ class Timm(Enlarged, Trained):
     """`scores`: keep the classifier and return its scores, as Prom-PATE's label mappings expect."""
 
     @model_validator(mode="after")
-    def _timm_knows_it(self) -> Timm:
+    def _check_architecture(self) -> Timm:
         if not known_to_timm(self.architecture):
             raise ValueError(
                 f"architecture names '{self.architecture}', which timm does not know. "
@@ -86,9 +86,9 @@ class TinyViT(Enlarged, Trained):
 
 
 def enlarged(architecture: str, side: int | None, channels: int, size: Size) -> dict[str, int]:
-    """Return the option to enlarge images to `side`, or to the smallest side that works; none where none is needed.
+    """Return the option to enlarge images to `side` or to the smallest side that works, or {} if none is needed.
 
-    Raises SettingError for an architecture that takes the images at no side tried.
+    Raises SettingError for an architecture that accepts none of the sides tried.
     """
     if side is not None:
         return {"enlarge": side}

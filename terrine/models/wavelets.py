@@ -35,12 +35,12 @@ SCALES = 2
 STRIDE = 2**SCALES
 LOG_OFFSET = 1e-3
 
-_SIGMA = 0.8  # of the finest wavelet and of phi, in samples of their own grid
+_SIGMA = 0.8  # of the finest wavelet and of phi, in samples of their grid
 _SLANT = 0.5  # the envelope is 1 / _SLANT times as long across the wave as along it
 _TRUNCATION = 4.0
 _LARGEST_DENSE_SIDE = 32
 _LARGEST_GRID = 8
-_CACHED_PIXELS = 2**16  # convolved at a time: hundreds of times as much is in between, and leaves a processor's cache
+_CACHED_PIXELS = 2**16  # per convolution: intermediate maps are hundreds of times larger, and exceed the cache
 
 
 def orientation_order(orientations: int) -> list[int]:
@@ -146,7 +146,7 @@ class _Quadrants(nn.Module):
     images, each cut to the upper left corner. Their sums and differences, a Hadamard transform, are the four parts of
     the map that are even or odd in V and in H. Wavelets of angles a and -a are mirror images: psi_a = A + B and
     psi_-a = A - B, where the real and imaginary parts of A and B are even or odd themselves, so that convolution with
-    them keeps the parts apart. Each part thus needs the response of its own upper left corner only, a product with an
+    them keeps the parts apart. Each part thus needs the response only in its upper left corner, a product with an
     [n, n'] matrix, and a second Hadamard transform leads back to the quadrants. Signs work out such that it finds
 
         |x * psi_a| in the quadrants where V and H agree,  |x * psi_-a| in the two others,

@@ -40,7 +40,7 @@ def take_weights(backbone: Backbone, weights: Path) -> None:
 def load_weights(backbone: Backbone, path: Path) -> None:
     """Replace the weights of a backbone by those in the file at `path`.
 
-    Raises InputError when the file is missing, damaged, holds Python objects, or belongs to another architecture.
+    Raises InputError for a file that is missing, damaged, contains Python objects, or belongs to another architecture.
     """
     target, state = _target(backbone), read_state(path)
     kind = _name(backbone)
@@ -121,7 +121,7 @@ def read_state(path: Path, setting: str = "backbone.weights") -> Mapping[str, Te
         loaded: Any = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         raise InputError(
-            f"{path} holds Python objects, not weights alone. They were not run. Save the model's state dict as "
+            f"{path} contains Python objects in addition to weights. They were not run. Save the model's state dict as "
             "safetensors (safetensors.torch.save_file(model.state_dict(), ...))."
         ) from error
     except (RuntimeError, EOFError, OSError, ValueError, KeyError) as error:
@@ -147,7 +147,7 @@ def last_parameters(network: nn.Module, percent: float) -> list[tuple[str, nn.Pa
     parameters = [(name, parameter) for name, parameter in network.named_parameters() if parameter.requires_grad]
     if not parameters:
         raise SettingError(
-            "trainable: this network has no weights to train. Train a head alone (kind=linear), or choose a backbone "
+            "trainable: this network has no weights to train. Train only a head (kind=linear), or choose a backbone "
             "with weights (resnet18)."
         )
     total = sum(parameter.numel() for _, parameter in parameters)

@@ -1,9 +1,9 @@
-"""SimCLR's views of a batch of images, on whatever device holds them and without a loop over images.
+"""SimCLR's views of a batch of images, on any device and without a loop over images.
 
 Random resized crop, horizontal flip, colour jitter, grey (of colour images) and Gaussian blur, in this order: the views
-of Chen et al. 2020 with the numbers of DIET-PATE (Anonymous 2025, appendix A). What is random about a batch of views is
-drawn first, one row per image (`draw_views`), and applied second (`apply_views`): processes that share a batch draw the
-same numbers and each apply their own rows.
+of Chen et al. 2020 with the numbers of DIET-PATE (Anonymous 2025, appendix A). Random numbers of a batch are drawn
+first, one row per image (`draw_views`), and then applied (`apply_views`): processes that share a batch draw the same
+numbers and each apply their own rows.
 
 Crop, resize and flip are linear and act on rows and columns separately, and so does the blur: each is two small
 matrices per image and a batched matrix product, fast at these sizes on any device and deterministic on a GPU.
@@ -28,7 +28,7 @@ _GREY_WEIGHTS = (0.2989, 0.587, 0.114)
 
 @dataclass(frozen=True)
 class ViewSettings:
-    """How strongly views differ from their image; the defaults are the paper's.
+    """Strength of the difference between views and their image; the defaults are the paper's.
 
     `crop_area` (of the image) and `crop_ratio` (width to height) are the ranges of the random resized crop. Brightness,
     contrast and saturation are multiplied by 1 +- their strength at most, hue turns by at most its strength (in
@@ -50,7 +50,7 @@ class ViewSettings:
 
 @dataclass(frozen=True)
 class Views:
-    """What is random about a batch of views: tensors with one row per image, and one order of the colour operations."""
+    """Random numbers of a batch of views: tensors with one row per image, and one order of the colour operations."""
 
     top: Tensor
     left: Tensor
@@ -67,7 +67,7 @@ class Views:
     blur_radius: int
 
     def rows(self, where: slice) -> "Views":
-        """Return the views of the images `where` alone."""
+        """Return the rows `where`."""
         mine: dict[str, Any] = {
             field.name: getattr(self, field.name)[where]
             for field in fields(self)
@@ -209,7 +209,7 @@ def _turn_hue(images: Tensor, hue: Tensor) -> Tensor:
 
 
 def _adjust_colour(images: Tensor, views: Views, operation: int) -> Tensor:
-    """Apply one of four operations: brightness, contrast, saturation or hue; the last two leave grey images alone."""
+    """Apply one of four operations: brightness, contrast, saturation or hue; the last two do not change grey images."""
     if operation == 0:
         return _blend(images, 0.0, views.brightness)
     if operation == 1:

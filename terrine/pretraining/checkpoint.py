@@ -1,7 +1,7 @@
 """Checkpoints of a training run: one safetensors file with tensors and a JSON description, replaced atomically.
 
 A crash at any moment leaves the previous checkpoint or the new one, never half of one. Nothing is pickled, so a file
-from elsewhere cannot run code. (safetensors is imported where a file is touched: training itself needs torch alone.)
+from elsewhere cannot run code. (Only reading and writing files imports safetensors: training needs only torch.)
 """
 
 import json
@@ -31,8 +31,11 @@ def write_checkpoint(path: Path, tensors: dict[str, Tensor], description: dict[s
 def read_checkpoint(path: Path, run: dict[str, Any] | None = None) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Return the tensors (on the CPU) and the description that `write_checkpoint` wrote.
 
-    run: what the description must have as its `run`, all that the result depends on. Raises ArtefactError when the file
-    is damaged, no checkpoint, or another training's.
+    Args:
+        run: Expected `run` of the description: everything on which the result depends.
+
+    Raises:
+        ArtefactError: a file that is damaged, not a checkpoint, or of another training.
     """
     from safetensors import SafetensorError, safe_open
 

@@ -64,7 +64,7 @@ class _Sum(torch.autograd.Function):
 class GlobalBatchNorm(BatchNormMode):
     """In this block, batch normalisation in training uses the statistics of all processes' batches together.
 
-    All processes must hold equally many images. torch's own SyncBatchNorm does this on GPUs alone.
+    All processes must have equally many images. The SyncBatchNorm of torch does this only on GPUs.
     """
 
     def normalise(self, call: Call) -> Tensor:
@@ -72,7 +72,7 @@ class GlobalBatchNorm(BatchNormMode):
 
 
 def _over_all_processes(call: Call) -> Tensor:
-    """What batch normalisation in training gives, with moments over all processes."""
+    """Return the result of batch normalisation in training with moments over all processes."""
     input, running_mean, running_var, weight, bias, _, momentum, eps = call
     values = input.float()
     axes = [0, *range(2, input.dim())]

@@ -6,7 +6,7 @@ from terrine.settings import Field, Settings, Unit
 
 
 class SimCLRSettings(Settings):
-    """How a backbone is trained (`terrine.pretraining.simclr`)."""
+    """Settings of contrastive pretraining (`terrine.pretraining.simclr`)."""
 
     epochs: int = Field(50, ge=1)
     """Passes over the images. The last, incomplete batch of each pass is dropped."""

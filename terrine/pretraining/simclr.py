@@ -1,4 +1,4 @@
-"""SimCLR: teach a backbone, from synthetic images alone, to recognise two views of one image (Chen et al. 2020).
+"""SimCLR: train a backbone on synthetic images to recognise two views of one image (Chen et al. 2020).
 
 Adam with 3e-4, batches of 256 and projections of 128 are those of DIET-PATE (Anonymous 2025, appendix A). It does
 not state temperature, weight decay and schedule. The first two are those of a public implementation with the same
@@ -44,11 +44,11 @@ _logger = logging.getLogger(__name__)
 
 
 VIEWS = ViewSettings()
-"""How views are drawn."""
+"""Parameters of the views."""
 
 
 class _Learner(nn.Module):
-    """What a backbone can learn with SimCLR's projection head: views [B, C, H, W] to projections [B, projection]."""
+    """A backbone's trainable part with SimCLR's projection head: views [B, C, H, W] to projections [B, projection]."""
 
     def __init__(self, backbone: Backbone, projection: int) -> None:
         super().__init__()

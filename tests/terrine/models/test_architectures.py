@@ -76,6 +76,7 @@ def test_an_architecture_of_timm_is_stored_with_what_was_chosen(tmp_path):
         "from_tensorflow": False,
         "levels": False,
         "mirrored": False,
+        "outputs": "features",
     }
     save_backbone(backbone, tmp_path / "backbone.safetensors")
     images = torch.rand(3, 1, 12, 12)
