@@ -197,7 +197,7 @@ def in_forms(
     shares = ((told[:, 1] - told[:, 0]) / teachers + 1) / 2
     targets = np.stack([shares, np.ones_like(shares)], 1).reshape(len(asked), number - 1, 2).astype(np.float32)
     loss = partial(share_loss, weight=(teachers / louder) ** 2)
-    likely = np.sort(predict(fit(asked, ReleasedAnswers(targets, loss, loss), 0.3, seed=0), tested))[:, ::-1]
+    likely = np.sort(predict(fit(asked, ReleasedAnswers(targets, loss), 0.3, seed=0), tested))[:, ::-1]
     ends = np.ones((len(likely), 1))
     return said | {"boundaries as findings": np.hstack([ends, likely]) - np.hstack([likely, 0 * ends])}
 

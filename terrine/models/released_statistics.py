@@ -14,7 +14,7 @@ difference between domains, a large one the reverse: `bound_for` takes the large
 from public numbers.
 
 Means are released by place and deviations by map. This loses no accuracy, and the few deviations take little of the
-vector's length. Noise on means averages out in whatever is trained on the features; noise on deviations costs accuracy,
+vector's length. Noise on means averages out in models trained on the features; noise on deviations costs accuracy,
 hence the shrinkage in `statistics_from`.
 
 An image's vector does not depend on other images, to the bit: blocks of one size are computed on the CPU. So one unit

@@ -13,7 +13,7 @@ Guarantees:
 - Every layer that normalises through `torch.nn.functional.batch_norm` takes part: BatchNorm1d, 2d, 3d, SyncBatchNorm
   and timm's variants, at any depth, under `torch.func.functional_call` and `torch.func.vmap` too.
 - A batch of one has no variance and is refused.
-- A model without batch normalisation gives the same result with both; the log says so once per architecture.
+- A model without batch normalisation gives the same result with all of them.
 
 A torch function mode, which belongs to the calling thread, intercepts the call. Calling `.train()` instead would change
 the model that is being queried.
@@ -21,7 +21,6 @@ the model that is being queried.
 
 from __future__ import annotations
 
-import logging
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -43,10 +42,6 @@ BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 Statistics = Literal["current", "original", "halfway"]
 
-_logger = logging.getLogger(__name__)
-_said: set[tuple[type[nn.Module], ...]] = set()
-"""Architectures of which the log has said that they have no batch normalisation."""
-
 
 def min_batch_size(statistics: Statistics) -> int:
     """Return the minimum size of a batch: two if its statistics are used, since one image has none."""
@@ -56,19 +51,6 @@ def min_batch_size(statistics: Statistics) -> int:
 def has_batch_norm(module: nn.Module) -> bool:
     """Return whether `module` contains a batch normalisation, so that the choice of statistics matters."""
     return any(isinstance(layer, BATCH_NORMS) for layer in module.modules())
-
-
-def _say_without_batch_norm(module: nn.Module) -> None:
-    """Log, once per architecture and process, that the choice of statistics makes no difference."""
-    architecture = tuple(type(layer) for layer in module.modules())
-    if architecture in _said or has_batch_norm(module):
-        return
-    _said.add(architecture)
-    _logger.info(
-        "%s (%d layers) has no batch normalisation: current and original statistics are the same for it.",
-        type(module).__name__,
-        len(architecture),
-    )
 
 
 @contextmanager
@@ -93,7 +75,6 @@ def batch_statistics(module: nn.Module, statistics: Statistics) -> Iterator[None
         if statistics == "original":
             yield
         else:
-            _say_without_batch_norm(module)
             with _CurrentStatistics() if statistics == "current" else _HalfwayStatistics():
                 yield
     finally:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Any, Literal
 
 from pydantic import Field, model_validator
@@ -15,8 +14,6 @@ SIDES = (32, 64, 128, 224)
 """Candidates for the side to which images are enlarged if an architecture does not accept them; the first works."""
 
 _TINY_VIT = "tiny_vit_21m_224"
-
-_logger = logging.getLogger(__name__)
 
 
 class Timm(Enlarged, Trained):
@@ -99,10 +96,6 @@ def enlarged(architecture: str, side: int | None, channels: int, size: Size) -> 
         except SettingError as refused:
             error = refused
             continue
-        if enlarge:
-            _logger.info(
-                "%s does not take images of side %s: enlarged to %d.", architecture, in_json(size), enlarge["enlarge"]
-            )
         return enlarge
     raise SettingError(
         f"backbone: {architecture} takes images of side {in_json(size)} neither as they are nor enlarged to "

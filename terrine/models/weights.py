@@ -42,7 +42,8 @@ def load_weights(backbone: Backbone, path: Path) -> None:
 
     Raises InputError for a file that is missing, damaged, contains Python objects, or belongs to another architecture.
     """
-    target, state = _target(backbone), read_state(path)
+    network, state = backbone.network, read_state(path)
+    target = network.model if isinstance(network, TimmNetwork) else network
     kind = _name(backbone)
     own = target.state_dict()
     missing = [name for name in own if name not in state and not name.endswith("num_batches_tracked")]
@@ -90,11 +91,6 @@ def download_weights(backbone: Backbone) -> None:
             f"timm's weights of {description['architecture']} are for images of another size. Set backbone.enlarge to "
             "the side they were made for."
         ) from error
-
-
-def _target(backbone: Backbone) -> nn.Module:
-    network = backbone.network
-    return network.model if isinstance(network, TimmNetwork) else network
 
 
 def _name(backbone: Backbone) -> str:

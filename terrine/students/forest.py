@@ -27,7 +27,7 @@ LEAST = (200, 100, 50, 20, 10, 5)
 """Minimum answers in a leaf that are tried, in this order, if none are given."""
 
 _DEEPEST = 16
-_LEAVES = 8  # a tree that cannot have so many is not tried
+_LEAVES = 8  # minimum number of leaves of a candidate
 
 
 class ForestStudent(Student):

@@ -71,15 +71,11 @@ class GradientStudent(Student):
     patience: Annotated[int | None, Unit("evaluations")] = Field(5, ge=1)
     """Evaluations on held-out answers without improvement before training stops. null: no early stopping."""
 
-    @property
-    @abstractmethod
-    def share(self) -> float | None:
-        """Percentage of the backbone's weights that is trained, from its end; None: all, if it has any."""
-
     def percent(self, backbone: Backbone) -> float:
-        """Return the share of this backbone's weights that is trained, in per cent from its end."""
-        if self.share is not None:
-            return self.share
+        """Return the share of this backbone's weights that is trained, in per cent from the output side."""
+        share: float | None = getattr(self, "trainable", 100.0)
+        if share is not None:
+            return share
         return 100.0 if any(parameter.requires_grad for parameter in backbone.network.parameters()) else 0.0
 
     def train(self, data: StudentData, **how: Any) -> TrainedStudent:
@@ -88,13 +84,14 @@ class GradientStudent(Student):
         return train(data, self, **how)
 
     def check(self, run: Any) -> None:
-        """See `Settings.check`: it learns from images, and can only train weights that exist."""
+        """Raise ValueError for columns, or for a backbone without weights to train."""
         super().check(run)
+        share = getattr(self, "trainable", 100.0)
         if run.backbone.kind == "columns":
             raise ValueError(f"student.kind={self.kind} learns from images, not columns. Use linear or forest")
-        if self.share and not run.backbone.has_weights:
+        if share and not run.backbone.has_weights:
             raise ValueError(
-                f"student.kind={self.kind} with trainable={self.share:g} does not go with backbone.kind="
+                f"student.kind={self.kind} with trainable={share:g} does not go with backbone.kind="
                 f"{run.backbone.kind}, which has no weights to train. Set student.kind=finetune and "
                 "student.trainable=0 to train only a head, or use a resnet"
             )
@@ -107,19 +104,11 @@ class FinetuneStudent(GradientStudent):
     trainable: Annotated[float, Unit("per cent")] = Field(10.0, ge=0, le=100)
     """Share of the backbone's weights that is trained, from the output side. 0: only the head."""
 
-    @property
-    def share(self) -> float:
-        return self.trainable
-
 
 class FullStudent(GradientStudent):
     """Every weight of the backbone, and the head, trained on the released answers only."""
 
     kind: Literal["full"] = "full"
-
-    @property
-    def share(self) -> float:
-        return 100.0
 
 
 class SemiSupervisedStudent(GradientStudent):
@@ -148,10 +137,6 @@ class SemiSupervisedStudent(GradientStudent):
         if not isinstance(given, dict) or given.get("defaults") != "usb":
             return given
         return {name: value for name, value in USB.items() if name in cls.model_fields} | given
-
-    @property
-    def share(self) -> float | None:
-        return self.trainable
 
     def initial_state(self, classes: int) -> dict[str, Tensor]:
         """Return the tensors, by name, that change from step to step, before the first one."""

@@ -4,7 +4,7 @@ A kind of teacher is a subclass of `Teachers` in a module that `TEACHERS` names:
 returns its `TeacherKind`. These modules import torch inside functions, so reading parameters does not need it.
 
 Formal guarantees of every kind:
-- A teacher is a function of its own records, its settings, the seed and its number. No record of another teacher enters
+- A teacher is a function of its records, its settings, the seed and its number. No record of another teacher enters
   it, not even through batch statistics, so one record affects one teacher and moves one vote.
 - The number of other teachers' records does not enter it either, not even in the last bit: no precision, shape, batch
   or order of its arithmetic depends on it. Teachers are trained and vote one after the other, with two exceptions.

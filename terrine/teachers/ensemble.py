@@ -11,7 +11,7 @@ counts. An untrained teacher still votes, because the number of teachers is publ
 uniformly over the classes from (seed, teacher, query), which are public and fixed.
 
 One unit affects one teacher even if it makes a part cross the threshold: only teacher t's own part determines whether
-it is trained. Below the threshold its votes are a function of (seed, t); above, of its own records, the settings, the
+it is trained. Below the threshold its votes are a function of (seed, t); above, of its records, the settings, the
 seed and t. Take two datasets that differ under one name, assigned to teacher t. All other parts are equal, so each
 other teacher is trained in both cases or in neither, with equal votes. All votes of teacher t may change, from fallback
 votes to those of a trained model. Accounting charges for this: one vote in every query.

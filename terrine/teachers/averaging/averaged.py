@@ -7,7 +7,7 @@ averaging: blocks   each group of g parties separately, all R rounds; the group'
                     pipeline the group is the teacher: a record affects one group and moves one vote.
 averaging: global   the last round, from the average of the R - 1 rounds before and the teachers' own control variates,
                     which another stage has computed. If that average was released with noise, a teacher is a function
-                    of its own records and of releases: the kind's guarantee holds given the release, and the two
+                    of its records and of releases: the kind's guarantee holds given the release, and the two
                     compose. Otherwise a teacher is a function of every record.
 
 A party with too few records does not move in any round (`terrine.teachers.averaging.ttac`). So with `none` it is not
@@ -19,7 +19,7 @@ records, of releases, and of public numbers, so one unit moves one voter even if
 before a linear teacher can vote on images of another kind (docs/components.md). A party with one class cannot centre
 them by its own mean, which would remove the class. So the mean of the parties' means is computed, with averaging
 `global` as a separate release: a mean of features of unit length has norm 1 at most, so it needs no clipping norm.
-Queries are centred by the mean of their own batch, which is public.
+Queries are centred by the mean of their batch, which is public.
 
     record:   x / ‖x‖ - centre, to unit length again
     query:    x / ‖x‖ - mean over its batch of x / ‖x‖, to unit length again

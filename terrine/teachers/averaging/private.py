@@ -54,7 +54,7 @@ class PrivateAveraging:
 
     @property
     def centred(self) -> bool:
-        """Whether a centre is released first."""
+        """True if a centre is released first."""
         return self.settings.centre == "shared"
 
     @property

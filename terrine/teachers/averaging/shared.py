@@ -11,7 +11,7 @@ same lattice. So the total equals that of `PrivateAveraging.release` with the sa
 **Sensitivity.** A unit belongs to one teacher, so replacing, adding or removing it replaces one clipped update: the sum
 moves by at most 2S, for every average from which the update started. Every released vector therefore costs (2/z)², as
 in one process, even if a student party sends parties averages of its choice, or a different one to each. Given the
-releases, a teacher is a function of its own records only, so votes cost the usual amount. For a person at K parties K
+releases, a teacher is a function of its records only, so votes cost the usual amount. For a person at K parties K
 updates move by 2S each: `events.of_several`.
 
 **No overflow.** An update is within S on every coordinate, including rounding, and the sum of N within N·S. The noise

@@ -1,4 +1,4 @@
-"""Several findings: what one unit moves, by looking at all votes that there are, and what is charged for it."""
+"""Several findings: the effect of one unit on all possible votes, and its charge."""
 
 import itertools
 

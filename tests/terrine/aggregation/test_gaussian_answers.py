@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from terrine.aggregation.gnmax import GaussianHistogram, GNMax
-from terrine.errors import InputError
 from terrine.privacy.accounting.events import RepeatedEvent, vote_answer
 from terrine.privacy.accounting.gaussian import epsilon_of, mu_squared
 from terrine.privacy.noise import ReplayNoise
@@ -53,9 +52,3 @@ def test_what_is_spent_is_what_was_reserved_and_one_more_would_not_fit(mechanism
     assert isinstance(spent, RepeatedEvent)
     assert epsilon_of(mu_squared(spent) ** 0.5, 1e-5) <= 1.0
     assert epsilon_of(mu_squared(RepeatedEvent(spent.event, spent.count + 1)) ** 0.5, 1e-5) > 1.0
-
-
-@pytest.mark.parametrize("mechanism", [GNMax(sigma=30.0), GaussianHistogram(sigma=30.0)])
-def test_labels_in_the_place_of_histograms_are_refused(mechanism: GNMax | GaussianHistogram) -> None:
-    with pytest.raises(InputError, match="Labels"):
-        mechanism.answer(np.zeros(10, dtype=np.int64), epsilon=1.0, delta=1e-5, noise=ReplayNoise(0))

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from terrine.aggregation.lnmax import LNMax
-from terrine.errors import SettingError
 from terrine.privacy.accounting.events import LaplaceEvent, RepeatedEvent
 from terrine.privacy.accounting.pricing import price
 from terrine.privacy.noise import ReplayNoise
@@ -30,9 +29,3 @@ def test_many_answers_cost_less_than_the_sum_of_their_pure_prices() -> None:
     event = LNMax(scale=200.0).worst_case(10**6, 2.0, 1e-5)
     assert isinstance(event, RepeatedEvent)
     assert event.count / 200.0 > 2.0
-
-
-@pytest.mark.parametrize("epsilon", [0.0, -1.0, float("inf"), float("nan")])
-def test_a_budget_that_is_none_is_refused(epsilon: float) -> None:
-    with pytest.raises(SettingError, match="epsilon"):
-        LNMax(scale=1.0).worst_case(1, epsilon, 1e-5)

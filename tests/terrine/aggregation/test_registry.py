@@ -25,7 +25,7 @@ PARAMETERS: dict[str, dict[str, Any]] = {
 
 
 def built(name: str) -> Mechanism:
-    """A mechanism as it is in a round with a student that knows nothing."""
+    """A mechanism in a round with an untrained student."""
     mechanism = parse_mechanism({"mechanism": name, **PARAMETERS[name], "teachers": 5})
     assert isinstance(mechanism, Mechanism)
     return mechanism.informed_by(np.full((QUERIES, 3), 1 / 3))

@@ -305,7 +305,7 @@ def test_shares_of_classes_are_told_as_far_as_noise_lets_and_are_never_zero() ->
         return np.array([shares(second, sums + generator.normal(0, sigma, sums.shape), sigma) for _ in range(200)])
 
     assert np.abs(drawn(moments, 100.0).mean(axis=0) - [0.6, 0.3, 0.1]).max() < 0.02
-    # Of equal classes the noise alone tells shares apart: what is left of that is less than the noise.
+    # For equal classes only noise separates shares, and less than the noise remains.
     equal = np.repeat(moments.mean(axis=1, keepdims=True), CLASSES, axis=1)
     assert drawn(equal, 300.0).std() < 0.6 * 300 / equal[-1].sum()
     assert (drawn(moments, 1e5) > 0).all()

@@ -45,7 +45,7 @@ def test_a_densenet_gets_the_small_stem_where_the_stock_one_fails_and_keeps_it_w
 
 
 def test_images_are_enlarged_by_as_little_as_an_architecture_needs(monkeypatch):
-    """A stand-in that refuses small sides: whether timm builds it is another test's matter."""
+    """A stand-in that refuses small sides: a separate test checks whether timm builds it."""
     tried = []
 
     def refuses(kind, *, enlarge=None, size, **arguments):

@@ -1,4 +1,4 @@
-"""Several groups in one pass, each normalised by itself, in places whose number nobody's images decide."""
+"""Several groups in one pass, normalised separately, in places whose number does not depend on images."""
 
 import pytest
 import torch

@@ -54,11 +54,6 @@ def test_a_small_map_convolution_equals_the_ordinary_one_with_its_gradients(side
     torch.testing.assert_close(plain.weight.grad, gradient)
 
 
-def test_other_convolutions_are_not_replaced():
-    with pytest.raises(ValueError, match="plain 3x3"):
-        SmallMapConv2d.like(nn.Conv2d(2, 2, 5))
-
-
 @pytest.mark.parametrize("depth", [18, 34])
 @torch.no_grad()
 def test_a_resnet_computes_what_torchvisions_does_with_the_same_weights(depth):

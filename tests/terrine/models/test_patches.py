@@ -5,7 +5,6 @@ import pytest
 import torch
 
 import terrine as tr
-from terrine.errors import SettingError
 from terrine.models.architecture import build_backbone
 from terrine.models.patches import learn_dictionary
 from terrine.models.projected import PARTS, SIDE, STRIDE, THRESHOLD
@@ -90,9 +89,3 @@ def test_a_fitted_backbone_has_a_learned_projection_and_is_built_again_from_its_
     again.load_state_dict(backbone.state_dict())
     torch.testing.assert_close(again.features(shown, "original"), backbone.features(shown, "original"))
     assert backbone.features(shown, "original").shape == (40, 10)
-
-
-@pytest.mark.parametrize("words", [0, 3])
-def test_an_impossible_dictionary_is_refused(words):
-    with pytest.raises(SettingError, match=f"words is {words}"):
-        build_backbone("patches", channels=3, size=20, seed=0, words=words)

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from terrine.errors import SettingError
 from terrine.models.architecture import build_backbone
-from terrine.models.released_statistics import bound_for, image_vectors, set_statistics, statistics_from, unit_vectors
+from terrine.models.released_statistics import bound_for, image_vectors, statistics_from, unit_vectors
 from terrine.privacy.noise import lattice_step
 from terrine.privacy.noised_sum import ClippedMean
 from tests.student_folders import SIZE, images
@@ -109,8 +108,3 @@ def test_the_bound_grows_with_the_units_that_anybody_may_know_of_between_its_end
     assert [bound_for(backbone, units, 10.0) for units in (None, 10, 857, 10**6)] == pytest.approx(
         [1.5, 1.5, 0.35 * 857 / 150, 2.5]
     )
-
-
-def test_other_networks_have_no_moments():
-    with pytest.raises(SettingError, match=r"not for resnet10\. Set privacy\.moments=0"):
-        set_statistics(build_backbone("resnet10", channels=1, size=SIZE, seed=1), {})

@@ -1,4 +1,4 @@
-"""What a student learns from: its data, views of images, features of a frozen backbone."""
+"""Inputs of students: their data, views of images, features of a frozen backbone."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""One record more, fewer or other in one teacher's part moves that teacher alone, by not a bit of any other's state."""
+"""Adding, removing or replacing a record of one teacher changes no bit of another teacher's state."""
 
 import copy
 
@@ -31,7 +31,7 @@ CHANGES = {
     "one left": 1,
     "none left": 0,
 }
-"""How many records teacher 2 has in the neighbouring dataset, and what that comes to."""
+"""Records of teacher 2 in the neighbouring dataset, and the effect."""
 
 ROUNDS = {"rounds": 2, "steps": 2, "learning_rate": 0.05}
 KINDS = {
@@ -62,7 +62,7 @@ KINDS = {
 
 
 def start():
-    """What averages of an earlier round might be: the same for both datasets, as a release is."""
+    """Possible averages of an earlier round: the same for both datasets, like a release."""
     generator = np.random.default_rng(4)
     length = CLASSES * (BACKBONE.feature_dim + 1)
     average = Average(generator.normal(size=length), generator.normal(size=length))

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from terrine.determinism.randomness import torch_generator
-from terrine.errors import ArtefactError, InputError, SettingError
+from terrine.errors import ArtefactError, InputError
 from terrine.heads import initial_head
 from terrine.models.architecture import build_backbone
 from terrine.models.statistics import batch_statistics
@@ -27,7 +27,7 @@ def scratch(architecture: str = "small_cnn", settings: ScratchTeachers = SETTING
 
 
 def classifier(architecture: str = "small_cnn") -> Classifier:
-    """What every teacher of a run with the seed 7 starts from."""
+    """Initial state of every teacher of a run with seed 7."""
     return scratch(architecture).classifier(7)
 
 
@@ -218,12 +218,6 @@ def test_votes_of_a_group_are_votes_of_its_teachers_one_by_one(backbone, records
     states = dict(kind.train(records, range(3), seed=0))
     alone = [kind.vote([dict(kind.train(records, [teacher], seed=0))[teacher]], queries) for teacher in range(3)]
     assert np.array_equal(kind.vote(states.values(), queries), np.concatenate(alone, axis=1))
-
-
-def test_a_backbone_without_weights_is_refused():
-    scattering = build_backbone("scattering", channels=1, size=8, seed=0, projection=10)
-    with pytest.raises(SettingError, match="'scattering' has no weights to fine-tune"):
-        finetune(scattering)
 
 
 def test_attention_that_keeps_what_it_computed_from_its_weights_is_trained_and_votes_with_the_weights_at_hand():

@@ -8,10 +8,9 @@ import torch
 import torch.nn.functional as F
 
 from terrine.determinism.randomness import numpy_generator, torch_generator
-from terrine.errors import ArtefactError, SettingError
+from terrine.errors import ArtefactError
 from terrine.heads import initial_head
 from terrine.models.architecture import build_backbone
-from terrine.models.backbone import ColumnsBackbone
 from terrine.models.statistics import batch_statistics
 from terrine.queries import Queries
 from terrine.teachers.network_training import epoch_batches
@@ -231,23 +230,6 @@ def test_an_initial_mapping_is_the_projects_initial_head(backbone):
     start = teachers(backbone).initial(4, 2)
     np.testing.assert_array_equal(start["weight"].numpy(), initial_head(backbone.feature_dim, CLASSES, 4).weight)
     assert not start["border"].any()
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"inner": SIZE}, "Leave a border"),
-        ({"inner": SIZE + 1, "mask": False}, "Leave a border"),
-    ],
-)
-def test_an_image_that_leaves_no_border_is_refused(backbone, settings, message):
-    with pytest.raises(SettingError, match=message):
-        teachers(backbone, **settings)
-
-
-def test_a_table_is_refused():
-    with pytest.raises(SettingError, match="a table has none"):
-        teachers(ColumnsBackbone(4))
 
 
 def test_a_teacher_with_too_few_records_is_passed_over(backbone, records):

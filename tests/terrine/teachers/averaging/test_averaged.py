@@ -1,4 +1,4 @@
-"""Algorithm 1 as published: equal to its plain form, whoever computes which part of it."""
+"""Algorithm 1 as published: equal to its plain form for every distribution of the computation."""
 
 import numpy as np
 import pytest
@@ -97,7 +97,7 @@ def test_a_teachers_part_of_a_round_does_not_see_other_teachers_records(parties)
 
 
 def test_the_control_variates_mean_change_is_a_function_of_the_mean_update(parties):
-    """What makes its release superfluous: eq. 3 summed over the teachers."""
+    """Eq. 3 summed over the teachers, which makes a release of control variates unnecessary."""
     learner = LinearLearner(6, 3, dtype=torch.float64)
     average, own = average_teachers(learner, parties, range(4), SETTINGS, rounds=2, seed=7)
     local = local_round(learner, average, own, parties, range(4), SETTINGS, 2, seed=7)

@@ -80,7 +80,7 @@ def average_of(records, members):
 @pytest.mark.parametrize(("settings", "teachers"), [(ALONE, 12), (BLOCKS, 4)])
 @pytest.mark.parametrize("centred", [False, True])
 def test_a_record_touches_one_voter_and_grouping_touches_none(parties, settings, teachers, centred):
-    """What the price of a vote rests on."""
+    """The assumption behind the price of a vote."""
     kind = AveragedKind(settings, linear(centred), 12)
     before = dict(kind.train(parties, range(teachers), seed=3))
     parts = [dict(kind.train(parties, part, seed=3)) for part in (range(1), range(1, teachers))]
@@ -168,8 +168,3 @@ def test_centred_records_and_queries_equal_a_plain_loop(parties):
         np.testing.assert_allclose(
             queries[batch], expected / np.linalg.norm(expected, axis=1, keepdims=True), atol=1e-5
         )
-
-
-def test_only_features_have_a_centre(records):
-    with pytest.raises(InputError, match="Only features"):
-        party_means(records, range(5))

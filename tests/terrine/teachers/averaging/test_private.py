@@ -174,7 +174,7 @@ def test_the_published_form_is_caught_when_its_claim_is_audited_as_if_it_held():
         scores.append((released * moved).sum(axis=(1, 2)))
     bound = audit_scores(*scores, delta=DELTA, confidence=0.999)
     assert bound.mu > 1.5 * math.sqrt(mu_squared(claimed))
-    # What does hold, for any training: a record moves all votes at most.
+    # An upper bound for every training: a record moves all votes.
     assert bound.mu <= PARTIES * math.sqrt(mu_squared(claimed))
 
 
@@ -195,7 +195,7 @@ def repeated(records, runs):
 
 
 def learned(records, average, own, number):
-    """What the parties of all runs do in a round, each run from its own average [runs, P]."""
+    """Local results of the parties of all runs in a round, given each run's average [runs, P]."""
     each = Average(np.repeat(average.value, PARTIES, axis=0), np.repeat(average.control, PARTIES, axis=0))
     return local_round(LEARNER, each, own, records, range(len(own)), ROUNDS, number, seed=0)
 
