@@ -172,6 +172,10 @@ def _medmnist(root: Path, world: World) -> None:
 
 
 _TABLE = {"name": "table", "path": "rows.csv", "target": "kind", "public_fraction": 0.2}
+_DECLARED = {
+    **{name: value for name, value in _TABLE.items() if name != "public_fraction"},
+    "columns": {f"x{number}": [0, 255] for number in range(5)},
+}
 _ROWS = {"backbone": {"kind": "columns"}, "teachers": {"statistics": "original"}}
 _OFFICIAL = {"root": "source", "download": False, "public_benchmark": False}
 
@@ -191,6 +195,7 @@ FORMATS = {
     "nifti": Format(_nifti, {"name": "nifti", "path": "volumes.csv", "window": [0, 255]}, people=True, records=47),
     "table": Format(_rows(), _TABLE, positional=True, overrides=_ROWS),
     "table with ids": Format(_rows("id"), {**_TABLE, "id": "id"}, overrides=_ROWS),
+    "table with declared columns": Format(_rows("id"), {**_DECLARED, "id": "id"}, overrides=_ROWS),
     "table of people": Format(
         _rows("group", "party"),
         {**_TABLE, "group": "group", "party": "party"},

@@ -99,7 +99,7 @@ def made_after(run: Run, before: Run) -> Outcome:
 
 
 def shares_of_rows(form: Format, world: World) -> dict[str, float]:
-    """Return what each row of a table draws: below 0.2 it is public, below 0.4 a test row."""
+    """Return what each row of a table draws: below `_public_share` it is public, and a test row in the next fifth."""
     codes = place_codes(len(world)) if form.positional else name_codes(world)
     if form.people:
         codes = name_codes(record.group for record in world.values())
@@ -110,7 +110,11 @@ def declared_public(form: Format, world: World) -> World:
     """Return the records that are public by declaration: rows of a table."""
     if form.data["name"] != "table":
         return {}
-    return {name: world[name] for name, drawn in shares_of_rows(form, world).items() if drawn < 0.2}
+    return {name: world[name] for name, drawn in shares_of_rows(form, world).items() if drawn < _public_share(form)}
+
+
+def _public_share(form: Format) -> float:
+    return float(form.data.get("public_fraction", 0))
 
 
 def trained(run: Run, form: Format, world: World, unit: str) -> list[str]:
@@ -118,7 +122,7 @@ def trained(run: Run, form: Format, world: World, unit: str) -> list[str]:
     if form.given:
         names = [name for name, record in world.items() if record.split == "train"]
     elif run.params.data.name == "table":
-        names = [name for name, drawn in shares_of_rows(form, world).items() if drawn >= 0.4]
+        names = [name for name, drawn in shares_of_rows(form, world).items() if drawn >= _public_share(form) + 0.2]
     else:
         images = {image.tobytes() for image in np.asarray(read_dataset(run.folders).train_images)}
         names = [name for name, record in world.items() if record.image.tobytes() in images]

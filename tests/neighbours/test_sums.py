@@ -1,4 +1,4 @@
-"""Neighbouring datasets apply_lens the real stages to sums over records: they differ by no more than is charged."""
+"""Neighbouring datasets through the real stages of sums over records: they differ by no more than is charged."""
 
 import shutil
 from dataclasses import replace
@@ -27,17 +27,23 @@ SUMS = {
 
 
 @pytest.mark.parametrize(
-    ("unit", "step", "one"),
-    [("record", "replaced", "r211"), ("record", "removed", "r211"), ("group", "larger", "person 02")],
+    ("form", "unit", "step", "one"),
+    [
+        (FORM, "record", "replaced", "r211"),
+        (FORM, "record", "removed", "r211"),
+        (FORM, "group", "larger", "person 02"),
+        (FORMATS["table with declared columns"], "record", "replaced", "r211"),
+        (FORMATS["table with declared columns"], "record", "removed", "r211"),
+    ],
 )
 def test_one_unit_moves_sums_by_no_more_than_is_charged_and_no_other_record_at_all(
-    tmp_path, monkeypatch, unit, step, one
+    tmp_path, monkeypatch, form, unit, step, one
 ):
     world = worlds.base()
-    run = settle(tmp_path / "one", FORM, world, privacy={"unit": unit}, **SUMS)
+    run = settle(tmp_path / "one", form, world, privacy={"unit": unit}, **SUMS)
     run_through(run, "dataset", "vote")
-    changed = worlds.STEPS[unit][step].make(world, unit, one, FORM.positional, FORM.classes)
-    after = settle(tmp_path / "other", FORM, changed, privacy={"unit": unit}, **SUMS)
+    changed = worlds.STEPS[unit][step].make(world, unit, one, form.positional, form.classes)
+    after = settle(tmp_path / "other", form, changed, privacy={"unit": unit}, **SUMS)
     shutil.copytree(run.root / "data" / "public", after.root / "data" / "public")
     run_through(after, "dataset", "partition")
     before, other = load_summed_records(run), load_summed_records(after)
