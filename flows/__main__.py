@@ -1,4 +1,4 @@
-"""`terrine`, and `python -m flows`: the command line, or the name of the extra that it lacks."""
+"""Entry point of `terrine` and `python -m flows`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 
 _PARTIES = ("uvicorn", "urllib3", "nacl")
 STOPPED = 130
-"""The exit status of a process that Ctrl-C ended."""
+"""Exit status after Ctrl-C."""
 
 
 def main() -> None:

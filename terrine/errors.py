@@ -32,7 +32,10 @@ class BudgetError(TerrineError):
 
 
 class LedgerError(TerrineError):
-    """The ledger is missing, locked, damaged or was modified. Nothing was released."""
+    """The ledger is missing, locked, damaged or was edited. Nothing was released."""
+
+    account: str | None = None
+    """Digest of another account that the message names."""
 
 
 class ArtefactError(TerrineError):

@@ -9,7 +9,7 @@ from io import TextIOWrapper
 import typer
 from rich.text import Text
 
-from flows.cli import accounting, audit, check, compare, images, ledger, party, release, run, student, sweep
+from flows.cli import accounting, audit, check, compare, images, ledger, party, release, run, student
 from flows.environment import prepare_environment
 from flows.printing import LoggedError, printer
 from flows.stopping import stoppable
@@ -24,14 +24,14 @@ app = typer.Typer(
 )
 PANELS: dict[str, tuple[Callable[..., None], ...]] = {
     "Projects and runs": (
-        *(run.init, check.check, stoppable()(run.run), stoppable()(sweep.sweep)),
+        *(run.init, check.check, stoppable()(run.run), stoppable()(run.sweep)),
         *(run.presets, run.params, compare.compare),
     ),
     "Privacy": (ledger.ledger, accounting.account, stoppable()(release.statement), release.verify, audit.audit),
     "Student": (student.predict, student.serve, student.export),
     "Images": (images.images,),
 }
-"""Commands by task, in the order of `terrine --help`."""
+"""Commands by topic, in the order of `terrine --help`."""
 
 for panel, commands in PANELS.items():
     for command in commands:
@@ -41,7 +41,7 @@ app.command(hidden=True)(stoppable()(run.stage))
 
 
 def main(command: Callable[[], object] | None = None) -> None:
-    """Run a command line; an error is printed as one red sentence, with the log of the run if there is one."""
+    """Run the command line. Errors are printed in red, without a traceback."""
     prepare_environment()
     if isinstance(sys.stdout, TextIOWrapper):  # names may contain characters that the terminal's encoding lacks
         sys.stdout.reconfigure(errors="backslashreplace")

@@ -21,48 +21,51 @@ _budget_option = partial(typer.Option, rich_help_panel="Noise for a budget, with
 
 
 def account(
-    votes: Annotated[Path | None, typer.Argument(help="npy file: votes (queries × teachers) of class indices.")] = None,
-    mechanism: Annotated[
-        Literal["lnmax", "gnmax", "confident"], typer.Option(help="Mechanism that answers the queries.")
-    ] = "gnmax",
+    votes: Annotated[Path | None, typer.Argument(help=".npy file with votes [queries, teachers].")] = None,
+    mechanism: Annotated[Literal["lnmax", "gnmax", "confident"], typer.Option(help="Mechanism.")] = "gnmax",
     histograms: Annotated[
-        bool, typer.Option("--histograms", help="The file holds counts (queries × classes).")
+        bool, typer.Option("--histograms", help="The file contains vote counts [queries, classes].")
     ] = False,
     teachers_first: Annotated[
-        bool, typer.Option("--teachers-first", help="The file holds votes (teachers × queries).")
+        bool, typer.Option("--teachers-first", help="The file contains votes [teachers, queries].")
     ] = False,
-    classes: Annotated[int | None, typer.Option(help="Number of classes; default: up to the largest vote.")] = None,
+    classes: Annotated[int | None, typer.Option(help="Number of classes. Default: the largest vote plus one.")] = None,
     teachers: Annotated[int | None, typer.Option(help="Number of teachers.")] = None,
-    queries: Annotated[int | None, typer.Option(help="Only this many queries, the first.")] = None,
+    queries: Annotated[int | None, typer.Option(help="Number of queries to use, from the first. Default: all.")] = None,
     sigma: Annotated[float | None, typer.Option(help="Noise of gnmax, in votes.")] = None,
-    scale: Annotated[float | None, typer.Option(help="Scale of lnmax's Laplace noise, in votes.")] = None,
+    scale: Annotated[float | None, typer.Option(help="Scale of the Laplace noise of lnmax, in votes.")] = None,
     threshold: Annotated[float | None, typer.Option(help="Threshold of confident, in votes.")] = None,
-    sigma1: Annotated[float | None, typer.Option(help="Noise of confident's threshold test, in votes.")] = None,
-    sigma2: Annotated[float | None, typer.Option(help="Noise of confident's answers, in votes.")] = None,
-    delta: Annotated[float, typer.Option(help="δ, well below one over the number of records.")] = 1e-5,
+    sigma1: Annotated[float | None, typer.Option(help="Noise of the threshold test of confident, in votes.")] = None,
+    sigma2: Annotated[float | None, typer.Option(help="Noise of confident on answers, in votes.")] = None,
+    delta: Annotated[float, typer.Option(help="δ; should be well below 1/records.")] = 1e-5,
     weighting: Annotated[
         Literal["expected", "realised"] | None,
-        typer.Option(help="Expected or realised answers; default: realised with --answered."),
+        typer.Option(help="Weight of answers: expected, or realised (default with --answered)."),
     ] = None,
     answered: Annotated[
-        Path | None, typer.Option(help="npy file: answered queries (booleans, or labels with −1).")
+        Path | None, typer.Option(help=".npy file with answered queries: booleans, or labels with −1.")
     ] = None,
     conversion: Annotated[
-        Literal["classical", "improved"], typer.Option(help="Conversion from RDP to ε; papers use classical.")
+        Literal["classical", "improved"], typer.Option(help="Conversion from RDP to ε. Papers use classical.")
     ] = "improved",
-    orders: Annotated[str, typer.Option(help="RDP orders: default, reference, or numbers with commas.")] = "default",
-    sanitise: Annotated[bool, typer.Option("--sanitise", help="Compute the sanitised ε, too.")] = False,
-    order: Annotated[float | None, typer.Option(help="Its RDP order; default: the best.")] = None,
-    beta: Annotated[float | None, typer.Option(help="Its smoothing; default: the best.")] = None,
-    sigma_ss: Annotated[float | None, typer.Option("--sigma-ss", help="Its noise; default: the best.")] = None,
-    epsilon: Annotated[float | None, _budget_option(help="Budget ε.")] = None,
-    answers: Annotated[int | None, _budget_option(help="Number of answers to pay for.")] = None,
-    tests: Annotated[int, _budget_option(help="Number of threshold tests before them, with --sigma1.")] = 0,
+    orders: Annotated[
+        str, typer.Option(help="RDP orders: default, reference, or comma-separated numbers.")
+    ] = "default",
+    sanitise: Annotated[bool, typer.Option("--sanitise", help="Also compute the sanitised ε.")] = False,
+    order: Annotated[float | None, typer.Option(help="RDP order. Default: the best.")] = None,
+    beta: Annotated[float | None, typer.Option(help="Smoothness β. Default: the best.")] = None,
+    sigma_ss: Annotated[
+        float | None, typer.Option("--sigma-ss", help="Standard deviation of its noise. Default: the best.")
+    ] = None,
+    epsilon: Annotated[float | None, _budget_option(help="ε to spend.")] = None,
+    answers: Annotated[int | None, _budget_option(help="Number of answers.")] = None,
+    tests: Annotated[int, _budget_option(help="Number of threshold tests, with --sigma1.")] = 0,
     as_json: JsonOption = False,
 ) -> None:
-    """Compute the cost of answering votes, and which of the figures may be published; or the noise for a budget.
+    """Compute the ε of answering queries, or the noise for a budget.
 
-    Nothing is released and nothing is charged. Without a file, the command finds the noise for --epsilon and --answers.
+    With a file of votes, the command also states which figures may be published. Without one, it finds the noise for
+    --epsilon and --answers. Nothing is released or charged.
     """
     from tasks.pipeline.vote_costs import Question
     from tasks.pipeline.vote_costs import account as account_votes
@@ -72,15 +75,15 @@ def account(
 
     if votes is None:
         if epsilon is None or answers is None:
-            raise SettingError("Give a file of votes, or --epsilon and --answers to find the noise.")
+            raise SettingError("Give a file of votes, or --epsilon and --answers.")
         found = calibrate(epsilon, delta, answers, tests=tests, sigma1=sigma1)
         tested = f" and {tests} tests at sigma1 = {sigma1:g}" if tests else ""
-        sentence = f"sigma = {round_up(found.sigma):.4f} votes pay for {answers} answers{tested} at ε = {epsilon:g}, "
+        sentence = f"sigma = {round_up(found.sigma):.4f} votes allow {answers} answers{tested} at ε = {epsilon:g}, "
         figures = {**asdict(found), "epsilon_exact": found.epsilon_exact}
         typer.echo(json.dumps(figures, indent=2) if as_json else f"{sentence}δ = {delta:g} (exact).")
         return
     if sigma is not None and sigma2 is not None:
-        raise SettingError("--sigma and --sigma2 both name the noise of the answers: give one.")
+        raise SettingError("--sigma and --sigma2 are both the noise of the answers: give one.")
     question = Question(
         mechanism=mechanism,
         delta=delta,

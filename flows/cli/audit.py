@@ -1,4 +1,4 @@
-"""`terrine audit`: attack mechanisms, runs and students, and compare what leaks with what is charged."""
+"""`terrine audit`: attacks on mechanisms, runs and students, compared with the charged ε."""
 
 from __future__ import annotations
 
@@ -25,45 +25,49 @@ _mechanism_option = partial(typer.Option, rich_help_panel="Attack on a mechanism
 def audit(
     run: Annotated[
         str | None,
-        _run_option(help="Audit the mechanism of this run, or attack it otherwise; default: the one selected."),
+        _run_option(
+            help="Run to attack. Default: the run selected last, or no run if no attack on a run is requested."
+        ),
     ] = None,
     canaries: Annotated[
-        int | None, _run_option(help="Plant this many records in copies of the run; at most one per teacher.")
+        int | None, _run_option(help="Number of records to plant in copies of the run, at most one per teacher.")
     ] = None,
     neighbours: Annotated[
-        int | None, _run_option(help="Exchange this many units of the data and count affected teachers.")
+        int | None, _run_option(help="Number of units to exchange, counting the affected teachers.")
     ] = None,
     membership: Annotated[
-        bool, _run_option("--membership", help="Membership inference against the student (LiRA).")
+        bool, _run_option("--membership", help="Run membership inference against the student (LiRA).")
     ] = False,
     shadows: Annotated[
-        int | None, _run_option(help="Number of shadow runs: by default 1 with --canaries, 16 with --membership.")
+        int | None, _run_option(help="Number of shadow runs. Default: 1 with --canaries, 16 with --membership.")
     ] = None,
-    mechanism: Annotated[str, _mechanism_option(help="Mechanism without --run.")] = "gnmax",
-    sigma: Annotated[float, _mechanism_option(help="Noise of the answers of gnmax, confident and histogram.")] = 10.0,
-    scale: Annotated[float, _mechanism_option(help="Scale of lnmax's Laplace noise.")] = 2.0,
-    threshold: Annotated[float, _mechanism_option(help="Threshold of confident.")] = 80.0,
-    sigma1: Annotated[float, _mechanism_option(help="Noise of confident's threshold test.")] = 10.0,
+    mechanism: Annotated[str, _mechanism_option(help="Mechanism to attack.")] = "gnmax",
+    sigma: Annotated[
+        float, _mechanism_option(help="Noise of gnmax, confident and histogram on answers, in votes.")
+    ] = 10.0,
+    scale: Annotated[float, _mechanism_option(help="Scale of the Laplace noise of lnmax, in votes.")] = 2.0,
+    threshold: Annotated[float, _mechanism_option(help="Threshold of confident, in votes.")] = 80.0,
+    sigma1: Annotated[float, _mechanism_option(help="Noise of the threshold test of confident, in votes.")] = 10.0,
     teachers: Annotated[int, _mechanism_option(help="Number of teachers in the synthetic histograms.")] = 100,
-    runs: Annotated[int, _mechanism_option(help="Runs on each of two neighbouring histograms.")] = 400,
+    runs: Annotated[int, _mechanism_option(help="Number of runs on each of two neighbouring histograms.")] = 400,
     queries: Annotated[
-        int | None, _mechanism_option(help="Queries in a run; default: the most informative number.")
+        int | None, _mechanism_option(help="Queries per run. Default: the most informative number.")
     ] = None,
-    delta: Annotated[float, _mechanism_option(help="δ.")] = 1e-5,
-    noise: Annotated[Literal["secure", "replay"], _mechanism_option(help="Source of the noise.")] = "secure",
-    seed: Annotated[int, _mechanism_option(help="Seed of replayed noise.")] = 0,
-    confidence: Annotated[float, typer.Option(help="Confidence of the audit's bound.")] = 0.95,
+    delta: Annotated[float, _mechanism_option(help="δ of the charged ε.")] = 1e-5,
+    noise: Annotated[Literal["secure", "replay"], _mechanism_option(help="Noise source.")] = "secure",
+    seed: Annotated[int, _mechanism_option(help="Seed of replay noise.")] = 0,
+    confidence: Annotated[float, typer.Option(help="Confidence level of the lower bound on ε.")] = 0.95,
     as_json: JsonOption = False,
 ) -> None:
-    """Attack a mechanism on synthetic neighbouring histograms, or a run; exit with status 1 if more leaks than charged.
+    """Attack a mechanism on synthetic histograms, or a run. Exit with status 1 if more leaks than is charged.
 
-    Results of --canaries, --neighbours and --membership are private: they are stored in data/private/RUN/, never in the
+    Results of --canaries, --neighbours and --membership are private. They are stored in data/private/RUN/, not in the
     statement.
     """
     from tasks.runtime.run import chosen_run
 
     if (canaries is not None) + (neighbours is not None) + membership > 1:
-        raise SettingError("--canaries, --neighbours and --membership are different attacks: give one.")
+        raise SettingError("--canaries, --neighbours and --membership are separate attacks: give one.")
     if canaries is not None:
         from flows.stages import run_through
         from tasks.auditing.canaries import audit_canaries
@@ -106,7 +110,7 @@ def audit(
 
 
 def audit_run(name: str, **options: Any) -> Result:
-    """Audit the mechanism of a complete run with its own noise, and rewrite its statement with the bound."""
+    """Audit the mechanism of a complete run and add the lower bound to its statement."""
     from flows.stages import check_released, rewrite_statement
     from tasks.auditing.mechanisms import audit as audit_mechanism
     from tasks.runtime.accounts import noise_source
@@ -116,9 +120,9 @@ def audit_run(name: str, **options: Any) -> Result:
 
     run = chosen_run(name)
     if run.params.transcription is not None:
-        raise SettingError(f"The run {name} is a transcription: terrine audit is for votes and for sums over records.")
+        raise SettingError(f"Run {name} is a transcription. Only mechanisms of votes and sums can be audited.")
     if not run.folders.statement.is_file():
-        raise ArtefactError(f"The run {name} has released nothing yet: make it first (terrine run).")
+        raise ArtefactError(f"Run {name} has no release. Make it first: terrine run --preset {name}")
     check_released(run.root, name)
     settings: Any = run.params.aggregation
     sums = settings.reveals == "sums"
@@ -136,7 +140,7 @@ def audit_run(name: str, **options: Any) -> Result:
 
 
 def make_shadow(shadow: Run) -> None:
-    """Take a shadow run from its records to its student."""
+    """Run all stages of a shadow run, from its records to its student."""
     from flows.stages import run_through
 
     transcribed = shadow.params.transcription is not None
@@ -145,7 +149,7 @@ def make_shadow(shadow: Run) -> None:
 
 
 def vote_again(scratch: Run) -> None:
-    """Take a run from its dataset to its votes; released averages are not computed again."""
+    """Run the stages from the dataset to the votes, without recomputing released averages."""
     from flows.stages import run_through
 
     run_through(scratch, "partition", "partition")
@@ -155,9 +159,11 @@ def vote_again(scratch: Run) -> None:
 
 
 def with_bar(what: str, attack: Callable[[Callable[[float, str], None]], Result]) -> Result:
-    """Return the result of an attack, which is passed a progress function (share done, next step).
+    """Run an attack with a progress bar, or with occasional lines if there is no terminal.
 
-    Progress is a bar on a terminal and occasional lines elsewhere. Stages of shadow runs show none.
+    Args:
+        what: Title of the bar.
+        attack: Called with a progress function (share done, next step).
     """
     from rich.progress import Progress
 
@@ -194,16 +200,16 @@ def _show_mechanism(result: Result) -> None:
             str(entry["runs"]),
             *("" if bound is None else f"{bound:.3f}" for bound in bounds),
         )
-    of = "rows of made-up features" if "mu" in result else f"{result['teachers']} teachers"
+    subject = "synthetic rows" if "mu" in result else f"{result['teachers']} teachers"
     console.print(
-        f"{result['mechanism']}, {result['noise']['kind']} noise, {of}, "
+        f"{result['mechanism']}, {result['noise']['kind']} noise, {subject}, "
         f"δ = {result['delta']:g}, confidence {result['confidence']:.0%}\n"
     )
     console.print(table)
     if result["caught"]:
-        console.print("\nIt leaks more than it charges.", style="bold red")
+        console.print("\nMore leaks than is charged.", style="bold red")
     else:
-        console.print("\nNothing beyond the charge was found.")
+        console.print("\nNo leak beyond the charged ε was found.")
     console.print(result["note"])
 
 
@@ -214,21 +220,21 @@ def _show_canaries(result: Result) -> None:
         f"{result['mechanism']}, {result['noise']['kind']} noise\n"
     )
     table = plain_table()
-    table.add_row("moved by a canary", f"{result['moved']:.0%}", "100% is the worst case, and charged")
-    table.add_row("coins guessed", f"{result['right']} of {result['guesses']} right", "half is chance")
+    table.add_row("votes moved by a canary", f"{result['moved']:.0%}", "charged for 100%, the worst case")
+    table.add_row("coins guessed", f"{result['right']} of {result['guesses']} right", "chance: half")
     table.add_row(
         f"ε at least, with confidence {result['confidence']:.0%}",
         f"{result['epsilon_at_least']:.3f}",
-        f"{result['epsilon_charged']:.3f} is charged, δ = {result['delta']:g}",
+        f"charged: {result['epsilon_charged']:.3f}, δ = {result['delta']:g}",
     )
-    table.add_row("ε at least, without noise", f"{result['epsilon_without_noise']:.3f}", "the audit's power")
+    table.add_row("ε at least, without noise", f"{result['epsilon_without_noise']:.3f}", "power of the audit")
     console.print(table)
     if result["fault"]:
         console.print(f"\n{result['fault']}", style="bold red")
     if result["epsilon_at_least"] > result["epsilon_charged"]:
-        console.print("\nIt leaks more than it charges.", style="bold red")
+        console.print("\nMore leaks than is charged.", style="bold red")
     elif not result["caught"]:
-        console.print("\nNothing beyond the charge was found; that proves nothing.")
+        console.print("\nNo leak beyond the charged ε was found. This proves nothing.")
     console.print(result["notice"])
 
 
@@ -237,8 +243,8 @@ def _show_neighbours(result: Result) -> None:
     unit, most = result["unit"], result["most"]
     console.print(f"{result['run']}: {result['tried']} of {result['units']:,} units tried ({unit})\n")
     votes = "voters" in result
-    columns = ("teachers that moved", "votes that changed") if votes else ("sums moved, of what is charged",)
-    table = plain_table(f"{unit} and what was done", *columns)
+    columns = ("teachers changed", "votes changed") if votes else ("change of the sums, of that charged",)
+    table = plain_table(f"{unit} and change", *columns)
     for entry in result["steps"]:
         moved = (
             (f"{entry['teachers']} of {result['voters']}", f"{entry['votes']:,} of {result['votes']:,}")
@@ -248,17 +254,16 @@ def _show_neighbours(result: Result) -> None:
         table.add_row(f"{entry['unit']} {entry['step']}", *moved)
     console.print(table)
     if result["caught"]:
-        most = f"{most} teachers" if votes else f"the sums {most:.2f} times as far as is charged for"
+        most = f"{most} teachers, not one" if votes else f"the sums {most:.2f} times as far as is charged"
         console.print(
             Text.assemble(
-                (f"\nOne {unit} moved {most}.", "bold red"),
-                f"{' The guarantee counts one:' if votes else ''} What a release of this run is charged does not hold. "
-                "Publish nothing of it before the cause is found.",
+                (f"\nOne {unit} changed {most}.", "bold red"),
+                " The charged ε does not hold. Publish nothing of this run before the cause is found.",
             )
         )
     else:
         most = "more than one teacher" if votes else "the sums by more than is charged"
-        console.print(f"\nNo unit moved {most}; that proves nothing about the others.")
+        console.print(f"\nNo unit changed {most}. This proves nothing about other units.")
 
 
 def _show_membership(run: str, result: Result) -> None:
@@ -266,19 +271,19 @@ def _show_membership(run: str, result: Result) -> None:
     console.print(f"{run}: {result['shadows']} shadow runs, {result['units']:,} units ({result['unit']})\n")
     table, auc, charged = plain_table(), result["auc"], result["epsilon_charged"]
     table.add_row(
-        "area under the ROC curve", f"{auc['value']:.3f} ({auc['low']:.3f} to {auc['high']:.3f})", "0.5 is chance"
+        "area under the ROC curve", f"{auc['value']:.3f} ({auc['low']:.3f} to {auc['high']:.3f})", "chance: 0.5"
     )
     for who, found in (("members", result["members_found"]), ("non-members", result["others_found"])):
         for fpr, rate in found.items():
             shown = f"{rate['value']:.2%} ({rate['low']:.2%} to {rate['high']:.2%})"
-            table.add_row(f"{who} found at {float(fpr):.1%} false alarms", shown, f"{float(fpr):.2%} is chance")
+            table.add_row(f"{who} found at {float(fpr):.1%} false alarms", shown, f"chance: {float(fpr):.2%}")
     table.add_row(f"ε at least, with confidence {result['confidence']:.0%}", f"{result['epsilon_at_least']:.3f}", "")
     table.add_row("ε charged", "none: NOT PRIVATE" if charged is None else f"{charged:.4f}", f"δ = {result['delta']:g}")
     console.print(table)
     if charged is None:
-        console.print("\nThe release promises nothing that an attack could refute.")
+        console.print("\nThe release guarantees nothing that an attack could refute.")
     elif result["caught"]:
-        console.print("\nThe student gives away more than is charged.", style="bold red")
+        console.print("\nThe student leaks more than is charged.", style="bold red")
     else:
-        console.print("\nNothing beyond the charge was found; that proves nothing.")
+        console.print("\nNo leak beyond the charged ε was found. This proves nothing.")
     console.print(result["notice"])

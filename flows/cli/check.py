@@ -1,4 +1,4 @@
-"""`terrine check`: what is known before any work, about a run, an installation, or a mechanism for a budget."""
+"""`terrine check`: check a run or the installation, or advise a mechanism for a budget."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _advice_option = partial(typer.Option, rich_help_panel="Advice without data")
 def check(
     preset: PresetOption = None,
     name: Annotated[
-        str | None, typer.Option("--name", help="A named run; with --preset, the run that it would be.")
+        str | None, typer.Option("--name", help="Named run; with --preset, the name that the run would have.")
     ] = None,
     set_: SetOption = None,
     installation: Annotated[
@@ -34,21 +34,23 @@ def check(
     ] = False,
     units: Annotated[int | None, _advice_option(min=1, help="Approximate number of records or groups.")] = None,
     classes: Annotated[int | None, _advice_option(min=2, help="Number of classes.")] = None,
-    epsilon: Annotated[float | None, _advice_option(help="Budget of the run.")] = None,
-    delta: Annotated[float, _advice_option(help="δ of the budget.")] = 1e-5,
-    group: Annotated[bool, _advice_option("--group", help="Protect groups (privacy.unit=group), not records.")] = False,
-    features: Annotated[int, _advice_option(min=1, help="Number of features that a linear head reads.")] = 200,
-    apart: Annotated[bool, _advice_option("--apart", help="Sums over records are not possible.")] = False,
+    epsilon: Annotated[float | None, _advice_option(help="ε of the run.")] = None,
+    delta: Annotated[float, _advice_option(help="δ of the run.")] = 1e-5,
+    group: Annotated[
+        bool, _advice_option("--group", help="Protect groups instead of records (privacy.unit=group).")
+    ] = False,
+    features: Annotated[int, _advice_option(min=1, help="Number of features of a linear head.")] = 200,
+    apart: Annotated[bool, _advice_option("--apart", help="Records may not be added up.")] = False,
     one_round: Annotated[bool, _advice_option("--one-round", help="Data owners can answer only once.")] = False,
     not_linear: Annotated[
         bool, _advice_option("--not-linear", help="A linear head on fixed features is not sufficient.")
     ] = False,
 ) -> None:
-    """Check the data, the settings and the budget of a run; exit with status 1 if the run would be refused.
+    """Check data, settings and budget of a run. Exit with status 1 if the run would be refused.
 
-    A sample of images is decoded. Nothing is trained, charged or kept.
+    A sample of images is decoded. Nothing is trained, charged or stored.
 
-    With --units, no data are read: the command advises a mechanism, the number of teachers and the noise.
+    With --units, no data are read. The command then advises a mechanism, the number of teachers and the noise.
     """
     if installation:
         _show_installation()
@@ -84,11 +86,11 @@ def check(
 
 def _show_installation() -> None:
     """Print versions, devices and the project; exit with status 1 if something is missing."""
-    from tasks.tools.project import installed
+    from tasks.tools.project import check_installation
 
-    there, missing = installed()
+    found, missing = check_installation()
     table, console = plain_table(), printer(soft_wrap=True)
-    for row in there.items():
+    for row in found.items():
         table.add_row(*row)
     console.print(table)
     for sentence in missing:
@@ -104,19 +106,22 @@ def _show_advice(found: Advice) -> None:
     if found.mechanism == "histogram":
         votes = found.votes
         console.print(
-            f"{votes.teachers:,} teachers, {votes.queries:,} queries, noise of {votes.sigma:.1f} votes on every count "
-            "(what auto chooses)"
+            f"{votes.teachers:,} teachers, {votes.queries:,} queries, noise of {votes.sigma:.1f} votes on each count "
+            "(as chosen by auto)"
         )
     console.print(found.reason)
     if not found.useful:
-        little = " a student would learn little but noise."
-        would = "" if found.epsilon is None else f" ε = {found.epsilon:g} would do."
-        console.print(Text.assemble(("That is too little:", "red"), little + would))
+        enough = "" if found.epsilon is None else f" ε = {found.epsilon:g} would suffice."
+        console.print(Text.assemble(("Too weak:", "red"), f" a student would learn mostly noise.{enough}"))
         raise typer.Exit(1)
 
 
 def refuse(root: Path, name: str) -> None:
-    """Print what is known of a run of private data before it is made; raise SettingError if it must not be made."""
+    """Check a run on private data before it starts.
+
+    Raises:
+        SettingError: If it must not run.
+    """
     from tasks.config.presets import resolve
     from tasks.runtime.run import Run
     from tasks.runtime.store import Folders
@@ -132,27 +137,25 @@ def refuse(root: Path, name: str) -> None:
 
 
 def show(found: Finding, console: Console, *, findings: bool = True) -> None:
-    """Print private figures about a run, for the terminal only; with its notes and doubts if `findings`."""
+    """Print private figures about a run to the terminal, with notes and warnings if `findings`."""
     survey = found.survey
     table = plain_table(padding=(0, 2, 0, 0))
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
     table.add_row("run", found.run.name)
-    public = f", {survey.public:,} public and asked about" if survey.public else ""
-    taught, held_out = survey.records
-    table.add_row("records (private)", f"{taught:,} to learn from, {held_out:,} held out for the test{public}")
+    public = f", {survey.public:,} public queries" if survey.public else ""
+    training, held_out = survey.records
+    table.add_row("records (private)", f"{training:,} for training, {held_out:,} for testing{public}")
     if survey.groups is not None:
-        taught, held_out = survey.groups
-        table.add_row(
-            "groups (private)", f"{taught:,} to learn from; {held_out:,} of your {taught + held_out:,} are test"
-        )
+        training, held_out = survey.groups
+        table.add_row("groups (private)", f"{training:,} for training, {held_out:,} for testing")
     scale = found.run.params.data.scale
     what = "classes" if scale is None else "bins" if scale.edges else "grades"
     table.add_row("findings (private)" if survey.several else f"{what} (private)", _classes(found))
     if survey.skipped:
-        passed = ", ".join(f"{count:,} {kind}" for kind, count in survey.skipped.most_common(6))
+        skipped = ", ".join(f"{count:,} {kind}" for kind, count in survey.skipped.most_common(6))
         others = sum(count for _, count in survey.skipped.most_common()[6:])
-        table.add_row("passed over", f"{passed}{f' and {others:,} others' if others else ''}: kinds that are not read")
+        table.add_row("skipped", f"{skipped}{f' and {others:,} others' if others else ''}: unsupported file types")
     if survey.columns:
         table.add_row("columns", _columns(found))
     if survey.geometry:
@@ -165,16 +168,16 @@ def show(found: Finding, console: Console, *, findings: bool = True) -> None:
     if found.claimed is not None:
         exact = "no ε" if found.exact is None else f"ε = {found.exact:.4f}"
         wrong = found.exact is None or found.claimed < found.exact
-        claim = f"ε = {found.claimed:.4f}{', which does not hold' if wrong else ''}; {exact} is exact"
-        table.add_row("the paper claims", claim)
+        claim = f"ε = {found.claimed:.4f}{', which does not hold' if wrong else ''}; exact: {exact}"
+        table.add_row("paper's claim", claim)
     if found.minutes is not None:
-        table.add_row("time", f"{max(1.0, found.minutes):.0f} min or so on two cores")
+        table.add_row("time", f"about {max(1.0, found.minutes):.0f} min on two cores")
     console.print(table)
     if findings:
         for note in found.notes:
             console.print(Text.assemble(("Note:", "yellow"), f" {note}"))
         for sentence in found.refusals + found.doubts:
-            word = "Refused" if sentence in found.stops else "Doubtful"
+            word = "Refused" if sentence in found.stops else "Warning"
             console.print(Text.assemble((f"{word}:", "red"), f" {sentence}"))
 
 
@@ -202,8 +205,8 @@ def _geometry(found: Finding) -> str:
     )
     others = len(survey.geometry) - 3
     more = f", and {others} other sizes or modes" if others > 0 else ""
-    every = f" (of {survey.looked_at:,} that were looked at)"
-    return f"{kinds}{more}{every}; all become {in_words(data.size)}, {'grey' if data.channels == 1 else 'colour'}"
+    colour = "grey" if data.channels == 1 else "colour"
+    return f"{kinds}{more} (of {survey.looked_at:,} sampled); all become {in_words(data.size)}, {colour}"
 
 
 def _votes(found: Finding) -> str:
@@ -215,7 +218,7 @@ def _votes(found: Finding) -> str:
     if found.teachers is not None and found.teachers[0] < found.teachers[1]:
         teachers = f"{found.teachers[0]:,} to {found.teachers[1]:,} teachers (the run counts units with noise)"
     return (
-        f"{teachers} on {plan.queries:,} queries, noise of {plan.sigma:.1f} votes on every count: "
+        f"{teachers} on {plan.queries:,} queries, noise of {plan.sigma:.1f} votes on each count: "
         f"{_signal(plan.signal, ENOUGH, plan.ample)}{chosen}"
     )
 
@@ -225,7 +228,7 @@ def _sums(found: Finding) -> str:
 
     assert found.strength is not None
     return (
-        f"no teacher votes, records add up {found.run.params.aggregation.mechanism} with noise: "
+        f"{found.run.params.aggregation.mechanism} of records are added up with noise, without votes: "
         f"{_signal(found.strength, ENOUGH_OF_SUMS, AMPLE_OF_SUMS)}"
     )
 
@@ -233,10 +236,9 @@ def _sums(found: Finding) -> str:
 def _signal(signal: float, enough: float, ample: float) -> str:
     from terrine.planning import format_signal
 
-    ample *= 0.9  # of what a plan aims at
+    ample *= 0.9  # plans aim slightly higher
     word = "ample" if signal >= ample else "enough" if signal >= enough else "too weak"
-    levels = f"from {enough:g} on a student learns; from {format_signal(ample)} on it is ample"
-    return f"the signal is {format_signal(signal)}, {word} ({levels})"
+    return f"signal {format_signal(signal)}, {word} (enough: {enough:g}, ample: {format_signal(ample)})"
 
 
 def _price(found: Finding) -> str:
@@ -245,15 +247,15 @@ def _price(found: Finding) -> str:
     params = found.run.params
     parts = params.transcription or params.teachers
     if parts.unprotected:
-        return "nothing is guaranteed: NOT PRIVATE"
+        return "no guarantee: NOT PRIVATE"
     if found.cost is None or found.total is None:
-        return "not known before the run"
+        return "unknown before the run"
     account = "" if params.ledger.account is None else f"account {params.ledger.account}: "
-    spent = f"spent so far ε = {round_up(found.spent):.4g}" if found.spent else "nothing spent so far"
+    spent = f"spent so far: ε = {round_up(found.spent):.4g}" if found.spent else "nothing spent so far"
     budget = "no budget" if params.ledger.epsilon is None else f"budget ε = {params.ledger.epsilon:g}"
     if not found.cost:
-        return f"{account}{budget}, {spent}; all that this run releases was released before and costs nothing"
+        return f"{account}{budget}, {spent}; this run costs nothing, because its releases exist already"
     return (
-        f"{account}{budget}, {spent}; this run costs up to ε = {round_up(found.cost):.4g} and brings that to "
+        f"{account}{budget}, {spent}; this run costs up to ε = {round_up(found.cost):.4g}; total "
         f"ε = {round_up(found.total):.4g} at δ = {(params.transcription or params.aggregation).delta:g}"
     )

@@ -1,4 +1,4 @@
-"""`terrine compare`: finished runs side by side, ε against accuracy, in the terminal or in MLflow."""
+"""`terrine compare`: ε and accuracy of finished runs, in the terminal or in MLflow."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from flows.printing import plain_table, printer
 
 
 def compare(
-    runs: Annotated[list[str] | None, typer.Argument(help="Names of finished runs; default: all of them.")] = None,
+    runs: Annotated[list[str] | None, typer.Argument(help="Names of finished runs. Default: all.")] = None,
     as_json: JsonOption = False,
     as_csv: CsvOption = False,
     ui: Annotated[
-        bool, typer.Option("--ui", help="Open all runs in MLflow instead, on this machine only, until Ctrl-C.")
+        bool, typer.Option("--ui", help="Open the comparison in MLflow, on this machine only, until Ctrl-C.")
     ] = False,
     port: Annotated[int, typer.Option(help="Port of --ui.")] = 5000,
 ) -> None:
-    """Compare finished runs: ε, accuracy as served, answers, seconds, and the settings in which they differ.
+    """Compare finished runs: ε, accuracy, answers, duration, and the settings in which they differ.
 
-    As CSV or JSON every setting that differs is a column. Accuracies on private data are compared only if they were
-    released with noise (evaluation.epsilon).
+    CSV and JSON have one column per differing setting. Accuracies on private data are shown only if they were released
+    with noise (evaluation.epsilon).
     """
     if ui:
         _open_mlflow(port)
@@ -39,7 +39,7 @@ def compare(
     root = project_root()
     rows = compared(root, list(dict.fromkeys(runs)) if runs else None)
     if not rows:
-        raise ArtefactError("No run of this project is finished. Make one with `terrine run`.")
+        raise ArtefactError("No run of this project is finished. Make one: terrine run")
     if as_json:
         typer.echo(json.dumps(columns(rows), indent=2, ensure_ascii=False))
         return
@@ -72,20 +72,20 @@ def compare(
             "" if row.seconds is None else f"{row.seconds:,.0f}",
         )
     console.print(table)
-    console.print("* on the Pareto front: no run of the same data is as accurate at a smaller ε.")
+    console.print("* on the Pareto front: no run on the same data is as accurate at a smaller ε.")
     for row, differs in zip(rows, differences(rows), strict=True):
         if differs:
             console.print(f"{row.run} differs in {differs}")
     if any(row.accuracy is None for row in rows):
         console.print(
-            "private: no ε covers a choice by accuracies of private records. --set evaluation.epsilon=0.5 releases one "
-            "with noise, and charges it.",
+            "private: ε does not cover accuracies of private records. --set evaluation.epsilon=0.5 releases them with "
+            "noise, and charges them.",
             highlight=False,
         )
 
 
 def _open_mlflow(port: int) -> NoReturn:
-    """Replace this process by MLflow's UI, opened at the comparison of ε and accuracy."""
+    """Replace this process with MLflow's UI and print the address of the comparison."""
     from tasks.config.presets import project_root, resolve, selected_run
     from tasks.pipeline.mlflow_runs import create_database
     from tasks.runtime.locks import at_work
@@ -99,7 +99,7 @@ def _open_mlflow(port: int) -> NoReturn:
     view = read_json(record).get("view", "") if record.is_file() else ""
     with at_work(root):
         create_database(run)
-    print(f"MLflow: http://127.0.0.1:{port}/{view} in a few seconds (Ctrl-C ends it)", flush=True)
+    print(f"MLflow: http://127.0.0.1:{port}/{view} in a few seconds (stop with Ctrl-C)", flush=True)
     uri = run.database(run.params.tracking.uri)
     arguments = ["-m", "mlflow", "ui", "--backend-store-uri", uri, "--host", "127.0.0.1", "--port", str(port)]
     os.execv(sys.executable, [sys.executable, *arguments])

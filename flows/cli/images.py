@@ -1,4 +1,4 @@
-"""`terrine images`: look at an image program, or write a large set of its images."""
+"""`terrine images`: draw a contact sheet or a large set of synthetic images."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from flows.cli.options import DeviceOption
 from flows.printing import printer
 from terrine.errors import SettingError
 
@@ -15,16 +16,19 @@ console = printer()
 
 
 def images(
-    kind: Annotated[str, typer.Option(help="An image program; a wrong name lists the known ones.")],
-    out: Annotated[Path, typer.Option(help="A .png file for a contact sheet, or a folder for an image set.")],
+    kind: Annotated[str, typer.Option(help="Image program. An unknown name lists all.")],
+    out: Annotated[Path, typer.Option(help=".png file for a contact sheet, or folder for an image set.")],
     count: Annotated[int, typer.Option(help="Number of images.")] = 64,
-    seed: Annotated[int, typer.Option(help="Seed; the same seed gives the same images.")] = 0,
-    size: Annotated[int, typer.Option(help="Side in pixels, 8..320.")] = 28,
-    channels: Annotated[int, typer.Option(help="1 (grey) or 3 (colour).")] = 3,
-    shard: Annotated[int, typer.Option(help="Images per shard of a set; 0 for shards of 64 MB.")] = 0,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N or mps.")] = "auto",
+    seed: Annotated[int, typer.Option(help="Seed. Equal seeds give equal images.")] = 0,
+    size: Annotated[int, typer.Option(help="Side of the images, 8 to 320 pixels.")] = 28,
+    channels: Annotated[int, typer.Option(help="Colour channels: 1 or 3.")] = 3,
+    shard: Annotated[int, typer.Option(help="Images per file of a set; 0: files of 64 MB.")] = 0,
+    device: DeviceOption = "auto",
 ) -> None:
-    """Draw synthetic images: a contact sheet (--out sheet.png) or an image set in shards (--out folder), resumable."""
+    """Draw synthetic images: a contact sheet (--out sheet.png) or an image set (--out FOLDER).
+
+    An interrupted set is continued by the same command.
+    """
     from tasks.tools.images import write_set, write_sheet
     from terrine.synthetic.shards import Written, stretches
 
@@ -47,7 +51,7 @@ def images(
             bar.update(task, advance=written.images)
 
         cost = write_set(out, parts, device=device, progress=advance)
-    kept = f", {cost.kept} shards were there already" if cost.kept else ""
+    kept = f", {cost.kept} files existed already" if cost.kept else ""
     console.print(
         f"{out}: {cost.images:,} images of '{kind}', {cost.bytes / 1e6:,.0f} MB, {cost.seconds:,.1f} s, "
         f"{cost.images_per_second:,.0f} images/s{kept}"

@@ -11,26 +11,30 @@ from terrine.errors import SettingError
 
 StatisticsName = Literal["released", "current", "single", "frozen", "original"]
 PresetOption = Annotated[
-    str | None, typer.Option("--preset", help="A preset or a run of `terrine presets`; default: the run selected last.")
+    str | None,
+    typer.Option(
+        "--preset", help="Preset or run to start from (see `terrine presets`). Default: the run selected last."
+    ),
 ]
 SetOption = Annotated[
-    list[str] | None, typer.Option("--set", help="Override a parameter: section.key=value. May be repeated.")
+    list[str] | None,
+    typer.Option("--set", help="Setting to change: section.key=value (see `terrine params`). May be repeated."),
 ]
-RunOption = Annotated[str | None, typer.Option("--run", help="A run of this project; default: the one selected last.")]
-FolderOption = Annotated[Path | None, typer.Option("--folder", help="A student's folder, or an export that holds it.")]
-ModelOption = Annotated[str | None, typer.Option("--model", help="An MLflow model: models:/NAME/VERSION.")]
+RunOption = Annotated[str | None, typer.Option("--run", help="Name of a run. Default: the run selected last.")]
+FolderOption = Annotated[Path | None, typer.Option("--folder", help="Folder of a student, or of an export.")]
+ModelOption = Annotated[str | None, typer.Option("--model", help="MLflow model: models:/NAME/VERSION.")]
 StatisticsOption = Annotated[
     StatisticsName | None,
     typer.Option(
-        help="Statistics that images are normalised with. By default a prediction depends on its image only; with "
-        "current it depends on all images of the request (docs/serving.md)."
+        help="Normalisation statistics. By default, a prediction depends only on its image; with current, on "
+        "all images of the request (docs/serving.md)."
     ),
 ]
 ReferenceOption = Annotated[
     Path | None,
-    typer.Option(help="A folder of your own unlabelled images that replace the synthetic reference images."),
+    typer.Option(help="Folder of your own unlabelled images, used instead of the synthetic reference images."),
 ]
-DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N or mps.")]
+DeviceOption = Annotated[str, typer.Option(help="Torch device: auto, cpu, cuda, cuda:N or mps.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 CsvOption = Annotated[bool, typer.Option("--csv", help="Print CSV.")]
 

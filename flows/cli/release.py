@@ -1,4 +1,4 @@
-"""`terrine statement` and `terrine verify`: document, sign, promote and check a release."""
+"""`terrine statement` and `terrine verify`: document, sign, promote and verify a release."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import typer
 from rich.table import Column
 from rich.text import Text
 
+from flows.cli.options import RunOption
 from flows.printing import plain_table, printer
 from terrine.errors import ArtefactError, SettingError
 
@@ -21,30 +22,29 @@ _SHOWN = {True: ("ok", "green"), False: ("wrong", "red"), None: ("–", "yellow"
 
 
 def statement(
-    run: Annotated[str | None, typer.Argument(help="A run with a release; default: the one selected last.")] = None,
+    run: RunOption = None,
     language: Annotated[
-        list[str] | None, typer.Option("--language", help="en, de, fr or es; may be repeated. Default: all of them.")
+        list[str] | None, typer.Option("--language", help="en, de, fr or es. May be repeated. Default: all.")
     ] = None,
-    html: Annotated[Path | None, typer.Option(help="Write one page, of one language, to this file instead.")] = None,
-    pdf: Annotated[Path | None, typer.Option(help="The same as PDF.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Write a single page in one language to this file.")] = None,
+    pdf: Annotated[Path | None, typer.Option(help="Write a single page in one language to this file, as PDF.")] = None,
     sign: Annotated[
-        bool, typer.Option("--sign", help="Sign statement, pages and student with the site's key, made on first use.")
+        bool, typer.Option("--sign", help="Sign statement, pages and student with the site's key. Created if missing.")
     ] = False,
     export_key: Annotated[
-        Path | None, typer.Option("--export-key", help="Write the public half of the site's key to this file.")
+        Path | None, typer.Option("--export-key", help="Write the site's public key to this file.")
     ] = None,
     promote: Annotated[
         bool,
         typer.Option(
             "--promote",
-            help="Make the student `champion` in MLflow's registry, if it is private, signed, verified and in the "
-            "ledger.",
+            help="Make the student `champion` in MLflow's registry. Requires a private, signed and verified release.",
         ),
     ] = False,
 ) -> None:
     """Write the pages about a release for an ethics board, sign them, or promote the student.
 
-    Recipients check the pages with `terrine verify`.
+    Recipients verify the release with `terrine verify`.
     """
     from tasks.reports.language import LANGUAGES
     from tasks.runtime.accounts import site_signing_key
@@ -59,17 +59,17 @@ def statement(
         public = site_signing_key(made).public_key()
         write_text(export_key, public_pem(public).decode())
         console.print(
-            f"Written: {export_key}, the key {fingerprint(public)}. Hand it over through another channel than releases."
+            f"Written: {export_key}, key {fingerprint(public)}. Send it through another channel than the releases."
         )
     if (export_key is not None or promote) and not (sign or html or pdf or language):
         if promote:
             _promote(made, console)
         return
     if not made.folders.statement.is_file():
-        raise ArtefactError(f"Run {made.name} has no statement yet. Make it first: terrine run --preset {made.name}")
+        raise ArtefactError(f"Run {made.name} has no statement. Make it first: terrine run --preset {made.name}")
     if html is not None or pdf is not None:
         if sign or len(language or []) > 1:
-            raise SettingError("--html and --pdf write one page, of one --language; --sign signs those in the release.")
+            raise SettingError("--html and --pdf write one page in one --language and cannot be combined with --sign.")
         write_single_page(made.folders.release, (language or ["en"])[0], html, pdf)
         console.print(f"Written: {', '.join(str(file) for file in (html, pdf) if file is not None)}")
         return
@@ -79,7 +79,9 @@ def statement(
         console.print(written.no_pdf, style="yellow")
     console.print(f"Written to {made.folders.release}: {', '.join(written.files)}")
     if written.key is not None:
-        console.print(f"Signed with the site's key {written.key}. Its public half: terrine statement --export-key FILE")
+        console.print(
+            f"Signed with the site's key {written.key}. Export its public key: terrine statement --export-key FILE"
+        )
     if promote:
         _promote(made, console)
 
@@ -101,18 +103,16 @@ def _promote(run: Run, console: Console) -> None:
 
 def verify(
     statement: Annotated[
-        Path, typer.Argument(help="A release's folder, its privacy.json, a page beside it, or student.zip.")
+        Path, typer.Argument(help="Folder of a release, its privacy.json, one of its pages, or student.zip.")
     ],
     key: Annotated[
         Path | None,
-        typer.Option(
-            "--key", help="The site's public key, or a certificate of it, that came through a different channel."
-        ),
+        typer.Option("--key", help="Public key of the site, or its certificate, received through another channel."),
     ] = None,
 ) -> None:
-    """Check a received release: ε from its events, every page, the student and the signature.
+    """Verify a received release: ε from its events, all pages, the student and the signature.
 
-    Needs no project and nothing private. (A site checks its own ledger with `terrine ledger --verify`.)
+    Needs neither a project nor private files. To verify a ledger, use `terrine ledger --verify`.
     """
     from tasks.serving.verification import verify_statement
     from terrine.deployment.signature import public_key
@@ -125,9 +125,9 @@ def verify(
     console.print(table)
     wrong = sum(check.holds is False for check in checks)
     if wrong:
-        told = f"{wrong} of {len(checks)} {'is' if wrong == 1 else 'are'} wrong."
-        console.print(f"{told} Do not rely on it; ask the site for it again.", style="red")
+        failed = f"{wrong} of {len(checks)} checks failed."
+        console.print(f"{failed} Do not rely on this release; request it again from the site.", style="red")
         raise typer.Exit(1)
     console.print(
-        "Nothing is wrong." + ("" if key else " From whom it is was not checked: that needs the site's --key.")
+        "All checks passed." + ("" if key else " The sender was not verified: this requires the site's key (--key).")
     )

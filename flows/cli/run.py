@@ -1,17 +1,18 @@
-"""Commands about projects and runs: `terrine init`, `run`, `presets` and `params`."""
+"""Commands for projects and runs: `terrine init`, `run`, `sweep`, `presets` and `params`."""
 
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.padding import Padding
 from rich.text import Text
 
 from flows.cli.check import refuse
-from flows.cli.options import PresetOption, SetOption
+from flows.cli.options import PresetOption, RunOption, SetOption
 from flows.printing import plain_table, printer
 from terrine.errors import SettingError, did_you_mean
 
@@ -19,17 +20,19 @@ if TYPE_CHECKING:
     from tasks.runtime.run import Run
 
 
-def init(folder: Annotated[Path, typer.Argument(help="A new folder; or a project, which gets what it lacks.")]) -> None:
-    """Make a project in a folder: parameters, presets, dvc.yaml, git and DVC."""
-    from tasks.tools.project import begin
+def init(
+    folder: Annotated[Path, typer.Argument(help="New folder, or a project to which to add missing files.")],
+) -> None:
+    """Create a project: params.yaml, presets, dvc.yaml, git and DVC."""
+    from tasks.tools.project import create_project
 
-    new, console = begin(folder), printer(soft_wrap=True)
+    new, console = create_project(folder), printer(soft_wrap=True)
     if not new:
-        console.print(f"{folder} is a project, and lacks nothing.")
+        console.print(f"{folder} is a complete project. Nothing was added.")
     elif "params.yaml" in new:
-        console.print(f"{folder} is a project now. Next: cd {folder} && terrine run")
+        console.print(f"Created the project {folder}. Next: cd {shlex.quote(str(folder))} && terrine run")
     else:
-        console.print(f"{folder} was a project, and has new files: {', '.join(new)}.")
+        console.print(f"Added to the project {folder}: {', '.join(new)}.")
 
 
 def run(
@@ -38,22 +41,25 @@ def run(
         str | None,
         typer.Option(
             "--name",
-            help="Permanent name of the run. Creates the run with --preset, otherwise continues it. Names are public: "
-            "the statement, the student and MLflow show them.",
+            help="Permanent name of the run: with --preset creates it, otherwise continues it. Names appear in the "
+            "published statement.",
         ),
     ] = None,
     set_: SetOption = None,
-    seed: Annotated[int | None, typer.Option(help="Short for --set seed=N.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Same as --set seed=N.")] = None,
     anyway: Annotated[
-        bool, typer.Option("--anyway", help="Short for --set privacy.anyway=true: run even if votes drown in noise.")
+        bool,
+        typer.Option(
+            "--anyway", help="Same as --set privacy.anyway=true: run despite warnings, such as too much noise."
+        ),
     ] = False,
     no_server: Annotated[
-        bool, typer.Option("--no-server", help="Without Prefect: tasks one after the other, in this process.")
+        bool, typer.Option("--no-server", help="Run all tasks sequentially in this process, without Prefect.")
     ] = False,
 ) -> None:
-    """Make a run and print the result; a complete run is not made again, only logged to MLflow if that failed.
+    """Make a run, or complete it, and print the result.
 
-    If the data have changed since the run read them, the command says so and exits with status 1.
+    Exit with status 1 if the data have changed since the run was made.
     """
     from flows.stages import check_run, clear, make_run
     from tasks.config.presets import derive, project_root, selected_run
@@ -94,7 +100,7 @@ def run(
 
 
 def log_again(run: Run) -> None:
-    """Log a complete run to MLflow if that failed when it was made."""
+    """Log a complete run to MLflow if that failed before."""
     from tasks.runtime.locks import making
     from tasks.runtime.stage_graph import load
     from tasks.transcription.graph import pipeline_of
@@ -105,8 +111,30 @@ def log_again(run: Run) -> None:
             load(log_run).fn(run)
 
 
+def sweep(
+    vary: Annotated[list[str], typer.Option(help="Values to try: section.key=value,value. May be repeated.")],
+    preset: PresetOption = None,
+    set_: SetOption = None,
+    select: Annotated[
+        Literal["none", "evaluation", "released"],
+        typer.Option(
+            help="Name the best candidate by test accuracy (evaluation, for public benchmarks only) or by accuracies "
+            "released with noise (released, see evaluation.epsilon)."
+        ),
+    ] = "none",
+    workers: Annotated[int, typer.Option(min=1, help="Number of candidates made at the same time.")] = 1,
+) -> None:
+    """Make a run for each combination of values, and show ε of each and of the search.
+
+    The account's budget must cover all candidates together before the first is made. Finished candidates are reused.
+    """
+    from flows.sweep import sweep as run_sweep
+
+    run_sweep(vary, preset, set_, select, workers)
+
+
 def presets() -> None:
-    """List the presets by purpose, and the runs of this project."""
+    """List presets by purpose, and the runs of this project."""
     from tasks.config.presets import presets_by_group, project_root
     from tasks.runtime.run_names import states
 
@@ -123,12 +151,13 @@ def presets() -> None:
 
 
 def params(
-    prefix: Annotated[str, typer.Argument(help="List only settings that start with this, for example teachers.")] = "",
-    run: Annotated[
-        str | None, typer.Option(help="Also show the values of this run or preset, next to the defaults.")
-    ] = None,
+    prefix: Annotated[str, typer.Argument(help="Start of the settings to list, such as teachers.")] = "",
+    run: Annotated[str | None, typer.Option(help="Run or preset whose values are shown next to the defaults.")] = None,
 ) -> None:
-    """List all settings: values, default, unit and meaning. `terrine params data.name` lists the datasets."""
+    """List settings with default, allowed values, unit and description.
+
+    `terrine params data.name` lists the datasets.
+    """
     from tasks.config.listing import list_settings
     from tasks.config.params import FAMILIES, Params
     from tasks.config.presets import project_root
@@ -147,7 +176,7 @@ def params(
         line = Text.assemble((setting.key, "bold"), " = ", (default, "cyan"))
         line.append(f"   {setting.values}" + (f", {setting.unit}" if setting.unit else ""), "dim")
         if setting.kinds:
-            line.append(f"   of {', '.join(setting.kinds)}", "green")
+            line.append(f"   for {', '.join(setting.kinds)}", "green")
         if setting.key in own and own[setting.key] != setting.default:
             line.append(f"   {run}: {own[setting.key]}", "magenta")
         console.print(line)
@@ -169,10 +198,8 @@ def _values_of_run(root: Path, name: str) -> dict[str, Any]:
     return flat(params.model_dump(mode="json")) | {".".join(key): AUTO for key in automatic}
 
 
-def stage(
-    name: str, run: Annotated[str | None, typer.Option(help="The run; default: the one selected last.")] = None
-) -> None:
-    """Run one stage, as dvc.yaml does. With PREFECT_API_URL set it is a flow on that server."""
+def stage(name: str, run: RunOption = None) -> None:
+    """Run one stage, as dvc.yaml does; with PREFECT_API_URL set, as a flow on that server."""
     from tasks.config.presets import project_root, selected_run
     from tasks.runtime.locks import making
     from tasks.runtime.store import Folders, remove_leftovers, run_leftovers
@@ -180,8 +207,8 @@ def stage(
     root = project_root()
     if "/.dvc/tmp/exps/" in f"{root.as_posix()}/":
         raise SettingError(
-            "`dvc exp run --temp` and `--queue` make a run in a copy of the project, which lacks the ledger: its "
-            "budget would be spent a second time. Use `dvc exp run` without them. Nothing was made."
+            "`dvc exp run --temp` and `--queue` copy the project without its ledger, and could spend its budget twice. "
+            "Use `dvc exp run` without them. Nothing was made."
         )
     chosen = run or selected_run(root)
     with making(root, chosen):

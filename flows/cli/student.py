@@ -29,13 +29,13 @@ if TYPE_CHECKING:
     from tasks.serving.predict import Prediction, RowPredictions
     from terrine.deployment.model import StudentModel
 
-# Enumerations, since Typer has no lists of literals.
+# Typer does not support lists of literals.
 Statistics = StrEnum("Statistics", list(get_args(StatisticsName)))
 FormatName = StrEnum("FormatName", ["onnx", "pt2"])
 
 
 def predict(
-    images: Annotated[list[Path], typer.Argument(help="Image files, or folders of them; for a table, CSV files.")],
+    images: Annotated[list[Path], typer.Argument(help="Image files or folders; for tables, CSV files.")],
     run: RunOption = None,
     folder: FolderOption = None,
     model: ModelOption = None,
@@ -45,10 +45,10 @@ def predict(
     as_json: JsonOption = False,
     as_csv: CsvOption = False,
 ) -> None:
-    """Predict the class of images or rows, with its probability; all findings, or the number of a grade.
+    """Predict classes, findings or grades of images or rows, with probabilities.
 
-    Files that cannot be read are named, the others are predicted, and the exit status is 1. Predictions do not depend
-    on each other, except with --statistics current. A table needs the columns that the student was trained on.
+    Exit with status 1 if a file cannot be read; the others are predicted. Predictions are independent of each other,
+    except with --statistics current. Tables need the columns on which the student was trained.
     """
     from tasks.reports.accuracy import gap_of
     from tasks.serving.predict import open_student, predict_files, predict_tables, student_folder
@@ -74,7 +74,7 @@ def predict(
 
 
 def _print_images(predictions: list[Prediction], student: StudentModel, as_json: bool, as_csv: bool) -> None:
-    """Print the predictions for image files."""
+    """Print predictions for image files."""
     import pandas as pd
 
     scale, findings = student.scale, student.findings
@@ -108,14 +108,14 @@ def _print_images(predictions: list[Prediction], student: StudentModel, as_json:
         middle = ["class"] if scale is None else ["number", "bin"] if scale.edges else ["grade", "mean grade"]
         table = plain_table(Column("image", overflow="fold"), *middle, "probability")
         for one in predictions:
-            said = [one.label] if scale is None else [one.label, f"{one.number:.4g}"]
-            said = said[::-1] if middle[0] == "number" else said
-            table.add_row(str(one.file), *said, f"{100 * one.probability:.1f} %")
+            cells = [one.label] if scale is None else [one.label, f"{one.number:.4g}"]
+            cells = cells[::-1] if middle[0] == "number" else cells
+            table.add_row(str(one.file), *cells, f"{100 * one.probability:.1f} %")
         printer().print(table)
 
 
 def _print_rows(files: list[RowPredictions], as_json: bool, as_csv: bool) -> None:
-    """Print the predictions for rows of tables, by file if there are several, and by line."""
+    """Print predictions for rows, by file if there are several, and by line."""
     import pandas as pd
 
     for file in files:
@@ -150,12 +150,12 @@ def serve(
         Path | None,
         typer.Option(
             envvar="TERRINE_KEY_FILE",
-            help="File with an API key, sent by clients as bearer token or as password.",
+            help="File with the API key that clients send as bearer token or password.",
         ),
     ] = None,
-    max_megabytes: Annotated[int, typer.Option(min=1, max=1000, help="Largest body of a request.")] = 16,
+    max_megabytes: Annotated[int, typer.Option(min=1, max=1000, help="Maximum size of a request, in MB.")] = 16,
 ) -> None:
-    """Answer requests over HTTP: MLflow's /invocations, /images for pictures and .npy stacks, /rows for CSV files."""
+    """Serve predictions over HTTP: /images (images, .npy files), /rows (CSV files), /invocations (MLflow)."""
     from tasks.reports.accuracy import gap_of
     from tasks.serving.predict import OWN_STATISTICS, student_folder
     from tasks.serving.service import LOOPBACK, build_app, read_key
@@ -174,15 +174,15 @@ def serve(
     if reference is not None:
         console.print(OWN_STATISTICS, style="yellow")
     if host not in LOOPBACK:
-        lacks = "password and encryption" if key_file is None else "encryption"
-        console.print(f"{host} can be reached from elsewhere, without {lacks}: put a proxy in front.", style="yellow")
+        missing = "password and encryption" if key_file is None else "encryption"
+        console.print(f"{host} is reachable from other machines without {missing}. Use a proxy.", style="yellow")
     address = f"http://{host}:{port}"
     if isinstance(student, TableStudent):
-        console.print(f"{address}  {len(student.class_names)} classes of rows (Ctrl-C ends it)")
+        console.print(f"{address}  {len(student.class_names)} classes of rows (stop with Ctrl-C)")
         console.print(f'curl --data-binary @rows.csv -H "content-type: text/csv" {address}/rows')
     else:
         console.print(
-            f"{address}  {len(student.class_names)} classes, {student.statistics} statistics (Ctrl-C ends it)"
+            f"{address}  {len(student.class_names)} classes, {student.statistics} statistics (stop with Ctrl-C)"
         )
         gap = gap_of(source) if statistics is None and reference is None else None
         for note in filter(None, [gap and f"Warning: {gap}", student.note]):
@@ -198,12 +198,15 @@ def export(
     model: ModelOption = None,
     statistics: Annotated[
         list[Statistics],
-        typer.Option(help="Statistics of the exported networks; may be repeated. Default: those used for serving."),
+        typer.Option(help="Statistics of the exported networks. May be repeated. Default: those used for serving."),
     ] = [],  # noqa: B006  # typer copies it
-    format_: Annotated[list[FormatName], typer.Option("--format", help="May be repeated.")] = list(FormatName),  # noqa: B006
+    format_: Annotated[list[FormatName], typer.Option("--format", help="Format. May be repeated.")] = list(FormatName),  # noqa: B006
     reference: ReferenceOption = None,
 ) -> None:
-    """Export the student as ONNX and PyTorch programs, compared with the original, with digests and statement."""
+    """Export the student as ONNX and PyTorch programs, with its statement.
+
+    Each program is compared with the original. Digests of all files are included.
+    """
     from tasks.serving.export import export_folder
     from tasks.serving.predict import OWN_STATISTICS, student_folder
 

@@ -9,15 +9,19 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
+from tasks.config.presets import PRESETS
+from tasks.config.values import read_yaml
 from tasks.runtime.run import Run
 from tasks.runtime.store import close_private_zone
 from terrine.data.dataset import Dataset
+from terrine.data.public import PUBLIC_BENCHMARKS
 from terrine.determinism.randomness import derive_seed
-from terrine.errors import BudgetError, typed
+from terrine.errors import BudgetError, LedgerError, typed
 from terrine.privacy.accounting.events import Event
 from terrine.privacy.accounting.gaussian import round_up
 from terrine.privacy.ledger.ledger import Ledger, StoredRelease
@@ -95,8 +99,24 @@ def check_people(run: Run, people: People | None) -> None:
     ledger = ledger_before(run)
     if ledger is None:
         SiteRegistry(run.site).check("", people)
-    else:
+        return
+    try:
         ledger.check_people(ledger_account(run), people)
+    except LedgerError as error:
+        if (name := account_names(run.root, site_key(run)).get(error.account or "")) is None:
+            raise
+        raise LedgerError(str(error).replace(str(error.account)[:16], f"'{name}'")) from error
+
+
+def account_names(root: Path | None, key: bytes) -> dict[str, str]:
+    """Return the names of public benchmarks' accounts and of those in a project, by their keyed digests."""
+    names = {benchmark_account(key, name): name for name in PUBLIC_BENCHMARKS}
+    patterns = ("data/private/*/parameters.yaml", f"{PRESETS}/*.yaml", "params.yaml")
+    for path in [] if root is None else [path for each in patterns for path in root.glob(each) if path.is_file()]:
+        account = (read_yaml(path).get("ledger") or {}).get("account")
+        if account is not None:
+            names[account_of(key, str(account))] = str(account)
+    return names
 
 
 def changed_settings(run: Run, ledger: Ledger) -> dict[str, Any]:

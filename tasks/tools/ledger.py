@@ -1,7 +1,7 @@
-"""The ledger for people: what it says about each account, whether it is intact, and how its budget is changed.
+"""Reports about a ledger, and changes of budgets and links, for `terrine ledger`.
 
-In the ledger an account is a keyed digest of its name. Here, at home and with the key, names are found again among
-those that runs and presets of the project have, and the public benchmarks'; they are printed and never written.
+The ledger stores a keyed digest of each account's name. With the key, names are recovered from the runs and presets of
+the project and from public benchmarks. They are printed and never written.
 """
 
 from __future__ import annotations
@@ -9,79 +9,67 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tasks.config.presets import PRESETS, project_root, resolve, selected_run
-from tasks.config.values import read_yaml
-from tasks.runtime.accounts import benchmark_account
+from tasks.config.presets import project_root, resolve, selected_run
+from tasks.runtime.accounts import account_names
 from tasks.runtime.run import Run
-from terrine.data.public import PUBLIC_BENCHMARKS
 from terrine.errors import LedgerError, SettingError, did_you_mean
 from terrine.privacy.accounting.events import from_json
 from terrine.privacy.accounting.gaussian import round_up
 from terrine.privacy.accounting.pricing import price
 from terrine.privacy.ledger.ledger import Ledger, load_or_create_key
-from terrine.privacy.ledger.site_key import account_of
 from terrine.privacy.ledger.snapshot import LedgerSnapshot
 
 
 def open_existing(
     url: str | None = None, store: Path | None = None, key: Path | None = None
 ) -> tuple[Ledger, dict[str, str]]:
-    """Open a ledger that must exist; looking at it never begins one. What is None comes from params.yaml.
+    """Open an existing ledger. Arguments that are None are read from params.yaml.
 
-    Returns the ledger, and the names of its accounts as far as they are known here.
+    Returns:
+        The ledger, and the known names of accounts by their digests.
 
-    Raises LedgerError when there is none, or when it is not intact.
+    Raises:
+        LedgerError: If there is no ledger or it is damaged.
     """
     if url is None or store is None or key is None:
-        run = _of_the_project()
+        run = _selected()
         url = url or run.database(run.params.ledger.url)
         store = store or run.path(run.params.ledger.store)
         key = key or run.path(run.params.ledger.key)
     if not key.is_file():
-        raise LedgerError(f"There is no ledger key at {key}: run the pipeline first, or name it with --key.")
+        raise LedgerError(f"There is no ledger key at {key}. Make a run first, or name the key with --key.")
     secret = load_or_create_key(key)
-    return Ledger(url, store, secret, create=False), _names(secret)
+    try:
+        root = project_root()
+    except SettingError:  # another project's ledger, named by --url, --store and --key
+        root = None
+    return Ledger(url, store, secret, create=False), account_names(root, secret)
 
 
-def is_begun() -> bool:
-    """Tell whether the project's ledger was begun, as far as can be seen here, or the site remembers one."""
-    run = _of_the_project()
+def ledger_exists() -> bool:
+    """Return whether the project has a ledger, or the site registry knows one."""
+    run = _selected()
     file = run.database(run.params.ledger.url).removeprefix("sqlite:///")
     return "://" in file or any(path.exists() for path in (Path(file), run.path(run.params.ledger.store), run.site))
 
 
-def _of_the_project() -> Run:
+def _selected() -> Run:
+    """Return the selected run, which may not have been started."""
     root = project_root()
     name = selected_run(root)
     return Run(root, name, resolve(root, name))
 
 
 def read_witness(line_or_file: str) -> str:
-    """Return lines of a witness that were given as such, or as the file that they are in."""
+    """Return the lines of a witness, given directly or as a file."""
     path = Path(line_or_file)
     return path.read_text(encoding="utf-8") if len(line_or_file) < 200 and path.is_file() else line_or_file
 
 
-def _names(key: bytes) -> dict[str, str]:
-    """Return the names of accounts that this project knows, by what a ledger with this key knows them as."""
-    names = {benchmark_account(key, name): name for name in PUBLIC_BENCHMARKS}
-    try:
-        root = project_root()
-    except SettingError:
-        return names
-    files = [*root.glob("data/private/*/parameters.yaml"), *root.glob(f"{PRESETS}/*.yaml"), root / "params.yaml"]
-    for path in files:
-        account = (read_yaml(path).get("ledger") or {}).get("account")
-        if account is not None:
-            names[account_of(key, str(account))] = str(account)
-    return names
-
-
 def overview(ledger: Ledger, names: dict[str, str]) -> list[dict[str, Any]]:
-    """Return every account with its budget, what was spent over all runs, what is left, and its releases, as JSON
-    values.
+    """Return all accounts with budget, spending, balance and releases, as JSON values.
 
-    A release that was reserved and not committed shows, and counts, at its worst case.
+    A release that is reserved but not committed counts at its worst case.
     """
     rows = ledger.rows()
     commits = {row.release_id: row for row in rows if row.kind == "commit"}
@@ -125,25 +113,35 @@ def overview(ledger: Ledger, names: dict[str, str]) -> list[dict[str, Any]]:
 def change_budget(
     ledger: Ledger, names: dict[str, str], name: str | None, epsilon: float | None, delta: float | None
 ) -> tuple[str, float | None]:
-    """Set the budget of an account, named as runs name it or by the start of its digest.
+    """Set the budget of an account.
 
-    Returns what to call it, and what statements name as its limit (`Ledger.guarantee`). Raises SettingError when the
-    name fits none or several; without a name there must be one account only.
+    Args:
+        ledger: An open ledger.
+        names: Names of accounts by digest.
+        name: Name of the account or start of its digest. May be None if there is only one account.
+        epsilon: New ε, or None for no limit.
+        delta: New δ, or None to keep it.
+
+    Returns:
+        The account's name, and the limit that statements name (`Ledger.guarantee`).
+
+    Raises:
+        SettingError: If the name matches no account or several.
     """
-    account, called = _one(ledger, names, name)
+    account, shown = _find(ledger, names, name)
     ledger.set_budget(account, epsilon, delta)
-    return called, ledger.guarantee(account)
+    return shown, ledger.guarantee(account)
 
 
 def link_accounts(ledger: Ledger, names: dict[str, str], one: str, other: str) -> list[str]:
-    """Add two accounts up, named as `change_budget` takes them; return what to call them."""
-    found = [_one(ledger, names, name) for name in (one, other)]
+    """Link two accounts, named as in `change_budget`, and return their names."""
+    found = [_find(ledger, names, name) for name in (one, other)]
     ledger.link(*(account for account, _ in found))
-    return [called for _, called in found]
+    return [shown for _, shown in found]
 
 
-def _one(ledger: Ledger, names: dict[str, str], name: str | None) -> tuple[str, str]:
-    """Return the account of a name, or of the start of a digest, and what to call it."""
+def _find(ledger: Ledger, names: dict[str, str], name: str | None) -> tuple[str, str]:
+    """Return the digest and name of the account with this name or start of a digest."""
     known = {account: names.get(account, account[:16]) for account in ledger.datasets()}
     if name and (account := ledger.named(name)) in known:
         return account, name
@@ -152,5 +150,5 @@ def _one(ledger: Ledger, names: dict[str, str], name: str | None) -> tuple[str, 
     if len(found) != 1:
         listed = ", ".join(known.values()) or "none"
         near = did_you_mean(name or "", known.values())
-        raise SettingError(f"--account {name or ''} fits {len(found)} accounts.{near} Choose one of: {listed}.")
+        raise SettingError(f"--account {name or ''} matches {len(found)} accounts.{near} Choose one of: {listed}.")
     return found[0], known[found[0]]

@@ -1,8 +1,8 @@
-"""Projects (`terrine init`) and the installation (`terrine check --installation`).
+"""Creation of projects (`terrine init`) and checks of the installation (`terrine check --installation`).
 
-A project is a folder with what a clone has besides code: params.yaml, presets, dvc.yaml, deployments, data/ in zones,
-and git and DVC that keep private data out. In an existing project `begin` adds missing files, such as presets of a
-later version, and rewrites dvc.yaml. Other files are not changed.
+A project is a folder with params.yaml, presets, dvc.yaml, deployments, data/, and git and DVC repositories that exclude
+private data. In an existing project, `create_project` adds missing files, such as presets of a newer version, and
+rewrites dvc.yaml. Other files are not changed.
 """
 
 from __future__ import annotations
@@ -24,39 +24,45 @@ from terrine.errors import SettingError, TerrineError
 from terrine.files import write_text
 
 SHARED = PurePosixPath("share", "terrine")
-"""Where a wheel lays what projects begin with, below its environment's folder (pyproject.toml, data-files)."""
+"""Folder of the project templates below the environment (pyproject.toml, data-files)."""
 REPOSITORY = Path(__file__).resolve().parents[2]
 EXTRAS = ("", "pipeline", "parties", "serve")
 COPIED = ("params.yaml", "prefect.yaml", ".dvcignore", ".gitignore", "data/README.md")
 DERIVED = f"*-{'[0-9a-f]' * 8}.yaml"
-"""Names of runs that were derived from presets."""
+"""Files of runs derived from presets."""
 README = """\
 # {name}
 
-A project of Terrine: private images in, a student and its privacy statement out.
+A Terrine project: it trains a student on private images and writes its privacy statement.
 
-    terrine run                 # the run of params.yaml: handwritten digits that come with a package
-    terrine presets             # what else can be run; `your-own-images` is for a folder of your own
+    terrine run                 # the run of params.yaml, on handwritten digits from a Python package
+    terrine presets             # list the presets; `your-own-images` is for a folder of your own
 
-params.yaml has the settings of the default run, which `dvc repro` makes, too. For a run of your own, put its settings
-there under a name of its own (`run: NAME`), or leave it to `terrine run --preset PRESET --name NAME`.
+params.yaml contains the settings of the default run, which `dvc repro` also makes. Put the settings of your own run
+there with a new name (`run: NAME`), or use `terrine run --preset PRESET --name NAME`.
 
-`data/private` never leaves this machine; `data/release` is what may be published. `terrine params` lists every setting.
+`data/private` never leaves this machine; `data/release` may be published. `terrine params` lists all settings.
 """
 
 
-def begin(folder: Path) -> list[str]:
-    """Lay out a project in an empty folder (that may have data/, as where zones are volumes of a container), or one to
-    be made; or add to a project what it lacks. Return the names of the files that are new.
+def create_project(folder: Path) -> list[str]:
+    """Create a project, or add missing files to an existing one.
 
-    Raises SettingError for a folder that holds something else, or git or DVC that cannot begin there.
+    Args:
+        folder: New folder, project, or empty folder. It may contain data/, for example as volumes of a container.
+
+    Returns:
+        Names of the new files.
+
+    Raises:
+        SettingError: If the folder contains other files, or git or DVC fails.
     """
     folder = folder.resolve()
     is_project = (folder / "params.yaml").is_file() and (folder / "dvc.yaml").is_file()
     others = {path.name for path in folder.iterdir()} - {"data", ".home"} if folder.is_dir() else {folder}
     if folder.exists() and not is_project and others:
-        raise SettingError(f"{folder} is not empty, and no project. Choose another folder. Nothing was written.")
-    source = shipped()
+        raise SettingError(f"{folder} is neither empty nor a project. Choose another folder. Nothing was written.")
+    source = template_folder()
     texts = {"README.md": README.format(name=folder.name)}
     texts |= {name: (source / name).read_text(encoding="utf-8") for name in COPIED}
     texts |= {f"{PRESETS}/{path.name}": path.read_text(encoding="utf-8") for path in _presets(source)}
@@ -68,8 +74,8 @@ def begin(folder: Path) -> list[str]:
     if begins:
         _call(folder, "git", "init", "--quiet")
     if not (folder / ".dvc").exists():
-        alone = [] if (folder / ".git").exists() else ["--no-scm"]
-        _call(folder, sys.executable, "-m", "dvc", "init", "--quiet", *alone)
+        without_git = [] if (folder / ".git").exists() else ["--no-scm"]
+        _call(folder, sys.executable, "-m", "dvc", "init", "--quiet", *without_git)
         (folder / ".dvc" / "config").write_text((source / ".dvc" / "config").read_text(encoding="utf-8"))
     if begins:  # DVC compares with the last commit
         known = subprocess.run(["git", "config", "user.email"], cwd=folder, capture_output=True, check=False).stdout
@@ -79,10 +85,11 @@ def begin(folder: Path) -> list[str]:
     return new
 
 
-def shipped() -> Path:
-    """Return the folder that holds what projects begin with: the clone's, or the one that the wheel was unpacked to.
+def template_folder() -> Path:
+    """Return the folder with the project templates: the clone, or the folder installed by the wheel.
 
-    Raises SettingError where it is missing.
+    Raises:
+        SettingError: If it is missing.
     """
     if (REPOSITORY / "pyproject.toml").is_file():
         return REPOSITORY
@@ -90,16 +97,16 @@ def shipped() -> Path:
         listed = files("terrine") or []
     except PackageNotFoundError:
         listed = []
-    laid = [file for file in listed if file.parts[-3:] == (*SHARED.parts, "params.yaml")]
-    # `pip install --target` lays it beside the code, and lists it where it would lie in an environment.
-    for parameters in (REPOSITORY / SHARED / "params.yaml", *(Path(str(file.locate())) for file in laid)):
+    installed = [file for file in listed if file.parts[-3:] == (*SHARED.parts, "params.yaml")]
+    # `pip install --target` places it beside the code, but lists its path in an environment.
+    for parameters in (REPOSITORY / SHARED / "params.yaml", *(Path(str(file.locate())) for file in installed)):
         if parameters.is_file():
             return parameters.resolve().parent
-    raise SettingError("What a project begins with is not installed. Install Terrine again: pip install terrine")
+    raise SettingError("The project templates are missing. Install Terrine again: pip install terrine")
 
 
 def _presets(source: Path) -> list[Path]:
-    """Return the presets that come with Terrine, and not the runs that a clone keeps beside them."""
+    """Return the presets of Terrine, without derived runs of a clone."""
     own = source / PRESETS / ".gitignore"
     named = own.read_text(encoding="utf-8").split() if own.is_file() else []
     found = (path for path in (source / PRESETS).glob("*.yaml") if path.name not in named)
@@ -110,33 +117,35 @@ def _call(folder: Path, *command: str) -> None:
     try:
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     except OSError as error:
-        raise SettingError(f"`{' '.join(command)}` cannot be run in {folder}: {error.strerror}.") from error
+        raise SettingError(f"`{' '.join(command)}` cannot run in {folder}: {error.strerror}.") from error
     if done.returncode:
         raise SettingError(f"`{' '.join(command)}` failed in {folder}: {(done.stderr or done.stdout).strip()}")
 
 
-def installed() -> tuple[dict[str, str], list[str]]:
-    """Return versions, devices and the project, by name, and a sentence about each missing package or program."""
-    there = {
+def check_installation() -> tuple[dict[str, str], list[str]]:
+    """Return versions, devices and project by name, and a sentence for each missing package or program."""
+    found = {
         "terrine": f"{version('terrine')}, Python {platform.python_version()}, {platform.platform()}",
         "devices": _devices(),
         "project": _project(),
     }
-    missing = [f"{name} is not in PATH; DVC calls it" for name in ("git", "terrine") if shutil.which(name) is None]
+    missing = [f"{name} is not in PATH, but DVC needs it" for name in ("git", "terrine") if shutil.which(name) is None]
     for requirement, extra in _requirements():
-        bring = f"pip install 'terrine[{extra}]'" if extra else "pip install terrine"
+        remedy = f"pip install 'terrine[{extra}]'" if extra else "pip install terrine"
         try:
-            there[requirement.name] = found = version(requirement.name)
+            found[requirement.name] = current = version(requirement.name)
         except PackageNotFoundError:
-            missing.append(f"{requirement.name} is missing: {bring}")
+            missing.append(f"{requirement.name} is missing: {remedy}")
         else:
-            if not requirement.specifier.contains(found, prereleases=True):
-                missing.append(f"{requirement.name} is {found}, and Terrine needs {requirement.specifier}: {bring}")
-    return there, missing
+            if not requirement.specifier.contains(current, prereleases=True):
+                missing.append(
+                    f"{requirement.name} {current} is installed, but {requirement.specifier} is needed: {remedy}"
+                )
+    return found, missing
 
 
 def _requirements() -> list[tuple[Requirement, str]]:
-    """Return the packages that Terrine or one of its main extras requires, each with its first extra."""
+    """Return the required packages of Terrine and its main extras, each with its first extra."""
     found: dict[str, tuple[Requirement, str]] = {}
     for requirement in map(Requirement, requires("terrine") or []):
         for extra in EXTRAS:
@@ -149,14 +158,14 @@ def _requirements() -> list[tuple[Requirement, str]]:
 def _devices() -> str:
     import torch
 
-    others = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
-    others += ["Apple's GPU (mps)"] if torch.backends.mps.is_available() else []
-    return ", ".join([f"{os.cpu_count()} CPU cores", *(others or ["no GPU"])])
+    gpus = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
+    gpus += ["Apple GPU (mps)"] if torch.backends.mps.is_available() else []
+    return ", ".join([f"{os.cpu_count()} CPU cores", *(gpus or ["no GPU"])])
 
 
 def _project() -> str:
     try:
         root = project_root()
-        return f"{root}, where the run {selected_run(root)} was selected last"
+        return f"{root}, selected run {selected_run(root)}"
     except TerrineError as error:
         return str(error)

@@ -53,23 +53,23 @@ class NoiseSource(Protocol):
 
     @property
     def kind(self) -> NoiseKind:
-        """`secure`, or `replay`: not private."""
+        """`secure`, or `replay` (not private)."""
 
     def gaussian(self, shape: int | tuple[int, ...], sigma: float) -> FloatArray:
-        """Noise of standard deviation `sigma`, as float64 of this shape, in votes."""
+        """Return noise of standard deviation `sigma`, in votes, as float64 of this shape."""
 
     def laplace(self, shape: int | tuple[int, ...], scale: float) -> FloatArray:
-        """Laplace noise of this scale (mean absolute value), as float64 of this shape, in votes."""
+        """Return Laplace noise of this scale (mean absolute value), in votes, as float64 of this shape."""
 
     def describe(self) -> dict[str, str | int]:
-        """What identifies the source in a release: its kind, and the seed where one exists."""
+        """Return the identity of the source in a release: its kind, and a seed if there is one."""
 
 
 def lattice_step(sigma: float) -> float:
-    """The distance between neighbouring values of noise with this standard deviation or scale: a power of two.
+    """Return the step of the lattice for noise with this standard deviation or scale: a power of two.
 
     Raises:
-        SettingError: a sigma outside [2^-20, 2^30] votes, where votes and noise no longer share an exact lattice.
+        SettingError: If sigma is outside [2^-20, 2^30] votes, where votes and noise have no common exact lattice.
     """
     if not _SMALLEST <= sigma <= _LARGEST:
         raise SettingError(f"Noise needs a standard deviation between 2^-20 and 2^30 votes, got {sigma!r}.")
@@ -77,7 +77,7 @@ def lattice_step(sigma: float) -> float:
 
 
 def delta_slack(coordinates: int, epsilon: float) -> float:
-    """What the lattice adds to δ at most, for this many Gaussian values released in all at a guarantee `epsilon`.
+    """Return the most that the lattice adds to δ, for `coordinates` Gaussian values in total at ε = `epsilon`.
 
     The bound is derived at the top of this module.
     """
@@ -88,9 +88,16 @@ def delta_slack(coordinates: int, epsilon: float) -> float:
 
 
 def check_slack(coordinates: int, epsilon: float, delta: float, name: str = "ε") -> float:
-    """Return `delta_slack`, once it is known that the lattice alone does not use up δ; SettingError otherwise.
+    """Return `delta_slack` after checking that it is below δ.
 
-    name: what its user calls the guarantee.
+    Args:
+        coordinates: Number of noised values.
+        epsilon: ε of the guarantee.
+        delta: δ of the guarantee.
+        name: Name of ε in the error message.
+
+    Raises:
+        SettingError: If the lattice uses up δ.
     """
     slack = delta_slack(coordinates, epsilon)
     if not slack < delta:
@@ -158,7 +165,7 @@ class ReplayNoise:
 
 
 def _on_lattice(steps: NDArray[np.int64], step: float) -> FloatArray:
-    """Whole steps as multiples of the step, refusing what a double cannot hold exactly."""
+    """Return whole steps as multiples of the step, if doubles represent them exactly."""
     if steps.size and (steps.max() > _EXACT_STEPS or steps.min() < -_EXACT_STEPS):
         raise SettingError(
             "The sampler returned noise 256 standard deviations wide, which a healthy machine does not: its entropy is "

@@ -1,8 +1,7 @@
-"""The noise for a budget.
+"""Noise for a budget.
 
-Calibration looks at public quantities only: the budget, and how many queries are tested and answered. It inverts the
-exact Gaussian accounting of `gaussian`: q threshold tests with noise σ1 and a answers with noise σ cost
-μ² = q/σ1² + 2a/σ².
+Calibration uses only public quantities: the budget and the numbers of tests and answers. It inverts the exact Gaussian
+accounting (`gaussian`): q threshold tests with noise σ1 and a answers with noise σ cost μ² = q/σ1² + 2a/σ².
 
     >>> calibrate(epsilon=2.0, delta=1e-5, answers=5000).sigma
     199.381244...
@@ -23,11 +22,13 @@ _HEADROOM = 1 + 1e-9
 class Calibration:
     """Noise for a budget.
 
-    Args:
-        answers: Number of answers a that the budget pays for.
+    Attributes:
+        epsilon: ε of the budget.
+        delta: δ of the budget.
+        answers: Number of answers a.
         sigma: Standard deviation of the noise on each count, in votes.
         tests: Number of threshold tests q.
-        sigma1: Their noise, in votes; None without tests.
+        sigma1: Noise of the tests, in votes; None without tests.
     """
 
     epsilon: float
@@ -39,7 +40,7 @@ class Calibration:
 
     @property
     def event(self) -> Event:
-        """All the answers and tests."""
+        """Cost of all answers and tests."""
         answers: Event = RepeatedEvent(vote_answer(self.sigma), self.answers)
         if self.sigma1 is None:
             return answers
@@ -47,21 +48,25 @@ class Calibration:
 
     @property
     def epsilon_exact(self) -> float:
-        """Exact ε of all of it, never above the budget."""
+        """Exact ε of all answers and tests, at most the budget."""
         return epsilon_of(math.sqrt(mu_squared(self.event)), self.delta)
 
 
 def calibrate(
     epsilon: float, delta: float, answers: int, *, tests: int = 0, sigma1: float | None = None
 ) -> Calibration:
-    """The smallest noise σ at which `answers` answers, after `tests` threshold tests, cost at most `epsilon`.
+    """Return the smallest noise σ at which `answers` answers and `tests` threshold tests cost at most `epsilon`.
 
     Args:
-        sigma1: Noise of the tests, in votes; needed where there are tests.
+        epsilon: ε of the budget.
+        delta: δ of the budget.
+        answers: Number of answers.
+        tests: Number of threshold tests.
+        sigma1: Noise of the tests, in votes; required with tests.
 
     Raises:
-        BudgetError: the tests alone pass the budget.
-        SettingError: an impossible number, or tests without their noise.
+        BudgetError: If the tests alone exceed the budget.
+        SettingError: If a number is invalid, or the noise of the tests is missing.
     """
     _require_count("answers", answers, 1)
     left = _mu_squared_for_answers(epsilon, delta, tests, sigma1)
@@ -70,7 +75,7 @@ def calibrate(
 
 
 def _mu_squared_for_answers(epsilon: float, delta: float, tests: int, sigma1: float | None) -> float:
-    """What is left of the budget's μ² after the tests."""
+    """Return the μ² left by the tests."""
     if not epsilon > 0:
         raise SettingError(f"epsilon must be greater than 0, got {epsilon!r}.")
     _require_count("tests", tests, 0)

@@ -30,11 +30,10 @@ _BLOCK = 1 << 16
 
 
 def check_histograms(histograms: ArrayLike) -> Integers:
-    """`histograms` as int64 [queries, classes], checked.
+    """Return `histograms` as int64 [queries, classes] after validation.
 
-    Raises:
-        InputError: not integers, not two-dimensional, fewer than two classes or teachers, negative counts, or rows
-            that do not sum to the same number of teachers (labels or single votes where counts belong).
+    Raises: InputError: If they are not integers, not two-dimensional, have fewer than two classes or teachers or
+        negative counts, or their rows have different sums (as labels and single votes do).
     """
     counts = np.asarray(histograms)
     if counts.dtype.kind not in "iu":
@@ -69,7 +68,7 @@ def check_histograms(histograms: ArrayLike) -> Integers:
 
 
 def log_q_gnmax(histograms: ArrayLike, sigma: float) -> Floats:
-    """log of a bound on Pr[outcome is not the plurality] of GNMax (Papernot et al. 2018, section 4.1).
+    """Return the log of a bound on Pr[outcome is not the plurality] of GNMax (Papernot et al. 2018, section 4.1).
 
     Args:
         histograms: Counts of votes [queries, classes].
@@ -83,7 +82,7 @@ def log_q_gnmax(histograms: ArrayLike, sigma: float) -> Floats:
 
 
 def log_q_lnmax(histograms: ArrayLike, scale: float) -> Floats:
-    """log of a bound on Pr[outcome is not the plurality] of LNMax (Papernot et al. 2017, Lemma 4).
+    """Return the log of a bound on Pr[outcome is not the plurality] of LNMax (Papernot et al. 2017, Lemma 4).
 
     Args:
         histograms: Counts of votes [queries, classes].
@@ -97,16 +96,13 @@ def log_q_lnmax(histograms: ArrayLike, scale: float) -> Floats:
 
 
 def log_p_answered(max_counts: ArrayLike, threshold: float, sigma1: float) -> Floats:
-    """log Pr[a noisy largest count passes the threshold]; Interactive's largest margins may be fractions.
-
-    Fractions are rounded to the nearest integer, as the smooth sensitivity of the test is tabulated over integers.
-    """
+    """Return log Pr[the noisy largest count passes the threshold], with counts rounded to integers."""
     _require_noise("sigma1", sigma1)
     return np.asarray(log_ndtr((np.rint(np.asarray(max_counts, dtype=np.float64)) - threshold) / sigma1))
 
 
 def gnmax_rdp(log_q: ArrayLike, sigma: float, orders: ArrayLike) -> Floats:
-    """RDP [queries, orders] of one GNMax answer each (Papernot et al. 2018, Theorem 3, optimal orders).
+    """Return the RDP [queries, orders] of GNMax answers (Papernot et al. 2018, Theorem 3, optimal orders).
 
     Args:
         log_q: log of a bound on the probability of another outcome than the plurality [queries], ≤ 0.
@@ -118,10 +114,10 @@ def gnmax_rdp(log_q: ArrayLike, sigma: float, orders: ArrayLike) -> Floats:
 
 
 def theorem_3(log_q: ArrayLike, sigma: float, orders: ArrayLike) -> Floats:
-    """The data-dependent bound alone [queries, orders], infinite where its conditions do not hold.
+    """Return only the data-dependent bound [queries, orders], infinite if its conditions do not hold.
 
     Two Gaussian guarantees of higher orders μ1 = σ√(−log q) + 1 and μ2 = μ1 − 1 (Appendix A) bound the moment at α by
-    (1 − q) A^(α−1) + q B^(α−1). Arguments as for `gnmax_rdp`.
+    (1 − q) A^(α−1) + q B^(α−1). Arguments are those of `gnmax_rdp`.
     """
     alpha = check_orders(orders)
     _require_noise("sigma", sigma)
@@ -136,7 +132,7 @@ def theorem_3(log_q: ArrayLike, sigma: float, orders: ArrayLike) -> Floats:
 
 
 def threshold_rdp(log_p: ArrayLike, sigma1: float, orders: ArrayLike) -> Floats:
-    """RDP [queries, orders] of one threshold test each: the same bound with the likelier answer as the plurality.
+    """Return the RDP [queries, orders] of threshold tests: the same bound, with the likelier outcome as the plurality.
 
     Args:
         log_p: log of the probability of passing [queries].
@@ -149,7 +145,7 @@ def threshold_rdp(log_p: ArrayLike, sigma1: float, orders: ArrayLike) -> Floats:
 
 
 def lnmax_rdp(log_q: ArrayLike, scale: float, orders: ArrayLike) -> Floats:
-    """RDP [queries, orders] of one LNMax answer each (Papernot et al. 2017, Theorem 3, as RDP).
+    """Return the RDP [queries, orders] of LNMax answers (Papernot et al. 2017, Theorem 3, as RDP).
 
     Args:
         log_q: log of a bound on the probability of another outcome than the plurality [queries], ≤ 0.
@@ -178,10 +174,12 @@ def summed(
     orders: ArrayLike,
     weights: ArrayLike | None = None,
 ) -> Floats:
-    """The weighted sum over queries of `gnmax_rdp`, `threshold_rdp` or `lnmax_rdp`, without holding all of it.
+    """Return the weighted sum over queries of `gnmax_rdp`, `threshold_rdp` or `lnmax_rdp`, computed in blocks.
 
     Args:
+        curve: One of these functions.
         log_probabilities: Its first argument [queries].
+        noise: Its noise, in votes.
         orders: RDP orders above 1 [orders].
         weights: Weight of each query [queries], by default 1.
 
@@ -204,14 +202,14 @@ def summed(
 
 
 def log1mexp(values: ArrayLike) -> Floats:
-    """log(1 − e^x) for x ≤ 0, accurate at both ends."""
+    """Return log(1 − e^x) for x ≤ 0, accurate at both ends."""
     x = np.asarray(values, dtype=np.float64)
     with np.errstate(divide="ignore"):
         return np.where(x < -1, np.log1p(-np.exp(x)), np.log(-np.expm1(x)))
 
 
 def _log_q(histograms: ArrayLike, log_tail: Callable[[Floats], Floats]) -> Floats:
-    """Union bound over the losing classes, with the tail tabulated over integer gaps."""
+    """Return the union bound over the losing classes, with tails tabulated over integer gaps."""
     counts = check_histograms(histograms)
     classes = counts.shape[1]
     # The winner itself gets an extra entry of the table that contributes nothing.
@@ -230,7 +228,7 @@ def _log_q(histograms: ArrayLike, log_tail: Callable[[Floats], Floats]) -> Float
 
 
 def _theorem_3_terms(log_q: Floats, sigma: float) -> tuple[Floats, Floats, Floats, Floats]:
-    """log(1 − q), log A, log B [queries] of Theorem 3, and the order below which the bound holds (0: nowhere)."""
+    """Return log(1 − q), log A, log B [queries] of Theorem 3, and the order below which it holds (0: nowhere)."""
     variance = sigma * sigma
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         mu2 = np.sqrt(variance * -log_q)

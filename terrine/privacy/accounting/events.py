@@ -223,7 +223,7 @@ def from_json(tree: Mapping[str, Any]) -> Event:
 
 
 def _flatten(event: Event) -> list[tuple[Event, int]]:
-    """The events inside nested compositions and repetitions, each with its count."""
+    """Return the events inside nested compositions and repetitions with their counts."""
     match event:
         case ComposedEvent():
             return [pair for part in event.events for pair in _flatten(part)]

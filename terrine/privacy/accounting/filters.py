@@ -1,11 +1,11 @@
-"""How an account with a budget adds up releases that are chosen one after the other, by what earlier ones said.
+"""Filters: budgets for releases that are chosen adaptively, one after the other.
 
-Composition theorems price what was fixed beforehand. Where each release may depend on the ones before, a budget needs a
-*filter*: one measure in which costs add up, with one limit. The smallest of several measures is no filter, because
-which of them is the smallest then depends on what was released. So an account keeps to one measure for ever, and its
-first release, a public description, decides which:
+Composition theorems price what was fixed in advance. If each release may depend on earlier ones, a budget needs a
+*filter*: one measure in which costs add up, with one limit. The smallest of several measures is not a filter, because
+which one is smallest then depends on the releases. An account therefore uses one measure permanently, chosen by its
+first release, a public description:
 
-- *Gaussian*, where the first release is Gaussian: Σ μ² ≤ μ²(ε, δ) (Smith & Thakurta 2022; Koskela, Tobaben & Honkela
+- *Gaussian*, if the first release is Gaussian: Σ μ² ≤ μ²(ε, δ) (Smith & Thakurta 2022; Koskela, Tobaben & Honkela
   2023, for every μ-GDP step). Later steps that are not Gaussian enter by `gaussian.pure_mu`.
 - *Rényi at one order α* otherwise: Σ RDP(α) ≤ ε − c(α, δ), c the conversion (Feldman & Zrnic 2021, Theorem 4.3 at a
   fixed order). α is the order at which the budget pays for most releases like the first.
@@ -29,20 +29,20 @@ _ROUNDING = 1e-12
 
 
 class Filter(Protocol):
-    """A measure in which costs add up, whatever they were chosen by.
+    """Measure in which the costs of adaptively chosen releases add up.
 
     Formal guarantee: releases chosen adaptively, each only if the sum of costs with it has `epsilon` ≤ ε, are together
     (ε, δ)-differentially private.
     """
 
     def cost(self, event: Event) -> float:
-        """What `event` adds to the sum; infinite for what the filter never lets through."""
+        """Return what `event` adds to the sum; infinite if the filter never allows it."""
 
     def epsilon(self, cost: float, delta: float) -> float:
-        """The ε at `delta` that a sum of costs stands for; it grows with the sum."""
+        """Return the ε at `delta` of a sum of costs, increasing with the sum."""
 
     def mu_left(self, cost: float, epsilon: float, delta: float) -> float:
-        """The μ of the largest Gaussian release that is let through after such a sum."""
+        """Return the μ of the largest Gaussian release allowed after a sum of costs."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class GaussianSum:
     """Σ μ²: exact for Gaussian steps."""
 
     def cost(self, event: Event) -> float:
-        """`renyi.mu_squared_bound`, see `Filter.cost`."""
+        """Return `renyi.mu_squared_bound`, see `Filter.cost`."""
         return mu_squared_bound(event)
 
     def epsilon(self, cost: float, delta: float) -> float:
@@ -73,7 +73,7 @@ class RenyiSum:
     order: float
 
     def cost(self, event: Event) -> float:
-        """RDP at the order, see `Filter.cost`."""
+        """Return the RDP at the order, see `Filter.cost`."""
         return float(rdp_of_event(event, [self.order])[0]) * (1 + _ROUNDING)
 
     def epsilon(self, cost: float, delta: float) -> float:
@@ -88,11 +88,10 @@ class RenyiSum:
 
 @functools.lru_cache(maxsize=128)
 def filter_for(first: Event, epsilon: float | None, delta: float) -> Filter:
-    """The filter of an account, from its first release's worst case and the budget it was reserved under.
+    """Return the filter of an account.
 
-    Args:
-        first: The first release that costs anything.
-        epsilon: The budget; without one the order is that at which the first release alone costs least.
+    Args: first: Worst case of the first release with a cost. epsilon: Budget under which it was reserved. Without one,
+        the order is that at which the first release costs least. delta: δ of the budget.
     """
     try:
         mu_squared(first)

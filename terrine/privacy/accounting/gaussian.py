@@ -30,10 +30,10 @@ _MARGIN = 1e-12
 
 
 def mu_squared(event: Event) -> float:
-    """μ² of a composition of Gaussian mechanisms, exactly.
+    """Return the exact μ² of a composition of Gaussian mechanisms.
 
     Raises:
-        UnsupportedEventError: when anything in `event` is not Gaussian; `pricing.price` prices those.
+        UnsupportedEventError: If a part is not Gaussian; `pricing.price` prices those.
     """
     match event:
         case GaussianEvent():
@@ -50,7 +50,7 @@ def mu_squared(event: Event) -> float:
 
 
 def log_delta_of(mu: float, epsilon: float) -> float:
-    """log δ of a μ-GDP mechanism at `epsilon`; finite where δ itself would underflow."""
+    """Return log δ of a μ-GDP mechanism at `epsilon`, even if δ underflows."""
     _require_mu(mu)
     _require_epsilon(epsilon)
     if mu == 0 or epsilon == math.inf:
@@ -73,18 +73,15 @@ def log_delta_of(mu: float, epsilon: float) -> float:
 
 
 def delta_of(mu: float, epsilon: float) -> float:
-    """The smallest δ for which a μ-GDP mechanism is (`epsilon`, δ)-differentially private; μ and ε are ≥ 0."""
+    """Return the smallest δ for which a μ-GDP mechanism is (`epsilon`, δ)-differentially private; μ and ε are ≥ 0."""
     return min(1.0, math.exp(log_delta_of(mu, epsilon)))
 
 
 def epsilon_of(mu: float, delta: float) -> float:
-    """The smallest ε for which a μ-GDP mechanism is (ε, `delta`)-differentially private, rounded up by about 1e-12.
-
-    Args:
-        mu: The mechanism's μ ≥ 0.
+    """Return the smallest ε for which a μ-GDP mechanism is (ε, `delta`)-private, rounded up by about 1e-12.
 
     Raises:
-        SettingError: δ outside (0, 1), or a negative μ.
+        SettingError: If δ is outside (0, 1) or μ is negative.
     """
     _require_mu(mu)
     target = _log_of(delta)
@@ -101,13 +98,10 @@ def epsilon_of(mu: float, delta: float) -> float:
 
 
 def mu_of(epsilon: float, delta: float) -> float:
-    """The largest μ whose composition is (`epsilon`, `delta`)-differentially private, rounded down by about 1e-12.
-
-    Args:
-        epsilon: The budget, ≥ 0; with ε = 0 all of it is δ.
+    """Return the largest μ that is (`epsilon`, `delta`)-private, rounded down by about 1e-12.
 
     Raises:
-        SettingError: a negative or infinite ε, or δ outside (0, 1).
+        SettingError: If ε is negative or infinite, or δ is outside (0, 1).
     """
     _require_epsilon(epsilon)
     target = _log_of(delta)
@@ -127,14 +121,14 @@ def mu_of(epsilon: float, delta: float) -> float:
 
 
 def pure_mu(epsilon: float) -> float:
-    """The smallest μ for which every ε-DP mechanism is μ-GDP: 2 Φ⁻¹(e^ε/(1 + e^ε)), rounded up.
+    """Return the smallest μ for which every ε-DP mechanism is μ-GDP: 2 Φ⁻¹(e^ε/(1 + e^ε)), rounded up.
 
-    An ε-DP mechanism's trade-off curve lies on or above the two segments from (0, 1) over the kink (a, a), where
+    An ε-DP mechanism's trade-off curve is on or above the two segments from (0, 1) over the kink (a, a), with
     a = 1/(1 + e^ε), to (1, 0) (Wasserman & Zhou 2010). The curve G_μ(x) = Φ(Φ⁻¹(1 − x) − μ) of this μ has the same ends
     and the same kink: Φ⁻¹(1 − a) = μ/2, so G_μ(a) = Φ(−μ/2) = a. It is convex, so between each two of these points it
-    lies below their chord, which is the segment. Its curve being lower, a Gaussian mechanism of this μ can be
-    post-processed into the ε-DP one (Blackwell 1953; Dong, Roth & Su 2022, Theorem 2), so whatever holds of sequences
-    of Gaussian mechanisms, chosen adaptively, holds with such a one among them.
+    is below their chord, which is the segment. Its curve being lower, a Gaussian mechanism of this μ can be
+    post-processed into the ε-DP one (Blackwell 1953; Dong, Roth & Su 2022, Theorem 2). Results on adaptive sequences of
+    Gaussian mechanisms therefore also hold if they contain such a mechanism.
     """
     _require_epsilon(epsilon)
     if epsilon == math.inf:
@@ -145,19 +139,18 @@ def pure_mu(epsilon: float) -> float:
 
 
 def round_up(epsilon: float, digits: int = 4) -> float:
-    """`epsilon` with this many decimals, never smaller than it was: for printing."""
+    """Return `epsilon` rounded up to this number of decimals, for printing."""
     if not math.isfinite(epsilon):
         return epsilon
     return float(Decimal(repr(float(epsilon))).quantize(Decimal(1).scaleb(-digits), rounding=ROUND_CEILING))
 
 
 class GaussianFilter:
-    """What is left of a budget that Gaussian events are charged against, in any order, chosen adaptively.
+    """Remaining budget for adaptively chosen Gaussian events, in any order.
 
-    Formal guarantee: whatever sequence of events is charged, each only if the filter of what was charged before
-    `affords` it, and however it is chosen from what earlier ones released, the whole is (`epsilon`,
-    `delta`)-differentially private, because μ² never passes the limit that was fixed at the start (Smith & Thakurta
-    2022, Theorem 1). Events must be charged before their noise is drawn.
+    Formal guarantee: if every event is charged before its noise is drawn, and only if the filter `affords` it, all
+    events together are (`epsilon`, `delta`)-differentially private, however they are chosen from earlier releases,
+    because μ² never exceeds the limit fixed at the start (Smith & Thakurta 2022, Theorem 1).
     """
 
     def __init__(self, epsilon: float, delta: float, *, mu_squared_spent: float = 0.0) -> None:
@@ -167,11 +160,11 @@ class GaussianFilter:
 
     @property
     def mu_squared_left(self) -> float:
-        """μ² that may still be charged, 0 when the budget was passed before this filter began."""
+        """Remaining μ²; 0 if the budget was already exceeded."""
         return max(0.0, self.mu_squared_limit - self.mu_squared_spent)
 
     def affords(self, event: Event) -> bool:
-        """Whether `event` still fits."""
+        """Return whether `event` still fits."""
         cost = mu_squared(event)
         # Rounded up, so that a long sum of small costs cannot drift below the true total.
         after = math.nextafter(self.mu_squared_spent + cost, math.inf) if cost > 0 else self.mu_squared_spent

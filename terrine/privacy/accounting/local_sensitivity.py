@@ -94,22 +94,22 @@ class AnswerPrice:
         return max(self.ceiling - here, here - float(self.at(self.down(q1))[0]))
 
     def at(self, log_q: Floats) -> Floats:
-        """β itself [points] at log q [points]."""
+        """Return β [points] at log q [points]."""
         price = np.full(len(log_q), self.ceiling)
         below = log_q < self.log_q0
         price[below] = gnmax_rdp(log_q[below], self.sigma, [self.order])[:, 0]
         return price
 
     def up(self, log_q: Floats) -> Floats:
-        """log B_U(q), at most 0."""
+        """Return log B_U(q), at most 0."""
         return self._moved(self._tail_point(log_q), 1.0)
 
     def down(self, log_q: Floats) -> Floats:
-        """log B_L(q)."""
+        """Return log B_L(q)."""
         return self._moved(self._tail_point(log_q), -1.0)
 
     def local_sensitivity(self, log_q: Floats) -> Floats:
-        """Bound on the change of β by one moved vote [points] at log q [points]."""
+        """Return a bound on the change of β by one moved vote [points] at log q [points]."""
         bound = np.full(len(log_q), self.plateau)
         for off in (np.flatnonzero(log_q < self.log_q1), np.flatnonzero(log_q > self.log_q0)):
             here, tail = self.at(log_q[off]), self._tail_point(log_q[off])
@@ -118,7 +118,7 @@ class AnswerPrice:
         return bound
 
     def conditions(self) -> tuple[bool, bool]:
-        """Whether C5 and C6 hold at this order, without which the strategy above need not find the worst case.
+        """Return whether C5 and C6 hold at this order; otherwise the strategy above need not find the worst case.
 
         C5: β does not decrease on (0, q0). C6: β(B_U(q)) − β(q) does not decrease on (0, q1). Both are checked on a
         grid that is dense in q and in log q.
@@ -126,7 +126,7 @@ class AnswerPrice:
         return _grows(self.at, self.log_q0), _grows(lambda x: self.at(self.up(x)) - self.at(x), self.log_q1)
 
     def always_independent(self, teachers: int) -> bool:
-        """Whether even unanimous teachers pay the data-independent price: then it has no sensitivity at all."""
+        """Return whether even unanimous teachers pay the data-independent price, which has no sensitivity."""
         unanimous = float(scipy.special.log_ndtr(-teachers / (math.sqrt(2) * self.sigma))) + math.log(self.classes - 1)
         return unanimous >= self.log_q0
 
@@ -134,7 +134,7 @@ class AnswerPrice:
         return float(theorem_3(log_q, self.sigma, [self.order])[0, 0]) - self.ceiling
 
     def _tail_point(self, log_q: Floats) -> Floats:
-        """−Q⁻¹(q/(m − 1)), from log q."""
+        """Return −Q⁻¹(q/(m − 1)), from log q."""
         return np.asarray(scipy.special.ndtri_exp(log_q - math.log(self.classes - 1)))
 
     def _moved(self, tail_point: Floats, votes: float) -> Floats:
@@ -234,14 +234,14 @@ def summed_threshold_sensitivity(
 
 
 def _threshold_table(teachers: int, threshold: float, sigma1: float, order: float) -> Floats:
-    """Largest change of a test's price when its largest count moves by one, at each count 0..teachers."""
+    """Return the largest change of a test's price when its largest count moves by one, at each count 0..teachers."""
     price = threshold_rdp(log_p_answered(np.arange(teachers + 1), threshold, sigma1), sigma1, [order])[:, 0]
     step = np.abs(np.diff(price))
     return np.asarray(np.maximum(np.append(step, 0.0), np.append(0.0, step)))
 
 
 def _off_plateau(price: AnswerPrice, counts: Integers) -> Iterator[tuple[Integers, Integers, Floats]]:
-    """(query, distance, sensitivity) of all points before a query's worst histogram is on the plateau."""
+    """Yield (query, distance, sensitivity) of all points before a query's worst histogram reaches the plateau."""
     teachers = int(counts[0].sum())
     gaps = np.arange(teachers + 1)
     # Far along most walks the runner-up alone matters: those points share one value per integer gap.
@@ -261,7 +261,7 @@ def _check_weights(weights: ArrayLike | None, queries: int) -> Floats:
 
 
 def _grows(function: Callable[[Floats], Floats], log_top: float) -> bool:
-    """Whether `function` of log q does not decrease below `log_top`."""
+    """Return whether `function` of log q does not decrease below `log_top`."""
     grid = log_top + np.union1d(np.linspace(-740.0, 0.0, 2000), np.log(np.linspace(1e-6, 1.0, 2000)))
     value = function(grid)
     return bool(np.all(np.maximum.accumulate(value) - value <= 1e-12 * value.max()))

@@ -37,20 +37,20 @@ Floats = NDArray[np.float64]
 
 
 def default_orders() -> Floats:
-    """The orders that ε is minimised over: 600 from 1.01 to 10,001, evenly spaced in log(α − 1)."""
+    """Return the orders over which ε is minimised: 600 from 1.01 to 10,001, evenly spaced in log(α − 1)."""
     return 1.0 + np.geomspace(1e-2, 1e4, 600)
 
 
 def reference_orders() -> Floats:
-    """The 298 orders of the reference implementation of PATE (2018), sorted."""
+    """Return the 298 orders of the reference implementation of PATE (2018), sorted."""
     return np.sort(np.concatenate((np.arange(2, 101, 0.5), np.logspace(np.log10(100), np.log10(500), num=100))))
 
 
 def check_orders(orders: ArrayLike) -> Floats:
-    """`orders` as a vector of floats.
+    """Return `orders` as a vector of floats.
 
     Raises:
-        SettingError: no orders, not a vector, or an order that is not above 1.
+        SettingError: If it is empty, not a vector, or contains an order not above 1.
     """
     vector = np.asarray(orders, dtype=np.float64)
     if vector.ndim != 1 or not vector.size or not np.all((vector > 1) & np.isfinite(vector)):
@@ -61,15 +61,16 @@ def check_orders(orders: ArrayLike) -> Floats:
 def convert(
     orders: ArrayLike, rdp: ArrayLike, delta: float, conversion: Conversion = "improved"
 ) -> tuple[float, float]:
-    """(ε, the order it was reached at) of an RDP curve at `delta`.
+    """Return ε of an RDP curve at `delta`, and the order at which it is reached.
 
     Args:
         orders: RDP orders [orders].
         rdp: RDP at these orders [orders].
+        delta: δ.
         conversion: `classical` as in the PATE papers, or `improved`.
 
-    Raises:
-        SettingError: δ outside (0, 1), shapes that differ, a negative or missing RDP value, an unknown conversion.
+    Raises: SettingError: If δ is outside (0, 1), shapes differ, an RDP value is negative or missing, or the conversion
+        unknown.
     """
     alpha, curve = check_orders(orders), np.asarray(rdp, dtype=np.float64)
     if curve.shape != alpha.shape:
@@ -85,7 +86,7 @@ def convert(
 
 
 def conversion_cost(orders: Floats, delta: float, conversion: Conversion = "improved") -> Floats:
-    """What turning RDP into (ε, `delta`) adds at each order; may be negative for `improved`."""
+    """Return the difference between ε and RDP at each order; may be negative for `improved`."""
     if not 0 < delta < 1:
         raise SettingError(f"delta must lie strictly between 0 and 1, got {delta!r}.")
     match conversion:
@@ -98,14 +99,14 @@ def conversion_cost(orders: Floats, delta: float, conversion: Conversion = "impr
 
 
 def gaussian_rdp(sensitivity: float, sigma: float, orders: Floats) -> Floats:
-    """α s² / (2σ²): the RDP of a Gaussian mechanism with L2 sensitivity s (Mironov 2017, Corollary 3)."""
+    """Return α s² / (2σ²): RDP of a Gaussian mechanism with L2 sensitivity s (Mironov 2017, Corollary 3)."""
     return orders * ((sensitivity / sigma) ** 2 / 2)
 
 
 def laplace_rdp(sensitivity: float, scale: float, orders: Floats) -> Floats:
-    """RDP of a Laplace mechanism with this L1 sensitivity (Mironov 2017, Proposition 6).
+    """Return the RDP of a Laplace mechanism with this L1 sensitivity (Mironov 2017, Proposition 6).
 
-    The curve is convex in the shift, so one coordinate moved by all of the sensitivity is the worst case.
+    The curve is convex in the shift, so moving one coordinate by the whole sensitivity is the worst case.
     """
     shift = sensitivity / scale
     towards = np.log(orders / (2 * orders - 1)) + (orders - 1) * shift
@@ -114,12 +115,12 @@ def laplace_rdp(sensitivity: float, scale: float, orders: Floats) -> Floats:
 
 
 def pure_rdp(epsilon: float, orders: Floats) -> Floats:
-    """RDP of any ε-DP mechanism: min(ε²α/2, ε) (Bun & Steinke 2016, Proposition 3.3)."""
+    """Return the RDP of any ε-DP mechanism: min(ε²α/2, ε) (Bun & Steinke 2016, Proposition 3.3)."""
     return np.minimum(epsilon * epsilon / 2 * orders, epsilon)
 
 
 def randomised_response_rdp(epsilon: float, categories: int, orders: Floats) -> Floats:
-    """RDP of k-ary randomised response between any two inputs, exactly."""
+    """Return the exact RDP of k-ary randomised response between any two inputs."""
     log_other = -math.log(math.exp(-epsilon) * (categories - 1) + 1) - epsilon
     log_kept = log_other + epsilon
     terms = [orders * log_kept + (1 - orders) * log_other, orders * log_other + (1 - orders) * log_kept]
@@ -129,10 +130,10 @@ def randomised_response_rdp(epsilon: float, categories: int, orders: Floats) -> 
 
 
 def rdp_of_event(event: Event, orders: ArrayLike) -> Floats:
-    """The RDP curve of `event` at `orders`.
+    """Return the RDP curve of `event` at `orders`.
 
     Raises:
-        UnsupportedEventError: an event this accountant does not know.
+        UnsupportedEventError: If the event is unknown.
     """
     alpha = check_orders(orders)
     match event:
@@ -154,10 +155,10 @@ def rdp_of_event(event: Event, orders: ArrayLike) -> Floats:
 
 
 def pure_epsilon(event: Event) -> float:
-    """ε of `event` at δ = 0 by addition; infinite where it has no pure guarantee.
+    """Return ε of `event` at δ = 0 by addition; infinite without a pure guarantee.
 
     Raises:
-        UnsupportedEventError: an event this accountant does not know.
+        UnsupportedEventError: If the event is unknown.
     """
     match event:
         case LaplaceEvent():
@@ -177,10 +178,10 @@ def pure_epsilon(event: Event) -> float:
 
 
 def mu_squared_bound(event: Event) -> float:
-    """A μ² for which `event` is μ-GDP: exact for Gaussian parts, by their pure ε for others; infinite where that is.
+    """Return a μ² for which `event` is μ-GDP: exact for Gaussian parts, from pure ε for others, possibly infinite.
 
     Raises:
-        UnsupportedEventError: an event this accountant does not know.
+        UnsupportedEventError: If the event is unknown.
     """
     squares = []
     for part, count in counts(event).items():

@@ -67,7 +67,7 @@ class SanitisedEpsilon:
 
 
 def smooth_sensitivity(local_sensitivity: ArrayLike, beta: float) -> float:
-    """SS_β = max_d e^(−βd) LS_d, from LS_d at d = 0, 1, … [distances]."""
+    """Return SS_β = max_d e^(−βd) LS_d, from LS_d at d = 0, 1, … [distances]."""
     local = np.asarray(local_sensitivity, dtype=np.float64)
     if local.ndim != 1 or not local.size or not np.all(local >= 0):
         raise InputError("Local sensitivities must be a list of numbers ≥ 0, one per distance.")
@@ -77,10 +77,10 @@ def smooth_sensitivity(local_sensitivity: ArrayLike, beta: float) -> float:
 
 
 def release_rdp(order: float, beta: float, sigma_ss: float) -> float:
-    """RDP at `order` of releasing a figure with Gaussian noise of σ_ss times its β-smooth sensitivity.
+    """Return the RDP at `order` of releasing a figure with Gaussian noise of σ_ss times its β-smooth sensitivity.
 
     Raises:
-        SettingError: parameters outside 1 < order < 1/(2β), β ≥ 0, σ_ss > 0.
+        SettingError: If parameters are outside 1 < order < 1/(2β), β ≥ 0, σ_ss > 0.
     """
     _check(order, beta, sigma_ss)
     width = -order * beta - 0.5 * math.log(_narrowed(order, beta))
@@ -88,12 +88,12 @@ def release_rdp(order: float, beta: float, sigma_ss: float) -> float:
 
 
 def _narrowed(order: float, beta: float) -> float:
-    """v at r = e^(−β): see the module's head."""
+    """Return v at r = e^(−β), see the module docstring."""
     return 1 + order * math.expm1(-2 * beta)
 
 
 def _weight(order: float, beta: float) -> float:
-    """What the first term of the cost has over σ_ss²."""
+    """Return the numerator of the first term of the cost, over σ_ss²."""
     return order * math.exp(-2 * beta) / (2 * _narrowed(order, beta))
 
 

@@ -1,12 +1,14 @@
-"""What a dataset may spend and has spent: the ledger's arithmetic, on rows alone.
+"""Arithmetic of an account: its budget, and what its releases cost.
 
-Costs are events; a release that is reserved and not committed counts with its worst case. Two questions have two
-answers. *May this be released?* is answered by a filter (`filters`), fixed by the first release for ever: the budget
-holds however releases are chosen after looking at earlier ones, so it is the guarantee of an account. *What was used?*
-is the price of all events together as if they had been planned: never more than the budget, and what is printed.
+Costs are events. A release that is reserved but not committed counts with its worst case. Two questions are separate:
 
-Finished releases are added up as they finish (`Past`), so that an account of a hundred thousand releases is as small as
-one of ten. Their sums are exact: whatever order rows come in, and wherever a sum was taken up again, it is the same.
+- *May this be released?* is decided by a filter (`filters`), which the first release fixes permanently. The budget then
+  holds even if releases are chosen after looking at earlier ones. This is the guarantee of an account.
+- *What was used?* is the price of all events together, as if they had been planned. It never exceeds the budget and is
+  the figure that is printed.
+
+Committed releases are added up (`Past`), so an account of 100,000 releases is as small as one of ten. Sums are exact
+and therefore do not depend on the order of rows.
 """
 
 import math
@@ -35,11 +37,11 @@ from terrine.privacy.ledger.task import Task
 
 @dataclass(frozen=True)
 class Budget:
-    """What may be spent on a dataset over all runs.
+    """Limit on the cost of all runs on a dataset.
 
     Attributes:
-        epsilon: The budget; None records and never refuses.
-        mode: `release`, or `replay` where replayed noise is allowed.
+        epsilon: ε of the budget; None records costs without a limit.
+        mode: `release`, or `replay` if replayed noise is allowed.
     """
 
     dataset: str
@@ -54,13 +56,13 @@ class Budget:
 
 @dataclass(frozen=True)
 class ExactSum:
-    """A sum of floats that was never rounded."""
+    """Sum of floats without rounding."""
 
     finite: Fraction = Fraction(0)
     endless: int = 0
 
     def plus(self, value: float, times: int = 1) -> "ExactSum":
-        """The sum with `value` in it `times` more."""
+        """Return the sum with `value` added `times` times."""
         if not math.isfinite(value):
             return replace(self, endless=self.endless + times)
         return replace(self, finite=self.finite + times * Fraction(value))
@@ -69,27 +71,28 @@ class ExactSum:
         return ExactSum(self.finite + other.finite, self.endless + other.endless)
 
     def __float__(self) -> float:
-        """The sum rounded once, as `math.fsum` of its terms is."""
+        """Return the sum rounded once, like `math.fsum`."""
         return math.inf if self.endless else float(self.finite)
 
     def to_json(self) -> list[Any]:
-        """The sum as JSON values, exactly."""
+        """Return the sum as JSON values, exactly."""
         return [str(self.finite), self.endless]
 
     @classmethod
     def from_json(cls, tree: Sequence[Any]) -> "ExactSum":
-        """The sum that `to_json` wrote."""
+        """Return the sum that `to_json` described."""
         return cls(Fraction(tree[0]), int(tree[1]))
 
 
 @dataclass(frozen=True)
 class Past:
-    """Finished releases, added up.
+    """Sums over committed releases.
 
     Attributes:
-        releases: How many there were of which something could have been said: whose worst case is not empty.
+        releases: Number of releases whose worst case has a cost.
+        cost: Sum of their costs in the measure of the account's filter.
         gaussian: μ² of their Gaussian parts.
-        others: Their other parts, with how often each was run.
+        others: Their other parts with the number of repetitions.
     """
 
     releases: int = 0
@@ -98,7 +101,7 @@ class Past:
     others: Mapping[Event, int] = field(default_factory=dict)
 
     def plus(self, event: Event, kept: Filter) -> "Past":
-        """These and one more that cost `event`."""
+        """Return the sums with one more release of cost `event`."""
         gaussian, others = self.gaussian, dict(self.others)
         for part, count in counts(event).items():
             if isinstance(part, GaussianEvent):
@@ -108,7 +111,7 @@ class Past:
         return Past(self.releases + 1, self.cost.plus(kept.cost(event)), gaussian, others)
 
     def and_those(self, other: "Past", kept: Filter) -> "Past":
-        """These and another account's, whose costs are taken in the measure `kept`, in which they add up, too."""
+        """Return the sums with another account's releases, priced by the filter `kept`."""
         others = dict(self.others)
         for part, count in other.others.items():
             others[part] = others.get(part, 0) + count
@@ -116,14 +119,14 @@ class Past:
         return Past(self.releases + other.releases, cost, self.gaussian + other.gaussian, others)
 
     def event(self) -> Event:
-        """All of them together, as one composition: Gaussian mechanisms are together one of the root of Σ μ²."""
+        """Return all releases as one composition; Gaussian parts become one mechanism with μ² = Σ μ²."""
         endless = self.gaussian.endless > 0
         mu = 0.0 if endless else math.sqrt(float(self.gaussian))
         parts: list[Event] = [NonPrivateEvent()] * endless + [GaussianEvent(mu, 1.0)] * (mu > 0)
         return compose(*parts, *(RepeatedEvent(part, count) for part, count in self.others.items()))
 
     def to_json(self) -> dict[str, Any]:
-        """The sums as JSON values, exactly."""
+        """Return the sums as JSON values, exactly."""
         return {
             "releases": self.releases,
             "cost": self.cost.to_json(),
@@ -133,7 +136,7 @@ class Past:
 
     @classmethod
     def from_json(cls, tree: Mapping[str, Any]) -> "Past":
-        """The sums that `to_json` wrote."""
+        """Return the sums that `to_json` described."""
         return cls(
             int(tree["releases"]),
             ExactSum.from_json(tree["cost"]),
@@ -144,21 +147,19 @@ class Past:
 
 @dataclass
 class Account:
-    """One dataset's budget and releases.
+    """Budget and releases of one dataset.
 
     Attributes:
-        reserved: Worst case by release, in the order of reservation, of releases that are not among `past`.
-        committed: Realised cost by release, of these.
-        unit: What its releases protect (`record`, `group`, `label`), where that was said when it was opened.
-        opened: The budget that the first release was reserved under, where that is not the one in force: it decides the
-            filter's order for ever.
-        first: The worst case of the first release that costs anything, where that may be among `past`.
-        past: Finished releases, added up.
-        people: Digests of the records that its releases protect, and of those it published.
-        linked: Accounts about the same people: what one releases counts in all.
-        tasks: What its releases are about, each once, in the order of reservation.
-        promised: The largest ε, by δ, of the budgets that were in force when anything was reserved; None where there
-            was no limit.
+        reserved: Worst cases of reserved releases that are not in `past`, in order of reservation.
+        committed: Realised costs of those that are committed.
+        unit: Protected unit (`record`, `group`, `label`), or None if unknown.
+        opened: Budget at the first release, if it differs from the current one. It fixes the filter's order.
+        first: Worst case of the first release with a cost.
+        past: Sums over committed releases.
+        people: References to digests of protected and published records.
+        linked: Accounts about the same people. Each release is charged to all of them.
+        promised: Largest ε by δ of the budgets under which anything was reserved; None for no limit.
+        tasks: Distinct tasks of the releases, in order of reservation.
     """
 
     budget: Budget
@@ -174,23 +175,29 @@ class Account:
     tasks: list[Task] = field(default_factory=list)
 
     def reserve(self, release_id: str, worst_case: Event) -> None:
-        """Take up a release at its worst case."""
+        """Add a release at its worst case."""
         self.reserved[release_id] = worst_case
         self.promised[self.budget.delta] = _larger(self.budget.epsilon, self.promised.get(self.budget.delta, 0.0))
         if self.first is None and counts(worst_case):
             self.first, self.opened = worst_case, self.budget
 
     def finish(self, release_id: str, cost: Event) -> None:
-        """Add a release that was reserved to the past, at what it cost."""
+        """Move a reserved release to the past, at its realised cost."""
         worst_case = self.reserved.pop(release_id)
         if counts(worst_case):
             assert self.first is not None
             self.past = self.past.plus(cost, self._filter(self.first))
 
     def link(self, names: Sequence[str], other: "Account") -> None:
-        """Add up with these accounts, which have the same sums as `other`: what they released, or have reserved, counts
-        here, and what they promised is promised of all. Where sums are kept by other rules nothing is: of two one could
-        be chosen by what came out under the other."""
+        """Add the releases and promises of linked accounts.
+
+        If the accounts have different filters, nothing is promised any more: one of the two could be chosen after
+        looking at releases under the other.
+
+        Args:
+            names: Digests of the linked accounts.
+            other: One of them; all have the same sums.
+        """
         self.linked += names
         for delta, epsilon in other.promised.items():
             self.promised[delta] = _larger(epsilon, self.promised.get(delta, 0.0))
@@ -207,11 +214,10 @@ class Account:
         self.reserved |= other.reserved
 
     def guarantee(self) -> float | None:
-        """The ε, at the budget's δ, of all releases, past and to come, however they are chosen; None: none is promised.
+        """Return the ε at the budget's δ that holds for all past and future releases, or None if there is none.
 
-        A budget that is lowered after looking at what was released lets less through, and promises no less than before.
-        What was promised at a larger δ says nothing at a smaller one, and accounts that were linked after they had
-        released may together have passed what each had promised.
+        Lowering a budget after looking at releases does not lower the promise. A promise at a larger δ implies none at
+        a smaller one. Accounts linked after they released may together exceed what each of them promised.
         """
         largest = self.budget.epsilon
         for delta, epsilon in self.promised.items():
@@ -219,15 +225,15 @@ class Account:
         return None if largest is None or self.total() > largest else largest
 
     def used(self) -> Event:
-        """Everything that was spent, as one composition: what is open at its worst case."""
+        """Return all costs as one composition, with open releases at their worst case."""
         return compose(self.past.event(), *self._open())
 
     def total(self, *further: Event) -> float:
-        """The ε that a budget is compared with if `further` releases are made after each other, each at its worst.
+        """Return the ε to compare with the budget after `further` releases, each at its worst case.
 
-        The first release of all is priced as it is, exactly or by its losses; from the second on the account's filter
-        adds up. That is sound because what the first may cost at most is public: where it alone passes the filter's
-        limit nothing follows it, whatever it turns out to cost, and otherwise the filter covers it, too.
+        The first release is priced on its own, exactly or by its losses. From the second release on, the account's
+        filter adds up. This is sound because the worst case of the first is public: if it alone exceeds the filter's
+        limit, no release follows it, regardless of its realised cost; otherwise the filter covers it, too.
         """
         delta = self.budget.delta
         paid = [(worst, self.committed.get(name, worst)) for name, worst in self.reserved.items()]
@@ -242,54 +248,56 @@ class Account:
         return total
 
     def check_same(self, budget: Budget, unit: str | None) -> None:
-        """Refuse releases that name another budget or mode than the account's, or protect another unit.
+        """Check that releases name the account's budget, mode and unit.
 
         Raises:
-            LedgerError: see above; without a budget, δ and unit may differ.
+            LedgerError: If one of them differs. Without a budget, δ and unit may differ.
         """
         known = self.budget
         if known != budget and not (known.mode == budget.mode and known.epsilon is budget.epsilon is None):
             raise LedgerError(
-                f"The dataset is registered with {known}, not with {budget}. Set ledger.epsilon and δ to what is "
-                "registered, or change that by `terrine ledger --budget`; its mode stays what it was."
+                f"The dataset is registered with {known}, not with {budget}. Set ledger.epsilon and δ to these values, "
+                "or change them with `terrine ledger --budget`. The mode cannot be changed."
             )
         if budget.epsilon is not None and unit is not None and self.unit not in (None, unit):
             raise LedgerError(
-                f"The account is for releases that protect a {self.unit}, and this one protects a {unit}: their ε do "
-                "not add up, and records that were released about in one unit are not protected in another. Protect a "
-                f"{self.unit}, or use an account of other people's data. Nothing was released."
+                f"Releases of this account protect each {self.unit}, but this one protects each {unit}: their ε do not "
+                f"add up. Set privacy.unit={self.unit}, or use the account of other data. Nothing was released."
             )
 
     def check_all(self, worst_cases: Sequence[Event], noise_kind: str, subject: str | None = None) -> None:
-        """Refuse releases, called `subject` if it is refused, that the budget does not allow one after the other.
+        """Check that the budget allows these releases, one after the other.
+
+        Args:
+            worst_cases: Their worst cases.
+            noise_kind: `secure` or `replay`.
+            subject: Name of the releases in the error message.
 
         Raises:
-            LedgerError: replayed noise on a dataset kept for releases.
-            BudgetError: over budget; the message says what is left.
+            LedgerError: If noise is replayed in an account for releases.
+            BudgetError: If they exceed the budget. The message states what is left.
         """
         budget = self.budget
         if noise_kind == "replay" and budget.mode != "replay":
             raise LedgerError(
-                "Replayed noise is not private, and this dataset is registered for releases: use secure noise, or "
-                "another ledger for experiments on public benchmark data. Nothing was released."
+                "Replayed noise is not private, but this dataset is registered for releases. Use secure noise, or a "
+                "separate ledger for experiments on public benchmarks. Nothing was released."
             )
         if budget.epsilon is None or (total := self.total(*worst_cases)) <= budget.epsilon:
             return
-        named, alone = ("This release", "itself") if len(worst_cases) == 1 else ("These releases", "themselves")
         left = self.left()
         error = BudgetError(
-            f"{subject or named} may cost up to ε={round_up(price(compose(*worst_cases), budget.delta)):g} by {alone} "
-            f"and would bring the account to ε={round_up(total):g} at δ={budget.delta:g} over all runs, past its "
-            f"budget of ε={budget.epsilon:g}. Spent or reserved so far: ε={round_up(self.total()):g}; left is room for "
-            f"one more Gaussian release of ε={left:.4f} by itself (exact costs do not add up linearly). Nothing was "
-            "drawn and nothing was charged."
+            f"{subject or ('This release' if len(worst_cases) == 1 else 'These releases')} may cost up to "
+            f"ε={round_up(price(compose(*worst_cases), budget.delta)):g} and would bring the account to "
+            f"ε={round_up(total):g} at δ={budget.delta:g} over all runs, past its budget of ε={budget.epsilon:g}. "
+            f"Spent or reserved so far: ε={round_up(self.total()):g}. Left: one Gaussian release of up to ε={left:.4f} "
+            "(exact costs do not add up linearly). Nothing was drawn and nothing was charged."
         )
         error.needs, error.left = total, left
         raise error
 
     def left(self, *linked: "Account") -> float | None:
-        """The ε by itself, at the budget's δ, of the largest Gaussian release that is still allowed, here and by
-        accounts that are linked with this one; None without a budget."""
+        """Return the ε of the largest Gaussian release allowed here and by linked accounts; None without a budget."""
         rooms = [(mu, each) for each in (self, *linked) if (mu := each._mu_left()) is not None]
         if not rooms:
             return None
@@ -297,14 +305,14 @@ class Account:
         return self.budget.epsilon if least is self and self._paid() is None else epsilon_of(mu, self.budget.delta)
 
     def _mu_left(self) -> float | None:
-        """What a single further release may cost as a Gaussian one, in μ; None without a budget."""
+        """Return the μ of the largest Gaussian release still allowed, or None without a budget."""
         epsilon, delta, paid = self.budget.epsilon, self.budget.delta, self._paid()
         if epsilon is None:
             return None
         return mu_of(epsilon, delta) if paid is None else paid[0].mu_left(paid[1], epsilon, delta)
 
     def to_json(self) -> dict[str, Any]:
-        """The account as JSON values."""
+        """Return the account as JSON values."""
 
         def budget(value: Budget | None) -> list[Any] | None:
             return None if value is None else [value.dataset, value.epsilon, value.delta, value.mode]
@@ -324,7 +332,7 @@ class Account:
 
     @classmethod
     def from_json(cls, tree: Mapping[str, Any]) -> "Account":
-        """The account that `to_json` wrote."""
+        """Return the account that `to_json` described."""
         return cls(
             Budget(*tree["budget"]),
             {name: from_json(event) for name, event in tree["reserved"]},
@@ -353,7 +361,7 @@ class Account:
         return float(total)
 
     def _paid(self) -> tuple[Filter, float] | None:
-        """The filter and the sum of costs in it, None where nothing was paid for yet."""
+        """Return the filter and its sum of costs, or None if nothing has a cost."""
         first = self.first or next((worst for worst in self.reserved.values() if counts(worst)), None)
         if first is None:
             return None
@@ -365,16 +373,20 @@ class Account:
 
 
 def _larger(one: float | None, other: float | None) -> float | None:
-    """The larger of two limits, None where one is none."""
+    """Return the larger of two limits, or None if one is unlimited."""
     return None if one is None or other is None else max(one, other)
 
 
 def check_together(
     accounts: Sequence[Account], worst_cases: Sequence[Event], noise_kind: str, subject: str | None = None
 ) -> None:
-    """Refuse releases that the first of these accounts, or one that is linked with it, does not allow.
+    """Check that an account and all accounts linked with it allow these releases.
 
-    Raises what `Account.check_all` does; of a linked account it says that it is one.
+    Args:
+        accounts: The account, then those linked with it.
+        worst_cases: See `Account.check_all`, which raises the same errors.
+        noise_kind: See `Account.check_all`.
+        subject: See `Account.check_all`.
     """
     own, *linked = accounts
     own.check_all(worst_cases, noise_kind, subject)
@@ -383,6 +395,5 @@ def check_together(
             other.check_all(worst_cases, noise_kind, subject)
         except BudgetError as error:
             raise BudgetError(
-                "An account that is linked with this one, since both are about the same people, does not allow it "
-                f"(`terrine ledger`). {error}"
+                "A linked account, which is about the same people, does not allow it (`terrine ledger`). " + str(error)
             ) from error

@@ -1,8 +1,8 @@
-"""The ledger's rows: appended, never changed, and chained with a keyed hash.
+"""Rows of the ledger: append-only, chained by a keyed hash.
 
-Every row carries an HMAC over its content and the HMAC of the row before it. Without the key nobody can change, insert,
-reorder or delete a row without breaking the chain. What a chain alone cannot show is a missing end; so its length and
-last HMAC are also kept apart from the rows, in a sealed head file, and beside them what the rows up to there add up to.
+Each row has an HMAC of its content and of the previous row's HMAC. Without the key, no row can be changed, inserted,
+moved or deleted undetected. A chain alone does not show that its end is missing, so its length and last HMAC are also
+stored in a sealed head file, together with a snapshot of all accounts.
 """
 
 import json
@@ -23,16 +23,17 @@ _GENESIS = "0" * 64
 
 @dataclass(frozen=True)
 class Row:
-    """One entry of the ledger.
+    """Entry of the ledger.
 
     Attributes:
         position: 1 for the first row.
-        kind: `register`, `budget`, `reserve`, `commit`, `people` (records that are published), or `link` (accounts
-            that add up).
-        release_id: The release it is about, for `reserve` and `commit`.
-        body: What it says, as canonical JSON.
-        written: When, UTC, ISO 8601.
-        previous: The HMAC of the row before.
+        kind: `register`, `budget`, `reserve`, `commit`, `people` (published records) or `link` (linked accounts).
+        dataset: Digest of the account's name.
+        release_id: Identity of the release, for `reserve` and `commit`.
+        body: Content as canonical JSON.
+        written: Time in UTC, ISO 8601.
+        previous: HMAC of the previous row.
+        mac: HMAC of this row.
     """
 
     position: int
@@ -60,7 +61,7 @@ def row_after(
     body: Mapping[str, Any],
     written: str,
 ) -> Row:
-    """The row that follows `last`, with its place in the chain."""
+    """Return the row that follows `last` in the chain."""
     content: dict[str, Any] = {
         "position": last.position + 1 if last else 1,
         "kind": kind,
@@ -74,10 +75,10 @@ def row_after(
 
 
 def check_row(row: Row, key: bytes) -> None:
-    """Check one row by itself.
+    """Check the HMAC of one row.
 
     Raises:
-        LedgerError: it was changed, or written under another key.
+        LedgerError: If it was changed, or written under another key.
     """
     content = asdict(row)
     if content.pop("mac") != _mac(key, content):
@@ -85,18 +86,18 @@ def check_row(row: Row, key: bytes) -> None:
 
 
 def check_chain(rows: Sequence[Row], key: bytes, last: Row | None = None) -> None:
-    """Walk the chain from the row after `last`, which is known to be good; without it from the first.
+    """Verify rows that follow `last`, which was verified before; without it, from the first row.
 
     Raises:
-        LedgerError: the first row that was changed, inserted, moved or follows a deleted one.
+        LedgerError: At the first row that was changed, inserted or moved, or that follows a deleted one.
     """
     position, previous = (last.position, last.mac) if last else (0, _GENESIS)
     for row in rows:
         position += 1
         if row.position != position:
             raise LedgerError(
-                f"The ledger lacks row {position}: it was deleted by hand. Nothing was released; restore the ledger "
-                "from a backup."
+                f"The ledger lacks row {position}, deleted by hand. Nothing was released. Restore the ledger from a "
+                "backup."
             )
         if row.previous != previous:
             raise _changed(row)
@@ -106,19 +107,19 @@ def check_chain(rows: Sequence[Row], key: bytes, last: Row | None = None) -> Non
 
 def _changed(row: Row) -> LedgerError:
     return LedgerError(
-        f"Row {row.position} of the ledger was changed by hand, or written under another key. Nothing was released; "
-        "restore the ledger and its key from a backup."
+        f"Row {row.position} of the ledger was changed by hand, or written under another key. Nothing was released. "
+        "Restore the ledger and its key from a backup."
     )
 
 
 @dataclass(frozen=True)
 class Head:
-    """The end of the chain.
+    """End of the chain.
 
     Attributes:
-        count: How many rows there are up to it.
-        mac: The HMAC of the last of them.
-        sums: What they add up to (`snapshot.LedgerSnapshot.to_text`); empty where that is not known.
+        count: Number of rows.
+        mac: HMAC of the last row.
+        sums: Snapshot of all accounts (`LedgerSnapshot.to_text`); empty if unknown.
     """
 
     count: int
@@ -127,14 +128,14 @@ class Head:
 
     @classmethod
     def at(cls, last: Row | None, sums: str) -> Self:
-        """The head after `last`."""
+        """Return the head after `last`."""
         return cls(last.position, last.mac, sums) if last else cls(0, _GENESIS, sums)
 
 
 class Tip:
-    """How long the chain was when it was last extended, kept in a sealed file apart from the rows.
+    """Sealed file with the head of the chain, separate from the rows.
 
-    The file is written after the rows are committed, so a crash in between leaves it one step behind, never ahead.
+    It is written after the rows are committed, so a crash leaves it behind the rows, never ahead.
     """
 
     def __init__(self, path: Path, key: bytes) -> None:
@@ -142,10 +143,10 @@ class Tip:
         self._key = key
 
     def read(self) -> Head | None:
-        """The end of the chain that must exist at least; None before the first transaction.
+        """Return the head that the chain must at least reach, or None before the first transaction.
 
         Raises:
-            LedgerError: the file was changed by hand.
+            LedgerError: If the file was changed.
         """
         try:
             tree = json.loads(self._path.read_bytes())
@@ -160,49 +161,47 @@ class Tip:
         return head
 
     def missing(self, count: int) -> LedgerError:
-        """The error for rows without a head."""
+        """Return the error for rows without a head."""
         return LedgerError(
-            f"The ledger's head {self._path} is missing, although the ledger has {count} rows: it was deleted or the "
-            "folder of releases was moved. Nothing was released; restore the folder."
+            f"The ledger's head {self._path} is missing, although the ledger has {count} rows. Nothing was released. "
+            "Restore the folder of releases."
         )
 
     def check(self, head: Head, found: Row | None, last: int) -> None:
-        """Check that the chain goes as far as its head says.
-
-        Called by the only writer, so that no row is missing because another process has just written it.
+        """Check that the chain reaches its head. Only the current writer may call this.
 
         Args:
-            head: What `read` returned.
-            found: The row at its place, if there is one; None where it has none.
-            last: The place of the last row that there is.
+            head: Result of `read`.
+            found: Row at the head's position, or None.
+            last: Position of the last row.
 
         Raises:
-            LedgerError: rows are missing at the end, or these rows are of another ledger.
+            LedgerError: If rows are missing at the end, or belong to another ledger.
         """
         if head.count and not last:
             raise LedgerError(
-                f"The ledger is empty, but {head.count} rows were written to the one of {self._path.parent}: they were "
-                "cut off, or ledger.url names another database. Nothing was released. Restore the latest copy; a "
-                "ledger of its own has a folder of its own (ledger.store)."
+                f"The ledger is empty, but the head in {self._path.parent} has {head.count} rows: they were cut off, "
+                "or ledger.url names another database. Nothing was released. Restore the latest copy; a separate "
+                "ledger needs a separate ledger.store."
             )
         if last < head.count:
             raise LedgerError(
-                f"The ledger ends after row {last}, but {head.count} rows were written: its end was cut off, or an old "
-                "copy was put in its place. Nothing was released; restore the latest copy."
+                f"The ledger ends after row {last}, but {head.count} rows were written: its end was cut off or "
+                "replaced by an old copy. Nothing was released. Restore the latest copy."
             )
         if head.count and found is None:
             raise LedgerError(
-                f"The ledger lacks row {head.count}: it was deleted by hand. Nothing was released; restore the ledger "
-                "from a backup."
+                f"The ledger lacks row {head.count}, deleted by hand. Nothing was released. Restore the ledger from a "
+                "backup."
             )
         if found is not None and found.mac != head.mac:
             raise LedgerError(
-                f"Row {head.count} of the ledger is not the one that {self._path} remembers: the two do not belong "
-                "together. Nothing was released; restore them from the same backup."
+                f"Row {head.count} of the ledger differs from the one in {self._path}. Nothing was released. Restore "
+                "both from the same backup."
             )
 
     def advance(self, head: Head) -> None:
-        """Remember a head whose rows are committed, unless a longer chain is remembered already."""
+        """Store a head whose rows are committed, unless a longer chain is already stored."""
         with ledger_lock(self._path.with_suffix(".lock"), patience=30.0):
             known = self.read()
             if known is None or (known.count <= head.count and known != head):
@@ -212,7 +211,7 @@ class Tip:
                     file.write(canonical_json(tree))
 
     def _seals(self, head: Head) -> list[str]:
-        """Return the seals of the head and of its sums, which the first head does not have."""
+        """Return the seals of the head and of its sums; empty for sums that are unknown."""
         own = [str(head.count).encode(), head.mac.encode()]
         seal = keyed_digest(self._key, "terrine ledger head", *own)
         sums = keyed_digest(self._key, "terrine ledger sums", *own, head.sums.encode()) if head.sums else ""
@@ -221,7 +220,7 @@ class Tip:
     def _damaged(self) -> LedgerError:
         return LedgerError(
             f"The ledger's head {os.fspath(self._path)} was changed by hand, or written under another key. Nothing was "
-            "released; restore it from a backup."
+            "released. Restore it from a backup."
         )
 
 
@@ -230,13 +229,13 @@ def ledger_lock(path: Path, patience: float) -> Iterator[None]:
     """Hold the lock at `path`, see `terrine.locks.locked`.
 
     Raises:
-        LedgerError: another holder kept it for longer than `patience` seconds, or its folder is not writable.
+        LedgerError: If another process holds it for more than `patience` seconds, or its folder is not writable.
     """
     with ExitStack() as held:
         try:
             held.enter_context(locked(path, patience))
         except TimeoutError as error:
-            raise LedgerError(f"{error}: wait for it, or end it. Nothing was released.") from error
+            raise LedgerError(f"{error}. Wait for it, or stop it. Nothing was released.") from error
         except OSError as error:
             raise LedgerError(f"The lock {path} cannot be taken: {error.strerror}. Nothing was released.") from error
         yield

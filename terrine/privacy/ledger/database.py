@@ -1,8 +1,7 @@
-"""Where the ledger's rows are kept: SQLite by default, PostgreSQL by URL, one writer at a time.
+"""Database of the ledger's rows: SQLite by default, PostgreSQL by URL, one writer at a time.
 
-Every transaction takes the write lock before it reads, so what it reads is what it appends to: SQLite by BEGIN
-IMMEDIATE, PostgreSQL by an exclusive table lock under serialisable isolation. Rows are inserted and read, never updated
-or deleted.
+Each transaction takes the write lock before it reads: BEGIN IMMEDIATE in SQLite, an exclusive table lock under
+serialisable isolation in PostgreSQL. Rows are inserted and read, never updated or deleted.
 """
 
 import contextlib
@@ -37,7 +36,7 @@ _ROWS = sql.Table(
     sql.Column("written", sql.String(40), nullable=False),
     sql.Column("previous", sql.String(64), nullable=False),
     sql.Column("mac", sql.String(64), nullable=False),
-    # The last line of defence: a second reservation or commit of a release fails in the database itself.
+    # A second reservation or commit of a release fails even in the database.
     sql.UniqueConstraint("kind", "release_id"),
 )
 _CREATION_LOCK = 0x7E221E
@@ -45,7 +44,7 @@ _SERIALIZATION_FAILURE, _DEADLOCK = "40001", "40P01"
 
 
 class Transaction:
-    """Rows as they are, with the exclusive right to append."""
+    """Access to rows with the exclusive right to append."""
 
     def __init__(self, connection: sql.Connection) -> None:
         self._connection = connection
@@ -53,9 +52,9 @@ class Transaction:
     def rows(
         self, *, first: int = 1, last: int | None = None, kind: str | None = None, release_id: str | None = None
     ) -> list[Row]:
-        """Rows in order: all, or those within these bounds, of this kind, about this release."""
+        """Return rows in order, optionally limited to these positions, this kind or this release."""
         wanted = sql.select(_ROWS).order_by(_ROWS.c.position)
-        # An edit past Terrine may have put a row before the first.
+        # Without a bound, rows that another program inserted before the first are found, too.
         wanted = wanted.where(_ROWS.c.position >= first) if first > 1 else wanted
         wanted = wanted if last is None else wanted.where(_ROWS.c.position <= last)
         wanted = wanted if kind is None else wanted.where(_ROWS.c.kind == kind)
@@ -63,24 +62,24 @@ class Transaction:
         return [Row(*row) for row in self._connection.execute(wanted)]
 
     def last(self) -> int:
-        """The position of the last row, 0 where there is none."""
+        """Return the position of the last row, or 0."""
         return int(self._connection.execute(sql.select(sql.func.max(_ROWS.c.position))).scalar_one() or 0)
 
     def append(self, row: Row) -> None:
-        """Add one row; it is durable when the transaction ends."""
+        """Add a row, which is durable when the transaction ends."""
         self._connection.execute(sql.insert(_ROWS).values(**asdict(row)))
 
 
 class Database:
-    """A ledger's database.
+    """Database of a ledger.
 
     Args:
-        url: Any SQLAlchemy URL of SQLite or PostgreSQL.
+        url: SQLAlchemy URL of SQLite or PostgreSQL.
         patience: Seconds to wait for another process's transaction.
-        create: Whether to make the table, and the file, when there is none.
+        create: Create file and table if they are missing.
 
     Raises:
-        LedgerError: a URL of something else, a database that cannot be opened, or none where `create` is false.
+        LedgerError: If the URL is not supported, or the database is missing or cannot be opened.
     """
 
     def __init__(self, url: str, *, patience: float = 60.0, create: bool = True) -> None:
@@ -97,7 +96,7 @@ class Database:
             self._engine = self._open_sqlite(address, create)
         elif backend == "postgresql":
             if "+" not in address.drivername:
-                # psycopg hands out bytes instead of text where a server was set up without an encoding.
+                # psycopg returns bytes instead of text if the server has no encoding.
                 address = address.set(drivername="postgresql+psycopg").update_query_dict({"client_encoding": "utf8"})
             try:
                 self._engine = sql.create_engine(address, isolation_level="SERIALIZABLE", poolclass=NullPool)
@@ -106,29 +105,27 @@ class Database:
                     f"The ledger {self.name} needs a PostgreSQL driver: pip install 'terrine[postgresql]'."
                 ) from error
         else:
-            raise LedgerError(
-                f"A ledger is kept in SQLite or PostgreSQL, not in {backend}: change its URL {self.name}."
-            )
+            raise LedgerError(f"The ledger must be in SQLite or PostgreSQL, not {backend}. Change its URL {self.name}.")
         self._postgresql = backend == "postgresql"
         if create:
             self._retry(self._create_table)
         elif not self._retry(lambda: sql.inspect(self._engine).has_table(_ROWS.name)):
-            raise LedgerError(f"There is no ledger at {self.name}: run the pipeline first, or correct the URL.")
+            raise LedgerError(f"There is no ledger at {self.name}. Make a run first, or correct the URL.")
 
     def transact(self, work: Callable[[Transaction], Result]) -> Result:
-        """Run `work` as the only writer, and commit; run it again if the database asks for that.
+        """Run `work` as the only writer and commit. Retry if the database requests it.
 
         Args:
-            work: Reads and appends rows and does nothing else that cannot be repeated.
+            work: Reads and appends rows, and has no other side effects.
 
         Raises:
-            LedgerError: the database is locked, damaged or out of reach; nothing was written.
+            LedgerError: If the database is locked, damaged or unreachable. Nothing was written.
         """
 
         def once() -> Result:
             with self._engine.begin() as connection:
                 if self._postgresql:
-                    # Locked before the first read: a serialisable transaction sees the table as it was at that read.
+                    # Locked before the first read, which determines the snapshot of a serialisable transaction.
                     connection.execute(sql.text(f"SET LOCAL lock_timeout = {round(self._patience * 1000)}"))
                     connection.execute(sql.text(f"LOCK TABLE {_ROWS.name} IN EXCLUSIVE MODE"))
                 return work(Transaction(connection))
@@ -137,9 +134,9 @@ class Database:
 
     @contextlib.contextmanager
     def exclusive(self, name: str, patience: float) -> Iterator[None]:
-        """Hold `name` against every other machine on this database; freed when the connection dies.
+        """Hold `name` against all other machines on this database, until the connection ends.
 
-        SQLite knows one machine only: there the lock on the store's file is enough, and this does nothing.
+        SQLite has a single machine, for which the lock file in the store suffices.
         """
         if not self._postgresql:
             yield
@@ -153,7 +150,7 @@ class Database:
                 while not connection.execute(sql.select(sql.func.pg_try_advisory_lock(number))).scalar_one():
                     if time.monotonic() > deadline:
                         raise LedgerError(
-                            f"Another process has held {name} for more than {patience:g} s: wait for it, or end it. "
+                            f"Another process has held {name} for more than {patience:g} s. Wait for it, or stop it. "
                             "Nothing was released."
                         )
                     time.sleep(0.05)
@@ -162,7 +159,7 @@ class Database:
             connection.close()
 
     def _create_table(self) -> None:
-        # Not serialisable: after the wait for the lock, a table that another process has made meanwhile must be seen.
+        # Not serialisable, so that a table created by another process during the wait for the lock is seen.
         engine = self._engine.execution_options(isolation_level="READ COMMITTED") if self._postgresql else self._engine
         with engine.begin() as connection:
             if self._postgresql:
@@ -171,16 +168,16 @@ class Database:
 
     def _open_sqlite(self, address: sql.URL, create: bool) -> sql.Engine:
         if address.database in (None, "", ":memory:"):
-            raise LedgerError("A ledger in memory would forget what was spent: give SQLite a file.")
+            raise LedgerError("A ledger cannot be in memory. Give SQLite a file.")
         path = Path(str(address.database))
         if not path.exists() and not create:
-            raise LedgerError(f"There is no ledger at {path}: run the pipeline first, or correct the URL.")
+            raise LedgerError(f"There is no ledger at {path}. Make a run first, or correct the URL.")
         try:
             private_folder(path.parent)
-            # SQLite gives its journals the mode of the database.
+            # SQLite journals inherit the mode of the database.
             os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
         except OSError as error:
-            raise LedgerError(f"The ledger {path} cannot be opened or made: {error.strerror}.") from error
+            raise LedgerError(f"The ledger {path} cannot be opened or created: {error.strerror}.") from error
         restrict_to_owner(path)
         engine = sql.create_engine(address, poolclass=NullPool, connect_args={"timeout": self._patience})
         sql.event.listen(engine, "connect", self._prepare_sqlite)
@@ -188,7 +185,7 @@ class Database:
         return engine
 
     def _prepare_sqlite(self, connection: sqlite3.Connection, _: Any) -> None:
-        # Transactions are begun explicitly, above: the driver's own begin is not immediate.
+        # Transactions start explicitly, above, because the driver's begin is not immediate.
         connection.isolation_level = None
         deadline = time.monotonic() + self._patience
         while True:
@@ -196,11 +193,11 @@ class Database:
                 connection.execute("PRAGMA journal_mode = WAL")
                 break
             except sqlite3.OperationalError as error:
-                # The switch to WAL does not wait for other connections by itself.
+                # The switch to WAL does not wait for other connections.
                 if "locked" not in str(error) or time.monotonic() > deadline:
                     raise
                 time.sleep(0.02)
-        # A reservation must survive a power failure that the release it paid for survives.
+        # A reservation must survive any power failure that its release survives.
         connection.execute("PRAGMA synchronous = FULL")
 
     def _retry(self, work: Callable[[], Result]) -> Result:
@@ -210,7 +207,7 @@ class Database:
                 with self._errors():
                     return work()
             except LedgerError as error:
-                # PostgreSQL gave way to another transaction and asks to be tried again.
+                # PostgreSQL requests a retry after a conflict with another transaction.
                 state = getattr(getattr(error.__cause__, "orig", None), "sqlstate", None)
                 if state not in (_SERIALIZATION_FAILURE, _DEADLOCK) or time.monotonic() > deadline:
                     raise
@@ -222,8 +219,8 @@ class Database:
             yield
         except IntegrityError as error:
             raise LedgerError(
-                f"The ledger {self.name} refused a second entry for the same release or position: it is being written "
-                "past Terrine. Nothing was released."
+                f"The ledger {self.name} refused a second entry for the same release or position, written by another "
+                "program. Nothing was released."
             ) from error
         except (SQLAlchemyError, sqlite3.Error) as error:
             cause = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error

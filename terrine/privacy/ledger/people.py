@@ -1,17 +1,17 @@
-"""Whose records an account released about, and which of them it published.
+"""Digests of the records that an account protects or published.
 
-A budget belongs to people, and an account is a name. So the ledger stores, beside its releases, a keyed digest of every
-record that a release protects and of every record that was declared public, by its contents, its name and its group.
-From these it decides three things:
+A budget belongs to people, but an account is only a name. The ledger therefore stores keyed digests of every record
+that
+a release protects and of every record declared public: of its contents, its name and its group. They enforce three
+rules:
 
-- A record that was private in a release of an account is never published in that account, or in one linked with it.
-  A record that was published stays public.
-- Records that another account released about are refused: a second account would be a second budget.
-- From the second edition of the data on, records have names of their own, so that a record that left can be told from
-  one that moved.
+- A record that was private in a release is never published in that account or a linked one. A published record stays
+  public.
+- Records about which another account released are refused, since a second account would be a second budget.
+- From the second edition of the data on, records need ids or groups, to distinguish removed records from moved ones.
 
-Digests of contents are those of `terrine.data.content_digest`. A file of them says nothing without the ledger's key.
-Rows of the ledger refer to a file by a digest of all that is in it, so a file that was changed or deleted is detected.
+Digests of contents come from `terrine.data.content_digest`. The files are meaningless without the ledger's key. Rows of
+the ledger refer to a file by a digest of its content, so changed or deleted files are detected.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Digests = NDArray[np.uint64]
 OnColumns = Callable[[tuple[str, ...]], Digests | None]
 
 TAUGHT, HELD_OUT, PUBLIC = 0, 1, 2
-"""What a run does with a record: it is private and the release is about it; it serves evaluation; it is published."""
+"""Uses of a record: private training record, held-out record for evaluation, or published record."""
 
 NO_NAME = -1
 """The code of a record without a name, or without a group."""
@@ -47,7 +47,7 @@ SKETCHED = 2**14
 """Length of a sketch (`People.sketch`)."""
 
 SHARED = 1 / 200
-"""Share of records, of the smaller of two datasets, that may be equal by chance in tables that hold equal rows."""
+"""Share of the smaller of two tables that may be equal by chance if rows repeat."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,15 +55,14 @@ class People:
     """Digests of the records of one dataset.
 
     Attributes:
-        contents: uint64 [N, K], 0 for none: of an image as it is stored and at the run's size; of a table's row its
-            features, and all of its cells.
+        contents: uint64 [N, K], 0 for missing. Images: as stored, and at the run's size. Rows: features, and all cells.
         sides: uint8 [N]: TAUGHT, HELD_OUT or PUBLIC.
-        names: int64 [N], the code of each record's name (`terrine.data.units`); NO_NAME if its place is its name.
-        groups: int64 [N], the code of the group if groups are protected; otherwise NO_NAME.
-        columns: Of a table: the columns that the first digest covers. Empty for images.
-        settings: What decides which records are public, by the name of the setting.
+        names: int64 [N], code of each record's name (`terrine.data.units`); NO_NAME if only its position identifies it.
+        groups: int64 [N], code of the group if groups are protected; otherwise NO_NAME.
+        columns: Columns covered by the first digest of a table; empty for images.
+        settings: Settings that select the public records, by name.
         edition: The operator's name of this version of the data.
-        on: Returns the first digest of each record over other columns, or None if some are missing. Not stored.
+        on: Computes the first digest of each record over other columns, or None if some are missing. Not stored.
     """
 
     contents: Digests
@@ -77,7 +76,7 @@ class People:
 
     @classmethod
     def of(cls, contents: Digests, **known: Any) -> Self:
-        """Return the digests of records that are all private and of which nothing else is known."""
+        """Return digests of private records about which nothing else is known."""
         contents = contents.reshape(len(contents), -1)
         blank = np.full(len(contents), NO_NAME, np.int64)
         return cls(contents, np.full(len(contents), TAUGHT, np.uint8), blank, blank, **known)
@@ -87,12 +86,12 @@ class People:
 
     @property
     def named(self) -> bool:
-        """Whether every record that is not a benchmark's has a name or a group of its own."""
+        """Return whether every training and public record has its own name or group."""
         return bool(((self.names != NO_NAME) | (self.groups != NO_NAME))[self.sides != HELD_OUT].all())
 
     @property
     def distinct(self) -> bool:
-        """Whether equal contents are the same record: always for images, for tables if no two rows are equal."""
+        """Return whether equal contents identify the same record: images, and tables without equal rows."""
         if not self.columns:
             return True
         return len(distinct_values(self.contents[:, 0])) == len(self)
@@ -100,8 +99,8 @@ class People:
     def sketch(self) -> Digests:
         """Return the smallest distinct digests of each kind of the private records, uint64 [at most K · SKETCHED].
 
-        A bottom-k sketch (Cohen and Kaplan 2007): it contains every record of a dataset of up to SKETCHED, and of n
-        records that two larger datasets of N share it shows about n · SKETCHED / N.
+        A bottom-k sketch (Cohen and Kaplan 2007): complete for up to SKETCHED records. Of n records shared by two
+        datasets of N, it shows about n · SKETCHED / N.
         """
         private = self.contents[self.sides != PUBLIC]
         kinds = [distinct_values(column[column != 0])[:SKETCHED] for column in private.T]
@@ -122,7 +121,11 @@ class People:
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Read what `save` wrote. Raises OSError, ValueError, KeyError or BadZipFile for another file."""
+        """Read the file that `save` wrote.
+
+        Raises:
+            OSError, ValueError, KeyError or BadZipFile: If it is another file.
+        """
         with np.load(path, allow_pickle=False) as file:
             described = json.loads(file["described"].tobytes())
             arrays = {name: file[name] for name in ("contents", "sides", "names", "groups")}
@@ -132,7 +135,7 @@ class People:
         return canonical_json({"columns": list(self.columns), "settings": dict(self.settings), "edition": self.edition})
 
     def keyed(self, key: bytes) -> Self:
-        """Return the same digests under a key, without which they say nothing: AES-256 as a pseudorandom function."""
+        """Return the digests encrypted with a key: AES-256 as a pseudorandom function."""
         cipher = Cipher(algorithms.AES256(bytes.fromhex(keyed_digest(key, "terrine people"))), modes.ECB())
 
         def encrypted(values: NDArray[Any], kind: int, nothing: int) -> NDArray[Any]:
@@ -152,12 +155,10 @@ class People:
 
 
 class Mention(NamedTuple):
-    """A row's reference to digests of people.
+    """Reference of a row to stored digests.
 
-    Attributes:
-        file: Name of the stored digests.
-        role: `taught`: a release protects the training records; `tested`: the held-out records, too; `published`: the
-            public records were published.
+    Attributes: file: Name of the stored digests. role: `taught`: a release protects the training records; `tested`:
+        also the held-out records; `published`: the public records were published.
     """
 
     file: str
@@ -165,11 +166,11 @@ class Mention(NamedTuple):
 
 
 class PeopleStore:
-    """Keyed digests of people in a folder, one file for each dataset and set of settings.
+    """Folder of keyed digests, one file for each dataset and set of settings.
 
     Args:
-        folder: Where; made when it is first written to.
-        key: The ledger's key.
+        folder: Created when first written to.
+        key: Key of the ledger.
     """
 
     def __init__(self, folder: Path, key: bytes) -> None:
@@ -177,7 +178,7 @@ class PeopleStore:
         self.read = lru_cache(maxsize=8)(self._read)
 
     def write(self, people: People) -> tuple[str, People]:
-        """Store the digests of people unless they are stored; return their name, and the digests under the key."""
+        """Store digests unless they exist; return their name and the keyed digests."""
         keyed = people.keyed(self._key)
         name = self._name(keyed)
         path = self._folder / f"{name}.npz"
@@ -187,8 +188,7 @@ class PeopleStore:
                 keyed.save(path)
             except OSError as error:
                 raise LedgerError(
-                    f"{path}, in which the ledger keeps whose records these are, cannot be written: {error.strerror}. "
-                    "Nothing was released."
+                    f"The digests of records cannot be written to {path}: {error.strerror}. Nothing was released."
                 ) from error
         return name, keyed
 
@@ -211,21 +211,21 @@ class PeopleStore:
 
     def _damaged(self, path: Path) -> LedgerError:
         return LedgerError(
-            f"The digests of records in {path} are missing or were changed by hand. Nothing was released; restore the "
+            f"The digests of records in {path} are missing or were changed by hand. Nothing was released. Restore the "
             "file from a backup."
         )
 
 
 def mentioned(store: PeopleStore, mentions: Sequence[Mention], *roles: str) -> Iterator[tuple[People, Mention]]:
-    """Yield the digests that are mentioned in one of these roles, each file once for each role."""
+    """Yield the digests referred to in one of these roles, each file once per role."""
     for mention in dict.fromkeys(mention for mention in mentions if mention.role in roles):
         yield store.read(mention.file), mention
 
 
 def shared_people(now: People, before: People) -> int:
-    """Return how many records of a dataset are private records of another one, 0 if no more than chance explains.
+    """Return the number of records that are private in another dataset, or 0 if chance explains them.
 
-    Equal rows of tables in which rows repeat may belong to different people; any other equal record is shared.
+    In tables with repeated rows, equal rows may belong to different people. Any other equal record is shared.
     """
     if not _alike(now, before):
         return 0
@@ -240,27 +240,28 @@ def shared_people(now: People, before: People) -> int:
 
 
 def _alike(now: People, before: People) -> bool:
-    """Return whether both are images or both are rows: an image does not tell which row describes the same person."""
+    """Return whether both are images or both are rows, which are never comparable with each other."""
     return bool(now.columns) == bool(before.columns)
 
 
 def is_shared(common: int, one: int, other: int, distinct: bool) -> bool:
-    """Return whether so many equal records, of datasets of these sizes, are more than chance."""
+    """Return whether `common` equal records, of datasets of these sizes, are more than chance."""
     return common >= (1 if distinct else max(1, math.ceil(SHARED * min(one, other))))
 
 
 def private_before(now: People, store: PeopleStore, mentions: Sequence[Mention]) -> tuple[NDArray[np.bool_], set[str]]:
-    """Return which records may not be published since earlier releases protect them, and the settings that changed.
+    """Return the records that earlier releases protect from publication, and the settings that changed.
 
     Args:
-        now: The records of the run that publishes, under the key.
-        mentions: Those of the account, and of accounts linked with it.
+        now: Keyed digests of the run that publishes.
+        store: Stored digests of earlier runs.
+        mentions: References of the account and of linked accounts.
 
     Returns:
-        bool [N], true only for PUBLIC records; and names of settings that had other values when they were private.
+        bool [N], true only for PUBLIC records; and names of settings with other values when the records were private.
 
     Raises:
-        LedgerError: a table lacks columns by which its rows could be recognised, and its records have no names.
+        LedgerError: If a table lacks columns needed to recognise its rows, and its records have no names.
     """
     published = np.zeros(len(now), bool)
     counts: Counter[tuple[tuple[str, ...], int]] = Counter()
@@ -297,7 +298,7 @@ def private_before(now: People, store: PeopleStore, mentions: Sequence[Mention])
 
 
 def _recognisable(now: People, before: People) -> Digests:
-    """Return digests of the current records that are comparable with earlier ones, uint64 [N, 1 or more]."""
+    """Return digests of current records that are comparable with earlier ones, uint64 [N, 1 or more]."""
     if not _alike(now, before):
         return np.zeros((len(now), 1), np.uint64)
     if now.columns == before.columns:
@@ -306,15 +307,15 @@ def _recognisable(now: People, before: People) -> Digests:
     if own is None and not (now.named and before.named):
         missing = ", ".join(sorted(set(before.columns) - set(now.columns))) or "some"
         raise LedgerError(
-            f"Rows of this table cannot be recognised: columns that it had in an earlier run of the account are "
-            f"missing ({missing}), and its rows have no ids. Rows that were private then might be published. Put the "
-            "columns back, or publish no rows. Nothing was written."
+            "Rows of this table cannot be recognised: columns of an earlier run of the account are missing "
+            f"({missing}) and rows have no ids, so private rows might be published. Restore the columns, or publish no "
+            "rows. Nothing was written."
         )
     return np.zeros((len(now), 1), np.uint64) if own is None else own.reshape(-1, 1)
 
 
 def distinct_values(values: NDArray[Any]) -> NDArray[Any]:
-    """Return the distinct values in order. Sorting is many times as fast as `numpy.unique` on a million digests."""
+    """Return the distinct values in order, many times as fast as `numpy.unique` for a million digests."""
     ordered = np.sort(values)
     first = np.concatenate([np.array([True]), ordered[1:] != ordered[:-1]])[: len(ordered)]
     distinct: NDArray[Any] = ordered[first]
@@ -322,7 +323,7 @@ def distinct_values(values: NDArray[Any]) -> NDArray[Any]:
 
 
 def among(own: NDArray[Any], known: NDArray[Any]) -> NDArray[np.bool_]:
-    """Return which values are among those known, bool [N]."""
+    """Return which values are in `known`, bool [N]."""
     if not len(known):
         return np.zeros(len(own), bool)
     ordered = np.sort(known)
@@ -331,7 +332,7 @@ def among(own: NDArray[Any], known: NDArray[Any]) -> NDArray[np.bool_]:
 
 
 def _any_among(own: Digests, known: Digests) -> NDArray[np.bool_]:
-    """Return which records, of digests [N, K], have one that is among those of other records, [M, K or more]."""
+    """Return which records, with digests [N, K], share one with other records, [M, K or more]."""
     known = known[:, : own.shape[1]].reshape(-1)
     return np.asarray(among(own.reshape(-1), known[known != 0]).reshape(own.shape).any(axis=1))
 
@@ -339,10 +340,10 @@ def _any_among(own: Digests, known: Digests) -> NDArray[np.bool_]:
 def _moved(
     own: Digests, sides: NDArray[np.uint8], private: Digests, columns: tuple[str, ...], published: Mapping[Any, int]
 ) -> NDArray[np.bool_]:
-    """Return which rows have contents of which fewer are private than before and more are public than ever.
+    """Return the rows whose contents are private less often than before, and public more often than ever.
 
-    In a table with equal rows a public row may equal a private one by chance. It is a private row that moved only if
-    one of these is missing where it was.
+    In tables with equal rows, a public row may equal a private one by chance. It is a moved private row only if a
+    private one is missing.
     """
     before = Counter(private.tolist())
     still, public = (Counter(own[sides == side].tolist()) for side in (TAUGHT, PUBLIC))

@@ -1,7 +1,7 @@
-"""The steps of a release: reserve, draw, store, commit. Each may be repeated and then costs no more.
+"""Steps of a release: reserve, draw, store, commit. Repeating a step costs nothing.
 
 `Ledger.reserve` charges the worst case and returns a `Reservation`, which is locked until it is committed or closed.
-The caller draws the noise, in one function call or over days, and commits what it drew.
+The caller draws the noise, within one function or over days, and commits the result.
 """
 
 import contextlib
@@ -50,15 +50,11 @@ class ReleaseRequest:
 class StoredRelease:
     """A release as the ledger stores it.
 
-    Attributes:
-        arrays: The released arrays, by name.
-        digest: Keyed digest of arrays and event.
-        reused: Whether it had been drawn before this call.
-        inputs: Digests of the inputs it was drawn from, by name. Private.
-        epsilon_total: Exact ε of the dataset over all runs up to and including this release, with open reservations of
-            other releases at their worst case. The same figure whenever the release is requested again.
-        guarantee: The ε that its account holds to over all runs, past and future (`Account.guarantee`).
-        task: The classes that it is about, as its reservation records them; None if it depends on no labels.
+    Attributes: release_id: Identity of the release. arrays: Released arrays, by name. event: Its cost. digest: Keyed
+        digest of arrays and event. reused: It had been drawn before this call. epsilon_total: Exact ε of the dataset
+        over all runs up to this release, with open reservations at their worst case. Constant for later requests.
+        guarantee: ε that the account guarantees over all past and future runs (`Account.guarantee`). inputs: Digests of
+        its inputs, by name. Private. task: The classes recorded with its reservation; None if it depends on no labels.
     """
 
     release_id: str
@@ -73,12 +69,12 @@ class StoredRelease:
 
 
 class Charged(NamedTuple):
-    """The outcome of a reservation's transaction.
+    """Outcome of a reservation's transaction.
 
     Attributes:
-        is_new: Whether the release was charged just now.
+        is_new: The release was charged in this transaction.
         digest: Digest of its arrays if it is committed.
-        task: What it is about, as the ledger recorded it.
+        task: Recorded task.
     """
 
     is_new: bool
@@ -87,12 +83,12 @@ class Charged(NamedTuple):
 
 
 class Reservation:
-    """A release whose worst case is charged. No other process or thread can draw it until it is committed or closed.
+    """A release whose worst case is charged, locked against all other processes and threads.
 
-    If it is closed without a commit, the worst case stays charged, and the same release can be reserved again.
+    If it is closed without a commit, the worst case stays charged, and the release can be reserved again.
 
     Attributes:
-        release: The release if it is committed, now or earlier. If it is None, the caller draws and commits it.
+        release: The release if it is committed, now or earlier. If it is None, the caller draws and commits.
     """
 
     def __init__(self, protocol: "ReleaseProtocol", request: ReleaseRequest, lock: contextlib.ExitStack) -> None:
@@ -109,15 +105,14 @@ class Reservation:
             raise
 
     def commit(self, arrays: Arrays, event: Event) -> StoredRelease:
-        """Store the arrays, charge what they cost, and free the lock.
+        """Store the arrays, charge their cost, and free the lock.
 
         Args:
-            arrays: The arrays to release, by name, drawn once.
+            arrays: Arrays to release, by name, drawn once.
             event: Their cost.
 
-        Raises:
-            LedgerError: the reservation is closed, the event costs more than was reserved, an array contains objects,
-                or the file cannot be written. Nothing was released; the worst case stays charged.
+        Raises: LedgerError: If the reservation is closed, the event costs more than reserved, an array contains
+            objects, or the file cannot be written. Nothing was released; the worst case stays charged.
         """
         if self._lock is None:
             raise LedgerError(f"The reservation of {self._request.release_id} is closed. Nothing was released.")
@@ -141,7 +136,7 @@ class Reservation:
         return self.release
 
     def close(self) -> None:
-        """Free the lock; the same again does nothing."""
+        """Free the lock. Idempotent."""
         if self._lock is not None:
             self._lock.close()
             self._lock = None
@@ -156,12 +151,14 @@ class Reservation:
 
 
 class ReleaseProtocol:
-    """The steps of one ledger's releases.
+    """Steps of the releases of one ledger.
 
     Args:
+        transactions: Transactions of the ledger.
+        releases: Its stored releases.
         people: Digests of the records of earlier releases.
-        registry: The data that the site's ledgers released about; None if there is no such registry.
-        address: The ledger's address, for errors of other ledgers.
+        registry: Registry of the data claimed by ledgers of the site, or None.
+        address: Address of the ledger, for errors of other ledgers.
     """
 
     def __init__(
@@ -176,16 +173,16 @@ class ReleaseProtocol:
         self._people, self._address = people, address
 
     def charge(self, request: ReleaseRequest) -> Charged:
-        """Charge the worst case unless the release is reserved."""
-        files, people = self._releases.files(), request.data  # files before the transaction: each was reserved by then
+        """Charge the worst case unless the release is already reserved."""
+        files, people = self._releases.files(), request.data  # files are listed first, so that each was reserved
         stored = self._people.write(people) if people is not None and len(people) else None
 
         def watched(transaction: LedgerTransaction) -> tuple[Charged, str, tuple[int, str]]:
             outcome = self._charge(transaction, request, stored, files)
-            first = transaction.row(1)  # it identifies a ledger, wherever the ledger is moved to
+            first = transaction.row(1)  # identifies the ledger, even after it is moved
             assert first is not None
             if outcome.digest is None and people is not None:
-                # The last check, so that nothing is claimed for a release that is refused.
+                # Claimed last, so that refused releases claim nothing.
                 self._claim(transaction, first.mac, people)
             return outcome, first.mac, transaction.end()
 
@@ -203,15 +200,15 @@ class ReleaseProtocol:
         stored: tuple[str, People] | None,
         files: list[str],
     ) -> Charged:
-        """Reserve within a transaction. files: the files of releases before it began."""
+        """Reserve within a transaction. files: stored releases before it started."""
         dataset, release_id = request.dataset, request.release_id
         account, snapshot = transaction.require(dataset), transaction.snapshot
         known, commit = transaction.find("reserve", release_id), transaction.find("commit", release_id)
         open_ = any(release_id in other.reserved for other in snapshot.accounts.values())
         if open_ != (known is not None and commit is None) or (commit is not None and known is None):
             raise LedgerError(
-                f"Rows about the release {release_id} are missing: they were changed by hand. Nothing was "
-                "released; restore the ledger from a backup."
+                f"Rows about the release {release_id} are missing: the ledger was changed by hand. Nothing was "
+                "released. Restore the ledger from a backup."
             )
         mention = None if stored is None else Mention(stored[0], "tested" if request.tests else "taught")
         is_news = stored is not None and mention not in account.people and commit is None
@@ -239,52 +236,51 @@ class ReleaseProtocol:
             or (commit is None and not covers(reserved, request.worst_case, account.budget.delta))
         ):
             raise LedgerError(
-                f"The release {release_id} was reserved for another dataset, noise or worst case (row "
-                f"{known.position}): an identity must cover everything that decides what is released. Nothing was "
-                "released."
+                f"The release {release_id} was reserved with another dataset, noise or worst case (row "
+                f"{known.position}). Its identity must depend on all of them. Nothing was released."
             )
         task = task_in(known.content)
         if request.task is not None and (task is None or task.identity() != request.task.identity()):
             raise LedgerError(
-                f"The release {release_id} was reserved for {task or 'no classes'}, not for {request.task}: an "
-                "identity must cover the classes that a release is about. Nothing was released."
+                f"The release {release_id} was reserved for {task or 'no classes'}, not for {request.task}. Its "
+                "identity must depend on its classes. Nothing was released."
             )
         if is_news and mention is not None:
-            # It was reserved and never drawn, and the data changed since: it is drawn from the current data.
+            # Reserved but never drawn, and the data changed: the draw uses the current data.
             transaction.append("people", dataset, None, {"people": list(mention)})
         return Charged(False, None if commit is None else str(commit.content["digest"]), task)
 
     def _claim(self, transaction: LedgerTransaction, identity: str, people: People) -> None:
-        """Register the data as this ledger's at the site, unless this is an old copy of the ledger."""
+        """Register the data at the site as belonging to this ledger, unless the ledger is an old copy."""
         assert self._registry is not None
         seen = self._registry.claim(identity, self._address, people)
         row = None if seen is None else transaction.row(seen[0])
         if seen is not None and (row is None or row.mac != seen[1]):
             raise LedgerError(
-                f"This site saw the ledger go on to a row {seen[0]} that it does not have: it is a copy of another "
-                "time, which does not know what was spent since. Nothing was released; restore the latest copy."
+                f"The ledger lacks row {seen[0]}, which this site has seen: it is an old copy and lacks what was spent "
+                "since. Nothing was released. Restore the latest copy."
             )
 
     def stored(self, request: ReleaseRequest, charged: Charged) -> StoredArrays | None:
-        """Return the arrays of a release that was drawn before, or None."""
+        """Return the arrays of a release drawn earlier, or None."""
         release_id = request.release_id
         stored = self._releases.read(release_id, request.noise_kind)
         if charged.digest is not None and (stored is None or stored.digest != charged.digest):
             raise LedgerError(
-                f"The stored release {self._releases.path(release_id)} is missing or not the one that was committed. "
-                "Nothing was released: it cannot be drawn again at no cost, so restore the file from a backup."
+                f"The stored release {self._releases.path(release_id)} is missing or differs from the committed one. "
+                "It cannot be drawn again at no cost. Nothing was released. Restore the file from a backup."
             )
         if not charged.is_new:
             self._releases.clear(release_id)
         return stored
 
     def store(self, request: ReleaseRequest, arrays: Arrays, event: Event) -> StoredArrays:
-        """Store what is released with digests of its inputs."""
+        """Store the arrays with digests of their inputs."""
         if not covers(request.worst_case, event, request.delta):
             raise LedgerError(
                 f"The release {request.release_id} would cost ε={round_up(price(event, request.delta)):g}, more than "
-                f"the ε={round_up(price(request.worst_case, request.delta)):g} reserved for it: its mechanism's worst "
-                "case is wrong. Nothing was released."
+                f"the ε={round_up(price(request.worst_case, request.delta)):g} reserved for it. Its mechanism's "
+                "worst case is wrong. Nothing was released."
             )
         released = {name: np.asarray(array) for name, array in arrays.items()}
         return self._releases.write(request.release_id, request.noise_kind, released, event, request.inputs)
@@ -293,7 +289,7 @@ class ReleaseProtocol:
         """Record the realised cost unless it is recorded.
 
         Returns:
-            ε of the dataset up to and including this release, and the guarantee of its account.
+            ε of the dataset up to this release, and the guarantee of its account.
         """
         dataset, release_id, delta = request.dataset, request.release_id, request.delta
         body = {"digest": stored.digest, "event": to_json(stored.event), "noise": request.noise_kind}
@@ -305,12 +301,12 @@ class ReleaseProtocol:
                 account = Account.from_json(transaction.require(dataset).to_json())
                 account.finish(release_id, stored.event)
                 total = price(account.used(), delta)
-                said = {"delta": delta, "epsilon": None if math.isinf(total) else total}
-                transaction.append("commit", dataset, release_id, body | {"total": said})
+                figure = {"delta": delta, "epsilon": None if math.isinf(total) else total}
+                transaction.append("commit", dataset, release_id, body | {"total": figure})
                 return total
-            said = row.content["total"]
-            if said["delta"] == delta:
-                return math.inf if said["epsilon"] is None else float(said["epsilon"])
+            figure = row.content["total"]
+            if figure["delta"] == delta:
+                return math.inf if figure["epsilon"] is None else float(figure["epsilon"])
             # Requested at another δ: computed from all rows.
             return price(compose(*costs_of(dataset, transaction.rows()[: row.position]).values()), delta)
 
@@ -320,7 +316,7 @@ class ReleaseProtocol:
 
 
 def costs_of(dataset: str, rows: Iterable[Row]) -> dict[str, Event]:
-    """Return what each release about a dataset cost, in their order: unfinished ones at their worst case."""
+    """Return the cost of each release about a dataset, in order; uncommitted ones at their worst case."""
     return {
         row.release_id: from_json(row.content["event"])
         for row in rows

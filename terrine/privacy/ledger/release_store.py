@@ -1,7 +1,7 @@
-"""The released arrays themselves, each release one sealed file.
+"""Stored arrays of releases, one sealed file each.
 
-A file holds the arrays, the event they cost, what is to be remembered about the private inputs, and an HMAC over all.
-It is written once, whole, and never replaced: what is in the store is what was released, and asking again returns it.
+A file contains the arrays, their cost, digests of private inputs, and an HMAC of all. It is written once, atomically,
+and never replaced, so repeated requests return exactly what was released.
 """
 
 import json
@@ -22,7 +22,7 @@ from terrine.privacy.ledger.site_key import canonical_json, keyed_digest
 
 Arrays = dict[str, NDArray[np.generic]]
 
-# Members of a file. Released arrays have a folder to themselves, so that they may have any name.
+# Members of a file. Released arrays have a separate folder, so they may have any name.
 _SEAL = "seal"
 _EVENT = "event"
 _INPUTS = "inputs"
@@ -32,12 +32,13 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 @dataclass(frozen=True, eq=False)
 class StoredArrays:
-    """What one release gave out.
+    """Stored content of a release.
 
     Attributes:
-        arrays: The released arrays by name.
-        digest: HMAC over the release's identity, the kind of noise, the event, the arrays and the inputs.
-        inputs: Digests of what it was drawn from, by name, for whoever keeps the ledger: private, never released.
+        arrays: Released arrays by name.
+        event: Their cost.
+        digest: HMAC of identity, noise, event, arrays and inputs.
+        inputs: Digests of the inputs by name. Private, for the operator.
     """
 
     arrays: Arrays
@@ -47,10 +48,11 @@ class StoredArrays:
 
 
 class ReleaseStore:
-    """A folder of releases, `<release_id>.npz`.
+    """Folder of releases, `<release_id>.npz`.
 
     Args:
-        folder: Where; made when it is missing. An attribute, too.
+        folder: Path of the folder.
+        key: Key of the ledger.
     """
 
     def __init__(self, folder: Path, key: bytes) -> None:
@@ -58,24 +60,24 @@ class ReleaseStore:
         self._key = key
 
     def path(self, release_id: str) -> Path:
-        """Where this release is, or will be.
+        """Return the path of a release, which may not exist.
 
         Raises:
-            LedgerError: an identity that is no safe file name.
+            LedgerError: If the identity is not a safe file name.
         """
         if not _NAME.fullmatch(release_id):
-            raise LedgerError(f"A release is identified by letters, digits, '.', '_' and '-', got {release_id!r}.")
+            raise LedgerError(f"A release ID consists of letters, digits, '.', '_' and '-', got {release_id!r}.")
         return self.folder / f"{release_id}.npz"
 
     def files(self) -> list[str]:
-        """The names of the files of all releases that are here."""
+        """Return the file names of all stored releases."""
         return [name for name in os.listdir(self.folder) if name.endswith(".npz")]
 
     def read(self, release_id: str, noise_kind: str) -> StoredArrays | None:
-        """The release as it was written, or None if it was not.
+        """Return a stored release, or None.
 
         Raises:
-            LedgerError: the file was changed, cut short or put in another's place.
+            LedgerError: If the file was changed, truncated or replaced by another one.
         """
         path = self.path(release_id)
         try:
@@ -99,7 +101,7 @@ class ReleaseStore:
         return StoredArrays(arrays, event, seal, json.loads(inputs_text or b"{}"))
 
     def clear(self, release_id: str) -> None:
-        """Remove what a process that was killed left of this release before or while it was stored."""
+        """Remove temporary files of this release left by killed processes."""
         remove_temporary(self.path(release_id))
 
     def write(
@@ -108,11 +110,11 @@ class ReleaseStore:
         """Store a release, once.
 
         Raises:
-            LedgerError: it was stored before, or an array has objects in it.
+            LedgerError: If it exists already, or an array contains objects.
         """
         for name, array in arrays.items():
             if array.dtype.hasobject:
-                raise LedgerError(f"The array {name!r} of a release holds objects: release numbers.")
+                raise LedgerError(f"The array {name!r} of a release contains objects. Release numbers only.")
         event_text = canonical_json(to_json(event))
         inputs_text = canonical_json(dict(inputs)) if inputs else b""
         digest = self._digest(release_id, noise_kind, event_text, arrays, inputs_text)
@@ -149,6 +151,6 @@ class ReleaseStore:
 
     def _damaged(self, path: Path) -> LedgerError:
         return LedgerError(
-            f"The stored release {path} was changed by hand or cut short. Nothing was released: it cannot be drawn "
-            "again at no cost, so restore the file from a backup."
+            f"The stored release {path} was changed by hand or cut short. It cannot be drawn again at no cost. Nothing "
+            "was released. Restore the file from a backup."
         )

@@ -1,7 +1,7 @@
-"""The private key of a site, and what it says about private data without giving anything away.
+"""Private key of a site, and keyed digests.
 
-A plain digest of private data is itself private: whoever can guess the data can check the guess. So every digest that
-leaves the private zone, and every digest the ledger is built on, is keyed (HMAC-SHA256) with a key that stays there.
+A plain digest of private data is itself private, since guesses can be checked against it. Every digest that leaves the
+private zone, and every digest in the ledger, is therefore an HMAC-SHA256 with a key that stays there.
 """
 
 import contextlib
@@ -21,42 +21,41 @@ _KEY_BYTES = 32
 
 
 def load_or_create_key(path: Path) -> bytes:
-    """The 32-byte key at `path`, made from the operating system's entropy the first time.
+    """Return the 32-byte key at `path`, created from the operating system's entropy if missing.
 
-    Several processes may call this at once: one makes the key, all get the same one. The file is readable by its owner
-    alone, and one that is not is refused.
+    Several processes may call this at once and get the same key. Only the file's owner may have access.
 
     Raises:
-        LedgerError: the file holds something else, others may read it, or it cannot be made.
+        LedgerError: If the file has another content, others may read it, or it cannot be created.
     """
     try:
         if not path.exists():
             private_folder(path.parent)
             with (
-                contextlib.suppress(FileExistsError, FileNotFoundError),  # another process made it, and cleared up
+                contextlib.suppress(FileExistsError, FileNotFoundError),  # another process created it
                 atomic_file(path, replace=False, owner_only=True) as file,
             ):
                 file.write(secrets.token_bytes(_KEY_BYTES))
         remove_temporary(path)
         key, mode = path.read_bytes(), stat.S_IMODE(path.stat().st_mode)
     except OSError as error:
-        raise LedgerError(f"The key {path} can be neither read nor made: {error.strerror}.") from error
+        raise LedgerError(f"The key {path} can be neither read nor created: {error.strerror}.") from error
     if len(key) != _KEY_BYTES:
         raise LedgerError(
-            f"The key {path} has {len(key)} bytes instead of {_KEY_BYTES}: restore it from a backup. A new key cannot "
-            "read the ledger written under the old one."
+            f"The key {path} has {len(key)} bytes instead of {_KEY_BYTES}. Restore it from a backup; a new key cannot "
+            "read the existing ledger."
         )
     if mode & 0o077:
         raise LedgerError(
-            f"The key {path} has mode {mode:04o}: others may read it, and who has it can confirm guesses about private "
-            f"data and forge the ledger. Close it, chmod 600 {path}, and find out who could read it until now. Nothing "
-            "was released."
+            f"The key {path} has mode {mode:04o}, so other users may read it. With it they can check guesses about "
+            f"private data and forge the ledger. Run chmod 600 {path} and find out who had access. Nothing was "
+            "released."
         )
     return key
 
 
 def keyed_digest(key: bytes, purpose: str, *parts: bytes) -> str:
-    """HMAC-SHA256 in hexadecimal over a purpose and any number of parts, encoded so that no two inputs coincide."""
+    """Return the HMAC-SHA256, in hexadecimal, of a purpose and parts, encoded without ambiguity."""
     code = hmac.new(key, digestmod=hashlib.sha256)
     for part in (purpose.encode(), *parts):
         code.update(len(part).to_bytes(8, "big"))
@@ -65,30 +64,31 @@ def keyed_digest(key: bytes, purpose: str, *parts: bytes) -> str:
 
 
 def account_of(key: bytes, name: str) -> str:
-    """What the site's ledger knows the account of this name as, whichever door a release comes through."""
+    """Return the digest of an account's name, as the site's ledgers store it."""
     return keyed_digest(key, "terrine ledger account", name.encode())
 
 
 def canonical_json(value: Any) -> bytes:
-    """One byte string for equal JSON values, whatever the order of their keys; NaN and infinity are refused."""
+    """Return a JSON value as bytes, independent of the order of keys. NaN and infinity raise ValueError."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False).encode()
 
 
 def release_identity(
     key: bytes, *, account: str, edition: str, release: str, parameters: Mapping[str, Any], noise: Mapping[str, Any]
 ) -> str:
-    """The identity of a release: a function of public things alone, and meaningless without the key.
+    """Return the identity of a release: a keyed function of public facts only.
 
-    Never of votes, nor of anything else that is computed from private data: were it, "this release is that one again"
-    would be an answer about them without noise, and with probability one on one data set and none on its neighbour.
+    It never depends on votes or other private data. Otherwise equality of two identities would be a noiseless answer
+    about them, with probability one on one dataset and zero on its neighbour.
 
     Args:
-        account: Whose budget the release draws on, as the ledger knows it.
-        edition: The name that the operator gives this version of the data.
-        release: Which of a run's releases it is: "answers", "averages 3".
-        parameters: JSON values that decide what is released: every setting upstream of it that differs from its
-            default, so that a setting that is new some day changes no identity.
-        noise: `NoiseSource.describe()`, so that a replayed release is never mistaken for a secure one.
+        key: Key of the site.
+        account: Digest of the account's name.
+        edition: The operator's name of this version of the data.
+        release: Name of the release within its run: "answers", "averages 3".
+        parameters: JSON values of all upstream settings that differ from their defaults, so that settings added later
+            change no identity.
+        noise: `NoiseSource.describe()`, so that replayed and secure releases differ.
 
     Returns:
         64 hexadecimal digits.

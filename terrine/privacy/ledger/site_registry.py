@@ -1,10 +1,9 @@
-"""A site's memory of which ledger data were released through.
+"""Registry of the ledgers through which a site released data.
 
-A ledger refuses data under a second account of its own. Another ledger, by another address, key or folder, knows
-nothing of the first; so a small database that no setting of a run names keeps who claimed which data, and how far each
-ledger went, so that a copy of it that was made before is no second ledger. It is private.
-Whoever may delete files of the site may delete it, too: it is there against mistakes and against those who may choose
-settings, not against the site itself.
+A ledger refuses data that were released under another of its accounts, but it cannot know other ledgers with another
+address, key or folder. A small private database, which no setting of a run selects, records which ledger claimed which
+data and how far each ledger has advanced, so that an old copy is recognised. It protects against mistakes and against
+users who choose settings. It does not protect against an operator who deletes it.
 """
 
 import contextlib
@@ -28,7 +27,7 @@ _TABLES = (
 
 
 class _Claim:
-    """Keyed digests of a sketch of people, in hexadecimal, and a digest of all of them as its name."""
+    """Keyed digests of a sketch of people, in hexadecimal, named by their common digest."""
 
     def __init__(self, people: People, key: bytes) -> None:
         texts = (int(digest).to_bytes(8, "big") for digest in people.sketch())
@@ -41,27 +40,27 @@ class _Claim:
 
 @dataclass(frozen=True)
 class SiteRegistry:
-    """The claims of all ledgers of a site on data.
+    """Claims of all ledgers of a site on data.
 
     Attributes:
-        folder: Where they are kept; made when it is missing.
+        folder: Folder of the database, created if missing.
     """
 
     folder: Path
 
     def claim(self, ledger: str, address: str, people: People) -> tuple[int, str] | None:
-        """Claim data for a ledger, unless they are claimed for it.
+        """Claim data for a ledger, unless they are claimed for it already.
 
         Args:
-            ledger: Which one, wherever it lies by now.
-            address: Where it lies, for the error.
+            ledger: HMAC of the ledger's first row, which identifies it even after it is moved.
+            address: Its address, for error messages of other ledgers.
             people: Digests of the records.
 
         Returns:
-            Position and HMAC of the row that the ledger was last seen to end with; None where it was not seen.
+            Position and HMAC of the last row of this ledger seen before, or None.
 
         Raises:
-            LedgerError: they were released about through another ledger, or the claims cannot be read.
+            LedgerError: If another ledger released about the data, or the claims cannot be read.
         """
         private_folder(self.folder)
         data = _Claim(people, load_or_create_key(self.folder / "key"))
@@ -74,7 +73,7 @@ class SiteRegistry:
         return None if seen is None else (int(seen[0]), str(seen[1]))
 
     def check(self, ledger: str, people: People) -> None:
-        """Refuse data as `claim` does; nothing is claimed, and no memory begun. ledger: "" for one not begun yet."""
+        """Check data like `claim`, without claiming them. ledger: "" for one that does not exist yet."""
         if not (self.folder / "site.db").is_file():
             return
         data = _Claim(people, load_or_create_key(self.folder / "key"))
@@ -83,7 +82,7 @@ class SiteRegistry:
                 self._refuse_others(claims, ledger, data)
 
     def saw(self, ledger: str, position: int, mac: str) -> None:
-        """Remember how far a ledger goes."""
+        """Record the last row of a ledger."""
         with self._open() as claims:
             claims.execute(
                 "INSERT INTO ends VALUES (?, ?, ?) ON CONFLICT (ledger) DO UPDATE SET position = excluded.position, "
@@ -107,8 +106,8 @@ class SiteRegistry:
         for _, address, _, common, size in found.fetchall():
             if is_shared(common, size, len(data.records), data.distinct):
                 raise LedgerError(
-                    f"Some of these records were released about through another ledger of this site, {address}. Nobody "
-                    "would know the ε of both together: use that one (ledger.url, ledger.key, ledger.store). Nothing "
+                    f"Some of these records were released about through another ledger of this site, {address}. The "
+                    "total ε of both would be unknown. Use that ledger (ledger.url, ledger.key, ledger.store). Nothing "
                     "was released."
                 )
 
@@ -126,6 +125,6 @@ class SiteRegistry:
                 claims.execute("COMMIT")
         except (sqlite3.Error, OSError) as error:
             raise LedgerError(
-                f"What this site remembers, {path}, cannot be used ({error}). Nothing was released; if it is damaged, "
-                "restore it from a backup."
+                f"The site registry {path} cannot be used ({error}). Nothing was released. If it is damaged, restore "
+                "it from a backup."
             ) from error

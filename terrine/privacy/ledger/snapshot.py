@@ -1,8 +1,8 @@
-"""A snapshot of all accounts after a number of rows: running totals, so that a release need not read every row.
+"""Snapshot of all accounts after a number of rows, so that a release need not read every row.
 
-It is stored, sealed, with the chain's head (`chain.Tip`). A transaction starts from it and adds the newer rows one by
-one. If it was made by other code, all rows are verified and added up again. Totals are not computed in SQL: they are
-exact fractions, and a budget may rest only on rows whose seals were checked.
+It is sealed together with the chain's head (`chain.Tip`). A transaction starts from it and adds the newer rows. If
+other code made it, all rows are verified and added up again. Totals are not computed in SQL: they are exact fractions,
+and a budget may depend only on rows whose seals were checked.
 """
 
 import hashlib
@@ -24,11 +24,11 @@ from terrine.privacy.ledger.task import Task
 
 @dataclass
 class LedgerSnapshot:
-    """All accounts, and what else a transaction must know of all rows.
+    """All accounts, and the number of committed releases.
 
     Attributes:
-        accounts: By the dataset that they are about, in the order of registration.
-        stored: How many releases were committed.
+        accounts: Accounts by dataset, in order of registration.
+        stored: Number of committed releases.
     """
 
     accounts: dict[str, Account] = field(default_factory=dict)
@@ -36,14 +36,14 @@ class LedgerSnapshot:
 
     @classmethod
     def of(cls, rows: Iterable[Row]) -> Self:
-        """How accounts stand after these rows, which are all that there are."""
+        """Return the snapshot after all rows."""
         snapshot = cls()
         for row in rows:
             snapshot.add(row)
         return snapshot
 
     def add(self, row: Row) -> None:
-        """Take the next row into account."""
+        """Apply the next row."""
         content, release = row.content, row.release_id
         match row.kind:
             case "register":
@@ -73,7 +73,7 @@ class LedgerSnapshot:
             known.append(mention)
 
     def together(self, dataset: str) -> list[Account]:
-        """The account of a dataset, and those that add up with it."""
+        """Return the account of a dataset and those linked with it."""
         own = self.accounts[dataset]
         return [own, *(self.accounts[name] for name in own.linked)]
 
@@ -85,7 +85,7 @@ class LedgerSnapshot:
                 self.accounts[name].link(groups[1 - number], sums[1 - number])
 
     def to_text(self) -> str:
-        """All of it, with the code that made it, as JSON."""
+        """Return the snapshot as JSON, with a digest of the code that made it."""
         tree = {
             "code": _code(),
             "stored": self.stored,
@@ -95,7 +95,7 @@ class LedgerSnapshot:
 
     @classmethod
     def from_text(cls, text: str) -> Self | None:
-        """What `to_text` wrote; None where other code made it, so that its sums may be others today."""
+        """Return the snapshot that `to_text` wrote, or None if other code wrote it."""
         tree: dict[str, Any] = json.loads(text)
         if tree["code"] != _code():
             return None
@@ -104,13 +104,13 @@ class LedgerSnapshot:
 
 
 def task_in(content: Mapping[str, Any]) -> Task | None:
-    """Return what a `reserve` row says that its release is about, or None."""
+    """Return the task in the content of a `reserve` row, or None."""
     return Task.from_json(content["edition"], content["task"]) if "task" in content else None
 
 
 @cache
 def _code() -> str:
-    """A digest of the code by which events are priced and added up."""
+    """Return a digest of the code that prices and adds up events."""
     here = Path(__file__)
     files = [*sorted(Path(accounting.__file__).parent.glob("*.py")), here, here.with_name("account.py")]
     return hashlib.sha256(b"\n".join(file.read_bytes() for file in files)).hexdigest()

@@ -1,8 +1,8 @@
-"""The task of a release: which classes, findings, grades or bins it is about. Public, and part of the release ID.
+"""Task of a release: its classes, findings, grades or bins. Public, and part of the release ID.
 
-The ledger records a release's task with its reservation. The first one of an account, an edition and a target is also
-the class list of every later run there that declares none. Otherwise a record with a new label could change the class
-list of a later release, and with it whether that release is the stored one.
+The ledger records the task with each reservation. The first task of an account, edition and target is also the class
+list of later runs that declare none. Otherwise a record with a new label could change the class list of a later
+release, and thereby whether the stored release is returned.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,15 +16,15 @@ TaskKind = Literal["classes", "findings", "grades", "bins"]
 
 @dataclass(frozen=True)
 class Task:
-    """Classes, findings, grades or bins, in their order.
+    """Classes, findings, grades or bins, in order.
 
     Attributes:
-        edition: The edition of the data. The release ID holds it separately.
+        edition: Edition of the data, a separate part of the release ID.
+        kind: `classes`, `findings`, `grades` or `bins`.
         names: Names of the classes, by label.
         edges: Edges of bins; empty for other kinds.
-        target: The column of a table that holds the labels.
-        found: Whether the names are the labels that occurred in the data, instead of declared ones. Not part of the
-            release ID.
+        target: Label column of a table.
+        found: The names are the labels found in the data instead of declared ones. Not part of the release ID.
     """
 
     edition: str
@@ -39,7 +39,7 @@ class Task:
         return {"kind": self.kind, "names": list(self.names), "edges": list(self.edges), "target": self.target}
 
     def to_json(self) -> dict[str, Any]:
-        """Return the task as a privacy statement has it, as JSON values."""
+        """Return the task as JSON values, as in a privacy statement."""
         return {**self.identity(), "found": self.found}
 
     @classmethod
@@ -53,7 +53,7 @@ class Task:
 
     @classmethod
     def describes(cls, tree: Mapping[str, Any]) -> bool:
-        """Tell whether a tree has exactly the fields and types of a task."""
+        """Return whether a tree has exactly the fields and types of a task."""
         try:
             return cls.from_json("", tree).to_json() == tree and tree["kind"] in get_args(TaskKind)
         except (KeyError, TypeError, ValueError):
@@ -65,20 +65,20 @@ class Task:
 
 def _text(value: object) -> str:
     if not isinstance(value, str):
-        raise TypeError(f"{value!r} is no text")
+        raise TypeError(f"{value!r} is not text")
     return value
 
 
 def recorded(tasks: Sequence[Task], edition: str, target: str | None) -> Task | None:
-    """Return the first task of an edition and a target, or None."""
+    """Return the first task of an edition and target, or None."""
     return next((task for task in tasks if (task.edition, task.target) == (edition, target)), None)
 
 
 def as_recorded(tasks: Sequence[Task], asked: Task) -> Task:
-    """Return a task as an account records it: whether its names occurred or were declared, the first time decides.
+    """Return a task as the account recorded it first; the first release decides whether names were found or declared.
 
     Raises:
-        LedgerError: names that only occur in the data, and are not those of the first task of the edition.
+        LedgerError: If found names differ from those of the edition's first task.
     """
     first = recorded(tasks, asked.edition, asked.target)
     if first is None:
@@ -87,8 +87,8 @@ def as_recorded(tasks: Sequence[Task], asked: Task) -> Task:
         return first
     if asked.found:
         raise LedgerError(
-            f"The account, edition {first.edition}, holds releases for the {first}; these data have "
-            f"{', '.join(asked.names)}. If this is another task, set data.edition=<name> (charged separately), or "
-            "declare its classes in order with data.classes. Nothing was released."
+            f"Edition {first.edition} of the account has releases for the {first}, but these data have "
+            f"{', '.join(asked.names)}. For a different task, set data.edition=<name> (charged separately), or declare "
+            "its classes in order with data.classes. Nothing was released."
         )
     return asked

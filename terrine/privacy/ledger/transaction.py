@@ -1,9 +1,8 @@
-"""The ledger's rows within a transaction: what is read is verified, what is added is chained.
+"""Transactions on the ledger's rows: rows are verified when read and chained when added.
 
-A transaction need not read all rows. It takes up the sums of all rows up to the chain's head, which are sealed with
-the head, checks that the row at the head is the one that was sealed, walks the chain from there, and checks by itself
-each older row that it looks up. So what accounts have spent never rests on a row that was not verified when it was
-added up. `rows` walks the whole chain.
+A transaction does not read all rows. It loads the snapshot sealed with the chain's head, checks that the row at the
+head is the sealed one, verifies the chain from there, and checks each older row that it looks up. The cost of an
+account therefore depends only on verified rows. `rows` verifies the whole chain.
 """
 
 import re
@@ -24,13 +23,13 @@ _WITNESS = re.compile(r"(\d+) rows, head ([0-9a-f]{64})")
 
 
 class LedgerTransaction:
-    """How accounts stand, and rows, with the exclusive right to add to them.
+    """Accounts and rows, with the exclusive right to add rows.
 
     Attributes:
-        snapshot: After all rows, those added in this transaction included.
+        snapshot: Accounts after all rows, including those added in this transaction.
 
     Raises:
-        LedgerError: the end of the chain is not as it was written.
+        LedgerError: If the end of the chain was changed.
     """
 
     def __init__(self, transaction: Transaction, key: bytes, tip: Tip) -> None:
@@ -41,7 +40,7 @@ class LedgerTransaction:
             raise tip.missing(last)
         head = self.began_with or Head.at(None, "")
         known = LedgerSnapshot.from_text(head.sums) if head.sums else None
-        # From the row at the head on; all of them where it is not known what they add up to.
+        # From the row at the head on, or all rows without a valid snapshot.
         rows = transaction.rows(first=1 if known is None else head.count)
         at_head = next((row for row in rows if row.position == head.count), None)
         if known is None:
@@ -59,23 +58,23 @@ class LedgerTransaction:
         self._is_news = known is None or bool(rows)
 
     def head(self) -> Head:
-        """The end of the chain as it is by now."""
+        """Return the current end of the chain."""
         if self.began_with is None or self._is_news:
             return Head.at(self._last, self.snapshot.to_text())
         return self.began_with
 
     def rows(self) -> list[Row]:
-        """All rows in order, verified.
+        """Return all rows in order, verified.
 
         Raises:
-            LedgerError: the chain is broken.
+            LedgerError: If the chain is broken.
         """
         rows = self._transaction.rows()
         check_chain(rows, self._key)
         return rows
 
     def append(self, kind: str, dataset: str, release_id: str | None, body: Mapping[str, Any]) -> Row:
-        """Add a row to the end of the chain."""
+        """Append a row to the chain."""
         written = datetime.now(UTC).isoformat(timespec="seconds")
         row = row_after(
             self._last, self._key, kind=kind, dataset=dataset, release_id=release_id, body=body, written=written
@@ -86,27 +85,28 @@ class LedgerTransaction:
         return row
 
     def find(self, kind: str, release_id: str) -> Row | None:
-        """The row of this kind about this release, verified, if there is one."""
+        """Return the verified row of this kind about this release, or None."""
         return next(iter(self.verified(kind=kind, release_id=release_id)), None)
 
     def row(self, position: int) -> Row | None:
-        """The row at this position, verified, if there is one."""
+        """Return the verified row at this position, or None."""
         return next(iter(self.verified(first=position, last=position)), None)
 
     def end(self) -> tuple[int, str]:
-        """Position and HMAC of the last row."""
+        """Return position and HMAC of the last row."""
         head = Head.at(self._last, "")
         return head.count, head.mac
 
     def check_people(self, dataset: str, people: People, store: PeopleStore) -> None:
-        """Refuse records that belong to another account, or that nothing tells from those of an earlier edition.
+        """Check that records do not belong to another account, and can be recognised across editions.
 
         Args:
             dataset: The account, which may not be registered yet.
             people: Digests under the ledger's key.
+            store: Stored digests of earlier runs.
 
         Raises:
-            LedgerError: the message says which account, how many records, and what to do.
+            LedgerError: With the other account, the number of records and a remedy.
         """
         own = self.account(dataset)
         names = {dataset} if own is None else {dataset, *own.linked}
@@ -115,27 +115,28 @@ class LedgerTransaction:
                 continue
             for file in dict.fromkeys(mention.file for mention in other.people):
                 if common := shared_people(people, store.read(file)):
-                    raise LedgerError(
-                        f"{common:,} of these records were released about under another account, {name[:16]} (`terrine "
-                        "ledger` prints its name): a second account would be a second budget for the same people. "
-                        "Use that account (ledger.account), or add the two up: `terrine ledger --link`. Nothing was "
-                        "released."
+                    error = LedgerError(
+                        f"{common:,} of these records were released about under another account, {name[:16]}: a second "
+                        "account would be a second budget for the same people. Use that account (ledger.account), or "
+                        "link both with `terrine ledger --link`. Nothing was released."
                     )
+                    error.account = name
+                    raise error
         if own is None or people.named:
             return
         for before, _ in mentioned(store, own.people, "taught", "tested"):
             if before.edition != people.edition:
                 raise LedgerError(
-                    f"This is edition {people.edition} of the data, and the account released about edition "
-                    f"{before.edition}. Records without ids cannot be told apart between editions. Set data.id or "
-                    "data.group (of a table), or add arrays of ids or groups (to an .npz file). Nothing was released."
+                    f"This is edition {people.edition} of the data, but the account released about edition "
+                    f"{before.edition}. Without ids, records cannot be recognised across editions. Set data.id or "
+                    "data.group (tables), or add arrays of ids or groups (.npz). Nothing was released."
                 )
 
     def check_publication(self, dataset: str, people: People, store: PeopleStore) -> None:
-        """Refuse to publish records that the account, or one that is linked with it, protects.
+        """Check that no record to be published is protected by this account or a linked one.
 
         Raises:
-            LedgerError: the message says how many, and which settings changed.
+            LedgerError: With their number and the settings that changed.
         """
         if self.account(dataset) is None:
             return
@@ -145,38 +146,36 @@ class LedgerTransaction:
             total = int((people.sides == PUBLIC).sum())
             changed = ", ".join(sorted(settings))
             why = (
-                f"These settings had other values in that run: {changed}. Set them back"
+                f"These settings had other values in that run: {changed}. Restore them"
                 if settings
-                else "The settings are the same, so the data changed: records were renamed or moved to other places"
+                else "The settings are equal, so the data changed: records were renamed or moved"
                 + (" (they have no ids)" if not people.named else "")
-                + ". Put the data back as they were"
+                + ". Restore the data"
             )
             raise LedgerError(
                 f"{count:,} of the {total:,} records that this run would publish were private in a release of this "
-                f"account, which promises them privacy. {why}, or publish no records. Nothing was written, released or "
-                "charged."
+                f"account, which protects them. {why}, or publish no records. Nothing was written, released or charged."
             )
 
     def account(self, dataset: str) -> Account | None:
-        """The dataset's account, if it is registered."""
+        """Return the dataset's account, or None if it is not registered."""
         return self.snapshot.accounts.get(dataset)
 
     def require(self, dataset: str) -> Account:
-        """The dataset's account.
+        """Return the dataset's account.
 
         Raises:
-            LedgerError: it is not registered.
+            LedgerError: If it is not registered.
         """
         account = self.account(dataset)
         if account is None:
             raise LedgerError(
-                f"The ledger knows no dataset {dataset}: register it with its budget before anything is released about "
-                "it."
+                f"The dataset {dataset} is not registered in the ledger. Register it with its budget first."
             )
         return account
 
     def verified(self, **chosen: Any) -> list[Row]:
-        """Return rows by position, kind or release (`database.Transaction.rows`), each verified by itself."""
+        """Return rows by position, kind or release (see `database.Transaction.rows`), each verified."""
         rows = self._transaction.rows(**chosen)
         for row in rows:
             check_row(row, self._key)
@@ -184,10 +183,12 @@ class LedgerTransaction:
 
 
 class Transactions:
-    """Opens a transaction for one piece of work at a time, and remembers where the chain ended.
+    """Runs transactions and stores the end of the chain.
 
     Args:
-        tip: Where the end of the chain is kept apart from them.
+        database: Database of the rows.
+        tip: Sealed file with the end of the chain.
+        key: Key of the ledger.
     """
 
     def __init__(self, database: Database, tip: Tip, key: bytes) -> None:
@@ -196,19 +197,19 @@ class Transactions:
         self._key = key
 
     def transact(self, work: Callable[[LedgerTransaction], Result]) -> Result:
-        """Run `work` as the only writer, and commit what it added.
+        """Run `work` as the only writer, and commit the rows that it added.
 
         Args:
-            work: Reads and appends rows and does nothing else; a serialisation failure runs it again.
+            work: Reads and appends rows without other side effects, since a serialisation failure repeats it.
 
         Raises:
-            LedgerError: the ledger is locked, damaged, cut short or was changed by hand; nothing was added.
+            LedgerError: If the ledger is locked, damaged, truncated or was edited. Nothing was added.
         """
 
         def verified(opened: Transaction) -> tuple[Result, Head, Head | None]:
             transaction = LedgerTransaction(opened, self._key, self._tip)
             if transaction.began_with is None:
-                # Before any row can be committed, so that rows without a head are always a sign of damage.
+                # Written before any row is committed, so rows without a head are always a sign of damage.
                 self._tip.advance(transaction.head())
             return work(transaction), transaction.head(), transaction.began_with
 
@@ -219,46 +220,47 @@ class Transactions:
 
 
 def witness(transactions: Transactions) -> str:
-    """Return one line about how far the ledger goes now, to be kept elsewhere: it says nothing without the key."""
+    """Return a line about the current end of the ledger, to keep elsewhere. It is meaningless without the key."""
     head = transactions.transact(lambda transaction: transaction.head())
     return f"Terrine ledger, {datetime.now(UTC):%Y-%m-%d}: {head.count} rows, head {head.mac}"
 
 
 def verify(transactions: Transactions, releases: ReleaseStore, people: PeopleStore, witness: str = "") -> int:
-    """Check every row, the head, what it says that the rows add up to, and every release; return how many rows
-    there are.
+    """Check all rows, the head with its snapshot, and all stored releases. Return the number of rows.
 
     Args:
-        witness: Lines that `witness` returned earlier, which the ledger must go on from.
+        transactions: Transactions of the ledger.
+        releases: Its stored releases.
+        people: Its stored digests of records.
+        witness: Lines that `witness` returned earlier, which the ledger must continue.
 
     Raises:
-        LedgerError: the first thing that is not as it was written.
-        SettingError: a witness that is none.
+        LedgerError: At the first difference.
+        SettingError: If `witness` contains no witness.
     """
-    said = [(int(count), mac) for count, mac in _WITNESS.findall(witness)]
-    if witness and not said:
-        raise SettingError(f"{witness[:80]!r} is no line that `terrine ledger --verify` printed.")
+    seen = [(int(count), mac) for count, mac in _WITNESS.findall(witness)]
+    if witness and not seen:
+        raise SettingError(f"{witness[:80]!r} is not a line printed by `terrine ledger --verify`.")
 
     def work(transaction: LedgerTransaction) -> list[Row]:
         rows = transaction.rows()
-        for count, mac in said:
+        for count, mac in seen:
             if count > len(rows) or (count and rows[count - 1].mac != mac):
                 raise LedgerError(
-                    f"The ledger is not the one that the witness saw, or an old copy of it: {count} rows were "
-                    f"written then, and {len(rows)} are there, of which none has that end. Nothing was released; "
-                    "restore the latest copy."
+                    f"The ledger does not continue the one of the witness, or is an old copy: it has {len(rows)} rows, "
+                    f"and the witness saw {count}. Nothing was released. Restore the latest copy."
                 )
         for account in transaction.snapshot.accounts.values():
             for mention in account.people:
                 people.read(mention.file)
         if LedgerSnapshot.of(rows) != transaction.snapshot:
             raise LedgerError(
-                "What the ledger's head says that accounts have spent is not what its rows add up to. Nothing was "
-                "released; restore both from the same backup."
+                "The snapshot in the ledger's head differs from the sum of its rows. Nothing was released. Restore "
+                "both from the same backup."
             )
         return rows
 
-    there = releases.files()  # before the rows: each of them was reserved by then
+    files = releases.files()  # before the rows, so that each was reserved
     rows = transactions.transact(work)
     noise = {row.release_id: str(row.content["noise"]) for row in rows if row.kind == "reserve"}
     for row in rows:
@@ -266,23 +268,25 @@ def verify(transactions: Transactions, releases: ReleaseStore, people: PeopleSto
             stored = releases.read(row.release_id, noise[row.release_id])
             if stored is None or stored.digest != row.content["digest"]:
                 raise LedgerError(
-                    f"The stored release {releases.path(row.release_id)} is missing or not the one that row "
-                    f"{row.position} committed: restore it from a backup."
+                    f"The stored release {releases.path(row.release_id)} is missing or differs from row "
+                    f"{row.position}. Restore it from a backup."
                 )
-    _refuse_unknown(releases, there, rows)
+    _refuse_unknown(releases, files, rows)
     return len(rows)
 
 
 def refuse_older(transaction: LedgerTransaction, releases: ReleaseStore, files: list[str]) -> None:
-    """Refuse where releases are stored that were not reserved: the ledger is older than the store.
+    """Refuse releases if the store contains one that was never reserved: the ledger is then an old copy.
 
-    That is so where there are more than were committed or are open; which they are takes longer to say.
+    Comparing numbers of files is fast. Only if they differ are all reservations read.
 
     Args:
-        files: Names of the files there, read before the transaction began.
+        transaction: The current transaction.
+        releases: Stored releases.
+        files: Names of their files, read before the transaction started.
 
     Raises:
-        LedgerError: naming a release that the ledger does not know.
+        LedgerError: With the name of an unknown release.
     """
     unfinished = {
         releases.path(name).name for account in transaction.snapshot.accounts.values() for name in account.reserved
@@ -295,9 +299,8 @@ def _refuse_unknown(releases: ReleaseStore, files: list[str], rows: Iterable[Row
     """Refuse files of releases that no row reserved."""
     known = {f"{row.release_id}.npz" for row in rows if row.kind == "reserve"}
     if unknown := sorted(set(files) - known):
-        others = f", nor of {len(unknown) - 1} others" if len(unknown) > 1 else ""
+        others = f" and {len(unknown) - 1} more" if len(unknown) > 1 else ""
         raise LedgerError(
-            f"The release {releases.folder / unknown[0]} is stored, and the ledger knows nothing of "
-            f"it{others}: the ledger is an old copy, or was emptied, and does not know what was spent since. Nothing "
-            "was released; restore the latest copy of the ledger."
+            f"The ledger lacks the stored release {releases.folder / unknown[0]}{others}: it is an old copy or was "
+            "emptied, and lacks what was spent since. Nothing was released. Restore the latest copy."
         )

@@ -36,7 +36,7 @@ def test_every_run_has_its_line_and_what_it_differs_in(printed):
     for lines in (printed().output.splitlines(), printed(COLUMNS="80").output.splitlines()):
         assert lines[1].split()[:5] == ["a-run-with-quite-a-long-name", "1.0000", "1e-05", "50.00", "%"]
         assert "b differs in student.l2=0.3" in lines
-        assert any(line.startswith("private: no ε covers a choice") for line in lines)
+        assert any(line.startswith("private: ε does not cover accuracies") for line in lines)
 
 
 def test_as_csv_and_json_each_setting_that_differs_is_a_column(printed):

@@ -34,7 +34,7 @@ def test_a_candidate_becomes_the_champion_and_only_the_very_student_does(tmp_pat
 
     monkeypatch.setattr("tasks.runtime.run.chosen_run", lambda name: run)
     monkeypatch.setattr("tasks.serving.mlflow_model._log_torch", lambda student: None)  # it has no alias
-    served, warning, last, *lines = terrine("statement", "clinic", "--promote").splitlines()
+    served, warning, last, *lines = terrine("statement", "--run", "clinic", "--promote").splitlines()
     assert served == "Accuracy as served (private test split): 50.00 %"
     assert warning.startswith("Warning: The student as served is right in 50.0 % of cases, in mixed batches")
     assert last == "Version 1 of clinic is the champion. To load it in Python:"
@@ -60,7 +60,7 @@ def test_a_candidate_becomes_the_champion_and_only_the_very_student_does(tmp_pat
     with mlflow.start_run(run_id=identity):
         log_student_models(run)
     assert aliases(client, run.name) == {CANDIDATE: "2", CHAMPION: "1"}
-    assert "\nVersion 2 of clinic is the champion (before" in terrine("statement", "clinic", "--promote")
+    assert "\nVersion 2 of clinic is the champion (before" in terrine("statement", "--run", "clinic", "--promote")
     assert promote(run).version == "2"
 
     for weights in (run.root / "mlartifacts").rglob("head.safetensors"):

@@ -81,8 +81,8 @@ def test_a_release_as_it_was_signed_holds_with_and_without_the_key(made, release
         refuse_wrong(checks)
     assert "100 × Gaussian(sensitivity 1.414, sigma 40)" in checks[0].told
     given, carried = (str(terrine(release, *extra).output) for extra in (("--key", made / "site.pem"), ()))
-    assert "Nothing is wrong.\n" in given
-    assert "From whom it is was not checked" in " ".join(carried.split())
+    assert "All checks passed.\n" in given
+    assert "The sender was not verified" in " ".join(carried.split())
 
 
 def test_a_file_of_the_release_may_be_named_instead_of_its_folder(made, release):
@@ -237,7 +237,7 @@ def test_a_foreign_key_and_a_missing_signature_are_refused_where_a_key_is_given(
     assert "signature" in wrong(verify_statement(release, site_key(made)))
     done = terrine(release, "--key", made / "site.pem")
     assert done.exit_code == 1
-    assert "are wrong. Do not rely on it" in done.output
+    assert "checks failed. Do not rely on this release" in done.output
 
 
 def averages_of(**changes):

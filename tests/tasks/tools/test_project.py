@@ -8,7 +8,7 @@ import pytest
 
 from tasks.config.presets import presets
 from tasks.tools import project
-from tasks.tools.project import begin
+from tasks.tools.project import create_project
 from terrine.errors import SettingError
 
 
@@ -16,7 +16,7 @@ from terrine.errors import SettingError
 def fresh(tmp_path_factory):
     folder = tmp_path_factory.mktemp("projects") / "clinic"
     (folder / "data" / "private").mkdir(parents=True)  # as where zones are volumes of a container
-    begin(folder)
+    create_project(folder)
     return folder
 
 
@@ -40,20 +40,20 @@ def test_a_project_has_parameters_presets_and_git_and_dvc_that_keep_private_data
 def test_a_project_of_an_earlier_version_gets_what_it_lacks_and_keeps_what_is_its_own(tmp_path, monkeypatch):
     monkeypatch.setattr(project, "_call", lambda *command: (tmp_path / "clinic" / ".dvc").mkdir(exist_ok=True))
     folder = tmp_path / "clinic"
-    begin(folder)
+    create_project(folder)
     (folder / "params.yaml").write_text("run: mine")
     (folder / "dvc.yaml").write_text("of an earlier version")
     (folder / "experiments" / "terrine-blood.yaml").unlink()
-    assert begin(folder) == ["experiments/terrine-blood.yaml"]
+    assert create_project(folder) == ["experiments/terrine-blood.yaml"]
     assert (folder / "params.yaml").read_text() == "run: mine"
     assert (folder / "dvc.yaml").read_text() != "of an earlier version"
-    assert begin(folder) == []
+    assert create_project(folder) == []
 
 
 def test_a_folder_with_other_things_is_refused_and_left_alone(tmp_path):
     (tmp_path / "thesis.tex").write_text("x")
-    with pytest.raises(SettingError, match="is not empty, and no project"):
-        begin(tmp_path)
+    with pytest.raises(SettingError, match="is neither empty nor a project"):
+        create_project(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
@@ -63,12 +63,12 @@ def test_what_pip_laid_into_a_folder_of_its_own_is_found_beside_the_code(tmp_pat
     listed.dist = SimpleNamespace(locate_file=lambda path: tmp_path / "target" / path)
     monkeypatch.setattr(project, "files", lambda _: [listed])
     monkeypatch.setattr(project, "REPOSITORY", tmp_path / "target")
-    with pytest.raises(SettingError, match="What a project begins with is not installed"):
-        project.shipped()
+    with pytest.raises(SettingError, match="The project templates are missing"):
+        project.template_folder()
     laid = tmp_path / "target" / "share" / "terrine"
     laid.mkdir(parents=True)
     (laid / "params.yaml").write_text("run: terrine-digits\n")
-    assert project.shipped() == laid
+    assert project.template_folder() == laid
 
 
 def test_runs_that_a_clone_keeps_are_not_taken_over(tmp_path):

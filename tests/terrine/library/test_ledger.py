@@ -52,7 +52,8 @@ def test_class_names_and_their_order_are_part_of_a_release_and_undeclared_ones_a
     assert not any(release.reused for release in releases)
     assert [release.privacy.task["names"] for release in releases[:2]] == [["0", "1", "2"], ["a", "b", "c"]]
     with pytest.raises(
-        tr.LedgerError, match="edition 1, holds releases for the classes 0, 1, 2; these data have d, e, f"
+        tr.LedgerError,
+        match="releases for the classes 0, 1, 2, but these data have d, e, f",
     ):
         _open(tmp_path, budget=9.0).release(MECHANISM, replace(named[2], declared=False), epsilon=2)
     other = _open(tmp_path, budget=9.0).release(MECHANISM, replace(named[2], declared=False), edition="2", epsilon=2)
@@ -148,7 +149,7 @@ def test_an_account_keeps_its_budget_and_its_unit(tmp_path):
     _open(tmp_path).release(MECHANISM, VOTES, epsilon=2)
     with pytest.raises(tr.LedgerError, match="registered with"):
         _open(tmp_path, budget=30.0)
-    with pytest.raises(tr.LedgerError, match="protect a record, and this one protects a group"):
+    with pytest.raises(tr.LedgerError, match="protect each record, but this one protects each group"):
         _open(tmp_path).release(MECHANISM, replace(VOTES, unit="group"), epsilon=0.5, edition="2")
     _open(tmp_path, account="others", budget=30.0).release(MECHANISM, VOTES, epsilon=2)
 

@@ -162,7 +162,7 @@ def test_who_receives_a_release_checks_it_with_what_its_extra_brings(wheel, tmp_
     assert {"mlflow", "dvc", "prefect", "PIL", "pandas"} <= absent
     said = run(wheel, tmp_path, absent, verify)
     assert said.returncode == 0, said.stdout + said.stderr
-    assert "Nothing is wrong." in said.stdout
+    assert "All checks passed." in said.stdout
     (release / "statement-fr.html").write_text("<p>")
     said = run(wheel, tmp_path, absent, verify)
     assert (said.returncode, said.stderr) == (1, "")

@@ -193,7 +193,7 @@ def test_another_ledger_with_the_same_key_is_not_taken_for_this_one(place: Place
     for name in "abcdefgh":
         ask(other.open(), name, Draw(), dataset="another dataset", worst_case=ANSWER)
     shutil.copy(tmp_path / "other.db", place.database)
-    assert_nothing_is_released(place, "do not belong together")
+    assert_nothing_is_released(place, "differs from the one in")
 
 
 def test_a_ledger_of_another_key_is_refused(place: Place) -> None:
@@ -261,7 +261,7 @@ def test_a_stored_release_that_is_not_what_was_committed_is_neither_returned_nor
     [
         ("not a url", "not the URL of a ledger"),
         ("sqlite://", "in memory"),
-        ("mysql://host/database", "not in mysql"),
+        ("mysql://host/database", "not mysql"),
         ("postgresql://terrine@/none?host=/nonexistent", "cannot be used"),
     ],
 )

@@ -40,7 +40,7 @@ def test_a_key_is_made_once_for_its_owner_alone(tmp_path: Path) -> None:
 def test_a_key_that_others_may_read_is_refused(mode: int, tmp_path: Path) -> None:
     load_or_create_key(tmp_path / "key")
     (tmp_path / "key").chmod(mode)
-    with pytest.raises(LedgerError, match=rf"has mode {mode:04o}: others may read it.*chmod 600 {tmp_path}/key"):
+    with pytest.raises(LedgerError, match=rf"has mode {mode:04o}, so other .*chmod 600 {tmp_path}/key"):
         load_or_create_key(tmp_path / "key")
 
 
@@ -64,7 +64,7 @@ def test_a_key_that_was_cut_short_is_refused(tmp_path: Path) -> None:
     (tmp_path / "key").write_bytes(b"short")
     with pytest.raises(LedgerError, match="5 bytes instead of 32"):
         load_or_create_key(tmp_path / "key")
-    with pytest.raises(LedgerError, match="neither read nor made"):
+    with pytest.raises(LedgerError, match="neither read nor created"):
         load_or_create_key(tmp_path / "key" / "below-a-file")
 
 
