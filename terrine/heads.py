@@ -31,7 +31,7 @@ class LinearHead:
     """Scores `weight` x + `bias` of a feature vector x; float32 weight [classes, features], bias [classes]."""
 
     findings: ClassVar[bool] = False
-    """Whether scores are those of independent findings."""
+    """True if scores belong to independent findings."""
     prefix: ClassVar[str] = ""
     """Prefix of the names of stored arrays."""
 

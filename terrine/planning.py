@@ -7,7 +7,7 @@ with more queries, each is noisier. K classes share it, so the relevant quantity
     signal = T·μ / √K.
 
 Below `ENOUGH` a student learns little more than noise. From `AMPLE`·√K, more teachers gain little, and each has fewer
-records. The plan therefore uses as many teachers as make the signal ample, but leaves each of them `UNITS_EACH` units.
+records. The plan therefore uses the smallest ample number of teachers, but leaves each of them `UNITS_EACH` units.
 The constants were measured on digits, MNIST, CIFAR-10, blood cells and X-rays cut to 1,400 to 20,000 records, at ε from
 1 to 8 (benchmarks/automatic.py, docs/settings.md), and do not depend on the user's data.
 
@@ -72,7 +72,7 @@ class Plan:
 
     @property
     def useful(self) -> bool:
-        """Whether a student can learn from the answers."""
+        """True if a student can learn from the answers."""
         return self.signal >= ENOUGH
 
 

@@ -85,7 +85,7 @@ class Finding(Remarks):
         cost: ε that may be charged for the run: 0 if everything was released before; None if unknown.
         total: ε of the account with this run.
         spent: ε of the account without it.
-        exact: ε of a transcription alone; None without a guarantee.
+        exact: ε of a transcription by itself; None without a guarantee.
         claimed: ε that the paper of a transcription claims.
     """
 

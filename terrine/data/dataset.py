@@ -1,7 +1,7 @@
 """A validated private dataset: labelled images in two splits, with a description and a fingerprint.
 
 Counts, duplicates and fingerprint are functions of private records. The description belongs in data/private/. The
-fingerprint is keyed, so without the key nobody can test whether it is that of a known set of images.
+fingerprint is keyed, so it does not reveal the images to anyone without the key.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -111,7 +111,7 @@ class Dataset:
 
     @property
     def several(self) -> bool:
-        """Whether a record may have several findings (`terrine.data.findings`)."""
+        """True if a record may have several findings (`terrine.data.findings`)."""
         return self.train_labels.ndim == 2
 
     def decided(self, probabilities: np.ndarray) -> np.ndarray:
@@ -126,7 +126,7 @@ class Dataset:
 
     @property
     def public(self) -> bool:
-        """Whether the data are public: their source declares it, and `terrine.data.public` lists the name."""
+        """True if the source declares the data public and `terrine.data.public` lists the name."""
         return self.public_benchmark and self.name in PUBLIC_BENCHMARKS
 
     @property

@@ -101,7 +101,7 @@ class FileDataset(OrderedLabels, Own, ImageSource):
 
     @property
     def skips(self) -> bool:
-        """Whether unreadable files are left out."""
+        """True if unreadable files are left out."""
         return self.unreadable == "skip"
 
     def read(self, at: Path = Path(), seed: int = 0, progress: Progress | None = None) -> Dataset:

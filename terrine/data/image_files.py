@@ -76,7 +76,7 @@ def read_images(
     """Return image files for a student's predictions as uint8 [N, C, *size], in the order of `paths`.
 
     Args:
-        paths: N files. Of DICOM files with several frames the middle one is used.
+        paths: N files. The middle frame of a DICOM file is used.
         size: Size of the result.
         channels: 1 or 3.
         fit: Treatment of images of another shape.

@@ -82,7 +82,7 @@ def read_table(
     for name in columns:
         empty = frame.index[frame[name] == ""]
         if len(empty):
-            remedy = " A record of its own gets its own group." if name == "group" else ""
+            remedy = " Give a single record a unique group." if name == "group" else ""
             raise InputError(f"{table}, line {empty[0]} has no {name}. Fill it in, or remove the line.{remedy}")
     if "split" in columns:
         other = frame["split"][~frame["split"].isin(("train", "test"))]

@@ -246,7 +246,7 @@ class Partition(Settings):
     """Assignment of records to teachers."""
 
     reads_labels: ClassVar[bool] = False
-    """Whether replacing one record may move others to another teacher."""
+    """True if replacing one record may move others to another teacher."""
 
     kind: str
     teachers: Annotated[int, Unit("teachers"), Automatic(100)] = Field(100, ge=2)

@@ -137,7 +137,7 @@ class Source(Settings):
 
     of_images: ClassVar[bool] = True
     one_label_a_name: ClassVar[bool] = False
-    """Whether all records of one name share a label, as frames of a file do."""
+    """True if all records of one name share a label, as frames of a file do."""
 
     name: str
     public_benchmark: bool = Field(None, validate_default=True)
@@ -179,7 +179,7 @@ class Source(Settings):
 
     @property
     def has_public_records(self) -> bool:
-        """Whether some records are public and are used as queries."""
+        """True if some records are public and are used as queries."""
         return not self.of_images or getattr(self, "pool", None) is not None
 
     def finds_classes(self, at: Path = Path()) -> bool:

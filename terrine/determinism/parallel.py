@@ -26,7 +26,7 @@ def side_by_side(
 ) -> Iterator[Result]:
     """Yield compute(part) for every part in order, computed by single-threaded workers on the CPU.
 
-    There are as many workers as torch has threads. Parts are taken from the iterable as workers become free. On an
+    The number of workers is that of torch's threads. Parts are taken from the iterable as workers become free. On an
     accelerator the calling thread computes all parts. Leaving the loop early starts no further part. An error in
     `compute` is raised in place of its result.
     """

@@ -111,7 +111,7 @@ def sensitivity_at(
 ) -> Measured | None:
     """Return the sensitivity at the lowest threshold with at least the given specificity.
 
-    It is None if all records are positive or all negative.
+    Returns None if all records are positive or all negative.
 
     Args:
         positive: bool [records].

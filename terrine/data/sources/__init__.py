@@ -1,1 +1,1 @@
-"""Where records come from: one kind of source a file."""
+"""Data sources, one per file."""

@@ -179,6 +179,6 @@ def _subfolders(folder: Path) -> list[Path]:
 
 
 def _kind_of_file(name: str) -> str:
-    """Return the suffix of a file name, or the name if there is none or the system created the file."""
+    """Return the suffix of a file name, or the whole name for system files and files without a suffix."""
     suffix = os.path.splitext(name)[1].lower()
     return suffix if suffix and not name.startswith((".", "Thumbs")) else name

@@ -1,1 +1,1 @@
-"""The image programs, one a file."""
+"""Image programs, one per file."""

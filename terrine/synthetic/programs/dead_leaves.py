@@ -1,16 +1,15 @@
-"""Dead leaves, mixed shapes: opaque random shapes that fall on one another until no pixel is bare.
+"""Dead leaves, mixed shapes: overlapping opaque random shapes that cover all pixels.
 
 Radii take 200 values linear in [0.03, 1] of the side with density proportional to r^-3 - 1; shapes are uniform over
-circle, square, oriented square, rectangle, triangle and quadrilateral; colours and centres are uniform; at most 5,000
-leaves fall, and what is still bare then is black (Baradad et al. 2021, section 3.1 and the published generator). Every
+circle, square, oriented square, rectangle, triangle and quadrilateral; colours and centres are uniform; there are at
+most 5,000 leaves, and bare pixels stay black (Baradad et al. 2021, section 3.1 and the published generator). Every
 polygon is inscribed in the circle of its radius. Geometry is continuous and sampled at pixel centres. One channel is
 the first channel of the colour image.
 
-The published program paints back to front and looks at the whole picture after every leaf. Here leaves are painted
-front to back: leaf 0 is on top, a pixel belongs to the first leaf that covers it, and that is the same distribution of
-pictures. So a whole round of leaves of many images is painted by one scatter-minimum of leaf numbers. Each leaf is
-tested on a square window of pixels just large enough for it (leaves are sorted by window), and leaves under whose
-window nothing is bare any more are dropped unseen.
+The published program paints back to front. Here leaves are painted front to back: leaf 0 is on top, and a pixel belongs
+to the first leaf that covers it, which gives the same distribution. A round of leaves of many images is painted by one
+scatter-minimum of leaf numbers. Each leaf is tested on the smallest square window of pixels that contains it (leaves
+are sorted by window), and leaves whose window has no bare pixel are skipped.
 """
 
 from functools import cache
@@ -109,7 +108,7 @@ def _by_radius(size: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]
 
 
 def _paint(seed: int, index: Tensor, size: int, channels: int, pool: int) -> Tensor:
-    """Paint the pictures, `pool` at a time; one that is complete makes room for the next, so every round is full."""
+    """Paint the pictures, `pool` at a time; a complete one is replaced by the next."""
     device = index.device
     kind = torch.int32 if channels == 1 else torch.int64
     bare = 1 << (NUMBER_BITS + 8 * channels)
@@ -138,7 +137,7 @@ def _paint(seed: int, index: Tensor, size: int, channels: int, pool: int) -> Ten
 
 
 def _fall(seen: Tensor, seed: int, index: Tensor, fallen: Tensor, size: int, channels: int) -> None:
-    """Let one round of leaves fall on the pictures `seen` [images, size²], `fallen` [images] having fallen before."""
+    """Paint one round of leaves on the pictures `seen` [images, size²] after `fallen` [images] earlier leaves."""
     device = seen.device
     sides = window_sides(size)
     # Two leaves share a block; the even ones come first in every tensor of leaves, which all are flat from here on.
@@ -204,8 +203,8 @@ def _window(side: int, size: int, device: torch.device) -> tuple[Tensor, Tensor]
 def _bare_windows(bare: Tensor, size: int) -> Tensor:
     """Return whether a pixel is bare in each window, by its side and first corner: uint8 [sides, images · size²].
 
-    `bare` is uint8 [images · size²], 1 or 0. Corners from which a window would leave the picture hold no answer, which
-    is why rows and pictures may be treated as one long line: only such corners look beyond their row.
+    `bare` is uint8 [images · size²], 1 or 0. Rows and pictures are treated as one long line, so results are undefined
+    for corners from which a window would leave the picture.
     """
     sides = window_sides(size)
     answers = torch.empty((len(sides), len(bare)), dtype=torch.uint8, device=bare.device)

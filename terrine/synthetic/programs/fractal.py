@@ -4,11 +4,11 @@ After Kataoka et al. (2020). A category is a system of 2..7 affine maps whose si
 chosen with probability proportional to |ad - bc|, and kept if its points fill at least a fifth of the canvas. An
 instance multiplies one of the six parameters of every map by 0.2, 0.6, 1.4 or 1.8, or none (25 weights), stamps one of
 ten random 3×3 patches at every point, and flips the picture (4). That makes 1,000 categories × 25 × 10 × 4 = 1,000,000
-instances, and each image walks the system anew.
+instances, and each image has its own random walk.
 
-Where the paper is silent: an instance whose weights ruin the attractor (its points leave the plane or shrink to less
-than a tenth of the canvas) falls back on its category's own weights. Pictures are drawn on a canvas of at least 112
-pixels a side and at least twice the image's, and averaged down, so that a small image is grey-scaled, not jagged.
+The paper does not specify the following. If weights destroy the attractor (its points diverge or shrink to less than a
+tenth of the canvas), the instance uses the category's weights. Pictures are drawn on a canvas of at least 112 pixels a
+side and at least twice the image's side, and averaged down, so that small images are smooth.
 """
 
 from dataclasses import dataclass
@@ -59,7 +59,7 @@ class Systems:
 
 
 def random_systems(seed: int, category: Tensor, attempt: Tensor) -> Systems:
-    """Return the system that `attempt` (int64 [n]) at each `category` (int64 [n]) proposes, whatever its fill."""
+    """Return the system that `attempt` (int64 [n]) at each `category` (int64 [n]) proposes."""
     word = philox.words(seed, "fractal/system", category * (1 << 20) + attempt, 1 + 6 * MOST_MAPS)
     maps, _ = philox.below(word[:, :1], MOST_MAPS - LEAST_MAPS + 1)
     used = (torch.arange(MOST_MAPS, device=category.device) < maps + LEAST_MAPS).to(torch.float32)
@@ -132,10 +132,9 @@ def fill_rate(marks: Tensor) -> Tensor:
 
 
 class Catalogue:
-    """The categories of one seed, searched for when they are first asked for and then kept.
+    """The categories of a seed, which are searched on first use and cached.
 
-    The search of a category depends on (seed, category) alone, so neither the order of requests nor the number of
-    processes that search shows in the result.
+    A category depends only on (seed, category), not on the order of requests or the number of processes.
     """
 
     def __init__(self, seed: int) -> None:
@@ -178,7 +177,7 @@ class Catalogue:
 
 @cache
 def catalogue(seed: int) -> Catalogue:
-    """Return the one catalogue of this seed in this process."""
+    """Return the catalogue of a seed, one per process."""
     return Catalogue(seed)
 
 

@@ -1,8 +1,8 @@
 """Mixtures: convex combinations of six images with Dirichlet(1) weights.
 
-After the MixUp form of Baradad et al. (2022). The six components of an image are images of other programs, drawn under
-a seed of their own, so that no component is an image that the plain program would give. Each component's program is
-chosen uniformly from the mixture's sources.
+After the MixUp form of Baradad et al. (2022). The six components of an image are images of other programs with a
+separate seed, so they differ from the images of these programs. Each component's program is chosen uniformly from the
+mixture's sources.
 """
 
 from dataclasses import dataclass

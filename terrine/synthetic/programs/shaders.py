@@ -185,7 +185,7 @@ def hexagons(s: Scene) -> Tensor:
 
 
 def bricks(s: Scene) -> Tensor:
-    """A wall: rows shifted by half a brick, each brick of its own level, with mortar between."""
+    """A wall: rows shifted by half a brick, each brick with a random level, and mortar between."""
     scale = s.uniform(0, 2.0, 5.0)
     y = s.y * scale
     row = y.floor()

@@ -3,8 +3,8 @@
 The amplitude at frequency (u, v) is 1 / (|u|^a + |v|^b) with a and b uniform on [0.5, 3.5] per image, the coefficients
 are Gaussian, and every channel gets a random mean and deviation (Baradad et al. 2021, section 3.2).
 
-The Fourier transform is two matrix products per image in float64 on numbers that are multiples of 2^-20, 2^-20 and
-2^-16 and so few that every partial sum is exact: a fast transform would round differently on every machine.
+The Fourier transform is two matrix products per image in float64. The factors are multiples of 2^-20, 2^-20 and 2^-16,
+so every partial sum is exact. A fast transform would round differently on each machine.
 """
 
 import math

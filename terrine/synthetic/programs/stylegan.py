@@ -5,10 +5,10 @@ of 40, one wavelet per input channel, scaled per output channel by N(0, 1), one 
 U(-0.2, 0.2), toRGB N(0, 1), styles from LeakyReLU(N(0, 1))).
 
 **One map per layer.** The weight of a layer is a[o] · s[i] · wavelet[i], and StyleGAN2's demodulation divides it by its
-norm over i. So of a[o] only the sign is left: every output channel is ± the same map h, plus noise and its own bias,
-through a ReLU. The layers here compute that one map, which is what the published network computes with 512 channels,
-at a small part of the price: channel c is relu(±h + noise + bias[c]), and the next map is the sum over channels of
-their wavelets. (With 512 channels half the signs are positive, give or take 2 %; here exactly half of 32 are.)
+norm over i. Only the sign of a[o] remains: every output channel is ± the same map h, plus noise and a bias, through a
+ReLU. The layers here compute this single map instead of the published network's 512 channels: channel c is
+relu(±h + noise + bias[c]), and the next map is the sum over channels of their wavelets. (With 512 channels half the
+signs are positive, give or take 2 %; here exactly half of 32 are.)
 
 **Scales.** The ladder of sides is size, ⌈size/2⌉, ⌈size/4⌉, ... down to 5 or less, so that any side is reached.
 
@@ -67,7 +67,7 @@ def wavelet_bank() -> NDArray[np.float32]:
     """
 
     def turned(profile: dict[int, float], degrees: float) -> NDArray[np.float64]:
-        """The 3×3 centre of an 11×11 picture that depends on its column alone, turned counter-clockwise."""
+        """Return the 3×3 centre of an 11×11 picture of vertical stripes after a counter-clockwise turn."""
         sine, cosine = np.sin(np.deg2rad(degrees)), np.cos(np.deg2rad(degrees))
         rows, columns = np.meshgrid(np.arange(-1, 2), np.arange(-1, 2), indexing="ij")
         column = cosine * columns - sine * rows

@@ -298,7 +298,7 @@ def test_links_to_other_files_are_records_and_links_to_folders_are_counted(class
         (["path,label", "benign,b"], "line 2: there is no file benign in"),
         (["path,label", "benign/0.png,b", "benign/1.png,"], "line 3 has no label. Fill it in, or remove the line"),
         (["path,label", "benign/0.png"], "line 2 has 1 values, but the header has 2 columns"),
-        (["path,label,group", "benign/0.png,b,"], r"line 2 has no group\..*gets its own group"),
+        (["path,label,group", "benign/0.png,b,"], r"line 2 has no group\..*a unique group"),
         (["path,label", "benign/0.png,b,extra"], "line 2 has 3 values, but the header has 2 columns"),
         (["path,label,split", "benign/0.png,b,val"], r"line 2 has split 'val'\. It must be train or test"),
         (["path,label", "benign/0.png,b", "benign/../benign/0.png,m"], "line 3: .* is already listed in line 2"),
