@@ -111,7 +111,7 @@ def test_a_claim_is_the_price_as_if_one_vote_moved_or_what_the_paper_computes() 
 
 
 def test_what_does_not_fit_is_refused_with_what_would() -> None:
-    with pytest.raises(SettingError, match=r"Known: .*confident"):
+    with pytest.raises(SettingError, match=r"Expected one of: confident"):
         parse_mechanism({"mechanism": "median"})
 
 
