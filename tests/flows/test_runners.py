@@ -113,7 +113,7 @@ def test_workers_of_a_dask_cluster_see_their_own_device():
     ("settings", "message"),
     [
         ({"kind": "threads", "address": "tcp://a:1"}, r"address=tcp://a:1 needs runner\.kind=dask or ray"),
-        ({"kind": "dask", "address": "tcp://a:1", "workers": 2}, r"workers=2 has no meaning beside runner\.address"),
+        ({"kind": "dask", "address": "tcp://a:1", "workers": 2}, r"workers=2 has no meaning with runner\.address"),
         ({"kind": "slurm"}, r"runner\.kind"),
         ({"workers": 0}, r"runner\.workers"),
         ({"kind": "dask", "address": ""}, r"runner\.address"),

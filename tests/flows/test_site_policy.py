@@ -1,5 +1,6 @@
 """Deployments may not override budgets or the site's files."""
 
+import logging
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -66,7 +67,7 @@ def test_the_flow_checks_overrides_only_if_a_deployment_starts_it(
         "project_root": lambda: tmp_path,
         "derive": lambda root, preset, overrides: made.append(overrides) or "run",
         "run_stages": lambda *_, **__: None,
-        "get_run_logger": lambda: None,
+        "get_run_logger": lambda: logging.getLogger("flow"),
         "create_table_artifact": lambda *_, **__: None,
         "for_anybody": lambda run: {},
         "open_run": lambda root, run: run,
@@ -87,7 +88,10 @@ def test_a_sweep_that_a_deployment_starts_varies_what_may_be_overridden(
     from flows import sweep
 
     made = []
-    monkeypatch.setattr(sweep, "sweep", lambda *given: made.append(given))
+    monkeypatch.setattr(sweep, "sweep", lambda *given: made.append(given) or {"candidates": [{"run": "a"}]})
+    monkeypatch.setattr("tasks.tools.sweep.table_cells", lambda result: [["run"], ["a"]])
+    monkeypatch.setattr("tasks.tools.sweep.summary", lambda result: [])
+    monkeypatch.setattr(sweep, "create_table_artifact", lambda *_, **__: None)
     monkeypatch.setattr(sweep, "project_root", lambda: tmp_path)
     monkeypatch.setattr(sweep, "deployment", SimpleNamespace(id="id of a deployment"))
     with pytest.raises(SettingError, match="A deployment may not override"):

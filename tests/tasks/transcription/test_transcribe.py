@@ -371,10 +371,10 @@ def test_a_label_that_was_said_of_many_records_at_once_is_told_once(tmp_path, mo
 def statement_summary(run, *, private):
     from dataclasses import replace
 
-    from terrine.privacy.statement import summary_sentence
+    from terrine.privacy.statement import summarise
 
     statement = statement_from(read_json(run.folders.statement))
-    return summary_sentence(replace(statement, noise="secure") if private else statement)
+    return summarise(replace(statement, noise="secure") if private else statement)
 
 
 @pytest.mark.parametrize(
