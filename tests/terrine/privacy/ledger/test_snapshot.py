@@ -241,7 +241,7 @@ def test_what_only_a_witness_could_notice_is_noticed_with_one(place: Place, tmp_
         place.open().verify(lines)
     with pytest.raises(LedgerError, match="not continue the one"):
         place.open().verify(kept[:-1] + ("1" if kept[-1] == "0" else "0"))
-    with pytest.raises(SettingError, match="is no line"):
+    with pytest.raises(SettingError, match="is not a line"):
         place.open().verify("5 rows")
 
 
