@@ -42,12 +42,13 @@ def backbone_identity(run: Run) -> str:
     settings = run.params.backbone
     on_pretraining = settings.pretrained_here or settings.reference == "pretraining"
     shards = manifest["shards"]["pretraining" if on_pretraining else "queries"]
+    queries = manifest["batches"][: max(REFERENCE_BATCHES, PROJECTION_BATCHES)]
     if _weights(run) is not None:
         shards, batches = [], []
     elif settings.reference == "pretraining":
         batches = [run.params.queries.batch]
     else:
-        batches = manifest["batches"][: max(REFERENCE_BATCHES, PROJECTION_BATCHES)]
+        batches = queries
     parts = {
         "seed": run.params.seed,
         "channels": run.params.data.channels,
@@ -63,8 +64,8 @@ def backbone_identity(run: Run) -> str:
     elif (origin := _images_seen(run)) != SYNTHETIC:
         parts["origin"] = origin
     if settings.has_weights and settings.reference is not None:
-        # The standardisation is fitted to the queries.
-        parts["reference"] = [batches, [shard["sha256"] for shard in manifest["shards"]["queries"]]]
+        # Its standardisation, and projection if it learns one, are fitted to the queries.
+        parts["reference"] = [queries, [shard["sha256"] for shard in manifest["shards"]["queries"]]]
     return digest(parts)
 
 
@@ -132,7 +133,9 @@ def _origin(run: Run) -> str:
         return "nothing: its weights are random"
     if str(weights) == FROM_TIMM:
         return f"non-private pretraining: the weights that timm publishes for {getattr(settings, 'architecture', None)}"
-    return f"non-private pretraining: weights from {weights.name}, SHA-256 {_weights_digest(run)}"
+    seen = _images_seen(run)
+    fitted = "" if seen == SYNTHETIC else f", fitted to {seen}"
+    return f"non-private pretraining: weights from {weights.name}, SHA-256 {_weights_digest(run)}{fitted}"
 
 
 def _images_seen(run: Run) -> str:
@@ -155,8 +158,7 @@ def _fit(run: Run, backbone: Backbone, checkpoint: Path, device: torch.device) -
     settings, weights = run.params.backbone, _weights(run)
     if weights is not None:
         take_weights(backbone, weights if str(weights) in (FROM_TIMM, INITIAL) else run.path(weights))
-        return []
-    history = _train(run, backbone, checkpoint, device) if settings.has_weights else []
+    history = _train(run, backbone, checkpoint, device) if settings.pretrained_here else []
     if settings.reference is not None:
         images, batches = _fitted_to(run)
         settings.adapt(backbone, images, batches, seed=run.params.seed, device=device)

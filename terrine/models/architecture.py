@@ -93,12 +93,11 @@ class Architecture(Settings):
             )
         channels, size = queries.images.shape[1], size_of(queries.images.shape)
         backbone = self.build(channels, size, seed)
-        if weights is None:
-            self.adapt(backbone, queries.images, queries.batches, seed=seed, device=device)
-        else:
+        if weights is not None:
             from terrine.models.weights import take_weights
 
             take_weights(backbone, weights)
+        self.adapt(backbone, queries.images, queries.batches, seed=seed, device=device)
         backbone.origin = {**self.identity(), "seed": seed, "images": queries.describe()}
         return backbone.to(device)
 
@@ -192,7 +191,10 @@ class Columns(Architecture):
 ARCHITECTURES = Kinds(
     "backbone",
     Architecture,
-    *("terrine.models." + n for n in ("small_networks", "resnet", "timm", "concatenated", "scattering", "patches")),
+    *(
+        "terrine.models." + n
+        for n in ("small_networks", "resnet", "timm", "concatenated", "scattering", "patches", "levels")
+    ),
     default="scattering",
 )
 

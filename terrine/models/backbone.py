@@ -19,6 +19,7 @@ from terrine.determinism.parallel import side_by_side
 from terrine.errors import InputError, SettingError
 from terrine.geometry import Size, as_size, sides
 from terrine.models.networks import ConcatenatedNetwork
+from terrine.models.projected import LevelsNetwork
 from terrine.models.statistics import Statistics, batch_statistics
 from terrine.npy import Rows
 
@@ -77,7 +78,7 @@ class Backbone(nn.Module):
         """
         if not any(parameter.requires_grad for parameter in self.network.parameters()):
             raise SettingError(f"The backbone '{self._architecture['kind']}' has nothing to train. Use it as it is.")
-        if isinstance(self.network, ConcatenatedNetwork):
+        if isinstance(self.network, ConcatenatedNetwork | LevelsNetwork):
             return self.network.trainable()
         return self.network, self.feature_dim
 

@@ -103,6 +103,58 @@ class PatchNetwork(ProjectedNetwork):
         return maps.flatten(1)
 
 
+class StoredBatchNorm2d(nn.BatchNorm2d):
+    """Batch normalisation that uses its stored statistics outside training, whatever `batch_statistics` says.
+
+    So the features of an image depend on that image alone, under current statistics too.
+    """
+
+    def forward(self, maps: Tensor) -> Tensor:
+        if self.training:
+            return super().forward(maps)
+        assert self.running_mean is not None  # tracked, as is the variance
+        # `torch.batch_norm` instead of `F.batch_norm`, which the modes of `terrine.models.statistics` replace.
+        stored = (self.weight, self.bias, self.running_mean, self.running_var)
+        return torch.batch_norm(maps, *stored, False, 0.0, self.eps, torch.backends.cudnn.enabled)
+
+
+class LevelsNetwork(ProjectedNetwork):
+    """Feature maps of all levels of a ResNet10 with the small stem, averaged over 2 x 2 parts of the image.
+
+    The last level alone, averaged over the image, is what SimCLR trains. It forgets much that other tasks need: the
+    first levels and the place of things are worth ten points on CIFAR-10.
+    """
+
+    LEVELS = (64, 128, 256, 512)
+    """Channels of the levels."""
+    PARTS = 2
+
+    def __init__(self, channels: int, seed: int, mirrored: bool, projection: int | None) -> None:
+        from terrine.models.resnet import build_resnet
+
+        super().__init__("resnet_levels", sum(self.LEVELS) * self.PARTS**2, projection, seed)
+        self.network = build_resnet(10, channels, "small", norm_layer=StoredBatchNorm2d)
+        self.mirrored = mirrored
+
+    def trainable(self) -> tuple[nn.Module, int]:
+        """Return the ResNet and its number of features, which is what pretraining trains."""
+        return self.network, self.LEVELS[-1]
+
+    def described(self, images: Tensor) -> Tensor:
+        """See `ProjectedNetwork.described`: [B, 3840], the mean over an image and its mirror image if `mirrored`."""
+        if not self.mirrored:
+            return self._maps(images)
+        return (self._maps(images) + self._maps(images.flip(-1))) / 2
+
+    def _maps(self, images: Tensor) -> Tensor:
+        network, rows = self.network, []
+        maps = network.maxpool(network.relu(network.bn1(network.conv1(images))))
+        for level in (network.layer1, network.layer2, network.layer3, network.layer4):
+            maps = level(maps)
+            rows.append(averaged(maps, self.PARTS).flatten(1))
+        return torch.cat(rows, dim=1)
+
+
 def _deviations(images: Tensor) -> Tensor:
     """Return the deviation [B, 1, h, w] of every patch's pixels."""
     count = images.shape[1] * SIDE**2

@@ -24,12 +24,13 @@ class ResNet(Stemmed, Trained):
         return build_resnet(int(kind.removeprefix("resnet")), channels, stem), 512
 
 
-def build_resnet(depth: int, channels: int, stem: str = "standard") -> Any:
+def build_resnet(depth: int, channels: int, stem: str = "standard", norm_layer: Any = None) -> Any:
     """Return a ResNet of `depth` 10, 18 or 34 from float images [B, channels, H, W] to features [B, 512].
 
     stem: `standard` is torchvision's 7x7 convolution of stride 2 and max pooling (DIET-PATE does not state its stem;
     presets use this one, at 28x28 too); `small` is one 3x3 convolution of stride 1 and no pooling: better features of
-    small images for about ten times the arithmetic. Initial weights come from torch's global generator.
+    small images for about ten times the arithmetic. norm_layer: class of its normalisation, torch's by default.
+    Initial weights come from torch's global generator.
 
     Raises SettingError for another depth.
     """
@@ -41,7 +42,7 @@ def build_resnet(depth: int, channels: int, stem: str = "standard") -> Any:
     if depth not in _BLOCKS:
         raise SettingError(f"resnet: depth {depth} is unknown. Use one of {sorted(_BLOCKS)}.")
     block_type = vision.torchvision.models.resnet.BasicBlock
-    network = vision.torchvision.models.ResNet(block_type, list(_BLOCKS[depth]))
+    network = vision.torchvision.models.ResNet(block_type, list(_BLOCKS[depth]), norm_layer=norm_layer)
     if stem == "standard":
         network.conv1 = nn.Conv2d(channels, 64, kernel_size=7, stride=2, padding=3, bias=False)
     else:

@@ -1,0 +1,62 @@
+"""A ResNet10 pretrained on synthetic images, whose features of all levels are projected: settings."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+from terrine.geometry import Size
+from terrine.models.architecture import Built, Projected, Trained
+from terrine.models.deformations import Deformations
+from terrine.models.scattering import PROJECTION_BATCHES
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy as np
+    import torch
+
+    from terrine.models.backbone import Backbone
+    from terrine.npy import Rows
+
+
+class ResNetLevels(Projected, Trained):
+    """Features of all levels of a ResNet10 with the small stem, projected to what small deformations leave.
+
+    For colour photographs: the network is trained by SimCLR on images of programs, which takes minutes on a GPU, or
+    read from a file of `resnet10` with stem `small`. The projection is learned from the queries.
+    """
+
+    kind: Literal["resnet_levels"] = "resnet_levels"
+    mirrored: bool = True
+    """Average features over an image and its mirror image. Use false for letters and digits."""
+    deformations: Deformations = Deformations(rotation=10, scale=0.15, shift=0.15)
+    """What is done to an image that leaves it the same."""
+
+    @property
+    def learns_projection(self) -> bool:
+        return True
+
+    @property
+    def reference(self) -> Literal["queries"]:
+        return "queries"
+
+    def adapt(
+        self, backbone: Backbone, images: Rows, batches: Sequence[np.ndarray], *, seed: int, device: torch.device | str
+    ) -> None:
+        from terrine.models.lda_projection import learn_projection
+
+        own = batches[:PROJECTION_BATCHES]
+        learn_projection(backbone, images, own, seed=seed, device=device, deformations=self.deformations)
+        super().adapt(backbone, images, batches, seed=seed, device=device)
+
+    def options(self, channels: int, size: Size) -> dict[str, Any]:
+        return {"mirrored": self.mirrored, "projection": self.projection}
+
+    @staticmethod
+    def network(
+        kind: str, channels: int, size: Size, seed: int, *, mirrored: bool = True, projection: int | None = 1000
+    ) -> Built:
+        from terrine.models.projected import LevelsNetwork
+
+        network = LevelsNetwork(channels, seed, mirrored, projection)
+        return network, network.feature_dim
