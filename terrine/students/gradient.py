@@ -56,6 +56,9 @@ class GradientStudent(Student):
     """Learning rate schedule."""
     train_batch: Annotated[int, Unit("answers")] = Field(128, ge=2)
     """Answers per step."""
+    micro_batch: Annotated[int | None, Unit("images")] = Field(None, ge=1)
+    """Number of images whose activations are kept at once while the backbone is trained; null is the whole step. Parts
+    are computed twice: less memory for more time, with the same loss."""
     learning_rate: float | None = Field(None, gt=0)
     """Adam learning rate. null: 0.001 if only the head is trained, otherwise 0.0001."""
     weight_decay: float = Field(0.0, ge=0)

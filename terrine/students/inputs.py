@@ -19,13 +19,15 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from terrine.determinism.parallel import side_by_side
 from terrine.determinism.randomness import numpy_generator, torch_generator
 from terrine.device import mixed_precision
+from terrine.errors import SettingError
 from terrine.models.backbone import Backbone, as_float
 from terrine.models.deformations import Deformations, deform
-from terrine.models.statistics import Statistics, batch_statistics
+from terrine.models.statistics import Statistics, batch_statistics, has_batch_norm
 
 if TYPE_CHECKING:
     from terrine.students.student import StudentData
@@ -197,12 +199,30 @@ class FrozenInputs(Inputs):
 
 
 class ImageInputs(Inputs):
-    """The images, through a backbone that is trained; in bfloat16 (mixed precision) on CUDA."""
+    """The images, through a backbone that is trained; in bfloat16 (mixed precision) on CUDA.
+
+    With `micro_batch`, a pass that needs gradients keeps no activations: each part of so many images is computed again
+    for its gradient, so memory is that of one part. Loss and gradients stay those of the whole
+    batch, for a third more time. Raises SettingError if the parts would be normalised by their own statistics.
+    """
 
     def __init__(
-        self, data: StudentData, backbone: Backbone, head: nn.Module, *, flip: bool, device: torch.device
+        self,
+        data: StudentData,
+        backbone: Backbone,
+        head: nn.Module,
+        *,
+        flip: bool,
+        device: torch.device,
+        micro_batch: int | None = None,
     ) -> None:
+        if micro_batch is not None and data.statistics != "original" and has_batch_norm(backbone):
+            raise SettingError(
+                f"student.micro_batch={micro_batch} would normalise each part of a batch by itself, under "
+                f"student.statistics={data.statistics}. Set student.statistics=original, or micro_batch to null."
+            )
         self.head, self.backbone, self.device, self.flip = head, backbone, device, flip
+        self.micro_batch = micro_batch
         self.statistics: Statistics = data.statistics
         self._images = data.pool.images
         together = data.statistics == "original"
@@ -216,9 +236,16 @@ class ImageInputs(Inputs):
         return augment(self.plain(rows), AUGMENTATIONS[strength](self.flip), generator)
 
     def scores(self, inputs: Tensor) -> Tensor:
+        if self.micro_batch is None:
+            return self.head(self._features(inputs))
+        parts = inputs.split(self.micro_batch)
+        if torch.is_grad_enabled():
+            return self.head(torch.cat([checkpoint(self._features, part, use_reentrant=False) for part in parts]))
+        return self.head(torch.cat([self._features(part) for part in parts]))
+
+    def _features(self, inputs: Tensor) -> Tensor:
         with batch_statistics(self.backbone, self.statistics), mixed_precision(self.device):
-            features = self.backbone.network(inputs)
-        return self.head(features.float())
+            return self.backbone.network(inputs).float()
 
 
 @torch.no_grad()

@@ -198,7 +198,8 @@ class _Training:
             for parameter_name, parameter in self.backbone.network.named_parameters():
                 parameter.requires_grad_(parameter_name in names)
             weights = [parameter for _, parameter in chosen] + weights
-            self.inputs = ImageInputs(data, self.backbone, self.head, flip=settings.flip, device=device)
+            how: dict[str, Any] = {"flip": settings.flip, "micro_batch": settings.micro_batch}
+            self.inputs = ImageInputs(data, self.backbone, self.head, device=device, **how)
         self.weights = weights
         self.rate = settings.learning_rate or (1e-3 if percent == 0 else 1e-4)
         self.optimizer = torch.optim.AdamW(weights, lr=self.rate, weight_decay=settings.weight_decay)

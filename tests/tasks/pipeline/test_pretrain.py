@@ -43,6 +43,7 @@ def make(root, **overrides):
         {"kind": "vgg9"},
         {"kind": "timm", "architecture": "resnet10t"},
         CONCATENATED,
+        {"kind": "resnet_levels", "projection": 4},
     ],
     ids=lambda backbone: backbone["kind"],
 )

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from terrine.determinism.randomness import torch_generator
-from terrine.errors import InputError
+from terrine.errors import InputError, SettingError
 from terrine.models.deformations import Deformations
 from terrine.queries import Queries
 from terrine.students.answers import label_answers
@@ -194,3 +194,36 @@ def test_scores_come_back_in_the_order_of_the_images_asked_for():
     expected = torch.cat([together.scores(together.plain(rows[k : k + 1])) for k in range(101)]).detach()
     for inputs in (together, apart):
         torch.testing.assert_close(compute_scores(inputs, rows), expected, atol=1e-5, rtol=1e-5)
+
+
+def test_parts_of_a_batch_have_its_scores_and_gradients_and_keep_no_activations():
+    material = some_material(small_network(), statistics="original")
+    head, rows = nn.Linear(12, 3), np.arange(20)
+    found, kept = [], []
+    for micro_batch in (None, 6):
+        inputs = ImageInputs(
+            material, material.backbone, head, flip=False, device=torch.device("cpu"), micro_batch=micro_batch
+        )
+        saved: list[int] = []
+
+        def note(value, saved=saved):
+            saved.append(value.numel())
+            return value
+
+        material.backbone.zero_grad()
+        with torch.autograd.graph.saved_tensors_hooks(note, lambda value: value):
+            scores = inputs.scores(inputs.view("strong", rows, seed=1))
+        kept.append(sum(saved))
+        scores.square().sum().backward()
+        found.append([scores.detach(), *(weight.grad.clone() for weight in material.backbone.parameters())])
+    for whole, parts in zip(*found, strict=True):
+        torch.testing.assert_close(parts, whole, atol=1e-4, rtol=1e-4)
+    assert kept[1] < kept[0] / 4
+
+
+def test_parts_with_statistics_of_their_own_are_refused():
+    material = some_material(small_network(), statistics="current")
+    with pytest.raises(SettingError, match=r"student\.micro_batch=6 would normalise each part"):
+        ImageInputs(
+            material, material.backbone, nn.Linear(12, 3), flip=False, device=torch.device("cpu"), micro_batch=6
+        )
