@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from terrine.geometry import Size
 from terrine.models.architecture import Built, Projected, Trained
@@ -32,13 +32,8 @@ class ResNetLevels(Projected, Trained):
     deformations: Deformations = Deformations(rotation=10, scale=0.15, shift=0.15)
     """What is done to an image that leaves it the same."""
 
-    @property
-    def learns_projection(self) -> bool:
-        return True
-
-    @property
-    def reference(self) -> Literal["queries"]:
-        return "queries"
+    learns_projection: ClassVar[bool] = True
+    reference: ClassVar[Literal["queries", "pretraining"] | None] = "queries"
 
     def adapt(
         self, backbone: Backbone, images: Rows, batches: Sequence[np.ndarray], *, seed: int, device: torch.device | str
