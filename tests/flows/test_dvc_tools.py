@@ -124,6 +124,6 @@ def test_private_artefacts_go_to_a_remote_of_their_own_and_only_where_one_is_nam
 def test_a_copy_without_the_ledger_makes_no_stage(project, monkeypatch):
     copy = make_project(project / ".dvc" / "tmp" / "exps" / "tmp1")
     monkeypatch.setenv("TERRINE_ROOT", str(copy))
-    with pytest.raises(SettingError, match="which lacks the ledger"):
+    with pytest.raises(SettingError, match="copy the project without its ledger"):
         app(["stage", "parameters", "--run", "small"], standalone_mode=False)
     assert not (copy / "data").exists()

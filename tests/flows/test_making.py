@@ -67,7 +67,7 @@ def test_a_finished_run_whose_data_changed_is_not_called_up_to_date(project, not
     assert "nothing to do" in done.output
     write(399)
     checked = CliRunner().invoke(app, ["check", "--preset", "small"])
-    assert "have changed since run small read them" in " ".join(checked.output.split())
+    assert "The data files have changed since run small read them" in " ".join(checked.output.split())
     done = CliRunner().invoke(app, ["run", "--preset", "small"])
     said = " ".join(done.output.split())
     assert done.exit_code == 1

@@ -168,5 +168,5 @@ def test_the_command_fails_with_a_clear_sentence_where_a_unit_moves_two_teachers
     result = command("--neighbours", "1", "--run", "harness")
     assert result.exit_code == 1
     words = " ".join(result.stdout.split())
-    assert "One record moved " in words
-    assert "Publish nothing of it before the cause is found." in words
+    assert "One record changed " in words
+    assert "Publish nothing of this run before the cause is found." in words

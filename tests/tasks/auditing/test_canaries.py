@@ -233,6 +233,6 @@ def test_the_command_shows_bound_charge_and_power(made, monkeypatch):
     app.callback()(lambda: None)
     shown = CliRunner().invoke(app, ["audit", "--run", "small", "--canaries", "20"], catch_exceptions=False)
     assert shown.exit_code == 0
-    for text in ("20 canaries", "is charged", "without noise", "Do not publish"):
+    for text in ("20 canaries", "charged: ", "without noise", "Do not publish"):
         assert text in shown.stdout
     assert not (made.folders.public / "audit.json").exists()

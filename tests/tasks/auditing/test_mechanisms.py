@@ -80,7 +80,7 @@ def test_the_command_prints_what_was_found():
     options = ["audit", "--mechanism", "histogram", "--noise", "replay", "--runs", "40", "--queries", "20"]
     table = CliRunner().invoke(app, options, catch_exceptions=False)
     assert table.exit_code == 0
-    assert "Nothing beyond the charge" in table.stdout
+    assert "No leak beyond the charged ε" in table.stdout
     found = json.loads(CliRunner().invoke(app, [*options, "--json"], catch_exceptions=False).stdout)
     assert found["mechanism"] == "histogram"
     assert found["canaries"][0]["queries"] == 20
@@ -88,5 +88,5 @@ def test_the_command_prints_what_was_found():
     options = ["audit", "--mechanism", "moments", "--noise", "replay", "--runs", "20"]
     table = CliRunner().invoke(app, options, catch_exceptions=False)
     assert table.exit_code == 0
-    assert "rows of made-up features" in table.stdout
+    assert "synthetic rows" in table.stdout
     assert "1,000" in table.stdout
