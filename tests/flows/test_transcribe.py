@@ -51,7 +51,7 @@ def test_a_command_that_is_not_for_transcriptions_says_so(tiny):
     with pytest.raises(TerrineError, match="terrine run --preset tiny"):
         make_candidates(tiny, "tiny", [], ["transcription.annotation.step=0.5,1"])
     write_parameters(tiny, "tiny")
-    with pytest.raises(SettingError, match="tiny is a transcription: terrine audit is for votes"):
+    with pytest.raises(SettingError, match="Run tiny is a transcription"):
         audit_run("tiny")
 
 
