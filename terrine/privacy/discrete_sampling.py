@@ -1,18 +1,18 @@
 """Exact samples of the discrete Gaussian and the discrete Laplace distribution, many at a time.
 
-For whole numbers z, P(z) ∝ f(|z|/s) with f(t) = exp(−t²/2) or f(t) = exp(−t): rejection from strips of width s, as
-Karney 2016 (Algorithm D) has it, here with strips chosen by bits and for all candidates at once.
+For integers z, P(z) ∝ f(|z|/s) with f(t) = exp(−t²/2) or f(t) = exp(−t): rejection sampling from strips of width s, as
+in Karney 2016 (Algorithm D), here with strips chosen by bits and for all candidates at once.
 
-1. A strip k ≥ 0 with probability 2^-(k+1): the number of zeros before the first one of random bits.
-2. A sign, and z = ⌈ks⌉ + r with r uniform below a power of two that is at least s. Unless z < (k+1)s, and unless z > 0
-   or the sign is plus, again from the start. So every ±z is met once, with probability ∝ 2^-k.
-3. z is kept with probability c 2^k f(z/s), which for c = √e/2 (Gaussian) and c = 1 (Laplace) is at most 1.
+1. Draw a strip k ≥ 0 with probability 2^-(k+1): the number of zeros before the first one of random bits.
+2. Draw a sign, and z = ⌈ks⌉ + r with r uniform below a power of two that is at least s. Start again unless z < (k+1)s,
+   and unless z > 0 or the sign is plus. So every ±z is proposed in exactly one way, with probability ∝ 2^-k.
+3. Keep z with probability c 2^k f(z/s), which for c = √e/2 (Gaussian) and c = 1 (Laplace) is at most 1.
 
-**Why no rounding enters.** Steps 1 and 2 are arithmetic of whole numbers: s is a fraction whose denominator is a power
-of two. Step 3 compares a uniform number, of which 64 bits were drawn, with a probability that doubles hold to within
-2^-46. Where the two are 2^-40 or less apart, further bits are drawn and the probability is worked out in decimals of as
-many digits, until the comparison is certain. So a value is exactly distributed if bits are fair, whatever the accuracy
-of `exp` up to that margin. Half of the candidates or more in step 2, and about half in step 3, are kept.
+**Why no rounding enters.** Steps 1 and 2 are integer arithmetic: s is a fraction whose denominator is a power of two.
+Step 3 compares a uniform number, of which 64 bits were drawn, with a probability that doubles hold to within 2^-46. If
+the two differ by 2^-40 or less, further bits are drawn and the probability is computed in decimals with equally many
+digits, until the comparison is certain. So a value is exactly distributed if the bits are fair, and errors of `exp` up
+to that margin do not matter. Half of the candidates or more in step 2, and about half in step 3, are kept.
 """
 
 import math
@@ -59,7 +59,7 @@ def sample(distribution: Distribution, count: int, scale: float) -> Steps:
 
 
 def _candidates(distribution: Distribution, tries: int, scale: float) -> Steps:
-    """Return those of so many candidates that are kept."""
+    """Draw `tries` candidates and return the accepted ones."""
     numerator, denominator = scale.as_integer_ratio()
     shift, bits = denominator.bit_length() - 1, (math.ceil(scale) - 1).bit_length()
     power, exponent = _KEPT[distribution]

@@ -1,13 +1,13 @@
 """Noise that protects privacy: where it comes from, and what its finite precision costs.
 
 `SecureNoise` draws exactly (`terrine.privacy.discrete_sampling`) from the operating system's entropy. No seed exists,
-so nobody can subtract the noise again, Terrine included. `ReplayNoise` draws the same distributions from a seed, for
-tests and ablations: whoever knows the seed can subtract its noise, so nothing it touches is private.
+so the noise cannot be subtracted again, not even by Terrine. `ReplayNoise` draws the same distributions from a seed,
+for tests and ablations. Anyone with the seed can subtract this noise, so values noised with it are not private.
 
 Floating-point Gaussian noise leaks the value it hides through the pattern of its low bits (Mironov 2012), so both
 sources draw on a lattice: whole multiples of a power of two, at least 2^44 of them to one standard deviation. Votes are
-whole numbers and lie on that lattice too, so a count plus its noise is exact in the sense that matters: the double that
-holds the sum is a function of the exact sum alone.
+integers and lie on that lattice too, so a count plus its noise is exact in the sense that matters: the double that
+holds the sum is a function of only the exact sum.
 
     >>> ReplayNoise(7).gaussian((2, 3), sigma=40.0).shape
     (2, 3)

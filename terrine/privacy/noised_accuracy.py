@@ -1,33 +1,33 @@
 """The noised accuracy: how often a published model is right about the units that were held out, with Gaussian noise.
 
-A unit is what is protected: a record, or all records of a group. Each of the n units that were held out says one number
-a in [0, 1], the share of its records that the model is right about. It hangs on the unit's own records and on the
-model, which is public, and on no other unit. Two sums are released, with independent noise N(0, σ²) on each:
+A unit is what is protected: a record, or all records of a group. Each of the n held-out units contributes one number
+a in [0, 1], the share of its records that the model is right about. It depends on the records of that unit and on the
+public model, but on no other unit. Two sums are released, with independent noise N(0, σ²) on each:
 
     S = Σ (a − 1/2)    and    W = w · n,    w = √3 / 2
 
-**What one unit moves.** Where other contents lie under its name, S moves by at most 1 and W not at all. Where the name
-is added or removed, S moves by at most 1/2 and W by w, and 1/4 + 3/4 = 1. So (S, W) has L2 sensitivity 1, and both
-together cost what one Gaussian value of sensitivity 1 costs: `GaussianEvent(1, σ)`, μ = 1/σ (Dong, Roth & Su 2022). The
-number of units is as private as the rest; because S counts from one half, saying it with noise costs nothing more.
+**Sensitivity.** If a unit's contents are replaced, S moves by at most 1 and W not at all. If a unit is added or
+removed, S moves by at most 1/2 and W by w, and 1/4 + 3/4 = 1. So (S, W) has L2 sensitivity 1, and both together cost
+what one Gaussian value of sensitivity 1 costs: `GaussianEvent(1, σ)`, μ = 1/σ (Dong, Roth & Su 2022). The number of
+units is as private as the rest. Because S is centred at one half, releasing that number with noise costs nothing extra.
 
-**What is published** is 1/2 + w·S'/W', within [0, 1], where S' = S + N and W' = W + M are what was released. With a the
-accuracy, it is wrong by (w·N − (a − 1/2)·M) / W'. The numerator is normal with variance at most (w² + 1/4)·σ² = σ²,
-whatever a is. So with probability 95 % or more it is wrong by less than 1.96·σ / W', which is itself released.
+**The published figure** is 1/2 + w·S'/W', clipped to [0, 1], where S' = S + N and W' = W + M are the released sums. If
+a is the true accuracy, its error is (w·N − (a − 1/2)·M) / W'. For any a, the numerator is normal with variance at most
+(w² + 1/4)·σ² = σ². So with probability 95 % or more the error is below 1.96·σ / W', which is itself released.
 
-**Subgroups.** A column (scanner, sex, age band) has values that were declared in public. A unit counts for one of them,
-or for none, which hangs on its own records alone. Each value has sums S and W of its own units, with w = 1/2. Where
-other contents lie under a unit's name, it may leave one value for another: S and W of both move by at most 1/2, and
-4 · 1/4 = 1. Where it stays, S moves by at most 1. Where its name is added or removed, 1/4 + 1/4. So the sums of a
-column have L2 sensitivity 1, too, whatever the number of its values, and C columns beside the one accuracy cost what
-1 + C values of sensitivity 1 cost. (A smaller w costs as much and says less; a larger one costs 2 · (1/4 + w²), and the
-error times that price, (1/4 + w²)² / w², is least at w = 1/2.) As above a subgroup's figure is wrong by
-(w·N − (a − 1/2)·M) / W', now with a numerator of variance at most (w² + 1/4)·σ² = σ²/2: by less than 1.96·σ / (√2·W')
+**Subgroups.** A column (scanner, sex, age band) has publicly declared values. A unit counts for at most one of them,
+which depends only on its records. Each value has sums S and W over its units, with w = 1/2. If a unit's contents are
+replaced, it may move from one value to another: S and W of both move by at most 1/2, and 4 · 1/4 = 1. If it keeps its
+value, S moves by at most 1. Adding or removing it moves the sums by 1/4 + 1/4 (squared). So the sums of a column also
+have L2 sensitivity 1 for any number of values, and C columns in addition to the overall accuracy cost what 1 + C values
+of sensitivity 1 cost. (A smaller w costs the same and is less accurate. A larger one costs 2 · (1/4 + w²), and the
+error times that cost, (1/4 + w²)² / w², is smallest at w = 1/2.) As above, the error of a subgroup's figure is
+(w·N − (a − 1/2)·M) / W', now with a numerator of variance at most (w² + 1/4)·σ² = σ²/2: it is below 1.96·σ / (√2·W')
 with probability 95 % or more.
 
-Shares are rounded to multiples of 2^-20, and so is w, downwards: all sums are exact, lie on the lattice of the noise
-(`terrine.privacy.noise`), and keep to the bounds above to the bit. What floating point makes of a sum with noise is
-post-processing.
+Shares are rounded to multiples of 2^-20, and w is rounded down to one. All sums are therefore exact, lie on the lattice
+of the noise (`terrine.privacy.noise`), and satisfy the bounds above to the bit. Floating-point rounding of a noisy sum
+is post-processing.
 
     >>> accuracy = NoisedAccuracy.for_budget(epsilon=0.5, delta=1e-5)
     >>> round(accuracy.sigma, 2), accuracy.event.sensitivity
@@ -57,18 +57,18 @@ _WEIGHT = math.floor(math.sqrt(0.75) * 2**_BITS) / 2**_BITS
 _OF_SUBGROUP = 0.5
 
 NO_SUBGROUP = -1
-"""The number of a unit that counts for none of a column's values."""
+"""Index of a unit that counts for none of a column's values."""
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """What may be published of a noised accuracy.
+    """Publishable estimate of an accuracy, computed from its noisy sums.
 
     Attributes:
         accuracy: In [0, 1]: the mean over units of the share of their records that the model is right about.
-        plus_minus: It is wrong by less with probability `CONFIDENCE`, because of the noise: what another test set would
-            have said is another matter. Infinite where noise is all there is.
-        units: About how many units were held out.
+        plus_minus: Bound on the error caused by the noise, which holds with probability `CONFIDENCE`. It excludes the
+            sampling error of the test set. Infinite if the released number of units is not positive.
+        units: Noisy number of held-out units.
     """
 
     accuracy: float
@@ -78,14 +78,14 @@ class Estimate:
 
 @dataclass(frozen=True)
 class NoisedAccuracy:
-    """The mechanism.
+    """Gaussian mechanism that releases an accuracy and, optionally, its subgroups.
 
     Attributes:
         sigma: The noise's standard deviation, in units.
-        columns: How many values each column of subgroups has.
+        columns: Number of values of each subgroup column.
 
     Raises:
-        SettingError: noise that is none, or drowns anything.
+        SettingError: sigma is not positive or above 2^20.
     """
 
     sigma: float
@@ -97,17 +97,17 @@ class NoisedAccuracy:
 
     @classmethod
     def for_budget(cls, epsilon: float, delta: float, columns: Sequence[int] = ()) -> Self:
-        """Return the one with the least noise that is (ε, δ)-differentially private."""
+        """Return the (ε, δ)-differentially private mechanism with the least noise."""
         return cls(_HEADROOM * math.sqrt(1 + len(columns)) / mu_of(epsilon, delta), tuple(columns))
 
     @property
     def event(self) -> Event:
-        """What one release costs."""
+        """Privacy event of one release."""
         one = GaussianEvent(sensitivity=1.0, sigma=self.sigma)
         return RepeatedEvent(one, 1 + len(self.columns)) if self.columns else one
 
     def plus_minus(self, units: float, weight: float = _WEIGHT) -> float:
-        """Return how wrong it is at most, with probability `CONFIDENCE`, about so many units."""
+        """Return the error bound, at `CONFIDENCE`, of an accuracy over this number of units."""
         spread = 1.0 if weight == _WEIGHT else math.sqrt(weight**2 + 0.25)
         return _QUANTILE * self.sigma * spread / (weight * units) if units > 0 else math.inf
 
@@ -116,7 +116,7 @@ class NoisedAccuracy:
     ) -> NDArray[np.float64]:
         """Return `sums` with noise, float64 [2 · (1 + values)].
 
-        noise: where it comes from. The rest, and errors, are those of `sums`.
+        noise: Source of the noise. Other arguments and errors: see `sums`.
         """
         sums = self.sums(shares, places)
         return np.asarray(sums + noise.gaussian(len(sums), self.sigma))
@@ -126,10 +126,10 @@ class NoisedAccuracy:
 
         Args:
             shares: The share of each unit's records that the model is right about, [units], in [0, 1].
-            places: For each column the number of the value that each unit counts for, int64 [units], or `NO_SUBGROUP`.
+            places: For each column, the index of the value that each unit counts for, int64 [units], or `NO_SUBGROUP`.
 
         Raises:
-            InputError: shares or places that are none.
+            InputError: shares outside [0, 1], or places whose shapes do not fit the columns and units.
         """
         if shares.ndim != 1 or not ((shares >= 0) & (shares <= 1)).all():
             raise InputError(f"Shares lie in [0, 1], one for each unit; got an array of shape {list(shares.shape)}.")
@@ -144,11 +144,11 @@ class NoisedAccuracy:
         return np.array(sums)
 
     def estimate(self, released: NDArray[np.float64]) -> Estimate:
-        """Return what `release` says about the accuracy: post-processing."""
+        """Return the estimate of the accuracy from the output of `release` (post-processing)."""
         return self._estimate(released[:2], _WEIGHT)
 
     def of_subgroups(self, released: NDArray[np.float64]) -> list[list[Estimate]]:
-        """Return what `release` says about every value of every column: post-processing."""
+        """Return the estimates for every value of every column from the output of `release` (post-processing)."""
         pairs = iter(released[2:].reshape(-1, 2))
         return [[self._estimate(next(pairs), _OF_SUBGROUP) for _ in range(values)] for values in self.columns]
 
@@ -169,5 +169,5 @@ def shares_of_units(right: NDArray[np.bool_ | np.float64], units: NDArray[np.int
 
 
 def epsilon_for(plus_minus: float, units: int, delta: float) -> float:
-    """Return the ε at which the accuracy of so many units is known to within `plus_minus`."""
+    """Return the ε at which the accuracy over `units` units is known to within `plus_minus`."""
     return epsilon_of(_QUANTILE / (plus_minus * _WEIGHT * units), delta)

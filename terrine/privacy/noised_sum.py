@@ -1,14 +1,14 @@
-"""The clipped sum: one vector of every owner, clipped, added up exactly, and released with Gaussian noise.
+"""The clipped sum: one vector per owner, clipped, added up exactly, and released with Gaussian noise.
 
 Private teacher averaging and DP-FedAvg release nothing else. Every owner's vector is scaled down to norm `clip` S at
-most, and the sum is released with noise of standard deviation zS on every coordinate. Exchanging one record, or all
-records of an owner, exchanges the vector of one owner, so the sum moves by at most 2S: the release is μ-GDP with
-μ = 2/z, whatever the vectors are, how many they are and how long they are.
+most, and the sum is released with noise of standard deviation zS on every coordinate. Replacing one record, or all
+records of an owner, replaces the vector of one owner, so the sum moves by at most 2S: the release is μ-GDP with
+μ = 2/z, for any vectors, any number of them and any length.
 
 Guarantees:
-- the bound 2S is kept in finite precision: vectors are rounded to the lattice that the noise is drawn on
-  (`terrine.privacy.noise`), added up as 64-bit integers, and clipped by so much more than S that rounding is paid for;
-- a vector with a number that is not finite (a training that diverged) counts as zero, so it moves no other;
+- the bound 2S holds in finite precision: vectors are rounded to the lattice that the noise is drawn on
+  (`terrine.privacy.noise`), added up as 64-bit integers, and clipped slightly below S to leave room for the rounding;
+- a vector with a non-finite number (a training that diverged) counts as zero, so it does not affect the others;
 - the sum does not depend on the order of the owners, nor on how they are grouped.
 
     >>> mechanism = ClippedSum(clip=1.0, noise_multiplier=4.0)
@@ -32,11 +32,11 @@ from terrine.privacy.noise import NoiseSource, lattice_step
 Floats = NDArray[np.float64]
 Steps = NDArray[np.int64]
 
-# Above the rounding of a norm of any length and of the scaling by it; far below any meaning.
+# Above the rounding error of a norm of any length and of the scaling by it; far too small to matter.
 _ROUNDING = 1e-9
-# Rounding z up by this much keeps the sum of the costs, however it is added up, below its share.
+# Rounding z up by this much keeps the sum of the costs below its share, in any order of summation.
 _HEADROOM = 1 + 1e-9
-# Of the steps of the lattice, on an owner's coordinate and on the sum: int64 holds their sum.
+# Largest number of lattice steps of a coordinate, for the clipped sum and for the noise: int64 holds their sum.
 _MOST_STEPS = 2.0**62
 
 
@@ -69,11 +69,11 @@ class ClippedSum:
 
     @property
     def event(self) -> GaussianEvent:
-        """What one release costs: sensitivity 2S, noise zS."""
+        """Privacy event of one release: sensitivity 2S, noise zS."""
         return GaussianEvent(sensitivity=2 * self.clip, sigma=self.sigma)
 
     def clipped(self, vectors: ArrayLike) -> Floats:
-        """The vectors [owners, length], each of norm at most S; one that is not finite becomes zero."""
+        """The vectors [owners, length], each clipped to norm at most S; non-finite ones become zero."""
         values = _matrix(vectors)
         values = np.where(np.isfinite(values).all(axis=1, keepdims=True), values, 0.0)
         # Scaled before it is squared, so that no norm overflows.
@@ -87,7 +87,7 @@ class ClippedSum:
         return np.asarray(np.rint(self.clipped(vectors) / lattice_step(self.sigma)).astype(np.int64))
 
     def fits(self, owners: int) -> bool:
-        """Whether the steps of so many owners, and the noise, have an exact sum in 64 bits."""
+        """Return whether the steps of `owners` owners plus the noise have an exact sum in 64 bits."""
         return owners * self.clip / lattice_step(self.sigma) < _MOST_STEPS
 
     def noised(self, total: Steps, noise: NoiseSource) -> Floats:
@@ -102,10 +102,10 @@ class ClippedSum:
         """The sum of all clipped vectors in whole steps of the noise's lattice, int64 [length]: private.
 
         Args:
-            groups: Vectors [owners, length] of some owners each; every owner is in one group.
+            groups: Vectors [owners, length], in groups of owners; every owner is in exactly one group.
 
         Raises:
-            InputError: no vector, or vectors of different lengths.
+            InputError: there are no vectors, or their lengths differ.
         """
         total: Steps | None = None
         owners = 0
@@ -130,7 +130,7 @@ class ClippedSum:
         return total
 
     def _bound(self, length: int) -> float:
-        """The norm that is kept to, so much below S that rounding every coordinate to the lattice stays within S."""
+        """Clipping norm, below S by the largest error of rounding every coordinate to the lattice."""
         bound = self.clip * (1 - _ROUNDING) - math.sqrt(length) * lattice_step(self.sigma) / 2
         if not bound > 0:
             raise SettingError(
@@ -142,27 +142,27 @@ class ClippedSum:
 
 @dataclass(frozen=True)
 class ClippedMean:
-    """The mean of one clipped vector of every unit, with Gaussian noise; the number of units is private.
+    """The mean of one clipped vector per unit, with Gaussian noise; the number of units is private.
 
     A unit is what is protected: a record, or all records of a group. Every unit's vector v is scaled down to norm 1 at
     most. Two sums are released, with independent noise N(0, z²) on every coordinate, where n is the number of units:
 
         S = Σ v    and    W = w · n,    w = √3
 
-    **What one unit moves.** If its contents are exchanged, S moves by ‖v − v'‖ ≤ 2 at most, and W not at all. If it is
+    **Sensitivity.** If a unit's contents are replaced, S moves by ‖v − v'‖ ≤ 2 at most, and W not at all. If it is
     added or removed, S moves by at most 1 and W by w, and 1 + 3 = 2². So (S, W) has L2 sensitivity 2, and both together
-    cost as much as the clipped sum alone: `GaussianEvent(2, z)`, μ = 2/z. Releasing the number of units costs nothing
-    more, because an exchange is the worst case for S.
+    cost as much as a clipped sum: `GaussianEvent(2, z)`, μ = 2/z. Releasing the number of units costs nothing extra,
+    because a replacement is the worst case for S.
 
-    **What is published** is w · S' / W', of the released S' and W'. Its noise has a standard deviation of about z/n on
-    each coordinate; the noise on the number of units, z/w units, is negligible. w is rounded down to the noise's
-    lattice, so all sums are exact and keep to the bounds to the bit.
+    **The published mean** is w · S' / W', computed from the released S' and W'. Its noise has a standard deviation of
+    about z/n on each coordinate; the noise on the number of units, z/w units, is negligible. w is rounded down to the
+    noise's lattice, so all sums are exact and satisfy the bounds to the bit.
 
     >>> ClippedMean.for_share(0.05, epsilon=8, delta=1e-5).event
     GaussianEvent(sensitivity=2.0, sigma=...)
 
     Attributes:
-        noise_multiplier: z, the noise's standard deviation, where a vector's largest norm is 1.
+        noise_multiplier: z, the noise's standard deviation for vectors of norm at most 1.
 
     Raises:
         SettingError: zero, negative or not finite.
@@ -175,7 +175,7 @@ class ClippedMean:
 
     @classmethod
     def for_share(cls, share: float, epsilon: float, delta: float) -> Self:
-        """The mean that costs this share of a budget's μ². Raises SettingError for an impossible one."""
+        """The mean that costs this share of a budget's μ². Raises SettingError for an invalid share or budget."""
         return cls(noise_multiplier_for(epsilon, delta, share, 1))
 
     @property
@@ -184,18 +184,18 @@ class ClippedMean:
 
     @property
     def event(self) -> GaussianEvent:
-        """What it costs, the number of units included: sensitivity 2, noise z."""
+        """Privacy event of one release, including the number of units: sensitivity 2, noise z."""
         return self._sum.event
 
     def total(self, groups: Iterable[ArrayLike]) -> Steps:
         """S and W in whole steps of the noise's lattice, int64 [length + 1]: private.
 
         Args:
-            groups: Vectors [units, length] of some units each; every unit is in one group.
+            groups: Vectors [units, length], in groups of units; every unit is in exactly one group.
 
         Raises:
-            InputError: no vector at all.
-            SettingError: more units than add up exactly.
+            InputError: there are no vectors.
+            SettingError: too many units for an exact sum.
         """
         weight = math.floor(math.sqrt(3) / lattice_step(self._sum.sigma))
         total: Steps | None = None
@@ -214,11 +214,11 @@ class ClippedMean:
         return total
 
     def release(self, groups: Iterable[ArrayLike], noise: NoiseSource) -> Floats:
-        """S and W with noise, float64 [length + 1]; arguments and errors as of `total`."""
+        """S and W with noise, float64 [length + 1]; arguments and errors as in `total`."""
         return self._sum.noised(self.total(groups), noise)
 
     def mean(self, released: Floats) -> tuple[Floats, float]:
-        """The mean vector, and about the standard deviation of its noise: a function of what was released."""
+        """The mean vector and the approximate standard deviation of its noise (post-processing)."""
         units = max(1.0, float(released[-1]) / math.sqrt(3))
         return np.asarray(released[:-1] / units), self.noise_multiplier / units
 
@@ -269,11 +269,11 @@ def noise_multiplier_for(epsilon: float, delta: float, share: float, releases: i
     The cost is 4 · releases / z², exactly; what is left, (1 − share) · μ², composes with it to the whole budget.
 
     Args:
-        share: Of μ² (not of ε), in (0, 1]; 1 leaves nothing.
-        releases: How many vectors are released, ≥ 1.
+        share: Share of μ² (not of ε) to spend, in (0, 1]; 1 spends the whole budget.
+        releases: Number of released vectors, ≥ 1.
 
     Raises:
-        SettingError: an impossible number.
+        SettingError: an argument out of range.
     """
     if not 0 < share <= 1:
         raise SettingError(f"A share of a budget lies above 0 and at most at 1, got {share!r}.")

@@ -1,1 +1,1 @@
-"""What a release costs: events that describe it, and accountants that price them."""
+"""Privacy accounting: events that describe releases, and accountants that price them."""

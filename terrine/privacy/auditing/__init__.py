@@ -1,1 +1,1 @@
-"""What leaks in fact: lower bounds on the privacy loss of what was implemented, and attacks on what was trained."""
+"""Empirical privacy auditing: lower bounds on the privacy loss of implementations, and attacks on trained models."""
