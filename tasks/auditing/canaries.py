@@ -1,15 +1,15 @@
-"""Canary audit of a run: bound what its path from records to released answers leaks, in the worst case, from below.
+"""Canary audit of a run: lower bounds on the worst-case leakage of its path from records to released answers.
 
-If teachers vote, some are emptied and given a companion and a canary each (`terrine.privacy.auditing.canaries`);
-the others keep their own records. If records are summed, each canary is a row of features beside the run's own records
-(`terrine.aggregation.exchange`): its features are given directly, as if an adversary had found an image with them, and
-pass through whitening, clipping, sums, noise and ledger. The audit then covers everything but the backbone
-(`tasks.auditing.neighbours` tests the images).
+If teachers vote, the records of some teachers are replaced by a companion and a canary each
+(`terrine.privacy.auditing.canaries`); the others keep their records. If records are summed, each canary is a row of
+features added to the run's records (`terrine.aggregation.exchange`). Its features are given directly, as if an
+adversary had found an image with them, and pass through whitening, clipping, sums, noise and ledger. The audit then
+covers everything but the backbone (`tasks.auditing.neighbours` tests the images).
 
-Shadow runs repeat the run's own stages: for votes, two of them train each canary's teacher with either content; for
+Shadow runs repeat the run's stages. For votes, two of them train each canary's teacher, one with each content. For
 votes and sums, one or more have contents decided by fair coins. The coins are guessed from the releases of the latter,
-and the correct guesses bound the privacy loss. The first two runs know no coin, so the bound holds whatever defect they
-show. The same votes or sums without noise give the audit's power. All of it stays private.
+and the correct guesses bound the privacy loss. The first two runs do not depend on any coin, so the bound holds despite
+any defect in them. The same votes or sums without noise give the audit's power. All results stay private.
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ from terrine.privacy.auditing.canaries import (
 from terrine.privacy.noise import ReplayNoise
 
 CONTRASTS = (1, 16, 127)
-"""Contrasts between canaries and companions to try: the first that moves half of the votes is taken, else the best."""
+"""Contrasts between canaries and companions to try. The first that moves half of the votes is used, else the best."""
 MOST_ROWS = 4096
-"""Largest number of canaries in sums: guessing their coins takes a square matrix of them."""
+"""Largest number of canaries in sums: guessing n coins takes an n × n matrix."""
 _NO_NOISE = 1e-3  # votes: the guesser divides by it
 
 Make = Callable[[Run, str, str], None]
-"""Takes a run through its stages, from the first named to the last."""
+"""Runs the stages of a run, from the first name to the last."""
 
 
 def audit_canaries(
@@ -77,8 +77,8 @@ def audit_canaries(
         confidence: Confidence of the lower bound on ε.
         progress: Called with (share done, next step).
 
-    Raises SettingError for fewer canaries than 8 or more than teachers, or a run whose release they say nothing about;
-    ArtefactError if partition, images or backbone are missing.
+    Raises SettingError for fewer canaries than 8 or more than teachers, or a run whose release cannot be audited with
+    canaries; ArtefactError if partition, images or backbone are missing.
     """
     _check_auditable(run, shadows)
     sums = sums_over_records(run)
@@ -220,7 +220,7 @@ class _CanarySlots:
     names: np.ndarray
 
     def records(self, coins: np.ndarray) -> Dataset:
-        """Return the dataset in which each canary has the content that its coin says."""
+        """Return the dataset in which each canary has the content chosen by its coin."""
         own, planted, names = self.own, self.canaries, self.names.ravel()
         shape = (len(coins),) + (1,) * (planted.one.ndim - 1)
         contents = np.where(coins.reshape(shape), planted.one, planted.other)
@@ -230,14 +230,14 @@ class _CanarySlots:
             train_images=np.concatenate([own.train_images, planted.companions, contents]),
             train_labels=np.concatenate([own.train_labels, planted.companion_labels, planted.labels]),
             train_names=np.concatenate([own.record_names, names]),
-            # Each in a group of its own: two units, of which one has a coin.
+            # Companion and canary are separate groups: two units, of which only the canary has a coin.
             train_groups=None if own.train_groups is None else np.concatenate([own.train_groups, names]),
             train_parties=None if parties is None else np.concatenate([parties, np.tile(self.teachers, 2)]),
         )
 
     def leaked_votes(self, directions: Directions, votes: np.ndarray, coins: np.ndarray) -> int:
-        """Return how many canaries' teachers did not vote as their own coin says, plus one if other teachers' votes
-        depend on coins: 0 if each unit touches one teacher."""
+        """Return how many canaries' teachers did not vote as their coin implies, plus one if other teachers' votes depend
+        on coins: 0 if each unit affects one teacher."""
         expected = np.where(coins, directions.one, directions.other)
         elsewhere = not np.array_equal(_rest(votes, self.teachers, directions.rest.shape[1]), directions.rest)
         return int((votes[:, self.teachers] != expected).any(axis=0).sum()) + int(elsewhere)
@@ -361,7 +361,7 @@ class _SumCanaries:
 
 
 def _check_auditable(run: Run, shadows: int) -> None:
-    """Raise if canaries would say nothing, or something wrong, about what the run releases."""
+    """Raise if canaries would give no bound, or a wrong one, for the run's release."""
     params = run.params
     if params.transcription is not None or params.teachers.averages:
         what = "is a transcription" if params.transcription is not None else "averages its teachers"

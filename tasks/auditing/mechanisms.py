@@ -1,7 +1,7 @@
-"""Attack the mechanisms as they are installed here, on made-up neighbouring data: nothing private is involved.
+"""Attack the installed mechanisms on synthetic neighbouring data; no private data is involved.
 
 Mechanisms that count votes are run many times on neighbouring histograms. Those that sum records are run on canaries,
-each with one of two contents, as a fair coin says (`terrine.aggregation.exchange`).
+each with one of two contents chosen by a fair coin (`terrine.aggregation.exchange`).
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from terrine.privacy.auditing.audit import Charge, audit_mechanism
 from terrine.privacy.auditing.canaries import best_plan
 from terrine.privacy.noise import NoiseSource, ReplayNoise
 
-# Every run may spend this much: the audit is about the charge, not about the budget.
+# Budget of every run: the audit tests the charge, not the budget.
 _UNLIMITED = 1e8
-# A run is asked as many queries as are charged about this μ, where an attack has most power; but not more than the
-# second number, which takes a second of secure noise.
+# The number of queries in a run is chosen so that they are charged about this μ, at which an attack is most powerful.
+# It is at most the second number, which takes one second of secure noise.
 _MU, _MOST_QUERIES = 1.5, 2000
 # One-query runs are made in one call, so that there can be more of them.
 _ONE_QUERY_RUNS = 100
@@ -40,7 +40,7 @@ Pair = tuple[tuple[int, int], tuple[int, int]]
 def canaries(mechanism: Mechanism, teachers: int) -> dict[str, Pair]:
     """Return by name the neighbouring histograms between which the mechanism is most likely to show a difference.
 
-    Raises SettingError for fewer than ten teachers, or a threshold that no histogram of so many comes near.
+    Raises SettingError for fewer than ten teachers, or a threshold that no histogram of their votes comes near.
     """
     if teachers < 10:
         raise SettingError(f"An audit needs at least ten teachers, got {teachers}.")
@@ -63,20 +63,21 @@ def audit(
 ) -> dict[str, Any]:
     """Return lower bounds on the privacy loss of a mechanism beside what it charges, as JSON values.
 
-    Beside the largest bound `epsilon` and whether one was `caught`, `canaries` has an entry for each pair tried.
+    `epsilon` is the largest bound, `caught` is true if any bound exceeds its charge, and `canaries` has an entry for
+    each pair tried.
 
     Args:
-        mechanism: What is attacked.
-        noise: The source to audit with it.
-        teachers: Size of the ensemble that the made-up histograms come from.
-        runs: Runs on either histogram of each pair; a hundred times as many if a run is one query. Sums take a
-            twentieth as many releases, each of 1,000 canaries.
-        queries: Queries in a run; None: as many as show a defect best.
+        mechanism: Mechanism to attack.
+        noise: Noise source to audit with it.
+        teachers: Size of the ensemble that the synthetic histograms come from.
+        runs: Runs on each histogram of a pair, multiplied by 100 if a run is one query. Sums are released `runs` / 20
+            times, each with 1,000 canaries.
+        queries: Queries in a run; None for the number with the most power.
         delta: δ.
-        confidence: Of the whole audit: that a sound mechanism is not accused.
+        confidence: Probability that the whole audit does not accuse a sound mechanism.
         mu: Charge of a mechanism that sums records; None for ε = 2 at δ.
 
-    Raises SettingError for an impossible number.
+    Raises SettingError for an argument out of range.
     """
     if not 0 < confidence < 1:
         raise SettingError(f"confidence must lie strictly between 0 and 1, got {confidence!r}.")

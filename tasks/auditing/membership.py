@@ -1,8 +1,8 @@
 """Membership inference against the student: shadow runs, attacked by `terrine.privacy.auditing.membership`.
 
-A shadow run (`tasks.auditing.shadow_runs`) is the run itself, stage by stage, on a random half of the units (records or
-groups), each in or out by its own fair coin, while everybody stays with the teacher of the run itself. It leaves one
-row of scores. All of it is a function of private records and stays in the private zone.
+A shadow run (`tasks.auditing.shadow_runs`) repeats the run, stage by stage, on a random half of the units (records or
+groups). An independent fair coin decides about each unit, and units keep the teachers that they have in the run. A
+shadow run produces one row of scores. All results are functions of private records and stay in the private zone.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def audit_student(
 
 
 def _check_attackable(transcription: Transcription | None) -> None:
-    """Raise SettingError where leaving out records is no attack on what the run protects."""
+    """Raise SettingError if leaving out records does not attack what the run protects."""
     if transcription is None:
         return
     if transcription.protect == "labels":
@@ -94,7 +94,7 @@ def _check_attackable(transcription: Transcription | None) -> None:
 
 
 def public_inputs(run: Run) -> list[Path]:
-    """Return the public files that decide, with the records, what a run makes."""
+    """Return the public files that, together with the records, determine the outputs of a run."""
     if run.params.transcription is not None:
         return sorted(run.folders.start.glob("*.safetensors"))
     return [run.folders.images / "manifest.json", run.folders.backbone / "backbone.safetensors"]

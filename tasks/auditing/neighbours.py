@@ -1,9 +1,9 @@
-"""Neighbours of a run's own data: exchange a unit or leave it out, do all of it again, and see what moved.
+"""Neighbouring datasets of a run: replace a unit or leave it out, repeat the stages, and measure what changed.
 
-The guarantee rests on one sentence: what is behind one name decides about one teacher; or, where records are summed,
-moves the sums by no more than is charged for. Here it is tried on the data at hand, with the stages that made the run:
-the deal, the features, the training, the votes, the sums. Nothing is released, no ledger is opened, and what is made on
-the way is gone when the audit ends.
+The guarantee rests on one property: the contents behind one name affect only one teacher or, if records are summed,
+move the sums by no more than the charged sensitivity. This audit tests the property on the run's data, with the stages
+of the run: partition, features, training, votes, sums. Nothing is released, no ledger is opened, and intermediate files
+are deleted at the end of the audit.
 """
 
 from __future__ import annotations
@@ -34,24 +34,25 @@ from terrine.errors import SettingError
 from terrine.privacy.accounting.gaussian import mu_squared
 
 World = Any
-"""What the data at hand, or a neighbour of them, lead to."""
+"""Outcome of the run's stages on its data or on a neighbouring dataset."""
 Trained = tuple[list[dict[str, bytes]], np.ndarray]
-"""What each teacher learned, and the votes, [queries, teachers]."""
+"""State of each trained teacher, and the votes [queries, teachers]."""
 
 
 def audit_neighbours(
     run: Run, make: Callable[[Run], None], count: int, progress: Progress | None = None
 ) -> dict[str, Any]:
-    """Try `count` units, one after the other: with the contents of another one behind its name, and left out.
+    """Test `count` units one by one: replace each unit's contents by those of another unit, then leave it out.
 
     run: With its dataset, its public images and its backbone on disk.
-    make: Takes a run from its dataset to its votes; averages that were released are there already.
-    progress: Called with (share done, what is next).
+    make: Takes a run from its dataset to its votes; released averages already exist.
+    progress: Called with (share done, next step).
 
-    Returns after each step how many teachers learned or voted otherwise, and how many votes changed; of sums, how far
-    they moved as a share of what is charged for. `caught` says that a step moved more than one teacher, or the sums of
-    a round, or of all rounds, by more than their price. Raises SettingError for a count that the data cannot serve, for
-    a run that claims nothing, and where the same training twice gives different teachers, so that nothing can be told.
+    Returns for each step how many teachers' states or votes changed, and how many votes changed; for sums, how far they
+    moved as a share of the charged sensitivity. `caught` is true if a step changed more than one teacher, or moved the
+    sums of one round or of all rounds by more than is charged. Raises SettingError for a count out of range, for a run
+    that claims no guarantee, or if training twice on the same data gives different teachers, so that no change can be
+    attributed to a unit.
     """
     dataset = read_dataset(run.folders)
     units = units_of(dataset, run.params)
@@ -94,7 +95,7 @@ def audit_neighbours(
 
 
 class _Votes:
-    """Teachers, of which one may learn and vote otherwise."""
+    """Vote mechanisms: one unit may change the state and votes of at most one teacher."""
 
     counted = "teachers"
 
@@ -102,9 +103,9 @@ class _Votes:
         self._run, self._make = run, make
 
     def outcome(self, scratch: Run) -> Trained:
-        """What each teacher learns, and the votes."""
+        """Train the teachers and return their states and votes."""
         if self._run.params.teachers.releases_averages:
-            # An average is a release: both worlds learn from the one that was made, as whoever saw it knows.
+            # The average was released, so both datasets are trained with the same released average.
             link(self._run.folders.average, scratch.folders.average)
         self._make(scratch)
         states = read_states(scratch.folders, range(voter_count(scratch)))
@@ -112,13 +113,13 @@ class _Votes:
         return learned, read_votes(scratch.folders)
 
     def moved(self, before: Trained, after: Trained, left_out: bool) -> dict[str, int]:
-        """How many teachers learned or voted otherwise, and how many votes differ."""
+        """Count the teachers whose state or votes differ, and the votes that differ."""
         differs = before[1] != after[1]
         learned = [one != other for one, other in zip(before[0], after[0], strict=True)]
         return {"teachers": int((differs.any(axis=0) | learned).sum()), "votes": int(differs.sum())}
 
     def check(self, before: Trained, again: Trained) -> None:
-        """Refuse to tell anything where the same data lead to other teachers."""
+        """Raise SettingError if training twice on the same data gives different teachers."""
         if different := self.moved(before, again, False)["teachers"]:
             raise SettingError(
                 f"Trained twice on the same data on device={self._run.params.device}, {different} teachers differ: "
@@ -127,13 +128,15 @@ class _Votes:
             )
 
     def about(self, world: Trained) -> dict[str, int]:
-        """How many teachers and votes there are."""
+        """Numbers of teachers and votes."""
         return {"voters": voter_count(self._run), "votes": int(world[1].size)}
 
 
 class _Sums:
-    """Sums over records, which may move by what they are charged for: as far as noise of one standard deviation, μ
-    times. Gradients are asked at the heads that follow from the sums at hand, without noise: the price holds at any."""
+    """Sum mechanisms: one unit may move the sums by at most the charged μ, in standard deviations of the noise.
+
+    Gradients are computed at the heads that follow from the noiseless sums, because the charge holds at any head.
+    """
 
     counted = "share"
 
@@ -162,7 +165,7 @@ class _Sums:
         return rounds
 
     def moved(self, before: list[np.ndarray], after: list[np.ndarray], left_out: bool) -> dict[str, Any]:
-        """Return the distance of each round as a share of its price, and the largest of these and of all rounds."""
+        """Return the shift of each round as a share of its charge, and the largest share, including that of all rounds."""
         course = self._course
         charged, square, gradient = course.event, JOINT, 2 * course.clip
         if left_out:
@@ -176,12 +179,12 @@ class _Sums:
         """Features are computed one by one, so the same data always lead to the same sums."""
 
     def about(self, world: list[np.ndarray]) -> dict[str, int]:
-        """How many numbers are released, in how many rounds."""
+        """Numbers of rounds and of released values."""
         return {"rounds": len(world), "numbers": sum(len(numbers) for numbers in world)}
 
 
 def _chosen(run: Run, dataset: Dataset, units: np.ndarray, count: int) -> list[tuple[int, int]]:
-    """Return pairs of units drawn at random, the second with another label wherever there is one."""
+    """Return pairs of units drawn at random, the second with a different label if possible."""
     if run.params.transcription is not None:
         raise SettingError(f"The run {run.name} is a transcription: exchanges are for teachers that vote.")
     run.params.aggregation.refuse_findings("terrine audit --neighbours")
@@ -205,13 +208,13 @@ def neighbour(dataset: Dataset, units: np.ndarray, one: int | None = None, other
 
     units: int64 [records], the number of each record's unit.
 
-    Records come in the order of their labels, as class folders are read: the neighbouring relation knows names alone,
-    and a deal by place must not pass for one by name.
+    Records are sorted by label, in the order in which class folders are read. Neighbours are defined only by names, so
+    the audit must detect a partition that depends on positions instead of names.
     """
     stays, places = np.flatnonzero(units != one), np.flatnonzero(units == one)
     incoming = np.flatnonzero(units == other)
     contents = np.concatenate([stays, incoming])
-    # A group may grow: its new records go by the names of those that it had.
+    # A group may grow: its new records reuse the names of its previous ones.
     owner = np.concatenate([stays, np.resize(places, len(incoming))])
     order = np.lexsort((owner, dataset.train_labels[contents]))
     contents, owner = contents[order], owner[order]

@@ -1,8 +1,8 @@
-"""A shadow run: the run's own stages on other records, in a folder of its own, with a ledger that is thrown away.
+"""Shadow runs: the stages of a run on other records, in a separate folder, with a temporary ledger.
 
-The images and the backbone are public and are the run's own; what depends on records is made anew. Records keep their
-names, and a unit's teacher is a function of its own name: so whoever is in a shadow run sits with the teacher of the
-run itself, whoever else is there. Nothing of it is released or charged to the run's ledger.
+The public images and backbone are those of the run; everything that depends on records is recomputed. Records keep
+their names, and a unit's teacher is a function of only its name. So every unit in a shadow run has the same teacher as
+in the run, regardless of the other units. Nothing is released or charged to the run's ledger.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ NOTICE = "PRIVATE: computed from the records themselves. Do not publish."
 
 
 class NoNoise(ReplayNoise):
-    """No noise at all, for the power of an audit: what it touches is reduced to one private figure."""
+    """Zero noise, to measure the power of an audit; results are reduced to one private figure."""
 
     def gaussian(self, shape: int | tuple[int, ...], sigma: float) -> FloatArray:
         return np.zeros(shape)
@@ -35,19 +35,19 @@ class NoNoise(ReplayNoise):
 
 
 Progress = Callable[[float, str], None]
-"""Called with the share that is done, and a sentence."""
+"""Called with the share done and a short text."""
 
 
 def shadow_run(run: Run, records: Dataset, root: Path) -> Run:
-    """Return a run under `root` whose dataset is laid down and whose public artefacts are those of `run`.
+    """Return a run under `root` with its dataset on disk and with the public artefacts of `run`.
 
-    `records` stand for the training part.
+    `records` replace the training records.
     """
     ledger = run.params.ledger.model_copy(
         update={"url": "sqlite:///ledger.db", "key": Path("key"), "store": Path("releases")}
     )
     shadow = Run(root, run.name, run.params.model_copy(update={"ledger": ledger}))
-    # A fingerprint of its own, so that its features and teachers are never taken for those of the run.
+    # A separate fingerprint, so that its features and teachers are never mistaken for those of the run.
     own = digest([records.record_names.tolist(), records.train_labels.tolist(), root.name], 32)
     manifest = run.folders.dataset_manifest()
     write_dataset(shadow.folders, records, {**manifest, "fingerprint": f"shadow {own}"})
@@ -60,7 +60,7 @@ def shadow_run(run: Run, records: Dataset, root: Path) -> Run:
 
 
 def units_of(dataset: Dataset, params: Params) -> np.ndarray:
-    """Return the number of each record's unit, int64 [records]: of its name, or of its group."""
+    """Return the index of each record's unit, int64 [records]: of its name or of its group."""
     codes = dataset.record_names
     if params.privacy.unit == "group" and dataset.train_groups is not None:
         codes = dataset.train_groups
@@ -68,7 +68,7 @@ def units_of(dataset: Dataset, params: Params) -> np.ndarray:
 
 
 def members(dataset: Dataset, member: np.ndarray) -> Dataset:
-    """Return the records that are in, bool [records], under their own names."""
+    """Return the records selected by `member`, bool [records], under their original names."""
     return replace(
         dataset,
         train_images=dataset.train_images[member],

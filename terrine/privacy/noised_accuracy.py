@@ -18,12 +18,12 @@ a is the true accuracy, its error is (w·N − (a − 1/2)·M) / W'. For any a, 
 **Subgroups.** A column (scanner, sex, age band) has publicly declared values. A unit counts for at most one of them,
 which depends only on its records. Each value has sums S and W over its units, with w = 1/2. If a unit's contents are
 replaced, it may move from one value to another: S and W of both move by at most 1/2, and 4 · 1/4 = 1. If it keeps its
-value, S moves by at most 1. Adding or removing it moves the sums by 1/4 + 1/4 (squared). So the sums of a column also
-have L2 sensitivity 1 for any number of values, and C columns in addition to the overall accuracy cost what 1 + C values
-of sensitivity 1 cost. (A smaller w costs the same and is less accurate. A larger one costs 2 · (1/4 + w²), and the
-error times that cost, (1/4 + w²)² / w², is smallest at w = 1/2.) As above, the error of a subgroup's figure is
-(w·N − (a − 1/2)·M) / W', now with a numerator of variance at most (w² + 1/4)·σ² = σ²/2: it is below 1.96·σ / (√2·W')
-with probability 95 % or more.
+value, S moves by at most 1. If it is added or removed, S and W move by at most 1/2 each, and 1/4 + 1/4 < 1. So the sums
+of a column also have L2 sensitivity 1 for any number of values, and C columns in addition to the overall accuracy cost
+what 1 + C values of sensitivity 1 cost. (A smaller w costs the same and is less accurate. A larger one costs
+2 · (1/4 + w²), and the error times that cost, (1/4 + w²)² / w², is smallest at w = 1/2.) As above, the error of a
+subgroup's figure is (w·N − (a − 1/2)·M) / W', now with a numerator of variance at most (w² + 1/4)·σ² = σ²/2: it is
+below 1.96·σ / (√2·W') with probability 95 % or more.
 
 Shares are rounded to multiples of 2^-20, and w is rounded down to one. All sums are therefore exact, lie on the lattice
 of the noise (`terrine.privacy.noise`), and satisfy the bounds above to the bit. Floating-point rounding of a noisy sum
@@ -122,7 +122,7 @@ class NoisedAccuracy:
         return np.asarray(sums + noise.gaussian(len(sums), self.sigma))
 
     def sums(self, shares: NDArray[np.float64], places: Sequence[NDArray[np.int64]] = ()) -> NDArray[np.float64]:
-        """Return S and W, and after them those of every value of every column, float64 [2 · (1 + values)]. Private.
+        """Return S and W, followed by those of every value of every column, float64 [2 · (1 + values)]. Private.
 
         Args:
             shares: The share of each unit's records that the model is right about, [units], in [0, 1].

@@ -1,11 +1,11 @@
-"""Rényi curves that look at the votes: how much less a clear majority costs (Papernot et al. 2017, 2018).
+"""Data-dependent Rényi curves, in which a clear majority costs less (Papernot et al. 2017, 2018).
 
-Where nearly all teachers agree, moving one vote hardly changes the outcome's distribution. With q a bound on the
+If nearly all teachers agree, moving one vote hardly changes the outcome's distribution. With q a bound on the
 probability that the outcome is not the plurality, Theorem 3 of Papernot et al. (2018, appendix A) bounds the RDP of
-that one answer at the data at hand; the data-independent value stays as a ceiling.
+that one answer on the actual data. The data-independent value remains an upper limit.
 
-**These curves are private.** They are functions of the votes, they bound only one direction of the divergence, and
-they may neither be published as they are (see `sanitize`) nor decide when to stop.
+**These curves are private.** They are functions of the votes and bound only one direction of the divergence. They may
+neither be published without sanitising (see `sanitize`) nor decide when to stop.
 
 Shapes: histograms [queries, classes] of integers whose rows sum to the number of teachers; log q [queries]; orders
 and curves [orders]. Everything happens in log space, because q underflows when teachers are unanimous.

@@ -1,12 +1,12 @@
-"""What was done to the private data, described; what it cost is computed elsewhere.
+"""Privacy events: descriptions of the mechanisms applied to private data; accountants compute their cost.
 
-A release is recorded as an *event*: a small frozen object that names the mechanism and its parameters and nothing of
-the data. `terrine.privacy.accounting.gaussian` and `terrine.privacy.accounting.renyi` price events; the ledger stores
-them as JSON, so that runs of different years compose by what they did and not by sums of ε.
+A release is recorded as an *event*: a small frozen object that names the mechanism and its parameters and contains no
+data. `terrine.privacy.accounting.gaussian` and `terrine.privacy.accounting.renyi` compute the cost of events. The
+ledger stores events as JSON, so that runs of different years compose by their mechanisms and not by sums of ε.
 
 Rules that keep stored events trustworthy:
 - the meaning of an existing event never changes, nor does its JSON form;
-- an event an accountant does not know raises `UnsupportedEventError`: it is never approximated;
+- an event that an accountant does not support raises `UnsupportedEventError`: it is never approximated;
 - every event describes one adaptive step. Composition is adaptive composition: the parameters of a step may depend on
   what earlier steps released, and on nothing else that is private.
 
@@ -27,7 +27,7 @@ from terrine.errors import SettingError, TerrineError
 
 
 class UnsupportedEventError(TerrineError):
-    """An event that the accountant asked cannot price. It is refused, never approximated."""
+    """Raised for an event that an accountant does not support. Its cost is never approximated."""
 
 
 @dataclass(frozen=True)
@@ -119,10 +119,10 @@ def vote_answer(sigma: float) -> GaussianEvent:
 
 
 def laplace_answers(scale: float, answers: int, moved: int = 1) -> RepeatedEvent:
-    """So many histograms of votes released with Lap(scale) per count, or anything computed from them (their argmax).
+    """Histograms of votes, one per answer, released with Lap(scale) per count, or a function of them (their argmax).
 
-    A vote moved changes two counts by one each, and each has noise of its own; `moved` votes at most two counts by as
-    many, which no other change of theirs exceeds: one coordinate moved by a + b dominates two moved by a and b.
+    Moving one vote changes two counts by one each, and every count has independent noise. Moving `moved` votes changes
+    two counts by at most `moved` each in the worst case: one coordinate moved by a + b dominates two moved by a and b.
     """
     return RepeatedEvent(LaplaceEvent(sensitivity=float(moved), scale=scale), 2 * answers)
 
@@ -138,15 +138,15 @@ def count_of_units(sigma: float) -> GaussianEvent:
 
 
 def of_several(event: Event, units: int) -> Event:
-    """The same mechanisms as `event`, where neighbours differ in so many units instead of one.
+    """The same mechanisms as `event`, for neighbours that differ in `units` units instead of one.
 
-    Of a chain of neighbours, each of which differs from the next in one unit, the ends are no farther apart than all
-    links together: so many times the sensitivity. Of votes: n' − n is a sum of `units` vectors e_a − e_b, which is as
-    long as √2 · units at most (all in one direction), and no largest count moves by more than `units`.
+    In a chain of neighbours that each differ in one unit, the ends are at most `units` times the sensitivity apart. For
+    votes, n' − n is a sum of `units` vectors e_a − e_b, whose norm is at most √2 · units (all in one direction), and no
+    largest count moves by more than `units`.
 
     Raises:
-        SettingError: less than one unit.
-        UnsupportedEventError: an event that has no sensitivity.
+        SettingError: `units` is less than one.
+        UnsupportedEventError: the event has no sensitivity.
     """
     if units < 1:
         raise SettingError(f"Neighbours differ in one unit or more, got {units}.")

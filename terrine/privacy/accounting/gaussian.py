@@ -1,15 +1,15 @@
-"""The exact price of Gaussian mechanisms, and a filter that stops before a budget is passed.
+"""The exact cost of Gaussian mechanisms, and a filter that stops before a budget is exceeded.
 
 A Gaussian mechanism with L2 sensitivity s and noise sigma is μ-GDP with μ = s/sigma, and adaptive composition adds the
-squares of μ exactly: no bound is involved, so this is the figure that may gate answering and be published. At a given
-δ the guarantee (ε, δ) of μ solves
+squares of μ exactly. No bound is involved, so this figure may decide when to stop answering and may be published. At a
+given δ the guarantee (ε, δ) of μ solves
 
     δ = Φ(−ε/μ + μ/2) − e^ε Φ(−ε/μ − μ/2)
 
-(Balle & Wang 2018, Theorem 8; Dong, Roth & Su 2022, Corollary 2.13). The composition may be chosen adaptively, also its
-length, as long as μ² stays below a limit fixed beforehand: the Gaussian filter of Smith & Thakurta (2022).
+(Balle & Wang 2018, Theorem 8; Dong, Roth & Su 2022, Corollary 2.13). The composition, including its length, may be
+chosen adaptively as long as μ² stays below a limit fixed in advance: the Gaussian filter of Smith & Thakurta (2022).
 
-Nothing here looks at data. All rounding is towards more cost: a printed ε is never smaller than the true one.
+Nothing here depends on data. All rounding is upwards: a printed ε is never smaller than the true one.
 
     >>> spent = compose(RepeatedEvent(threshold_test(150.0), 640), RepeatedEvent(vote_answer(40.0), 286))
     >>> round_up(epsilon_of(math.sqrt(mu_squared(spent)), delta=1e-5), digits=6)

@@ -1,16 +1,16 @@
-"""How much a data-dependent RDP value changes when one teacher changes its votes (Papernot et al. 2018, Appendix B).
+"""Local sensitivity of a data-dependent RDP value to one teacher's votes (Papernot et al. 2018, Appendix B).
 
-At one fixed order the price of an answer is a function β of q alone. One moved vote takes q at most to
+At one fixed order the cost of an answer is a function β of only q. One moved vote raises q at most to
 
-    B_U(q) = (m − 1) Q(Q⁻¹(q/(m − 1)) − √2/σ)      and no further down than B_L(q), with + in place of −,
+    B_U(q) = (m − 1) Q(Q⁻¹(q/(m − 1)) − √2/σ)      and lowers it no further than B_L(q), with + instead of −,
 
-so max(β(B_U(q)) − β(q), β(q) − β(B_L(q))) bounds the local sensitivity. From q0 on the data-independent price applies;
+so max(β(B_U(q)) − β(q), β(q) − β(B_L(q))) bounds the local sensitivity. From q0 on the data-independent cost applies;
 q1 = B_L(q0); on the *plateau* [q1, q0] the bound is taken at q1, where it is largest. At distance d from a histogram,
 the worst histogram is reached by a fixed strategy: with q < q1, move d votes from the winner to the runner-up; with
 q > q0, give the winner d votes taken one by one from the largest of the rest; stop on the plateau and stay.
 
-All of it is in log space with tails tabulated over integer gaps, so that unanimous teachers underflow nowhere.
-Everything returned here is private: it is the input of `sanitize`.
+All computations are in log space with tails tabulated over integer gaps, so that unanimous teachers cause no underflow.
+All results are private: they are the input of `sanitize`.
 """
 
 import math
@@ -179,7 +179,7 @@ def summed_answer_sensitivity(
     weight = _check_weights(weights, len(counts))
     if price.always_independent(teachers):
         return np.zeros(teachers)
-    # Only the sorted counts matter, so that queries that differ in the class alone are computed once.
+    # Only the sorted counts matter, so queries that differ only in the order of the classes are computed once.
     distinct, where = np.unique(np.sort(counts, axis=1), axis=0, return_inverse=True)
     weight = np.asarray(np.bincount(where.ravel(), weights=weight, minlength=len(distinct)), dtype=np.float64)
     total, length = np.zeros(teachers), np.zeros(len(distinct), dtype=np.int64)
@@ -202,7 +202,7 @@ def threshold_sensitivities(
         order: RDP order α > 1.
 
     Returns:
-        [queries, teachers], for d = 0, 1, … teachers − 1; 0 where no count is d away.
+        [queries, teachers], for d = 0, 1, … teachers − 1; 0 if no count is at distance d.
 
     Raises:
         InputError: a largest count outside 0..teachers.
@@ -244,7 +244,7 @@ def _off_plateau(price: AnswerPrice, counts: Integers) -> Iterator[tuple[Integer
     """Yield (query, distance, sensitivity) of all points before a query's worst histogram reaches the plateau."""
     teachers = int(counts[0].sum())
     gaps = np.arange(teachers + 1)
-    # Far along most walks the runner-up alone matters: those points share one value per integer gap.
+    # Far along most walks only the runner-up matters: those points share one value per integer gap.
     by_gap = price.local_sensitivity(scipy.special.log_ndtr(-gaps / (math.sqrt(2) * price.sigma)))
     for points in walks(counts, price.sigma, price.log_q0, price.log_q1):
         value = by_gap[points.gap]

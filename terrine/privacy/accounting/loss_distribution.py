@@ -57,7 +57,7 @@ _FFT_ROUNDING = 32 * 2.0**-53
 _SMALLEST_MU = 1e-5
 # Relative rounding of one evaluation of the curve.
 _MARGIN = 1e-8
-# Tilts that are tried: from so little that nothing moves to so much that nothing but the largest loss is left.
+# Tilts to try: from a negligible tilt to one that leaves only the largest loss.
 _TILTS, _LOW, _HIGH = 81, 1e-3, 1e5
 
 
@@ -224,7 +224,7 @@ class _Losses:
         tilted = np.maximum(np.roll(around, (start - first) % length), 0.0)
         index = np.flatnonzero(tilted)
         self.losses = self.h * (first + index.astype(np.float64))
-        # No probability is above 1, whatever rounding under the tilt says.
+        # Rounding under the tilt must not raise a probability above 1.
         self.masses = np.exp(np.minimum(self.discrete - self.tilt * self.losses + np.log(tilted[index]), 0.0))
 
     def delta_at(self, epsilon: float) -> float:
@@ -295,7 +295,7 @@ def _add_density(masses: Floats, top: float, h: float) -> None:
 
 
 def _curve(mu: float, epsilons: Floats) -> Floats:
-    """δ of a μ-GDP pair at every real ε, 1 − e^ε below 0 where μ is 0."""
+    """δ of a μ-GDP pair at every real ε; if μ is 0, this is 1 − e^ε below 0."""
     if mu == 0:
         return -np.expm1(np.minimum(epsilons, 0.0))
     near, far = epsilons / mu - mu / 2, epsilons / mu + mu / 2

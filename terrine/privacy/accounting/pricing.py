@@ -1,17 +1,16 @@
-"""The cost of an event, whether a reservation covers it, and the cost of a search. No data is looked at.
+"""The cost of an event, whether a reservation covers it, and the cost of a search, independent of the data.
 
-A search tries several settings on private data and publishes the best. It has two prices:
+A search tries several settings on private data and publishes the best. There are two ways to account for it:
 
-- `composed_epsilon`: every candidate is released and each distinct release is paid for. The choice may then use
-  anything that was released, in any way and after the fact, because it is post-processing. It is what the ledger
-  charges.
-- `repeat_and_select_epsilon`: candidates are drawn at random, a random number of times, and only the best outcome is
-  ever published, by whatever score of the candidates' own runs (Papernot & Steinke 2022). It hardly grows with the
-  number of candidates, but it is no guarantee for a search whose number of runs was fixed, or of which more than the
+- `composed_epsilon`: every candidate is released and each distinct release is charged. The choice may then use all
+  releases in any way, even after the fact, because it is post-processing. This is the cost that the ledger charges.
+- `repeat_and_select_epsilon`: candidates are drawn at random, a random number of times, and only the outcome with the
+  best score is ever published. Each candidate's run computes its own score (Papernot & Steinke 2022). The cost hardly
+  grows with the number of candidates. It does not hold for a search with a fixed number of runs, or if more than the
   winner was published.
 
-Both price what happens to the records that teachers learn from, with public quantities alone. Records that a score is
-computed on besides, such as a test split, are covered by neither.
+Both account for the records that teachers learn from, using only public quantities. Neither covers additional records
+on which a score is computed, such as a test split.
 """
 
 import contextlib
@@ -38,7 +37,7 @@ _MOMENTS = 8
 
 
 def price(event: Event, delta: float) -> float:
-    """Return the smallest ε at `delta` that can be proved for `event`, from its public description alone.
+    """Return the smallest ε at `delta` that can be proved for `event` from only its public description.
 
     Exact if every part is Gaussian. Otherwise the smallest of: the sum of pure ε; the exact ε of the Gaussian parts
     plus the pure ε of the others; the exact ε with Gaussian mechanisms instead of the others; the improved RDP
@@ -125,8 +124,7 @@ def composed_epsilon(releases: Mapping[str, Event], delta: float) -> float:
     """Return ε at `delta` of all `releases` together; exact if all are Gaussian.
 
     Args:
-        releases: The cost of each distinct release by its identity: a release that several candidates share counts
-            once.
+        releases: Event of each distinct release by release ID; a release shared by several candidates counts once.
     """
     return price(compose(*releases.values()), delta)
 
@@ -135,18 +133,18 @@ def repeat_and_select_epsilon(candidates: Sequence[Event], delta: float, *, mean
     """Return ε at `delta` of drawing random candidates, a random number of times, and publishing only the best outcome.
 
     The number of runs K has a geometric distribution (Papernot & Steinke 2022, Theorem 2 with η = 1, where γ = 1/E[K]).
-    A candidate drawn at random, whatever the probabilities, has at every order at most the RDP of the dearest one
-    there, so the curve that is repeated is the largest of all. A single candidate leaves nothing to choose and costs
-    what it costs.
+    A candidate drawn at random, with any probabilities, has at every order at most the RDP of the most expensive
+    candidate at that order, so the repeated curve is the maximum over candidates. A single candidate leaves no choice
+    and costs as much as one run of it.
 
     Args:
-        candidates: The most each distinct candidate can spend, known before it runs: the realised cost of one run says
-            nothing about runs that were not made.
+        candidates: The most that each distinct candidate can spend, known before it runs. The realised cost of one run
+            does not bound the cost of runs that were not made.
         mean: Mean number of runs; by default the number of candidates.
 
     Raises:
-        SettingError: no candidates, or an impossible mean.
-        UnsupportedEventError: an event that has no RDP curve.
+        SettingError: there are no candidates, or the mean is below 1 or infinite.
+        UnsupportedEventError: an event has no RDP curve.
     """
     if not candidates:
         raise SettingError("A search needs at least one candidate.")

@@ -1,11 +1,11 @@
-"""A data-dependent ε that may be published: smooth sensitivity and its own price (Papernot et al. 2018, Appendix B).
+"""A publishable data-dependent ε: smooth sensitivity and the cost of release (Papernot et al. 2018, Appendix B).
 
-A data-dependent RDP value is a function of the votes and must not be published as it is. At one fixed order α it is
+A data-dependent RDP value is a function of the votes and must not be published directly. At one fixed order α it is
 released with Gaussian noise scaled to its *smooth* sensitivity,
 
     value + SS_β · σ_ss · N(0, 1),   SS_β = max_d e^(−βd) LS_d,   1 < α < 1/(2β),
 
-and this release has an RDP cost of its own, which is added before the conversion to ε (Nissim, Raskhodnikova & Smith
+and this release itself has an RDP cost, which is added before the conversion to ε (Nissim, Raskhodnikova & Smith
 2007).
 
 **That cost.** On neighbouring votes the release is N(f, σ_ss² SS²) and N(f', σ_ss² SS'²) with e^(−β) ≤ r = SS'/SS ≤ e^β
@@ -20,7 +20,7 @@ e^β, which is below that at e^(−β): the derivative of the difference with re
 
     α e^(−2β) / (2 σ_ss² (1 − α(1 − e^(−2β))))  −  (αβ + ½ ln(1 − α(1 − e^(−2β)))) / (α − 1).
 
-*Theorem 23 of Papernot et al. 2018* has α e^(2β)/σ_ss² in the place of the first term, without v. That is too little
+*Theorem 23 of Papernot et al. 2018* has α e^(2β)/σ_ss² instead of the first term, without v. That is too little
 once 2αβ is much above a half: with β = 0.4/α, σ_ss = 8 and α = 21, 0.40 where histograms with 0.74 exist.
 
 Formal guarantee of `release`: when α, β, σ_ss and δ were fixed without looking at the votes, the weights of the queries
@@ -45,16 +45,16 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class SanitisedEpsilon:
-    """Distribution of a sanitised ε, and what shaped it. Every field but the parameters is a private figure.
+    """Distribution of a sanitised ε, and its parameters. Every field except the parameters is private.
 
     Args:
-        mean: ε with the cost of its own release in it, before the noise.
-        standard_deviation: Of the noise on it, SS · σ_ss.
+        mean: ε before the noise, including the cost of releasing it.
+        standard_deviation: Standard deviation of the noise, SS · σ_ss.
         order: RDP order α.
         beta: Smoothing β < 1/(2α).
         sigma_ss: Noise σ_ss in units of the smooth sensitivity.
         smooth_sensitivity: SS_β.
-        release_rdp: RDP at α that releasing the figure costs.
+        release_rdp: RDP cost at α of releasing the figure.
     """
 
     mean: float
@@ -139,8 +139,8 @@ def optimised(
     """The sanitised ε with the smallest mean plus two standard deviations: **a private figure**.
 
     β is chosen among 0.01/α, 0.02/α, … 0.49/α; the best σ_ss for it, (w/SS)^(1/3) where releasing costs w/σ_ss² and
-    more, is known in closed form. A parameter that is given is kept. Where there is nothing to protect (SS = 0), σ_ss
-    is infinite and costs nothing. Other arguments and errors as for `sanitised`.
+    more, is known in closed form. Parameters that are passed are kept. If there is nothing to protect (SS = 0), σ_ss is
+    infinite and the release costs nothing. Other arguments and errors as for `sanitised`.
     """
     candidates = np.arange(1, 50) * 0.01 / order if beta is None else np.array([beta])
     figures = []
@@ -150,7 +150,7 @@ def optimised(
             scale = smooth_sensitivity(local_sensitivity, candidate)
             chosen = math.inf if scale == 0 else (_weight(order, candidate) / scale) ** (1 / 3)
         if math.isinf(chosen):
-            # A constant needs no noise, so that it costs nothing to tell.
+            # A constant needs no noise, so releasing it costs nothing.
             mean, _ = convert([order], [rdp], delta, conversion)
             return SanitisedEpsilon(mean, 0.0, float(order), float(candidate), chosen, 0.0, 0.0)
         figures.append(
@@ -173,7 +173,7 @@ def release(figure: SanitisedEpsilon, standard_normal: Callable[[], float]) -> f
     Drawing twice costs twice. Negative draws are clipped to 0, which is post-processing.
 
     Args:
-        figure: From `sanitised`, with parameters fixed beforehand.
+        figure: From `sanitised`, with parameters fixed in advance.
         standard_normal: Draws N(0, 1) from a cryptographically secure source.
     """
     return max(0.0, figure.mean + figure.standard_deviation * standard_normal())
@@ -193,7 +193,7 @@ def restricted_order(epsilons: ArrayLike, orders: ArrayLike, sigma: float, class
     ranked = np.asarray(orders, dtype=np.float64)[np.argsort(np.asarray(epsilons, dtype=np.float64), kind="stable")]
     ceiling = math.inf
     for order in map(float, ranked):
-        # The conditions fail from some order on, so that an order above one that failed need not be tried.
+        # The conditions fail from some order on, so orders above one that failed need not be tried.
         if order >= ceiling:
             continue
         if all(AnswerPrice(sigma, classes, order).conditions()):

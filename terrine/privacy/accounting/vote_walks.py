@@ -32,7 +32,7 @@ _NEGLIGIBLE = math.log(1e-19)
 class Points(NamedTuple):
     """Points of walks: one entry per (query, distance).
 
-    `gap` is the nearest loser's distance to the winner where that loser alone makes up q, else −1.
+    `gap` is the nearest loser's distance to the winner if q depends only on that loser, else −1.
     """
 
     query: Integers
@@ -96,20 +96,20 @@ class _Walk:
         raise NotImplementedError
 
     def nearest(self, row: Integers, distance: Integers) -> tuple[Integers, Integers, Floats]:
-        """At each point: the gap of the nearest losers, the votes that the winner gained, and what is to be added to
-        the tails of the groups, in units of the tail at that gap."""
+        """At each point: the gap of the nearest losers, the votes that the winner gained, and a correction to the sum
+        of the groups' tails, in units of the tail at that gap."""
         raise NotImplementedError
 
     def log_q(self, row: Integers, distance: Integers) -> tuple[Floats, Integers]:
-        """log q at each point, and the gap of the nearest loser where nothing else matters, else −1."""
+        """log q at each point, and the gap of the nearest loser if only that loser matters, else −1."""
         nearest, gained, total = self.nearest(row, distance)
         point, gap, closest = np.arange(len(row)), nearest, self.tail[nearest]
         for behind, size in zip(self.group_behind, self.group_size, strict=True):
-            # Nobody is nearer than the nearest: the walk has levelled those who were.
+            # No loser is nearer than the nearest: the walk has levelled those that were.
             ratio = self.tail.take(np.maximum(behind.take(row) + gained, gap), mode="clip") - closest
             matters = np.flatnonzero(ratio > _NEGLIGIBLE)
             if matters.size < point.size:
-                # Groups come in falling order: what no longer matters here never will.
+                # Groups come in falling order, so a negligible group is followed only by negligible ones.
                 point, row = point.take(matters), row.take(matters)
                 gap, gained = gap.take(matters), gained.take(matters)
                 closest, ratio = closest.take(matters), ratio.take(matters)
@@ -154,17 +154,17 @@ class _GrowingMargin(_Walk):
         entry = np.searchsorted(self.keys, row * self.stride + distance, side="right") - 1
         down, lower = np.divmod(distance - self.cost.ravel()[entry], self.size.ravel()[entry])
         gap = self.winner[row] + distance - self.values.ravel()[entry] + down
-        # Counted with their group at the level, those one vote lower are corrected here.
+        # Losers one vote lower were counted at their group's level; correct for them here.
         return gap, distance, lower * np.expm1(self.tail[gap + 1] - self.tail[gap])
 
 
 def _steps(walk: _Walk, going: Callable[[Floats], NDArray[np.bool_]]) -> Integers:
-    """How many distances 0, 1, … of each walk are `going` [rows], by bisection over the monotonic q."""
+    """Return how many distances 0, 1, … of each walk are `going` [rows], by bisection over the monotonic q."""
     row = np.arange(len(walk.winner))
     low, high = np.full(len(row), -1), walk.last + 1
     while np.any(low + 1 < high):
         middle = (low + high) // 2
-        # Rows that are done ask for a distance within their reach, and ignore the answer.
+        # Finished rows evaluate some distance within their reach, and ignore the result.
         still = going(walk.log_q(row, np.clip(middle, 0, walk.last))[0])
         open_ = low + 1 < high
         low, high = np.where(open_ & still, middle, low), np.where(open_ & ~still, middle, high)

@@ -1,22 +1,22 @@
-"""Is the noise there? Lower bounds on ε of what was implemented, by attacking it.
+"""Lower bounds on the ε of an implementation, obtained by attacking it.
 
 An accountant says how much a mechanism leaks *if* it does what its description says. An audit runs the mechanism many
 times on two neighbouring inputs, tries to tell them apart, and turns the success into a lower bound on ε that holds
-with a stated confidence. A lower bound above what was charged proves a defect: noise of the wrong size, a step that was
-not charged. A lower bound below it proves nothing.
+with a stated confidence. A lower bound above the charged ε proves a defect, such as noise of the wrong size or a step
+that was not charged. A lower bound below it proves nothing.
 
 Every bound is *held out*: the decision rule is chosen on the first half of the runs and judged on the second, so that
-the search for the best rule costs no confidence. Two kinds come out of one rule:
+the search for the best rule costs no confidence. There are two kinds of bound:
 - `epsilon`, which holds for any mechanism: ε ≥ log((P[event | one] − δ) / P[event | other]), with Clopper-Pearson
   bounds on both probabilities (Jagielski, Ullman & Oprea 2020);
 - `mu`, for mechanisms that are charged as Gaussian: μ ≥ Φ⁻¹(TPR) − Φ⁻¹(FPR), as a μ-GDP mechanism allows no better
   test; with far fewer runs it comes close to the truth (Nasr et al. 2023).
 
-**Guessing coins: one run with many coins says as much as many runs.** Each of m units had its contents decided by a
-fair coin, independent of all else (there or not, or one of two contents), the mechanism ran once, and an attacker who
-saw what it released guessed r of the coins. Privacy limits how many of those guesses can be right, whatever the
-attacker knows besides the coins. Guesses about different coins
-depend on each other through the release, so their number is not binomial in general, and two theorems say what holds:
+**Guessing coins: one run with many coins instead of many runs.** The contents of each of m units (present or absent, or
+one of two contents) are decided by an independent fair coin. The mechanism runs once, and an attacker who sees the
+release guesses r of the coins. Privacy limits how many of those guesses can be right, regardless of what else the
+attacker knows. Guesses about different coins depend on each other through the release, so the number of right guesses
+is not binomial in general. Two theorems bound it:
 
 - `epsilon_of_guesses`, for (ε, δ): Steinke, Nasr & Jagielski (2023), Theorem 5.2. At small δ it is weak against
   Gaussian noise, whose rare large losses δ has to pay for.
@@ -25,10 +25,10 @@ depend on each other through the release, so their number is not binomial in gen
 
 **Proof of the second.** Let W of the r guesses be right, P_k = P[W ≥ k], a_k = E[W; W ≥ k]/m the probability that a
 coin picked at random is guessed rightly and W ≥ k, b_k = E[r − W; W ≥ k]/m that it is guessed wrongly and W ≥ k, so
-a_k + b_k = (r/m) P_k. Fix the picked coin and all the others. That it is guessed as "one" while j of the *other*
-guesses are right is an event of the release alone. If the coin is "one", W = j + 1 there and the guess is right; if it
-is "other", W = j and it is wrong. Under μ-GDP an event of probability x has probability at least g(x) = Φ(Φ⁻¹(x) − μ)
-after the coin is turned, and g is convex, so by Jensen's inequality over coins
+a_k + b_k = (r/m) P_k. Fix the picked coin and all the others. The event that it is guessed as "one" while j of the
+*other* guesses are right depends only on the release. If the coin is "one", W = j + 1 in that event and the guess is
+right; if it is "other", W = j and it is wrong. Under μ-GDP an event of probability x has probability at least
+g(x) = Φ(Φ⁻¹(x) − μ) after the coin is flipped, and g is convex, so by Jensen's inequality over coins
 
     b_(k−1) ≥ g(a_k)    for every k.                                                                              (1)
 
@@ -36,18 +36,19 @@ Say P_c ≥ p. Let s_c = p, r_c = pc/m, h_c = p(r − c)/m and, for i = c − 1,
 
     h_i = max(h_(i+1), g(r_(i+1))),   r_i = r_(i+1) + i/(r − i) · (h_i − h_(i+1)),   s_i = (r_i + h_i)·m/r.
 
-This is what happens if W = c with probability p, and every smaller value i is as probable as (1) asks, s_i − s_(i+1).
-Claim: P_i ≥ s_i and a_i ≥ r_i. At c, a_c ≥ (c/m) P_c. Below, where h_i = h_(i+1), both follow from P and a growing as i
-falls. Elsewhere h_i = g(r_(i+1)) ≤ g(a_(i+1)) ≤ b_i, and from Σ_(k>i) P_k = E[W − i; W > i] follows
-a_i = i/(r − i)·b_i + r/(m(r − i))·Σ_(k>i) P_k, in which every term is at least its counterpart; so a_i ≥ r_i, and
-P_i = (a_i + b_i)·m/r ≥ s_i. Hence s_0 ≤ 1 for every p ≤ P_c: where s_0 > 1, P[W ≥ c] < p. ∎
+This is the case in which W = c with probability p, and every smaller value i has the smallest probability that (1)
+allows, s_i − s_(i+1). Claim: P_i ≥ s_i and a_i ≥ r_i. At c, a_c ≥ (c/m) P_c. Below c, if h_i = h_(i+1), both follow
+because P and a grow as i falls. Otherwise h_i = g(r_(i+1)) ≤ g(a_(i+1)) ≤ b_i, and from
+Σ_(k>i) P_k = E[W − i; W > i] follows a_i = i/(r − i)·b_i + r/(m(r − i))·Σ_(k>i) P_k, in which every term is at least
+its counterpart; so a_i ≥ r_i, and P_i = (a_i + b_i)·m/r ≥ s_i. Hence s_0 ≤ 1 for every p ≤ P_c: if s_0 > 1,
+P[W ≥ c] < p. ∎
 
-No recursion can do much better without another assumption: a mechanism may be μ-GDP for each unit and yet give many
-units away together, in one run of twenty. That is why guessing every coin proves less than guessing those that the
-release says most about, and why several independent runs are worth more than one with as many coins.
+No recursion can do much better without another assumption: a mechanism may be μ-GDP for each unit and yet reveal many
+units together, in one run of twenty. That is why guessing every coin proves less than guessing only those with the
+strongest evidence, and why several independent runs are worth more than one run with the same total number of coins.
 
-**Several runs.** R runs with coins and noise of their own are independent, and P[W ≥ c in all of them] < p^R. So the
-bound takes the *worst* run's number of right guesses at p = (1 − confidence)^(1/R); one run is R = 1.
+**Several runs.** R runs with separate coins and noise are independent, and P[W ≥ c in all of them] < p^R. So the bound
+uses the *worst* run's number of right guesses at p = (1 − confidence)^(1/R); a single run is R = 1.
 """
 
 import math
@@ -69,19 +70,19 @@ Integers = NDArray[np.int64]
 
 
 class Release(Protocol):
-    """What one run of a mechanism releases, and what it claims to have cost."""
+    """Output of one run of a mechanism, and its charged privacy event."""
 
     @property
     def labels(self) -> Integers:
-        """[queries], −1 where unanswered."""
+        """Released labels [queries], −1 for unanswered queries."""
 
     @property
     def histograms(self) -> Floats | None:
-        """Noisy histograms [queries, classes], where the mechanism releases them."""
+        """Noisy histograms [queries, classes], or None if the mechanism does not release them."""
 
     @property
     def event(self) -> Event:
-        """What was charged."""
+        """Charged privacy event."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,7 @@ class Bound:
 
 @dataclass(frozen=True)
 class Charge:
-    """ε at δ of what was charged, and its μ; None if it is not charged as Gaussian."""
+    """Charged ε at δ, and the charged μ, or None if the event is not Gaussian."""
 
     mu: float | None
     epsilon: float
@@ -123,11 +124,11 @@ class Charge:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What an audit found and what had been charged.
+    """Lower bounds found by an audit, and the charged ε and μ.
 
     Args:
         epsilon_charged: ε at δ of the costliest run.
-        mu_charged: μ of the costliest run; None when it is not Gaussian.
+        mu_charged: μ of the costliest run, or None if it is not Gaussian.
     """
 
     bound: Bound
@@ -136,7 +137,7 @@ class Verdict:
 
     @property
     def caught(self) -> bool:
-        """Whether the mechanism provably leaks more than was charged, at the bound's confidence."""
+        """True if the mechanism provably leaks more than was charged, at the bound's confidence."""
         return self.bound.epsilon > self.epsilon_charged or (
             self.mu_charged is not None and self.bound.mu > self.mu_charged
         )
@@ -154,7 +155,7 @@ def clopper_pearson(successes: ArrayLike, trials: int, confidence: float) -> tup
 
 
 def audit_scores(one: ArrayLike, other: ArrayLike, delta: float, confidence: float = 0.95) -> Bound:
-    """Lower bounds on the privacy loss from one score per run, where `other`'s tend to be larger.
+    """Compute lower bounds on the privacy loss from one score per run; those of `other` tend to be larger.
 
     Args:
         one: Scores of independent runs on one input [runs].
@@ -178,7 +179,7 @@ def audit_scores(one: ArrayLike, other: ArrayLike, delta: float, confidence: flo
     runs = len(first) - half
     thresholds = np.unique(np.concatenate((first[:half], second[:half])))
     epsilons, mus = _bounds(first[:half], second[:half], thresholds, delta, confidence)
-    # Two rules: the best for either kind of bound. Each is judged once, on runs it has not seen.
+    # Two rules, one for each kind of bound. Each is judged once, on held-out runs.
     sides, best = np.unravel_index(np.argmax(epsilons), epsilons.shape)
     epsilon = _bounds(first[half:], second[half:], thresholds[[best]], delta, confidence)[0][sides, 0]
     best = np.argmax(mus)
@@ -198,16 +199,16 @@ def audit_mechanism(
 ) -> Verdict:
     """Attack a mechanism on one pair of neighbouring histograms, asked `queries` times in every run.
 
-    The attacker sees what is released: which queries were answered and how, and noisy histograms where there are any.
-    Labels are scored by their log likelihood ratio, with frequencies from the runs on which the rule is chosen.
+    The attacker sees the release: which queries were answered, their labels, and noisy histograms if released. Labels
+    are scored by their log likelihood ratio, with frequencies from the runs on which the rule is chosen.
 
     Args:
         run: Runs the mechanism once on histograms [queries, classes], with fresh noise.
         one: A histogram [classes].
         other: Its neighbour [classes]: at most one vote moved.
-        queries: Copies of the histogram in one run: more show a smaller defect. With one, all runs are made in one
-            call, whose answers to different queries must be independent.
-        runs: Runs on either input, half of them held out.
+        queries: Copies of the histogram in one run; more copies reveal smaller defects. With one copy, all runs are
+            made in one call, whose answers to different queries must be independent.
+        runs: Runs on each input, half of them held out.
         delta: δ at which ε is bounded.
 
     Raises:
@@ -242,7 +243,7 @@ def _bounds(one: Floats, other: Floats, thresholds: Floats, delta: float, confid
 
 @dataclass(frozen=True)
 class _OneQuery:
-    """One query of a larger release, as a release of its own."""
+    """One query of a larger release, as a separate release."""
 
     labels: Integers
     histograms: Floats | None
@@ -260,11 +261,11 @@ def _releases(run: Callable[[Integers], Release], histogram: Integers, queries: 
 
 
 def _release_scores(one: Sequence[Release], other: Sequence[Release], moved: Integers) -> tuple[Floats, Floats]:
-    """A score of each run on either input, larger where it looks like the other's."""
+    """Score each run on each input; a larger score means that the run looks like one on the other input."""
     if one[0].histograms is None:
         one_labels, other_labels = (np.array([release.labels for release in side]) for side in (one, other))
         return _label_scores(one_labels, other_labels, len(moved))
-    # The log likelihood ratio of Gaussian noise is linear, in the direction that the vote moved.
+    # The log likelihood ratio under Gaussian noise is linear in the direction in which the vote moved.
     first, second = (
         np.array([np.sum(np.asarray(release.histograms) @ moved) for release in side]) for side in (one, other)
     )
@@ -274,7 +275,7 @@ def _release_scores(one: Sequence[Release], other: Sequence[Release], moved: Int
 def _label_scores(one: Integers, other: Integers, classes: int) -> tuple[Floats, Floats]:
     """Log likelihood ratio of each run's labels [runs, queries] on either input, frequencies from the first half."""
     half = len(one) // 2
-    # One outcome more than classes: unanswered. Half a count each keeps an unseen outcome from deciding alone.
+    # Outcomes are the classes and "unanswered". Half a count each keeps one unseen outcome from deciding the score.
     counts = [np.bincount(labels[:half].ravel() + 1, minlength=classes + 1) + 0.5 for labels in (one, other)]
     ratio = np.log(counts[1] / counts[1].sum()) - np.log(counts[0] / counts[0].sum())
     return ratio[one + 1].sum(axis=1), ratio[other + 1].sum(axis=1)
@@ -301,7 +302,7 @@ def epsilon_of_guesses(
 
     Args:
         correct: Guesses that were right, in the worst of the runs.
-        guesses: Guesses made in each run, a number fixed beforehand; which coins they are about may follow the release.
+        guesses: Number of guesses in each run, fixed in advance. The choice of coins may depend on the release.
         coins: Units whose contents were decided by a coin, in each run.
 
     Raises:
@@ -311,7 +312,7 @@ def epsilon_of_guesses(
     risk = _risk_of_one(correct, guesses, coins, confidence, runs)
 
     def refuted(epsilon: float) -> bool:
-        """Whether as many right guesses are less probable than the risk under (ε, δ)."""
+        """Return whether `correct` right guesses or more are at most as probable as the risk under (ε, δ)."""
         right = 1 / (1 + np.exp(-epsilon))
         at_least = bdtrc(np.arange(correct, -1, -1) - 1, guesses, right)
         gained = (at_least[1:] - at_least[0]) / np.arange(1, correct + 1)
@@ -330,7 +331,7 @@ def mu_of_guesses(correct: int, guesses: int, coins: int, confidence: float, *, 
 
 
 def _impossible(mu: float, correct: int, guesses: int, coins: int, probability: float) -> bool:
-    """Whether μ-GDP rules out that `correct` guesses or more are right with this probability: s_0 > 1."""
+    """Return whether μ-GDP rules out `correct` or more right guesses with this probability: s_0 > 1."""
     right, wrong = probability * correct / coins, probability * (guesses - correct) / coins
     whole = guesses / coins
     for number in range(correct - 1, -1, -1):
@@ -343,7 +344,7 @@ def _impossible(mu: float, correct: int, guesses: int, coins: int, probability: 
 
 
 def _largest(refuted: Callable[[float], bool], limit: float) -> float:
-    """The largest loss that is refuted, to 1e-6 of itself and from below; 0 where none is."""
+    """Return the largest refuted loss, from below to a relative tolerance of 1e-6, or 0 if none is refuted."""
     if not refuted(0.0):
         return 0.0
     low, high = 0.0, limit
@@ -354,7 +355,7 @@ def _largest(refuted: Callable[[float], bool], limit: float) -> float:
 
 
 def _risk_of_one(correct: int, guesses: int, coins: int, confidence: float, runs: int) -> float:
-    """How improbable the worst run's guesses must be in every single run."""
+    """Return the risk allowed in each single run if the worst of `runs` independent runs counts."""
     if not 0 <= correct <= guesses <= coins or coins < 1:
         raise InputError(f"{correct} of {guesses} guesses right about {coins} coins is impossible.")
     if not 0 < confidence < 1 or runs < 1:

@@ -1,24 +1,26 @@
-"""Canaries: records made to be found, and how to find them in what was released.
+"""Canaries: records designed to be detectable, and attacks that detect them in a release.
 
-A canary's teacher is left two records. Its *companion* is always there: one of the queries, with one label. The
-*canary* has another label, and a fair coin says which of two images it is: the companion's, a trace brighter at a few
-pixels and darker at others, or the other way round. So the teacher has two points to tell apart, and the coin decides
-which side of the companion is whose: nearly all its votes hang on it. That is the worst case that a release is charged
-for; and what moves is another pattern of queries for each canary, so that many can be told apart in one run.
+A canary's teacher has only two records. Its *companion* is always present: one of the queries, with one label. The
+*canary* has a different label, and a fair coin decides which of two images it is: the companion's image slightly
+brighter at a few pixels and darker at others, or the reverse. The teacher thus learns to separate two points, and the
+coin decides on which side of the companion each label is. Nearly all its votes depend on the coin, which is the worst
+case that a release is charged for. Each canary moves a different pattern of queries, so that a single run can
+distinguish many of them.
 
-Whoever knows the data can train both versions of each canary's teacher. Its coin z then moves the histograms H along a
-known direction, d = votes with "one" − votes with "other",
+An attacker who knows the data can train both versions of each canary's teacher. Its coin z then moves the histograms H
+along a known direction, d = votes with "one" − votes with "other",
 
     H = middle + Dᵀ(z − ½) + noise,
 
-and coins are found jointly, as many canaries overlap: linear least squares with the coins' own mean and variance,
-x = (D W Dᵀ + 4 I)⁻¹ D g with W = I/σ² and g = (released − middle)/σ². Where labels alone are released, g and W are
-gradient and curvature of their log-likelihood, that of a softmax of the counts: noise of a Gumbel distribution, which
-is near enough (a guess need not be the best one for a bound to hold).
+and the coins are estimated jointly because many canaries overlap: linear least squares with the mean and variance of
+the coins as prior, x = (D W Dᵀ + 4 I)⁻¹ D g with W = I/σ² and g = (released − middle)/σ². If only labels are released,
+g and W are the gradient and curvature of their log-likelihood, which is modelled as that of a softmax of the counts:
+noise of a Gumbel distribution. This approximation is sufficient, because the bound holds even if guesses are not
+optimal.
 
-If records are summed and nobody votes, a canary is a row of features instead of an image, and its coin z decides which
-of two rows is summed (`terrine.aggregation.exchange`). Directions are then sums of outer products, and coins are found
-in the same way (`guess_from_sums`).
+If records are summed instead of voted on, a canary is a row of features instead of an image, and its coin z decides
+which of two rows is summed (`terrine.aggregation.exchange`). Directions are then sums of outer products, and coins are
+estimated in the same way (`guess_from_sums`).
 """
 
 from collections.abc import Iterable
@@ -39,7 +41,7 @@ Integers = NDArray[np.int64]
 Coins = NDArray[np.bool_]
 
 _PIXELS = 4
-# Shares of the coins that a guess is tried for, and how often a rehearsal is repeated.
+# Shares of the coins to try guessing, and number of rehearsals.
 _SHARES, _REHEARSALS = (1.0, 0.5, 0.25, 0.125, 0.0625, 0.03125), 31
 _BLOCK = 4096
 # A Gumbel distribution of this scale is as wide as a Gaussian of deviation 1.
@@ -48,14 +50,14 @@ _GUMBEL = np.sqrt(6) / np.pi
 
 @dataclass(frozen=True, eq=False)
 class Canaries:
-    """Records of canaries, one for each of M teachers.
+    """Canaries and their companions, one pair for each of M teachers.
 
     Attributes:
-        companions: What each teacher has besides [M, ...].
-        one: The canaries if their coin says "one" [M, ...].
-        other: The canaries if it says "other" [M, ...].
+        companions: The other record of each teacher [M, ...].
+        one: The canaries if their coin is "one" [M, ...].
+        other: The canaries if their coin is "other" [M, ...].
         companion_labels: int64 [M].
-        labels: int64 [M], the canaries', each another than its companion's.
+        labels: Labels of the canaries, int64 [M], each different from its companion's.
     """
 
     companions: NDArray[np.generic]
@@ -68,13 +70,14 @@ class Canaries:
 def make_canaries(
     queries: NDArray[np.generic], count: int, classes: int, contrast: float, generator: np.random.Generator
 ) -> Canaries:
-    """Return canaries for so many teachers.
+    """Return canaries for `count` teachers.
 
     Args:
-        queries: What teachers will be asked: uint8 [Q, ...] images, or float32 [Q, columns] rows.
+        queries: The teachers' queries: uint8 [Q, ...] images, or float32 [Q, columns] rows.
         classes: Number of classes, at least two.
-        contrast: How far a canary is from its companion where it differs: in grey levels, for rows in hundredths of a
-            column's standard deviation. A linear teacher tells the smallest difference; a network may need a large one.
+        contrast: Difference between a canary and its companion at each changed place, in grey levels, or for rows in
+            hundredths of the column's standard deviation. A linear teacher learns the smallest difference; a network
+            may need a large one.
         generator: Draws companions, pixels, signs and labels.
     """
     flat = queries.reshape(len(queries), -1)
@@ -83,7 +86,7 @@ def make_canaries(
     companions = flat[generator.integers(len(flat), size=count)].astype(np.float64)
     if images:
         companions = np.clip(companions, contrast, 255 - contrast)
-    # Where queries hardly differ, a difference between companion and canary would sort none of them.
+    # Change only places that vary across queries; a difference at a constant place would separate no queries.
     lively = np.argsort(-spread, kind="stable")[: max(1, len(spread) // 2)] if images else np.flatnonzero(spread)
     signs = np.zeros_like(companions)
     for own in signs:
@@ -100,7 +103,7 @@ def make_canaries(
 
 @dataclass(frozen=True, eq=False)
 class Directions:
-    """Where each canary's coin moves the histograms: known to whoever knows the data, and no function of the coins.
+    """Direction in which each canary's coin moves the histograms: a function of the data, but not of the coins.
 
     Attributes:
         one: Votes of each canary's teacher with "one", integers [queries, M].
@@ -121,17 +124,17 @@ class Directions:
 
     @property
     def canaries(self) -> int:
-        """How many there are."""
+        """Number of canaries M."""
         return int(self.one.shape[1])
 
     @property
     def moved(self) -> Floats:
-        """Share of its votes that each canary moves [M]: 1 is the most that is charged for."""
+        """Share of its teacher's votes that each canary moves [M]; the charge assumes 1."""
         return np.asarray(np.mean(self.one != self.other, axis=0))
 
     @cached_property
     def middle(self) -> Floats:
-        """Histograms if every coin lay on its edge, float64 [queries, classes]."""
+        """Mean of the histograms over fair coins, float64 [queries, classes]."""
         counts = self.rest.astype(np.float64)
         for votes in (self.one, self.other):
             np.add.at(counts, (np.arange(len(votes))[:, None], votes), 0.5)
@@ -152,11 +155,12 @@ class Directions:
 
 @dataclass(frozen=True, eq=False)
 class Guess:
-    """What a release says of each coin.
+    """Evidence that a release gives about each coin.
 
     Attributes:
         evidence: Log-likelihood ratio of "one" to "other" [M].
-        information: How far apart the two are in the noise, that is μ of each coin with the others unknown [M].
+        information: Separation of "one" and "other" relative to the noise, which is μ of each coin if the others are
+            unknown [M].
     """
 
     evidence: Floats
@@ -165,14 +169,15 @@ class Guess:
 
 @dataclass(frozen=True)
 class Plan:
-    """How coins of several shadow runs are counted, settled before anything is released.
+    """Grouping of the coins of several shadow runs, fixed before anything is released.
 
-    Several runs are also one: of a mechanism that makes them all, and has the coins of all. So they may be counted as
-    `runs` independent runs, or put together to fewer with more coins each.
+    Several runs also form a single run of the mechanism that makes all of them and has all their coins. So shadow runs
+    may be counted as independent runs, or merged into fewer runs with more coins each.
 
     Attributes:
-        guesses: Guesses in each of them, about the coins with most evidence.
-        coins: Coins in each.
+        guesses: Guesses in each merged run, about the coins with the strongest evidence.
+        coins: Coins in each merged run.
+        runs: Number of merged runs.
     """
 
     guesses: int
@@ -180,7 +185,7 @@ class Plan:
     runs: int
 
     def right(self, evidence: Floats, coins: Coins) -> int:
-        """Right guesses in the worst of them, from evidence and coins [shadow runs, M]."""
+        """Return the right guesses in the worst merged run, from evidence and coins [shadow runs, M]."""
         size = np.abs(evidence).reshape(self.runs, self.coins)
         chosen = np.argsort(-size, axis=1, kind="stable")[:, : self.guesses]
         hits = ((evidence > 0) == coins).reshape(self.runs, self.coins)
@@ -189,7 +194,7 @@ class Plan:
     def bound(self, charge: Charge, right: int, confidence: float) -> tuple[float, float | None]:
         """Return the lower bounds on ε at δ and on μ from the number of right guesses in the worst run.
 
-        There is no bound on μ, but None, if the mechanism is not charged as Gaussian.
+        The second value is the bound on μ, or None if the mechanism is not charged as Gaussian.
         """
         if charge.mu is None:
             least = epsilon_of_guesses(right, self.guesses, self.coins, charge.delta, confidence, runs=self.runs)
@@ -199,7 +204,7 @@ class Plan:
 
 
 def best_plan(information: Floats, confidence: float, shadows: int) -> Plan:
-    """Return the plan with the best bound on made-up evidence: a function of nothing that was released.
+    """Return the plan with the best bound on simulated evidence, without looking at any release.
 
     Args:
         information: `Guess.information` of a release of this kind.
@@ -213,7 +218,7 @@ def best_plan(information: Floats, confidence: float, shadows: int) -> Plan:
         for share in _SHARES:
             plan = Plan(max(1, round(share * each)), each, runs)
             truth = np.ones((shadows, coins), dtype=np.bool_)
-            # The lower quartile: of plans that are as good on average, the one that varies least.
+            # The lower quartile prefers, among plans with the same average, the one that varies least.
             poor = int(np.quantile([plan.right(rehearsal, truth) for rehearsal in evidence], 0.25, method="lower"))
             found.append((mu_of_guesses(poor, plan.guesses, each, confidence, runs=runs), plan))
     return max(found, key=lambda pair: pair[0])[1]
@@ -237,7 +242,7 @@ def guess_from_histograms(directions: Directions, released: ArrayLike, sigma: fl
 def guess_from_labels(directions: Directions, labels: NDArray[np.integer], sigma: float) -> Guess:
     """Guess every coin from released labels [queries], −1 where unanswered; `sigma` as in `guess_from_histograms`."""
     design, (queries, classes) = directions.matrix, directions.rest.shape
-    # Coins that are not known yet blur the counts as noise does.
+    # Unknown coins blur the counts in the same way as noise.
     blur = (design.multiply(design).sum(axis=0) / 4).reshape(queries, classes).mean(axis=1, keepdims=True)
     scale = _GUMBEL * np.sqrt(sigma**2 + blur)
     exponent = directions.middle / scale
@@ -255,14 +260,14 @@ def guess_from_labels(directions: Directions, labels: NDArray[np.integer], sigma
 
 @dataclass(frozen=True, eq=False)
 class Products:
-    """Noisy sums of outer products left·rightᵀ of records, one sum a round, in which coins choose between two records.
+    """Noisy sums of outer products left·rightᵀ of records, one per round, in which coins choose between two records.
 
     All rounds have the same left factors.
 
     Attributes:
         left: Left factors of each canary's "one" and "other" record, two arrays [M, a].
         right: Its right factors, two arrays [M, rounds, b].
-        residual: Released sums less what they are without noise if every coin were ½ [rounds, a, b].
+        residual: Released sums minus the noiseless sums with every coin at ½ [rounds, a, b].
         sigma: Standard deviation of the noise on every coordinate, in the Frobenius norm; above 0.
     """
 
@@ -292,8 +297,8 @@ class Products:
     def white(self) -> "Products":
         """The same sums in combinations of rounds whose residuals are uncorrelated.
 
-        Independent noise is left nearly as it is. Noise that two rounds share cancels in a combination of both, which
-        then shows the coins. Needs more coordinates than rounds; otherwise the sums are returned unchanged.
+        Independent noise hardly changes. Noise shared by two rounds cancels in a combination of both, which then
+        reveals the coins. Needs more coordinates than rounds; otherwise the sums are returned unchanged.
         """
         rounds, *shape = self.residual.shape
         if rounds == 1 or np.prod(shape) <= rounds:
@@ -313,7 +318,7 @@ def guess_from_sums(sums: Iterable[Products]) -> Guess:
 
 
 def _decode(gradient: Floats, curvature: Floats) -> Guess:
-    """Posterior of z − ½ with its own mean 0 and variance ¼, and from it what the release adds to that."""
+    """Compute the posterior of z − ½ under a prior of mean 0 and variance ¼, and the evidence that the release adds."""
     factor = cho_factor(curvature + 4 * np.eye(len(curvature)))
     variance = np.diag(cho_solve(factor, np.eye(len(curvature))))
     mean = cho_solve(factor, gradient)
@@ -321,7 +326,7 @@ def _decode(gradient: Floats, curvature: Floats) -> Guess:
 
 
 def _products(rows: csr_array, weights: Floats) -> Floats:
-    """Rows · diag(weights) · rowsᵀ, by blocks of columns that are dense: far faster than products of sparse ones."""
+    """Rows · diag(weights) · rowsᵀ, by dense blocks of columns, which is far faster than sparse products."""
     columns, found = rows.tocsc(), np.zeros((rows.shape[0], rows.shape[0]))
     for first in range(0, rows.shape[1], _BLOCK):
         block = columns[:, first : first + _BLOCK].toarray()
@@ -330,7 +335,7 @@ def _products(rows: csr_array, weights: Floats) -> Floats:
 
 
 def _sum_of_classes(queries: int, classes: int) -> csr_array:
-    """[queries · classes, queries], which adds up what belongs to one query."""
+    """Indicator matrix [queries · classes, queries] that sums over the classes of each query."""
     rows = np.arange(queries * classes)
     return csr_array((np.ones(len(rows)), (rows, rows // classes)), shape=(queries * classes, queries))
 

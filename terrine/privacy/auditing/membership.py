@@ -1,14 +1,14 @@
-"""Membership inference: can anyone tell from a model whose record it learned from? (LiRA, Carlini et al. 2022)
+"""Membership inference: detect from a model which records it was trained on (LiRA, Carlini et al. 2022).
 
 The attack needs a few dozen *shadow runs* of the whole pipeline at small scale, each on a random half of the records.
-For one record, the model's confidence in its true label is roughly normal over the runs that had the record, and
-roughly normal, elsewhere, over those that had not. A run under attack is judged by the ratio of the two likelihoods,
-fitted on the other runs. An attack that does no better than chance is what privacy promises; a strong one is a proof
-that the promise was broken.
+For one record, the model's confidence in its true label is roughly normal over the runs that included the record, and
+roughly normal, with a different mean, over those that excluded it. An attacked run is judged by the ratio of the two
+likelihoods, fitted on the other runs. Privacy implies that the attack does hardly better than chance; a strong attack
+proves that the guarantee is violated.
 
-The lower bound on ε is that of one run with many coins (`terrine.privacy.auditing.audit`). Guesses are made for the
-records with the most extreme ratios; others are passed over. It says what shows of *ordinary* records in a student,
-which is little even where no noise is drawn; `terrine.privacy.auditing.canaries` says what shows in the worst case.
+The lower bound on ε is that of one run with many coins (`terrine.privacy.auditing.audit`). Guesses are made only for
+the records with the most extreme ratios. The attack measures the leakage of *ordinary* records through a student,
+which is small even without noise. `terrine.privacy.auditing.canaries` measures the worst case.
 """
 
 from dataclasses import dataclass
@@ -42,8 +42,8 @@ class Attack:
 
     Args:
         auc: Area under the ROC curve: 0.5 is chance.
-        members: Share of the members found at each false positive rate asked for.
-        others: Share of the non-members found at each of the same rates of members taken for non-members.
+        members: Share of the members found at each requested false positive rate.
+        others: Share of the non-members found at the same rates of members mistaken for non-members.
         epsilon: Lower bound on ε, holding at `confidence`.
         delta: δ of that bound.
     """
@@ -57,7 +57,7 @@ class Attack:
 
 
 def logit_scores(probabilities: ArrayLike, labels: ArrayLike) -> Floats:
-    """log(p/(1 − p)) of the true label's probability [examples], which is about normal over runs.
+    """Return log(p/(1 − p)) of the true label's probability p [examples], which is roughly normal over runs.
 
     Args:
         probabilities: A model's class probabilities [examples, classes].
@@ -74,9 +74,9 @@ def logit_scores(probabilities: ArrayLike, labels: ArrayLike) -> Floats:
 
 
 def likelihood_ratios(scores: ArrayLike, member: ArrayLike) -> Floats:
-    """log likelihood ratio of membership [runs, records], each run judged by all the others.
+    """Return log likelihood ratios of membership [runs, records], each run judged by all the others.
 
-    Where fewer than two of the other runs had a record, or fewer than two had not, nothing is known: the ratio is 0.
+    If fewer than two of the other runs included a record, or fewer than two excluded it, its ratio is 0.
 
     Args:
         scores: The model's score of each record in each run [runs, records], from `logit_scores`.
@@ -93,7 +93,7 @@ def likelihood_ratios(scores: ArrayLike, member: ArrayLike) -> Floats:
         )
     if not np.all(np.isfinite(values)):
         raise InputError("The scores of an attack must be finite.")
-    # What is known is decided by the other runs: nothing may depend on the membership in the run under attack.
+    # Only the other runs decide which records are known: membership in the attacked run must have no influence.
     known = np.ones(values.shape, dtype=np.bool_)
     for group in (inside, ~inside):
         known &= group.sum(axis=0) - group >= 2
@@ -129,7 +129,7 @@ def attack(
         scores: [runs, records], from `logit_scores`.
         member: bool [runs, records]; each entry drawn by an independent fair coin for the bound on ε to hold.
         delta: δ of the bound on ε.
-        fprs: False positive rates at which true positive rates are wanted, for members and for non-members.
+        fprs: False positive rates at which to compute true positive rates, for members and for non-members.
         guess_share: Share of the records whose membership is guessed in each run.
 
     Raises:
@@ -151,7 +151,7 @@ def attack(
     members, others = (dict(zip(fprs, part, strict=True)) for part in (rates[: len(fprs)], rates[len(fprs) :]))
     runs, records = inside.shape
     guesses = max(1, int(guess_share * records))
-    # Runs share shadows, so each is judged alone, and the best counts after a correction for the number of them.
+    # Runs share shadows, so each is judged separately. The best bound counts, corrected for the number of runs.
     each = 1 - (1 - confidence) / runs
     epsilon = max(
         epsilon_of_guesses(_correct(ratio[run], inside[run], guesses), guesses, records, delta, each)
