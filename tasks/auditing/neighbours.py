@@ -165,7 +165,7 @@ class _Sums:
         return rounds
 
     def moved(self, before: list[np.ndarray], after: list[np.ndarray], left_out: bool) -> dict[str, Any]:
-        """Return the shift of each round as a share of its charge, and the largest share, including that of all rounds."""
+        """Return the shift of each round as a share of its charge, and the largest share, also over all rounds."""
         course = self._course
         charged, square, gradient = course.event, JOINT, 2 * course.clip
         if left_out:
