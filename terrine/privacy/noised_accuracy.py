@@ -31,7 +31,7 @@ is post-processing.
 
     >>> accuracy = NoisedAccuracy.for_budget(epsilon=0.5, delta=1e-5)
     >>> round(accuracy.sigma, 2), accuracy.event.sensitivity
-    (7.01, 1.0)
+    (7.03, 1.0)
 """
 
 import math
