@@ -431,7 +431,7 @@ def test_optional_figures_appear_when_they_are_given():
         ),
         ["no", "yes"],
     )
-    for text in ("9.2500", "0.1250", "0.0625", "95\xa0%"):
+    for text in (">9.25<", ">0.125<", "0.0625", "95\xa0%"):
         assert text in html
 
 
