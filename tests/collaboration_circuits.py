@@ -6,7 +6,7 @@ from terrine.collaboration.circuits.circuit import AND, NOT, ONE, XOR, ZERO, Bui
 
 
 def random_circuit(seed: int, gates: int, inputs: tuple[int, ...] = (5, 6)) -> Circuit:
-    """Any gates between any wires, with wires that are read twice by one gate and wires that nobody reads."""
+    """Return random gates between random wires, including unused wires and wires that one gate reads twice."""
     rng = np.random.default_rng(seed)
     width = sum(inputs)
     left, right = (

@@ -62,7 +62,7 @@ class Noise:
 
 
 def random_votes(agreed: Agreement, seed: int = 0) -> np.ndarray:
-    """Votes [queries, teachers] that often agree, and often tie; or as many whole numbers to be summed."""
+    """Return votes [queries, teachers] that often agree and often tie, or integers of that shape to be summed."""
     rng = np.random.default_rng(seed)
     if agreed.reveal == "sums":
         return rng.integers(-(2**58), 2**58, (agreed.queries, agreed.total))
@@ -80,7 +80,7 @@ def reports_of(agreed: Agreement, votes: np.ndarray) -> dict[str, tuple[bytes, b
 
 
 def plaintext(agreed: Agreement, votes: np.ndarray, noise: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """What the mechanism gives on these votes and this noise, query after query: answers, and which passed."""
+    """Run the plaintext mechanism query by query; return the answers and a mask of the queries that passed."""
     shape = (agreed.queries,) if agreed.reveal == "argmax" else (agreed.queries, agreed.classes)
     if agreed.reveal == "sums":
         return votes.sum(axis=1, keepdims=True) + noise["counts"], np.ones(agreed.queries, bool)
@@ -102,7 +102,7 @@ class Loop:
     Attributes:
         reports: Both bodies of each party's report.
         noise: The guardian's.
-        facts: Of the guardian, and of the student party.
+        facts: Facts stored by the guardian and by the student party.
         record: Messages between services: path, question, answer.
         before: Called with path and question before a question is answered.
         shift: What the student party adds to its sums.
@@ -145,13 +145,13 @@ class Loop:
         )
 
     def run(self) -> tuple[np.ndarray, np.ndarray]:
-        """Which queries passed, and the answers."""
+        """Run the round; return the mask of queries that passed, and the answers."""
         self.close()
         return self.student().run()
 
 
 def answered_by(guardian: GuardianRound, path: str, question: bytes) -> bytes:
-    """What the guardian answers, without any network."""
+    """Return the guardian's answer, without a network."""
     what, _, number = path.partition("/")
     if what == "base":
         return guardian.base(question)
@@ -161,6 +161,6 @@ def answered_by(guardian: GuardianRound, path: str, question: bytes) -> bytes:
 
 
 def answered(agreed: Agreement, votes: np.ndarray, noise: Callable) -> tuple[np.ndarray, np.ndarray, Loop]:
-    """A whole round: which queries passed, the answers, and what was said."""
+    """Run a whole round; return the mask of queries that passed, the answers and the loop with its messages."""
     loop = Loop(agreed, reports_of(agreed, votes), noise)
     return *loop.run(), loop

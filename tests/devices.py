@@ -1,4 +1,4 @@
-"""What tests of arithmetic run on: the processor, and an accelerator where there is one."""
+"""Devices for tests of arithmetic: the CPU, and a GPU if one is available."""
 
 import torch
 

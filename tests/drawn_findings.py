@@ -1,4 +1,4 @@
-"""Tiny drawn images with several findings: each a bright patch in a place of its own, on noise."""
+"""Tiny synthetic images with several findings, each a bright patch at a fixed position on noise."""
 
 from pathlib import Path
 from typing import Any
@@ -37,4 +37,4 @@ VALUES: dict[str, Any] = {
     "aggregation": {"mechanism": "histogram", "sigma": 5, "epsilon": 30},
     "ledger": {"account": "drawn", "epsilon": 1000},
 }
-"""Of a run on them."""
+"""Parameters of a run on these images."""

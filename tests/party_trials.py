@@ -29,7 +29,7 @@ CLASSES = 4
 
 
 def keys_of(*names):
-    """Keys that nobody has, for terms that no service sees."""
+    """Return public keys for which no private keys exist, for terms that no service receives."""
     return {name: f"ed25519:{number:064x}" for number, name in enumerate(names)}
 
 
@@ -106,8 +106,8 @@ class ToyTeachers:
 
 
 def votes_on(terms, seed=0):
-    """Votes of each party, by name; teachers mostly agree. Of sums: those of each party, or its records; of averages
-    where its teachers want to be."""
+    """Return the votes of each party, by name; teachers mostly agree. With sums, return each party's sums or records;
+    with averages, the vectors that its teachers are drawn to."""
     generator = np.random.default_rng(seed)
     if terms.averages is not None:
         return {name: generator.normal(size=(held, 5)) for name, held in terms.teachers.items()}
@@ -147,7 +147,7 @@ def trial(folder, terms=None, votes=None, *, guardian=None, student=None):
 
 
 def given(terms, votes):
-    """What the teacher parties report, by their configurations."""
+    """Return a function from a teacher party's configuration to its report."""
     if terms.averages is not None:
         return lambda config: ToyTeachers(terms, votes[config.name])
     return lambda config: reported(terms, config.name, votes[config.name])
@@ -193,7 +193,7 @@ class Site:
         return self.services[name]
 
     def end(self, name):
-        """The process of a service ends, whatever it is at."""
+        """Kill a service's process at its current step."""
         if (service := self.services.pop(name, None)) is not None:
             for paid in getattr(service, "_paid", {}).values():
                 paid.abandon()
@@ -220,7 +220,7 @@ class Site:
         return self.collaboration(name).whole.get("record") is not None
 
     def run(self, names=None):
-        """Everybody does its part until the release is complete; who is killed comes back."""
+        """Run every party's steps until the release is complete, restarting killed services."""
         steps = [*(partial(self.submit, name) for name in names or self.terms.teachers), self.advance]
         for _ in range(3 * (self.terms.last + 2)):
             for step in steps:
@@ -237,7 +237,7 @@ class Site:
 
 
 def _plain_averages(terms, wanted, noise, gone):
-    """The votes after averages that one place makes of all teachers' vectors: nothing here knows of shares."""
+    """Average all teachers' vectors centrally, without secret sharing, and return the resulting votes."""
     averaging = terms.averages.averaging
     toys = {name: ToyTeachers(terms, own) for name, own in wanted.items()}
     value, control, question = np.zeros(5), np.zeros(5), None
@@ -262,7 +262,7 @@ def _summing(terms, own):
 
 
 def plain_answers(terms, votes, seed=SEED, gone=None):
-    """What the plaintext mechanism answers on these votes and the guardian's noise, in whole votes on the counts.
+    """Return the plaintext mechanism's answers on these votes and the guardian's noise, in whole votes on the counts.
 
     gone: by name, from which round on a party was away.
     """
@@ -299,7 +299,7 @@ def plain_answers(terms, votes, seed=SEED, gone=None):
 
 
 def change(path, **values):
-    """Give a YAML file other values, and none of those that are None."""
+    """Update values of a YAML file and drop those set to None."""
     content = yaml.safe_load(path.read_text()) | values
     path.write_text(yaml.safe_dump({key: value for key, value in content.items() if value is not None}))
     return path

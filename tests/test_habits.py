@@ -1,4 +1,4 @@
-"""What stands in more than one file of the project says the same in each."""
+"""Values repeated in several files of the project agree."""
 
 import re
 import tomllib

@@ -1,4 +1,4 @@
-"""Folders of libraries: the user's home, or the project if there is none."""
+"""Folders of libraries: below the user's home, or below the project if the home is missing."""
 
 import os
 from pathlib import Path

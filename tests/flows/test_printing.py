@@ -1,4 +1,4 @@
-"""Brackets are printed unchanged, whatever their source."""
+"""Brackets from any source are printed unchanged."""
 
 import io
 import sys

@@ -35,7 +35,7 @@ def _by_rank(units: np.ndarray, teachers: int) -> np.ndarray:
 
 
 def _evened_out(units: np.ndarray, teachers: int) -> np.ndarray:
-    """Give the largest group to whoever has fewest records."""
+    """Assign groups, largest first, to the teacher with the fewest records."""
     codes, unit, sizes = np.unique(units, return_inverse=True, return_counts=True)
     loads, teacher_of_unit = np.zeros(teachers), np.zeros(len(codes), np.int64)
     for index in np.argsort(-sizes, kind="stable"):

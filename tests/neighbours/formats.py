@@ -26,7 +26,7 @@ class Format:
     positional: Records are named by their position.
     people: It knows groups and parties.
     given: It says who is in the test split.
-    records: Of the world.
+    records: Number of records in the world.
     """
 
     write: Callable[[Path, World], None]
@@ -40,8 +40,8 @@ class Format:
 
     @property
     def units(self) -> tuple[str, ...]:
-        """What may be protected: of a table that knows people, people, since whose a row is decides whether it is
-        public."""
+        """Units that can be protected. A table with people protects only groups, since the person of a row decides
+        whether it is public."""
         return ("record",) if not self.people else ("group",) if self.data["name"] == "table" else ("record", "group")
 
 

@@ -30,7 +30,7 @@ VALUES = {
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run made: each teacher's part of the data, what it learned, its votes, and the bytes that are public."""
+    """Outputs of a run: each teacher's records, its trained state, its votes, and the public bytes."""
 
     parts: list[list[bytes]]
     states: list[dict[str, bytes]]
@@ -58,7 +58,7 @@ def files(folder: Path) -> dict[str, bytes]:
 
 
 def settle(root: Path, form: Format, world: World, **sections: Any) -> Run:
-    """Write a world down in a folder of its own, and return the run on it."""
+    """Write a world to a new folder and return the run on it."""
     shutil.rmtree(root, ignore_errors=True)
     root.mkdir(parents=True)
     form.write(root, world)

@@ -31,7 +31,7 @@ FORM = FORMATS["npz with ids"]
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory):
-    """A run on somebody's own data with everything that an audit needs."""
+    """A run on private data with all inputs of an audit."""
     run = settle(tmp_path_factory.mktemp("own"), FORM, worlds.base())
     run_through(run, "dataset", "pretrain")
     return run

@@ -13,7 +13,7 @@ from tests.neighbours.runs import Outcome, declared_public, made, settle, traine
 PARTY = {"partition": {"kind": "party", "teachers": 6}}
 AT_PARTIES = {"record": ("replaced", "removed"), "group": ("label", "larger")}
 ALONE = ("csv", "npz")
-"""Where an image changes without its label too; in the other formats it is replaced together with it."""
+"""Formats in which an image can change without its label; in the others both are replaced together."""
 SLOW = ("dicom", "nifti")
 """Files that take long to read, listed in a table as images are: not at parties, and not all steps."""
 

@@ -1,4 +1,4 @@
-"""Two datasets that differ under one name, for every kind of teacher: what one of them learns and votes is another."""
+"""Two datasets that differ under one name, for every kind of teacher: exactly one teacher's model and votes change."""
 
 import json
 
@@ -12,7 +12,7 @@ from tests.neighbours.runs import made, made_after, settle
 
 FORM = FORMATS["csv with a split"]
 STEPS = {"replaced": "r101", "removed": "r091"}
-"""Of records: other contents, and another number of them; each with the unit that changes."""
+"""Steps that change a record's contents or the number of records, with the unit that changes."""
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +42,6 @@ def test_a_record_moves_one_teacher_of_every_kind(tmp_path, public, kind, statis
         after = made_after(settle(tmp_path / step, FORM, changed, **sections), run)
         moved, dealt = before.moved(after), before.dealt(after)
         assert len(dealt) == len(moved) == 1
-        in_blocks = run.params.teachers.voters(6) != 6  # a block votes as one, under a number of its own
+        in_blocks = run.params.teachers.voters(6) != 6  # a block is one voter, numbered separately
         assert moved == dealt or in_blocks
         assert before.public == after.public

@@ -1,4 +1,4 @@
-"""What is published of two neighbouring datasets: the same, but for the noisy outcome itself."""
+"""Two neighbouring datasets publish the same bytes, except for the noisy outcome itself."""
 
 import shutil
 import sys
@@ -65,7 +65,7 @@ def test_a_release_made_again_on_a_neighbour_is_the_stored_one_and_only_its_keep
 
 
 def untimed(figures):
-    """Return figures by name without the values of those that are seconds, or so many in a second."""
+    """Return figures by name, with None for durations and for rates per second."""
     return {name: None if "second" in name else value for name, value in figures.items()}
 
 
@@ -80,7 +80,7 @@ class Tracker:
         def take(*arguments, **options):
             paths = [Path(argument) for argument in arguments if str(argument).startswith(self._root)]
             content = [files(path) if path.is_dir() else path.read_bytes() for path in paths]
-            # How long public work took differs from run to run, on one dataset as on two.
+            # The duration of public work varies between runs, even on the same dataset.
             shown = [untimed(argument) if isinstance(argument, dict) else argument for argument in arguments]
             self.given.append(
                 (name, repr(shown).replace(self._root, ""), repr(options).replace(self._root, ""), content)
@@ -128,7 +128,7 @@ def same_outcome(monkeypatch):
     once(release, "answer_in_rounds")
     once(Sums, "release")
     once(PrivateAveraging, "release")
-    # Hidden by a salt of its own in every release, see the last test.
+    # Every release draws a new salt for this digest, see the last test.
     monkeypatch.setattr(identity, "partition_commitment", lambda *_: "the partition's digest")
     return drawn
 
@@ -172,7 +172,7 @@ def published(run: Run, monkeypatch) -> tuple:
     """Take a run to its end; return its votes or sums, and bytes of what is public, released and given to MLflow."""
     tracker = Tracker(run.root)
     monkeypatch.setitem(sys.modules, "mlflow", tracker)
-    # The one hands over what the statement says of public inputs, the other draws what MLflow holds by then.
+    # Record the public inputs directly, and replace MLflow's client and database with the tracker.
     monkeypatch.setattr(tracking, "_log_queries", lambda said: tracker.given.append(repr(said["public_inputs"])))
     monkeypatch.setattr(tracking, "open_experiment", lambda run: (tracker, "1"))
     monkeypatch.setattr(mlflow_runs, "create_database", lambda run: None)

@@ -1,7 +1,7 @@
 """Small made-up datasets as the neighbouring relation sees them: maps from names to contents, and one step between two.
 
-A record's name is the key of a `World`; a group's name is its text. Where a format names records by their position
-(`positional`), the position in the world is the name, so records come and go at the end alone.
+A record's name is the key of a `World`; a group's name is its text. If a format names records by their position
+(`positional`), the position in the world is the name, so records are added and removed only at the end.
 """
 
 from collections.abc import Callable
@@ -31,7 +31,7 @@ World = dict[str, Record]
 
 
 def picture(label: int, key: str) -> np.ndarray:
-    """Return an image of a class, uint8 [8, 8]: the class's pattern and noise of its own."""
+    """Return an image of a class, uint8 [8, 8]: the class's pattern plus noise seeded by the key."""
     pattern = numpy_generator(label, "pattern").integers(0, 256, (SIDE, SIDE))
     noise = numpy_generator(label, f"noise {key}").integers(0, 256, (SIDE, SIDE))
     return ((pattern + 2 * noise) // 3).astype(np.uint8)

@@ -101,7 +101,7 @@ def test_a_run_registers_its_student_with_the_privacy_statement(finished, prefec
     from tasks.runtime.store import read_json
     from terrine.files import file_digest
 
-    # Whether the student is registered is no parameter of what was done before: the last stage alone is run again.
+    # The earlier stages do not depend on register_student, so only the last stage is run again.
     set_small(finished, tracking={"register_student": True})
     run = pipeline()
     folders = Folders(finished, run)

@@ -80,7 +80,7 @@ def test_show_calls_accounts_by_the_names_that_the_project_has_and_folds_long_ru
     assert max(map(len, output.splitlines())) <= 80
     assert re.search(r"^xrays-2026 \(account [0-9a-f]{16}\)$", output, re.MULTILINE)
     assert "per group" in output
-    # Its column goes on below where it ends, and nothing of it is cut off.
+    # The run's name wraps within its column and is not truncated.
     column = [line[2:].partition(" ")[0] for line in output.partition("ε  ")[2].splitlines()]
     assert run in "".join(column)
     changed = terrine("--budget", "9", "--account", "xrays-2026", *options)

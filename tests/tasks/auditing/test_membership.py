@@ -71,7 +71,7 @@ def test_a_head_of_sums_survives_the_attack_and_one_made_without_noise_gives_its
 
 
 def test_a_student_that_repeats_what_its_teachers_saw_is_caught(made, monkeypatch):
-    """Each shadow's student, which nobody trains, is replaced by one that is surer of the shadow's own records."""
+    """A stub that is more confident on the shadow's own records replaces each shadow's student."""
     run = Run(made.root, made.name, made.params.model_copy(update={"seed": 1}))
     calls = iter(range(SHADOWS))
     units = units_of(read_dataset(made.folders), run.params)

@@ -1,4 +1,4 @@
-"""A small collaboration to propose, in which nobody's records are there to be read."""
+"""A small collaboration to propose, without any party's records."""
 
 import pytest
 import yaml

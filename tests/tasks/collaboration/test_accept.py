@@ -127,7 +127,7 @@ WINDOWED = {"size": (10, 12), "fit": "pad", "window": (-1350.0, 150.0)}
 
 
 def pacs(folder):
-    """A folder of CT slices of 20 x 16, and the labels of their studies; what the terms say of pictures is not set."""
+    """Write 20 x 16 CT slices with study labels; return data settings without the image settings that the terms fix."""
     from tests.terrine.data.dicoms import made, saved  # needs pydicom
 
     generator, lines = np.random.default_rng(0), ["study,label"]

@@ -197,7 +197,7 @@ def test_teachers_of_every_kind_go_from_the_proposal_to_a_student(kind, agreed, 
 
 
 def check_refused_at_the_party(kind, proposal, config, digits, folder):
-    """What contradicts the terms, or is lacking in them, is said at the party concerned."""
+    """The party concerned refuses settings that contradict the terms, and terms that lack a setting."""
     terms, own = proposal.terms, config.own
     contradictions = {
         "averaged": [("teachers.batch=8", "own.params.teachers.batch=8, and the terms say 16")],
@@ -214,7 +214,7 @@ def check_refused_at_the_party(kind, proposal, config, digits, folder):
         party = candidate(proposal, "south", data=digits / "south.npz", assignments=[assignment])
         with pytest.raises(SettingError, match=sentence):
             party.check_data()
-    # Grouping is the party's own; the backbone is the one at hand, whatever it says or leaves out.
+    # The party chooses its grouping; its backbone is the one in the proposal, even if its settings omit it.
     bare = {"data": own.params["data"], "teachers": {"per_task": 1}}
     params = own_params(own.model_copy(update={"params": bare}), terms, 2)
     assert (params.teachers.kind, params.teachers.per_task, params.backbone.kind) == (

@@ -1,4 +1,4 @@
-"""A proposal from public inputs alone, and what becomes of one that was changed on its way."""
+"""A proposal is made only from public inputs, and one that was changed in transit is refused."""
 
 import re
 import shutil

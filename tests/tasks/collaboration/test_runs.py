@@ -252,7 +252,7 @@ def test_a_student_party_makes_the_student_that_a_run_makes_with_its_public_stat
 
 
 def made(values):
-    """Terms with keys that nobody has."""
+    """Return terms with public keys for which no private keys exist."""
     names = ["guardian", "student", *values["teachers"]]
     services = {role: {"url": "https://a:1"} for role in names[:2]}
     return checked(values | {"keys": keys_of(*names), "services": services})
@@ -315,7 +315,7 @@ def check_handed_on(config, terms, run, folder, monkeypatch):
     in_batches = (probabilities(run, test.test_images).argmax(axis=1) == test.test_labels).mean()
     assert at_home.evaluation.get("in_batches", {}).get("accuracy") in (in_batches, None)
     assert (at_home.folder / "manifest.json").read_bytes() == (run.folders.student / "manifest.json").read_bytes()
-    # What it shares of that, and on which terms, which are those of the student party that has the same student.
+    # The party shares its accuracy on the terms of the student party, which has the same student.
     np.testing.assert_array_equal(met["shared"], met["terms"].shared(right_answers(run, test).astype(float)))
     assert met["terms"] == AccuracyTerms.of(terms, 2.0, file_digest(done.folder / "manifest.json"))
     check_released(config, met["terms"], right)
@@ -409,7 +409,7 @@ def test_a_party_with_its_own_data_votes_as_a_run_on_that_data_does(voted, tmp_p
 
 
 def own_digits(voted, folder, names, **arrays):
-    """A party with the digits in a file of its own, whose classes have these names in this order."""
+    """A party with a separate digits file, whose classes have these names in this order."""
     whole = load_dataset("digits", size=8)
     folder.mkdir(exist_ok=True)
     path = folder / f"{'-'.join(names)[:40]}.npz"
@@ -439,7 +439,7 @@ def test_a_party_whose_classes_have_other_names_is_told_which(voted, tmp_path):
 
 
 def flipped(source, folder, name):
-    """A copy of a folder in which one byte of one file is another."""
+    """Copy a folder with one byte of one file flipped."""
     shutil.copytree(source, folder)
     content = bytearray((folder / name).read_bytes())
     content[-1] ^= 1

@@ -40,7 +40,7 @@ OTHER: dict[str, dict[str, Any]] = {
     "evaluation.subgroups": {"evaluation": {"subgroups": "scanners.csv"}},
     "transcription": {"transcription": {"annotation": {"sigma": 3}}},
 }
-"""Of every setting in the table, something that is refused."""
+"""One refused value for each setting in the table."""
 
 
 def with_findings(**sections: Any) -> Params:

@@ -85,8 +85,8 @@ def test_another_student_or_another_price_has_other_terms():
 
 @pytest.fixture(scope="module")
 def views():
-    """What each party was sent in sessions in which party-1 is right about all its units, or none, party-3 the other
-    way round, and all together always about as many."""
+    """Messages that each party received, by session. Either party-1 is right about all its units and party-3 about
+    none, or the reverse; the total stays the same."""
     terms = AccuracyTerms.of(terms_of(held=1, minimum=3), EPSILON, STUDENT)
     which, seen = np.random.default_rng(5).integers(0, 2, 700), {}
     for kind in which:

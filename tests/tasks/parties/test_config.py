@@ -1,4 +1,4 @@
-"""party.yaml and terms.yaml: what is wrong with them is said in a sentence."""
+"""party.yaml and terms.yaml: errors are reported in one sentence."""
 
 import subprocess
 import sys

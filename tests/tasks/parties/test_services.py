@@ -1,4 +1,4 @@
-"""Both services and the teacher parties' commands: one release, charged once, whatever happens in between."""
+"""Both services and the teacher parties' commands: one release, charged once, despite crashes in between."""
 
 import contextlib
 import json

@@ -69,7 +69,7 @@ def test_it_is_drawn_and_charged_once_and_says_how_far_it_may_be_off(make):
     assert release(make(right=0.1)) == first
     assert len(charged(run)) == 1
     assert "accuracy" in data_changes(run)[0]
-    # Another student is another release with its cost.
+    # A new student is a new release, charged separately.
     other = make({"student": {"l2": 7.0}})
     assert release(other)["release_id"] != first["release_id"]
     assert len(charged(run)) == 2

@@ -88,7 +88,7 @@ def taught(run):
 
 def test_a_table_goes_through_every_stage_and_its_student_predicts(tmp_path):
     write(tmp_path, adult(2000))
-    # With so many votes, the secure noise does not decide the test: ten runs were 23 to 26 points ahead.
+    # With 40 teachers, the secure noise does not decide the test: ten runs were 23 to 26 points ahead.
     run = made(tmp_path, partition={"teachers": 40}, aggregation={"epsilon": 20})
     taught(run)
     assert read_votes(run.folders).shape == (400, 40)

@@ -1,4 +1,4 @@
-"""Inline SVG: bars stand where the values are, whatever they are."""
+"""Inline SVG: bars are drawn at the right position for any value."""
 
 import re
 

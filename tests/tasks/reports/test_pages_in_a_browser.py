@@ -31,7 +31,7 @@ MANY = tuple(
 
 
 def frame(page, name, width, scheme):
-    # What is in a frame sees the frame's width and its colour scheme as its own.
+    # A framed page takes the frame's width and colour scheme for those of the viewport.
     return (
         f'<iframe name="{name}, {width} pixels, {scheme}" data-scheme="{scheme}" srcdoc="{html.escape(page)}" '
         f'style="color-scheme: {scheme}; width: {width}px; height: 900px"></iframe>'
@@ -64,7 +64,7 @@ def findings(pages, folder):
 def pages_of(root, names, teachers, **changes):
     """Return the report and the statement of a run of these classes."""
     run = make_run(root, class_names=names, **changes)
-    # As many records as fill the axis with long numbers.
+    # Enough records to give the axis long numbers.
     histograms = 100 * counts(teachers, len(names))
     write_array(run.folders.partition / "label_histograms.npy", histograms)
     write_json(run.folders.partition / "manifest.json", manifest_of(histograms))
@@ -85,7 +85,7 @@ def test_pages_can_be_read_at_every_width_light_and_dark(tmp_path):
 
 
 def test_the_statement_of_a_usual_run_prints_on_three_sheets(tmp_path):
-    """Of own images: a count and moments beside the answers, an account, ten classes."""
+    """The run uses private images: ten classes, an account, and a count and moments beside the answers."""
     names = ("T-shirt/top", *BLOOD, "Ankle boot")
     run = make_run(tmp_path, class_names=names)
     content = read_json(run.folders.statement) | {"epsilon_account": 8.0}

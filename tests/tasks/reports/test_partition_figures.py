@@ -1,4 +1,4 @@
-"""The partition in the private report: drawn as it is, marked private, whatever its size."""
+"""The partition in the private report is drawn exactly and marked private, at any size."""
 
 import re
 

@@ -18,7 +18,7 @@ onnxruntime = pytest.importorskip("onnxruntime", reason="ONNX needs the extra pa
 
 
 HANDED_OVER = ("statement-de.html", "statement-de.pdf", "model-card.md", "signature.json")
-"""What `terrine statement --sign` adds to a release."""
+"""Files that `terrine statement --sign` adds to a release."""
 
 
 @pytest.fixture

@@ -175,7 +175,7 @@ def test_the_mlflow_model_takes_the_users_columns(linear, saved):
     pd.testing.assert_frame_equal(model.predict(ROWS), TableStudent.load(linear).answers(ROWS))
     whole = ROWS.fillna({"age": 40}).astype({"age": int}).assign(note="ignored")
     assert model.predict(whole)["class"].tolist() == model.predict(ROWS)["class"].tolist()
-    alone = ROWS.iloc[[1]].assign(work=np.nan)  # a float, for want of a word
+    alone = ROWS.iloc[[1]].assign(work=np.nan)  # missing text, stored as a float
     assert model.predict(alone)["class"].tolist() == model.predict(ROWS)["class"].tolist()[1:2]
     with pytest.raises(mlflow.MlflowException, match="The request has no column 'age'"):
         model.predict(ROWS.drop(columns="age"))

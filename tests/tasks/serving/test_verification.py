@@ -1,4 +1,4 @@
-"""Whoever receives a release finds out whether anything in it was changed, and by whom it was signed."""
+"""A recipient can verify that a release is unchanged, and identify its signer."""
 
 import json
 import math
@@ -241,7 +241,7 @@ def test_a_foreign_key_and_a_missing_signature_are_refused_where_a_key_is_given(
 
 
 def averages_of(**changes):
-    """A statement about averages, of which other numbers are said."""
+    """Return a statement about averages with changed numbers."""
     mechanism = KINDS["averages"]["mechanism"]
     return KINDS["averages"] | {"mechanism": mechanism | {"averaging": mechanism["averaging"] | changes}}
 

@@ -1,4 +1,4 @@
-"""`terrine init`: a project in a folder of its own."""
+"""`terrine init`: a project in a new folder."""
 
 import subprocess
 from importlib.metadata import PackagePath

@@ -1,4 +1,4 @@
-"""A transcription as tasks: what is paid for is never asked again, and what is said about it holds."""
+"""A transcription as tasks: a charged iteration is never repeated, and its statement holds."""
 
 import json
 import math
@@ -76,7 +76,7 @@ def made(tmp_path_factory):
 
 @pytest.fixture
 def prepared(made, tmp_path):
-    """A function that returns a run whose teachers are there, in a folder of its own."""
+    """A function that returns a run with trained teachers, in a new folder."""
     folder, known = made
 
     def prepare(*changes, name="project"):
@@ -116,7 +116,7 @@ class Asked:
 
         def stopping(session):
             if stop_after is not None and session.loop.iteration >= stop_after:
-                session.annotation()  # paid for and on disk, but nobody has learned from it yet
+                session.annotation()  # charged and on disk, but not yet used for training
                 raise KeyboardInterrupt
             learn(session)
 
@@ -288,7 +288,7 @@ def test_a_client_with_too_few_records_says_that_all_classes_are_equally_likely_
     path = run.folders.partition / "assignment.npy"
     assignment = np.array(read_array(path))
     assert set(assignment) == set(range(4))
-    # Client 2's records are dealt to nobody who is asked.
+    # Move client 2's records, all but `left`, to client 99, which is never queried.
     own = np.flatnonzero(assignment == 2)[left:]
     assignment[own] = 99
     path.unlink()
@@ -330,7 +330,7 @@ def test_labels_are_randomised_once_before_anybody_learns_from_them(prepared):
     run_through(run, "labels", "labels")
     np.testing.assert_array_equal(read_array(run.folders.labels / "labels.npy"), told)
     assert charges(run) == [1, 1]
-    # Records as a whole have an account of their own, on which nothing was charged.
+    # Whole records have a separate account, without charges.
     assert release.ledger_account(run) not in ledger_of(run).datasets()
 
 
@@ -351,7 +351,7 @@ def test_two_records_that_nothing_but_their_labels_tells_apart_are_refused_and_n
 
 
 def test_a_label_that_was_said_of_many_records_at_once_is_told_once(tmp_path, monkeypatch):
-    """Of thirty frames of a file, each with an answer of its own, a majority would say the label."""
+    """If each of a file's thirty frames were randomised separately, their majority would reveal the label."""
     run = new_run(tmp_path, LABELS)
     run_through(run, "dataset", "partition")
     found = read_dataset(run.folders)

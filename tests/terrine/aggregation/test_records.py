@@ -112,7 +112,7 @@ def test_a_head_at_which_scores_overflow_gives_every_record_a_gradient_of_the_us
     target = vectors[3].astype(float) / np.linalg.norm(vectors[3])
     others = np.delete(vectors.astype(float), 3, axis=0) @ target
     between = (others.max() + np.linalg.norm(vectors[3])) / 2
-    weights = np.repeat((target / between * size)[:, None], CLASSES, axis=1)  # overflows at one record alone
+    weights = np.repeat((target / between * size)[:, None], CLASSES, axis=1)  # overflows only at record 3
     each = [
         Records.of(vectors[[n]], labels[[n]], np.zeros(1), CLASSES).gradients(weights, 0.4) for n in range(len(labels))
     ]

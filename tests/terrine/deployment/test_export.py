@@ -39,7 +39,7 @@ def test_exports_equal_the_student_for_batches_of_any_size(students, kind, stati
     onnx, pt2 = tmp_path / "student.onnx", tmp_path / "student.pt2"
     differences = export_student(model, [onnx, pt2], images(20))
     assert max(differences) < 1e-4
-    for package in (torch, export):  # nobody learns whose machine they were written on
+    for package in (torch, export):  # the files do not name the machine that wrote them
         assert str(Path(package.__file__).parents[2]).encode() not in onnx.read_bytes() + contents(pt2)
     session = onnxruntime.InferenceSession(str(onnx))
     program = torch.export.load(pt2).module()

@@ -33,7 +33,7 @@ def pixels(batch: torch.Tensor) -> torch.Tensor:
 
 
 def written_out(features, images, seed, shrinkage):
-    """How features vary within an image, with the penalty, and in all, summed up plainly over BATCHES."""
+    """Return the within-image scatter with the penalty, and the total scatter, summed directly over BATCHES."""
     within, total = 0, 0
     for number, batch in enumerate(BATCHES):
         generator = torch_generator(seed, "deformations", number)

@@ -18,7 +18,7 @@ def sums(shares):
 
 
 def test_no_change_of_one_unit_moves_the_sums_by_more_than_the_event_says():
-    """Replaced, added or removed, whatever the share: and the bound is reached, so it is not paid for in vain."""
+    """The bound holds for a unit of any share that is replaced, added or removed, and it is tight."""
     others = [0.25, 1.0, 1 / 3]
     shares = [0.0, 0.1, 0.5, 2 / 3, 1.0]
     moved = [np.linalg.norm(sums([*others, a]) - sums([*others, b])) for a, b in itertools.product(shares, repeat=2)]

@@ -1,4 +1,4 @@
-"""The clipped sum: its bound holds in finite precision, its noise is what is charged, and nobody's numbers break it."""
+"""The clipped sum: its bound holds in finite precision, its noise matches the charge, and no input breaks it."""
 
 import math
 

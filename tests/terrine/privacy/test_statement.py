@@ -79,7 +79,7 @@ def test_epsilon_is_what_the_event_costs_rounded_up() -> None:
 
 
 def test_the_guarantee_names_all_that_its_epsilon_covers() -> None:
-    """Count and moments are in ε, so the sentence that is signed must not speak of answers alone."""
+    """ε includes count and moments, so the signed sentence must name more than the answers."""
     plain = {"mechanism": "histogram", "sigma": 40.0}
     both = plain | {"counted": {"units": 1234, "sigma": 9.0}, "moments": {"numbers": 406, "noise_multiplier": 30.0}}
     answers = "This covers 286 released labels (640 of 1,000 queries asked),"

@@ -232,7 +232,7 @@ def test_a_student_depends_on_its_seed_alone(kind, tmp_path):
     short, results = kind.model_copy(update={"patience": None, "steps": 10}), []
     for seed in (0, 0, 1):
         torch.manual_seed(len(results))
-        np.random.seed(len(results))  # noqa: NPY002  # nobody may read it
+        np.random.seed(len(results))  # noqa: NPY002  # training must not read the global state
         results.append(bytes_of(short.train(some_material(backbone()), seed=seed), tmp_path))
     assert results[0] == results[1] != results[2]
 

@@ -149,7 +149,7 @@ def test_a_teacher_is_trained_from_least_records_on_and_not_before(name):
     if "copies" in name:
         least = 1  # which has company in its copies
     if name == "estimator of neighbours":
-        least = 5  # which the classifier alone can know
+        least = 5  # a limit of the classifier itself
     for size in (0, 1, 2, 5):
         trained = dict(kind.train(records_of(settings, size), [MOVED], seed=3, device="cpu"))
         assert (MOVED in trained) == (size >= least), size
@@ -187,7 +187,7 @@ def test_one_teacher_is_a_stack_of_its_own_where_a_kernel_may_follow_from_the_nu
 
 @pytest.mark.parametrize("settings", [LinearTeachers(ridge=0.1), LinearTeachers(optimiser="adam", epochs=2, batch=3)])
 def test_heads_are_the_same_to_the_bit_alone_and_in_stacks_of_any_size(settings):
-    """Where a stack could show: matrices whose sizes are no multiple of a vector's, at odd places in memory."""
+    """The sizes are no multiples of the vector width and lie at odd addresses, which could expose stacking."""
     from terrine.teachers.linear import train_heads
 
     generator = np.random.default_rng(0)

@@ -71,7 +71,7 @@ def test_sums_for_noise_are_those_without_it_up_to_the_lattice():
 
 
 def adversaries(samples, classes):
-    """Probabilities of teachers as different as can be: certain of one class, of opposite classes, or of nothing."""
+    """Return extreme teacher probabilities: certain of one class, certain of different classes, or uniform."""
     eye = torch.eye(classes, dtype=torch.float64)
     certain = [eye[j].expand(samples, classes) for j in range(classes)]
     varied = [eye[(torch.arange(samples) + j) % classes] for j in range(classes)]

@@ -1,4 +1,4 @@
-"""Clients: many answer as each would alone; a file is a teacher when it fits."""
+"""Clients: joint answers equal separate ones; a file becomes a teacher when it fits."""
 
 import copy
 

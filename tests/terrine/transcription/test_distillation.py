@@ -77,7 +77,7 @@ def test_certain_teachers_and_students_give_finite_gradients():
 
 
 def test_as_printed_the_others_part_has_no_minimum_at_the_teacher():
-    """What docs/dpsd.md says of the printed loss: where the student agrees, it is still pushed towards the others."""
+    """As docs/dpsd.md states, the printed loss pushes a student that already agrees towards the other classes."""
     teacher = distributions(1, 8, 5)
     at_teacher = gradient(teacher, teacher[0], "decoupled")
     target = torch.nn.functional.one_hot(teacher.argmax(-1), 5).bool()

@@ -87,7 +87,7 @@ def test_nothing_reaches_the_loop_but_the_annotation():
 
 
 def test_one_step_is_that_of_separate_passes():
-    """Sharing the forward pass changes nothing: the first step against one written out with passes of their own."""
+    """Sharing the forward pass does not change the first step, compared with one written out with separate passes."""
     student = {"learning_rate": 0.05, "optimiser": "sgd", "loss": "cross_entropy", "steps": 1, "final_steps": 0}
     chosen = settings(student, {"steps": 1, "inputs": "trained"}, iterations=1)
     shared, apart = loop(chosen), loop(chosen)

@@ -31,7 +31,7 @@ def test_a_truth_outside_the_categories_is_answered_uniformly():
 
 
 def test_no_ratio_of_probabilities_passes_e_to_epsilon():
-    """Also after the truth's probability was rounded to 64 bits, and against the uniform answer."""
+    """The bound holds even with the truth's probability rounded to 64 bits, and against the uniform answer."""
     for epsilon in (0.01, 1.0, 10.0, 40.0):
         for categories in (2, 3, 1000):
             keep = int(keep_probability(epsilon, categories) * (1 - 1e-12) * 2**64) / 2**64

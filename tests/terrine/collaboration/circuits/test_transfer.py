@@ -16,7 +16,7 @@ from terrine.collaboration.circuits.transfer import (
     transposed,
 )
 
-# Every point of small order of edwards25519 in its canonical encoding, and encodings that are none.
+# Every point of small order of edwards25519 in its canonical encoding, then invalid encodings.
 SMALL_ORDER = [
     "0100000000000000000000000000000000000000000000000000000000000000",  # order 1
     "ecffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff7f",  # order 2

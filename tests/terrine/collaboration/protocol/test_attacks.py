@@ -1,4 +1,4 @@
-"""Parties that do not keep to the protocol: what is opened is what was paid for, whatever they send."""
+"""Parties that violate the protocol: the round opens only what was charged."""
 
 import numpy as np
 import pytest
@@ -24,7 +24,7 @@ def round_of(agreed, honest, noise):
 
 
 def opened(agreed, honest, counts=None, shift=0, thresholds=None):
-    """What a round opens if `west` adds counts, whose proof is taken as good, and the student party a shift."""
+    """Open a round in which `west` adds counts with an accepted proof and the student party adds a shift."""
     loop = round_of(agreed, honest, noise_of(thresholds))
     if counts is not None:
         loop.reports["west"] = poisoned(agreed, "west", counts)

@@ -3,7 +3,7 @@
 Transfer r of wire 0 is the student's bit for query r. It flips that bit only in column r + 1. If Δ has a 1 there, the
 guardian's labels of the wire are the student's label with bit r + 1 flipped, and the query opens with that label only;
 otherwise it opens with the label as it is. So 127 queries of one block show Δ. With Δ the student evaluates tables on
-inputs of its own choice, and finds exact differences of counts under noise that hides them.
+chosen inputs, and recovers exact differences of counts that the noise should hide.
 """
 
 from unittest import mock

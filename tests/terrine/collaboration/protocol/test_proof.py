@@ -30,7 +30,7 @@ def made(counts, held, digits=None):
 
 
 def opened(held, shares, digits, proofs, contexts=(CONTEXT, CONTEXT)):
-    """Whether both servers accept."""
+    """True if both servers accept."""
     said = [opening(contexts[i], held, shares[i], digits[i], proofs[i], second=i == 1) for i in (0, 1)]
     return said[0][0] == said[1][0] and accepted(said[0][1], said[1][1])
 

@@ -51,7 +51,7 @@ def test_votes_are_shared_alike_whatever_is_opened_and_no_wider_than_their_proof
     for agreed in (agreement(), agreement(reveal="histogram")):
         assert sharing_of(agreed) == sharing_of(confident())
     most = 2**18
-    # Whatever two shares are, they differ from a sum of votes by less than the prime.
+    # For any two shares, the sum differs from a sum of votes by less than the prime.
     assert 2 * sharing_of(agreement(queries=most)).largest + 10**6 < PRIME
     with pytest.raises(SettingError, match="at most 262,144 queries"):
         sharing_of(agreement(queries=most + 1))
@@ -124,7 +124,7 @@ def test_the_whole_threshold_decides_as_the_noisy_comparison_does(threshold):
     noise = np.concatenate((lattice, near.ravel(), [-1e6, 1e6]))
     thresholds = whole_thresholds(threshold, noise)
     for eta, whole in zip(noise.tolist(), thresholds.tolist(), strict=True):
-        # Whatever was added to the votes: far away, and right beside the threshold.
+        # Votes far from the threshold and right beside it.
         for votes in (*range(-3, 12), whole - 2, whole - 1, whole, whole + 1, -(10**6), 10**6):
             assert (votes >= whole) == (votes + eta >= threshold)
 

@@ -1,4 +1,4 @@
-"""What each party sees says nothing about the votes but the output: by statistics over many sessions."""
+"""Each party's view depends on the votes only through the output: statistical tests over many sessions."""
 
 import numpy as np
 import pytest
@@ -34,7 +34,7 @@ def homogeneity(values, which):
 
 @pytest.fixture(scope="module")
 def seen():
-    """What guardian and student saw, query by query, of sessions whose votes are of one kind or the other at random."""
+    """Views of the guardian and the student, by query, of sessions with votes of one of two kinds at random."""
     views = {"which": [], "guardian share": [], "student share": [], "hidden bits": [], "labels": [], "outputs": []}
     views |= {"tables": [], "guardian digits": [], "student digits": []}
     patch = pytest.MonkeyPatch()
@@ -90,7 +90,7 @@ def test_the_same_statistic_finds_the_votes_in_both_shares_together(seen):
 def test_what_is_seen_of_sums_is_distributed_alike_whatever_is_summed_to_the_same():
     agreed = summing(queries=SESSIONS * QUERIES)
     which = np.random.default_rng(2).integers(0, 2, agreed.queries)
-    # Of one kind, north and south have nothing; of the other all, with other signs.
+    # In one kind, all parties have zeros; in the other, north and south have large values of opposite sign.
     values = np.array([[0, 0, 0, 0, 0], [3 * 2**40 + 5, 0, -3 * 2**40 - 5, 0, 0]])[which]
     _, result, loop = answered(agreed, values, lambda kind, shape: np.full(shape, -(2**50)))
     assert (result[:, 0] == -(2**50)).all()

@@ -1,4 +1,4 @@
-"""What several tests of accounting compare with."""
+"""Reference values shared by the tests of accounting."""
 
 import pytest
 

@@ -120,7 +120,7 @@ def test_a_stored_event_that_is_not_understood_is_refused(tree):
 
 @pytest.mark.parametrize("units", [1, 2])
 def test_votes_of_teachers_at_several_parties_move_counts_as_far_as_several_units_are_priced(units):
-    """By brute force: all votes of four teachers, and all that differ from them in at most so many."""
+    """By brute force: all votes of four teachers, and all votes that differ in at most `units` teachers."""
     voted = list(itertools.product(range(3), repeat=4))
     near = [
         (np.bincount(votes, minlength=3), np.bincount(others, minlength=3))

@@ -80,7 +80,7 @@ def best_adversary(account: Account, menu: tuple[Event, ...], depth: int, leaf: 
         for event in allowed(spent):
             assert isinstance(event, RandomisedResponseEvent)
             kept = 1 / (1 + math.exp(-event.epsilon))
-            # The order of releases matters to the first alone.
+            # Only the first release depends on the order.
             after = (*spent[:1], *sorted((*spent[1:], event), key=str))
             best = max(best, value(p * kept, q * (1 - kept), after) + value(p * (1 - kept), q * kept, after))
         return best
@@ -104,7 +104,7 @@ def test_no_adaptive_choice_of_responses_after_a_gaussian_release_passes_the_bud
     mu: float, epsilon: float, delta: float
 ) -> None:
     account = Account(Budget("d", epsilon, delta, "release"), {"first": GaussianEvent(mu, 1.0)}, {})
-    # What follows may depend on the Gaussian outcome in any way: the best choice is found at every outcome.
+    # Later releases may depend on the Gaussian outcome in any way, so the best choice is found at every outcome.
     outcomes = np.linspace(-8.0, 8.0 + mu, 161)
     width = outcomes[1] - outcomes[0]
     total = 0.0

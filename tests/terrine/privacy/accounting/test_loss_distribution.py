@@ -93,7 +93,7 @@ def split_delta(epsilon: float, one: float, other: float) -> float:
     """δ of Laplace noise on two coordinates that are shifted by `one` and `other`, by integration."""
 
     def rest(loss: float) -> float:
-        """δ at ε − loss of the second coordinate alone."""
+        """δ at ε − loss of the second coordinate only."""
         left = epsilon - loss
         if left >= other:
             return 0.0
@@ -191,7 +191,7 @@ def test_an_event_is_never_priced_above_any_other_bound_nor_below_one_of_its_par
     orders = default_orders()
     found = price(event, delta)
     assert found <= min(pure_epsilon(event), convert(orders, rdp_of_event(event, orders), delta)[0]) * (1 + 1e-12)
-    # What the lattice adds is far below this.
+    # The lattice's error is far below this.
     assert all(found >= price(RepeatedEvent(part, count), delta) * (1 - 1e-3) for part, count in parts)
 
 
@@ -243,7 +243,7 @@ def test_what_has_no_known_losses_is_refused() -> None:
 
 @pytest.mark.parametrize("part", [LaplaceEvent(2.0, 1000.0), RandomisedResponseEvent(0.01, 3)])
 def test_what_is_repeated_too_often_for_any_lattice_is_priced_by_the_other_bounds(part: Event) -> None:
-    """A file of somebody else's may say so, and pricing it must end."""
+    """An untrusted file may contain such a count, and pricing it must terminate."""
     event = RepeatedEvent(part, 10**12)
     with pytest.raises(UnsupportedEventError, match="repeated so often"):
         loss_epsilon(event, 1e-5)

@@ -111,7 +111,7 @@ def test_smooth_sensitivity_is_the_largest_discounted_value():
 
 
 def test_a_neighbours_smooth_sensitivity_is_within_e_to_the_beta():
-    """What makes the noise safe: SS of histograms one move apart differs by at most a factor e^β."""
+    """The noise is safe because SS of histograms one move apart differs by at most a factor e^β."""
     sigma, order, beta, teachers = 1.5, 1.6, 0.2, 9
     every = [(a, b, teachers - a - b) for a in range(teachers + 1) for b in range(teachers + 1 - a)]
     smooth = {votes: smooth_sensitivity(summed_answer_sensitivity([votes], sigma, order), beta) for votes in every}

@@ -23,7 +23,7 @@ CLASSES = 5
 
 
 def planted(seed, canaries=60, queries=120, others=7):
-    """Directions of canaries that move nearly all votes, each in a pattern of its own, and their coins."""
+    """Return directions of canaries that each move nearly all votes in a random pattern, and their coins."""
     rng = np.random.default_rng(seed)
     one, other = rng.integers(CLASSES, size=(2, queries, canaries))
     rest = count_votes(rng.integers(CLASSES, size=(queries, others)), CLASSES)
@@ -103,8 +103,8 @@ def test_without_noise_hardly_a_coin_is_missed_although_canaries_interfere():
 
 
 def test_sound_noise_is_never_accused_in_200_repetitions():
-    """At a confidence of 1 − 5e-12 each, the chance that any of 200 is accused is below 1e-9 whatever the seeds are; at
-    95 % the bound says something in most of them, and with these seeds accuses none either."""
+    """At a confidence of 1 − 5e-12 each, the chance that any of 200 is accused is below 1e-9 for any seeds. At 95 % the
+    bound is positive in most of them and, with these seeds, accuses none either."""
     sigma, accused, found = 8.0, 0, []
     for seed in range(200):
         directions, coins = planted(seed)

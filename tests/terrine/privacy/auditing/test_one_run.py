@@ -17,7 +17,7 @@ CASES = [(2, 2, 2), (3, 3, 3), (4, 4, 4), (5, 3, 3), (6, 4, 4), (8, 8, 7)]
 def most_probable(mu, correct, guesses, coins):
     """The largest P[W ≥ correct] over distributions of W that μ-GDP allows, by a linear program.
 
-    b_(k−1) ≥ g(a_k) is written as many tangents of g, which is convex.
+    b_(k−1) ≥ g(a_k) becomes linear constraints, the tangents of g at many points, since g is convex.
     """
     weights = np.arange(guesses + 1)
     rows, limits = [], []
@@ -45,8 +45,8 @@ def test_the_gaussian_bound_is_the_largest_loss_under_which_so_many_right_guesse
 @pytest.mark.parametrize("mu", [0.2, 0.5, 1.5])
 @pytest.mark.parametrize("coins", [10, 200])
 def test_independent_gaussian_releases_are_never_accused(mu, coins):
-    """Each coin released with noise of its own is guessed rightly with probability Φ(μ/2), and the number of right
-    guesses is binomial: at its own tail as confidence, the bound may not exceed μ, whatever the number is."""
+    """Each coin released with independent noise is guessed correctly with probability Φ(μ/2), so the number of correct
+    guesses is binomial. At the confidence of its binomial tail, the bound must not exceed μ for any number."""
     for correct in range(coins + 1):
         tail = binom.sf(correct - 1, coins, ndtr(mu / 2))
         if 1e-12 < tail < 1:
@@ -91,7 +91,7 @@ def test_several_runs_are_one_at_the_root_of_the_risk():
 
 
 def test_the_bound_on_randomised_response_is_too_high_no_more_often_than_stated():
-    """Randomised response on each coin is ε-private, and nothing is more revealing."""
+    """Randomised response on each coin is the most revealing ε-private mechanism."""
     rng = np.random.default_rng(0)
     epsilon, guesses, trials = 1.0, 200, 2000
     correct = rng.binomial(guesses, math.e / (1 + math.e), trials)

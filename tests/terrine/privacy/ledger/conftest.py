@@ -23,7 +23,7 @@ def _programs() -> Path | None:
 
 @pytest.fixture(scope="session")
 def postgresql() -> Iterator[str]:
-    """URL of a fresh PostgreSQL server on a socket of its own, or a skip."""
+    """URL of a fresh PostgreSQL server on a private socket, or a skip."""
     programs = _programs()
     if programs is None:
         pytest.skip("PostgreSQL's server programs (initdb, pg_ctl) are not installed")

@@ -1,4 +1,4 @@
-"""What the ledger's tests share."""
+"""Helpers shared by the ledger's tests."""
 
 import contextlib
 import secrets
@@ -20,7 +20,7 @@ KEY = bytes(range(32))
 
 @dataclass(frozen=True)
 class Place:
-    """Where a test's ledger is."""
+    """Location of a test's ledger."""
 
     url: str
     store: Path
@@ -35,7 +35,7 @@ class Place:
 
     @contextlib.contextmanager
     def by_hand(self) -> Iterator[sql.Connection]:
-        """A connection past the ledger, as somebody with a database client has it."""
+        """A connection that bypasses the ledger, like that of a database client."""
         url = sql.make_url(self.url)
         if url.get_backend_name() == "postgresql":
             url = url.set(drivername="postgresql+psycopg")
@@ -45,7 +45,7 @@ class Place:
 
 
 class Draw:
-    """Draws labels that nobody can guess, and remembers them."""
+    """Draws unpredictable labels and records them."""
 
     def __init__(self, event: Event = ANSWER) -> None:
         self.event = event

@@ -1,4 +1,4 @@
-"""An account: one filter for ever, the first release at its own price, and what was used."""
+"""An account: one permanent filter, the exact price of a first release, and the budget used."""
 
 import math
 from typing import Any
@@ -94,7 +94,7 @@ def test_a_first_release_alone_may_use_its_own_price_and_then_nothing_follows() 
     assert epsilon < min(rdp_of_event(LNMAX, orders) + conversion_cost(orders, 1e-5))
     account(epsilon).check_all([LNMAX], "secure")
     cheap = LaplaceEvent(1e-6, 1.0)
-    # Whatever it turned out to cost: whether more may follow was decided by what it might have cost.
+    # Further releases depend on the worst-case cost of the first, even if its actual cost was lower.
     for committed in ({}, {"0": RepeatedEvent(LaplaceEvent(2.0, 20.0), 1)}):
         with pytest.raises(BudgetError, match="past its budget"):
             account(epsilon, LNMAX, committed=committed).check_all([cheap], "secure")

@@ -52,11 +52,11 @@ def _is(kind: str) -> Callable[..., bool]:
 
 
 def _ends_with(kind: str) -> Callable[..., bool]:
-    """Whether the head that is about to be written is after a row of this kind: register, reserve, commit."""
+    """Match the head about to be written after a row of this kind; the rows are register, reserve, commit."""
     return lambda _, head: head.count == {"reserve": 2, "commit": 3}[kind]
 
 
-# Where to die, whether the labels are stored by then, and how many releases are charged.
+# Crash point, True if the labels are stored at that point, and the number of releases charged.
 STEPS: dict[str, tuple[Callable[[], None], bool, int]] = {
     "before the reservation": (lambda: before(release_protocol.ReleaseProtocol, "charge"), False, 0),
     "inside the reservation's transaction": (lambda: after(database.Transaction, "append", _is("reserve")), False, 0),

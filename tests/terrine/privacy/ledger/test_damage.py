@@ -1,4 +1,4 @@
-"""A ledger that was edited, cut, moved or locked: a clear error, and nothing is drawn."""
+"""A ledger that was edited, truncated, moved or locked: a clear error, and no draw."""
 
 import contextlib
 import json
@@ -90,7 +90,7 @@ def test_an_edit_of_the_end_is_found_by_every_transaction(edit: str, place: Plac
 
 @pytest.mark.parametrize("edit", EDITS)
 def test_no_edit_buys_a_release_or_a_second_draw(edit: str, place: Place) -> None:
-    """What was spent is sealed apart from the rows, so it stays spent whatever becomes of them."""
+    """The spent budget is sealed apart from the rows, so edits of the rows do not restore it."""
     edited(place, edit)
     # Within the budget of three if nothing had been spent, and past it by half of what was.
     large, draw = GaussianEvent(math.sqrt(mu_of(3.0, 1e-5) ** 2 - 1.5 * 0.1**2), 1.0), Draw()

@@ -1,4 +1,4 @@
-"""What a release was made from: sealed with it, and decided by nothing."""
+"""Inputs of a release: sealed with it, but without effect on its identity."""
 
 import numpy as np
 import pytest

@@ -184,7 +184,7 @@ def test_a_budget_is_changed_by_a_row_of_its_own(ledger: Ledger) -> None:
 
 
 def test_a_budget_that_is_lowered_after_a_release_promises_no_less(place: Place) -> None:
-    """A statement about an earlier release, made anew, would say that all releases together keep to the lower one."""
+    """A regenerated statement of an earlier release would otherwise claim that the lower budget covers all releases."""
     ledger = place.open()
     ledger.register(DATASET, 4.0, 1e-5, "release")
     assert ask(ledger, "a", Draw()).guarantee == 4.0

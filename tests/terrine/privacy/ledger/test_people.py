@@ -1,4 +1,4 @@
-"""Whose records an account is about: no second budget for the same people, and nothing that is private is published."""
+"""People of an account: no second budget for the same people, and no publication of private records."""
 
 import shutil
 from dataclasses import replace
@@ -169,7 +169,7 @@ def test_neither_another_name_nor_other_contents_make_a_record_public(changed: s
         now.names[3] = 12345
     elif changed == "contents":
         now.contents[3] = 1, 2
-    else:  # the image as it is stored is another, at the run's size it is the same
+    else:  # the stored image differs, but is equal at the run's size
         now.contents[3, 0], now.names[3] = 1, 12345
     with pytest.raises(LedgerError, match="1 of the 21 records"):
         ledger.publish(DATASET, now)
@@ -272,7 +272,7 @@ def test_of_equal_rows_one_is_refused_exactly_if_a_private_one_is_missing_and_a_
 
 
 def test_a_cohort_is_found_again_in_an_archive_a_thousand_times_as_large() -> None:
-    """What a site remembers of another ledger is a sketch."""
+    """A site stores only a sketch of another ledger's records."""
     digests = np.random.default_rng(4).integers(1, 2**63, 400_000).astype(np.uint64)
     archive = People.of(digests).sketch()
     assert len(archive) == 2**14
@@ -307,7 +307,7 @@ def test_linked_accounts_add_up_and_each_budget_holds_for_both(ledger: Ledger) -
 
 
 def test_links_join_whole_groups_and_keep_what_is_open_at_its_worst(place: Place) -> None:
-    """In whichever measure each account is kept: one began with Laplace noise."""
+    """Accounts may use different measures: one began with Laplace noise."""
     ledger, laplace = place.open(), LaplaceEvent(0.1, 1.0)
     for name in "wxyz":
         ledger.register(name, 4.0, 1e-5, "release")

@@ -14,7 +14,7 @@ from tests.terrine.privacy.ledger.helpers import ANSWER, DATASET, Draw, Place, a
 
 
 def together(count: int, work: Callable[[int], Any]) -> list[Any]:
-    """What `work` returns or raises in this many processes that start at one moment."""
+    """Run `work` in this many processes at the same moment; return what each returns or raises."""
     barrier, queue = CONTEXT.Barrier(count), CONTEXT.Queue()
 
     def run(number: int, barrier: Any, queue: Any) -> None:

@@ -1,4 +1,4 @@
-"""Sums that are carried from row to row: exactly what all rows add up to, and never taken from anybody else."""
+"""Running sums equal the totals over all rows, and sums written by others are refused."""
 
 import contextlib
 import json
@@ -59,7 +59,7 @@ def fail() -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_sums_that_are_carried_are_exactly_those_of_all_rows(seed: int, place: Place) -> None:
-    """At every step, to the last bit: whatever the first release is, what is abandoned, finished later or refused."""
+    """The sums agree to the last bit at every step, for any first release and for abandoned, late and refused ones."""
     drawn, ledger = random.Random(seed), place.open()
     ledger.register(DATASET, 4.0, 1e-5, "release")
     for number in range(25):
@@ -105,7 +105,7 @@ def test_what_has_no_end_is_counted_and_not_added(place: Place) -> None:
 
 
 def _read_by(ledger: Ledger, name: str, monkeypatch: pytest.MonkeyPatch) -> int:
-    """How many rows a release reads."""
+    """Return the number of rows that a release reads."""
     read, rows = [], Transaction.rows
     with monkeypatch.context() as patch:
         patch.setattr(Transaction, "rows", lambda *a, **k: read.extend(found := rows(*a, **k)) or found)
@@ -178,7 +178,7 @@ def test_sums_of_another_moment_do_not_fit_the_head(place: Place) -> None:
 
 
 def test_an_old_head_alone_forgets_nothing(place: Place) -> None:
-    """What came after it is read from the rows, which chain on from it."""
+    """The ledger reads later releases from the rows, which continue the old head's chain."""
     filled(place)
     old = _head(place)
     for name in "cd":
