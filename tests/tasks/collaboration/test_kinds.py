@@ -214,7 +214,7 @@ def check_refused_at_the_party(kind, proposal, config, digits, folder):
         party = candidate(proposal, "south", data=digits / "south.npz", assignments=[assignment])
         with pytest.raises(SettingError, match=sentence):
             party.check_data()
-    # The party chooses its grouping; its backbone is the one in the proposal, even if its settings omit it.
+    # The party chooses its grouping; its backbone is the file it was given, even if its settings omit the kind.
     bare = {"data": own.params["data"], "teachers": {"per_task": 1}}
     params = own_params(own.model_copy(update={"params": bare}), terms, 2)
     assert (params.teachers.kind, params.teachers.per_task, params.backbone.kind) == (
