@@ -1,7 +1,7 @@
 """Seconds, bytes and memory of the garbled argmax between two processes, beside plain and encrypted inference.
 
     PYTHONPATH=. python benchmarks/argmax.py [--repeats 5] [--scale 0.01]
-    PYTHONPATH=. python benchmarks/argmax.py --sizes 1000x150 10000x150        # argmax alone, of other sizes
+    PYTHONPATH=. python benchmarks/argmax.py --sizes 1000x150 10000x150        # only the argmax, other sizes
 
 The guardian and the student are two processes that exchange messages through a local socket, without TLS.
 The clock runs at the student, from the moment when both hold the sums of their shares and the guardian its noise until
@@ -57,7 +57,7 @@ ENCRYPTED = {"8k": 14.22, "16k": 29.46, "32k": 57.26}
 
 @dataclass(frozen=True)
 class Work:
-    """What is measured, and the seconds that it should stay below."""
+    """One measured workload and its time limit in seconds."""
 
     name: str
     queries: int

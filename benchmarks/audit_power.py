@@ -1,12 +1,12 @@
-"""How much audits with canaries can see, on digits: lower bounds on ε at a charge of ε = 2, with and without the noise.
+"""Power of canary audits on digits: lower bounds on ε at a charge of ε = 2, with and without noise.
 
     PYTHONPATH=. python benchmarks/audit_power.py [--out audit-power.jsonl]
 
 Every row is one audit (`terrine audit --canaries M --shadows R`) of a run on scikit-learn's digits: linear teachers on
 a random projection of the pixels, 1,008 queries of Gaussian noise, σ such that 1,008 answers cost ε ≤ 2 at δ = 1e-5,
-confidence 95 %. Where there are as many canaries as teachers, every vote hangs on a coin. Moments and gradients of the
-same features sum all records, at ε = 2 as well. The small cases repeat an audit of 60 canaries 200 times on made-up
-votes or rows, with secure noise, and count the bounds above the charge.
+confidence 95 %. If the numbers of canaries and teachers are equal, every vote depends on a coin. Moments and gradients
+of the same features sum all records, at ε = 2 as well. The small cases repeat an audit of 60 canaries 200 times on
+made-up votes or rows, with secure noise, and count the bounds above the charge.
 """
 
 import math

@@ -4,10 +4,10 @@
 
 Stand-ins (digits, MNIST, blood cells, pneumonia and, where ROOT/cifar10_jpeg has its class folders, a JPEG copy of
 CIFAR-10) are cut to n records, or MNIST is dealt to groups; for numbers of teachers that grow by √2, all vote once on
-6,000 queries, and for each ε and repeat noise is drawn (replayed) and a linear student is fitted. Printed is, for each
-stand-in and ε, the accuracy at the number of teachers nearest to that of the rule, and the best of all numbers that
-were tried; then for how many budgets of stand-ins, groups aside, the rule of each constant in the place of
-`terrine.planning.AMPLE` is within a point of the best. Figures are kept in `--work`; what is there is not made again.
+6,000 queries, and for each ε and repeat noise is drawn (replayed) and a linear student is fitted. The first table
+gives, for each stand-in and ε, the accuracy at the tried number of teachers nearest to the rule's, and the best over
+all tried numbers. The second tries other constants instead of `terrine.planning.AMPLE`: for each, it counts the budgets
+(without groups) whose accuracy is within a point of the best. Figures are cached in `--work`.
 """
 
 import dataclasses

@@ -1,4 +1,4 @@
-"""Backbones for MNIST that saw synthetic images alone: scattering, SimCLR-ResNet18, both side by side; and untrained.
+"""Backbones for MNIST that saw only synthetic images: scattering, SimCLR-ResNet18, both side by side; and untrained.
 
     python benchmarks/backbones.py [--root FOLDER] [--work FOLDER] [--seeds 0 1 2] [--images 32768] [--epochs 10]
                                    [--batch 256] [--queries 10000] [--teachers 200] [--records N] [--device auto]

@@ -3,7 +3,7 @@
     python -m benchmarks.capacity [--out docs/papers]
 
 A student learns about private data only through noisy annotations. m clients' vectors of length β sum up to at most mβ,
-and each coordinate gets noise of deviation σβ, so a sample carries at most m²/(2σ²) nats, whatever β and the number of
+and each coordinate gets noise of deviation σβ, so a sample carries at most m²/(2σ²) nats for any β and number of
 classes. bT samples, with μ² = 4bT/σ², carry the following; so do T batches with μ² = 4T/σ² (`annotation.norm`):
 
     m² μ² / (8 ln 2) bits.

@@ -61,7 +61,7 @@ def greedy_teacher(
 
     votes: whole numbers [queries, teachers], what every teacher says about the private query images; the column of
     `teacher`, who asks, is left out. order: numbers of the queries it asks about, each at most once. Raises InputError
-    for votes that are none, or queries or a teacher that do not exist, and SettingError for an impossible budget.
+    for invalid votes and for queries or a teacher that do not exist, and SettingError for an impossible budget.
     """
     checked = validate_votes(votes, classes)
     numbers = _checked_order(order, len(checked))
@@ -97,8 +97,8 @@ def fair_teachers(
     """Let every party ask about its own part of the images for its equal share of the budget.
 
     A party whose share does not pay for one question asks none. The unused part of a share is lost.
-    parts: the queries of each teacher, no query twice. epsilon: of all teachers together. Raises InputError for votes
-    that are none, or parts that overlap or are not one for each teacher, and SettingError for an impossible budget.
+    parts: the queries of each teacher, no query twice. epsilon: of all teachers together. Raises InputError for invalid
+    votes and for parts that overlap or are not one for each teacher, and SettingError for an impossible budget.
     """
     checked = validate_votes(votes, classes)
     teachers = checked.shape[1]

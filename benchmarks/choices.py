@@ -15,12 +15,12 @@ linear teachers is planned for the units; they vote on 6,000 synthetic images. N
 `unequal`: moments by which power of a class's share its targets are divided by, with all features under the queries'
     statistics, of classes as they are and of classes cut so that the largest has 20 times the records of the smallest;
     judged by a sixth that was held out: accuracy, and the mean over classes of what is found of each.
-`sharpness`: what scores of moments are best taken times, by the likelihood of a sixth that was held out, of so many
-    classes (drawn `--repeats` times), with all features under the queries' statistics; and how far probabilities are
-    from what comes true by a factor of 5 and by √(10 K).
+`sharpness`: best factor on the scores of moments, by the likelihood of a held-out sixth, for several numbers of classes
+    (drawn `--repeats` times), with all features under the queries' statistics; and the calibration error of the
+    probabilities with a factor of 5 and with √(10 K).
 `calibration`: how far probabilities are from what comes true, as they are; under a temperature that was fitted to a
     fifth of the released answers, held out from the student, by least squares; and under the best one for test records.
-`small`: one class cut to so many records, all others as they are: how many of its test images a student finds.
+`small`: share of a class's test images that a student recognises if only that class is cut to a few records.
 """
 
 import argparse

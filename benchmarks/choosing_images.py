@@ -1,4 +1,4 @@
-"""Which images serve which private data: source by source, what can be known before and what comes out at ε = 6.
+"""Choice of synthetic images for private data: public indicators of each source, and the accuracy at ε = 6.
 
     python benchmarks/choosing_images.py [--root FOLDER] [--datasets digits mnist blood pneumonia]
                                          [--sources gaussian dead_leaves ...] [--seeds 0 1 2] [--work FOLDER]

@@ -1,4 +1,4 @@
-"""How long a vote, or a sum, of many parties takes: two services, TLS, a garbled circuit, one machine.
+"""Duration of a vote or a sum of many parties: two services, TLS, a garbled circuit, one machine.
 
     python benchmarks/collaboration.py [--preset terrine-mnist] [--parties 50] [--queries 2000] [--mechanism confident]
                                        [--root FOLDER] [--work FOLDER] [--set KEY=VALUE ...]
@@ -100,7 +100,7 @@ class PeakMemory:
 
 
 def make_run(root: Path, options: argparse.Namespace, where: str) -> Run:
-    """Return the run: the preset with as many queries and this mechanism."""
+    """Return the run: the preset with the chosen mechanism and number of queries."""
     teachers = resolve(REPOSITORY, options.preset).partition.teachers
     shares = MECHANISMS[options.mechanism]
     noise = {key: share * teachers for key, share in shares.items() if share is not None}

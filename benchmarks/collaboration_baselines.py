@@ -6,17 +6,17 @@
 All methods have the same data, the same partition among N teachers, the same frozen public backbone with linear heads,
 exact accounting, replayed noise, and are evaluated on the same held-out images of the test split. Rows:
 
-- DIET-CaPC, labels / histograms: the student learns from answers about synthetic images. By parties the answers are
-  what they are locally with the same noise (`benchmarks/collaboration.py` checks it), so they are made locally here.
+- DIET-CaPC, labels / histograms: the student learns from answers about synthetic images. With the same noise, parties
+  and a local run give the same answers (`benchmarks/collaboration.py` checks it), so they are made locally here.
 - CaPC, greedy teacher: one party spends the whole budget on labels for private images of the same distribution (the
-  rest of the test split) and trains on its own records and these; the mean over `--askers` parties in its place.
+  rest of the test split) and trains on its own records and these; the mean over `--askers` choices of this party.
 - CaPC, fair teachers: budget (in units of μ²) and images divided equally; the mean over all parties.
 - DP-FedAvg: the parties' heads averaged in rounds with noise; the best of a few public settings, chosen on the held-out
   images, which flatters it.
 - for comparison, without any protection: a party by itself, and the plurality vote of all.
 
 As in the paper, CaPC has an advantage: its queries are in-distribution images. The vote's noise is calibrated for
-each method: σ of greedy and fair teachers buys as many answers as `--answers` says at their share of the budget.
+each method: the σ of greedy and fair teachers pays for `--answers` answers from their share of the budget.
 """
 
 import argparse

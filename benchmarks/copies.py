@@ -2,13 +2,13 @@
 
     python benchmarks/copies.py [copies | statistics] [--root FOLDER] [--work FOLDER] [--repeats 5] [--data digits …]
 
-Scattering features as in the presets, under current statistics; as many ridge teachers as `terrine.planning` finds for
-the records and ε = 1, 2 and 6 (δ = 1e-5); 10,000 synthetic queries; noisy histograms with replayed noise, drawn
-`--repeats` times; a linear student, judged on the test images under current statistics. Without copies and with four,
-or with teachers under current statistics and halfway to the queries', all else the same. How much is done to a copy,
-and that the penalty grows with their number, was chosen on training records held out of MNIST, digits, PneumoniaMNIST
-and CIFAR-10 in grey; halfway, on such records of MNIST. The data are public benchmarks; nothing is charged. Figures are
-kept in `--work`.
+Scattering features as in the presets, under current statistics. `terrine.planning` chooses the number of ridge teachers
+for the records and ε = 1, 2 and 6 (δ = 1e-5). They answer 10,000 synthetic queries by noisy histograms with replayed
+noise, drawn `--repeats` times. A linear student is judged on the test images under current statistics. Compared are no
+copies and four, or teachers under current statistics and halfway to the queries', all else the same. The size of the
+deformations, and a penalty that grows with the number of copies, were chosen on training records held out of MNIST,
+digits, PneumoniaMNIST and CIFAR-10 in grey; halfway, on such records of MNIST. The data are public benchmarks; nothing
+is charged. Figures are kept in `--work`.
 """
 
 import functools

@@ -3,8 +3,8 @@
     python benchmarks/diet_small.py [--root FOLDER] [--work FOLDER] [--seeds 0 1 2] [--images 2048] [--epochs 3]
                                     [--teachers 20] [--queries 1000] [--architectures resnet10 resnet18 vgg9]
 
-MNIST, teachers with 300 records each as in the paper, last layers alone, current statistics, a start that SimCLR made
-of synthetic images. Three questions:
+MNIST, teachers with 300 records each as in the paper, only last layers trained, current statistics, a start pretrained
+by SimCLR on synthetic images. Three questions:
 
 - Table 8: how good is a teacher, by the program that drew the images of the pretraining? And without pretraining.
 - Table 11: teacher and student by the backbone's architecture; a DenseNet121 takes many times as long.
@@ -53,7 +53,7 @@ def start(kind: str, program: str | None, images: int, epochs: int, seed: int) -
 
 
 def small(data: Dataset, arguments: argparse.Namespace, seed: int) -> Dataset:
-    """Return as many records as the teachers have, and test images."""
+    """Return a subset with only the records that the teachers need and `--test` test images."""
     chosen = numpy_generator(seed, "records").permutation(data.records)[: RECORDS * arguments.teachers]
     tested = numpy_generator(seed, "test").permutation(len(data.test_labels))[: arguments.test]
     return Dataset(

@@ -4,8 +4,8 @@ Every round each party starts from the common head, takes some gradient steps on
 difference. The clipped sum of the differences is released with noise (`terrine.privacy.noised_sum`; McMahan et al.
 2018, with every party in every round). The next round starts from the released sum, so rounds compose adaptively.
 
-Accounting, exact. The unit is the one of PATE: one record, which lies with one party. Exchanging, adding or removing
-it exchanges that party's clipped difference: a round is μ = 2/z, and R rounds are μ² = 4R/z², whatever S is.
+Accounting, exact. The unit is the one of PATE: one record, which belongs to one party. Exchanging, adding or removing
+it exchanges that party's clipped difference: a round is μ = 2/z, and R rounds are μ² = 4R/z², for any S.
 """
 
 import math

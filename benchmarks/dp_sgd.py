@@ -11,11 +11,10 @@ Models, by their papers:
 - `cnn`: two convolutions and two layers with tempered sigmoids, here tanh (Papernot et al. 2021, Table 1).
 - `terrine`: a linear head on the vectors that `aggregation.mechanism: gradients` adds up.
 
-ε is what Opacus's own accountant says: one record added or removed, Poisson sampling. Beside it stands the ε of the
-same run where one record is exchanged, as in this project's tables: with probability q a round sees the record, or the
-one in its place, so its dominating pair is (1 − q) N(0, σ²) + q N(±1, σ²) (Zhu, Dong & Wang 2022), composed by
-dp-accounting from the masses of a fine grid. Rates, epochs and sizes of batches are those of the papers, or were chosen
-on MNIST.
+ε is that of Opacus's own accountant: one record added or removed, Poisson sampling. The tables also give the ε of the
+same run for exchanging one record, as in this project. With probability q a round sees the record or its replacement,
+so its dominating pair is (1 − q) N(0, σ²) + q N(±1, σ²) (Zhu, Dong & Wang 2022). dp-accounting composes it from the
+masses of a fine grid. Rates, epochs and batch sizes are those of the papers, or were chosen on MNIST.
 """
 
 from pathlib import Path

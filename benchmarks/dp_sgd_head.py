@@ -1,8 +1,8 @@
 """DP-SGD of a linear head, with all records in one place (Abadi et al. 2016), at the ε of exchanging a record.
 
-In every round each record takes part with probability q. With another in its place a sum of gradients of length C at
-most moves by 2C, so a round is dominated by the pair (1 − q) N(0, σ²) + q N(±1, σ²), in units of C (Zhu, Dong & Wang
-2022). dp-accounting composes it from the masses of a fine grid.
+In every round each record takes part with probability q. Exchanging it moves a sum of gradients of length at most C by
+at most 2C, so a round is dominated by the pair (1 − q) N(0, σ²) + q N(±1, σ²), in units of C (Zhu, Dong & Wang 2022).
+dp-accounting composes it from the masses of a fine grid.
 """
 
 import functools

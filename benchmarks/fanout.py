@@ -66,7 +66,7 @@ def seconds_of(kind: str, workers: int, parts: int, run: Run) -> tuple[float, fl
 def seconds_of_sweep(candidates: int, workers: int, *, dask: bool, standing: bool) -> tuple[float, float]:
     """Make a sweep in a fresh project; return its seconds, and those of the processors for all that it started.
 
-    standing: whether its runs share a Dask cluster; else each has one of its own where `dask` says so.
+    dask: use Dask for each run. standing: share one Dask cluster among the runs, instead of one for each.
     """
     before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="terrine-sweep-") as folder, contextlib.ExitStack() as held:

@@ -2,13 +2,13 @@
 
     PYTHONPATH=. python benchmarks/five_parties.py [--kills 8]
 
-As root, and if others can run the interpreter, every party is another user with a folder of its own that the others
-cannot read; otherwise the folders and homes belong to one user.
+As root, if other users can run the interpreter, each party has its own user and a private folder; otherwise the
+folders and homes belong to one user.
 
 Teacher parties never run at the same time. West has a class of another name, and north first gets a proposal with one
 corrupted byte. South submits twice, and again after the guardian was restored from a backup that is older than its
 report. East misses the deadline. Both services are killed at their first write, then at their second, and so on.
-Everybody exports the student, and the parties release one accuracy.
+All parties export the student, and together they release one accuracy.
 
 The script fails unless the ledger has one charge for the answers and one for the accuracy, and answers, ε and accuracy
 are exactly those of the plaintext mechanisms on the same votes and noise.

@@ -1,11 +1,11 @@
-"""Ten thousand inputs for each door: mutated at random from good ones, with a fixed seed.
+"""Fuzz each entry point with ten thousand inputs, mutated at random from valid ones with a fixed seed.
 
     make fuzz            (python -m benchmarks.fuzz [--count 10000] [--seed 0] [--doors NAME ...])
 
-A door takes bytes, and either does what it is for, or refuses with a sentence: a TerrineError, over HTTP a 4xx. Any
-other exception is a traceback, a 5xx too. Printed is a row for each door: how many inputs were taken and refused,
-tracebacks (their kinds below the table), by how much the process's memory grew at most, and seconds. The exit status is
-1 where there was a traceback, or where memory grew by more than `--megabytes` over the door's first hundred inputs.
+An entry point (`door` in the code) takes bytes and either accepts them or raises a TerrineError (over HTTP, a 4xx). Any
+other exception is a traceback, and so is a 5xx. The table has a row for each entry point: inputs accepted and refused,
+tracebacks (their kinds below the table), the largest growth of the process's memory, and seconds. The exit status is 1
+after a traceback, or if memory grew by more than `--megabytes` after the first hundred inputs of an entry point.
 """
 
 import contextlib
@@ -127,7 +127,7 @@ def http_doors(folder: Path) -> Iterator[tuple[str, Door, list[bytes]]]:
 
 
 def party_doors() -> Iterator[tuple[str, Door, list[bytes]]]:
-    """What parties send to the services: reports, and signed requests of any content."""
+    """Entry points for data that parties send to the services: reports, and signed requests of any content."""
     import pytest
 
     from tasks.parties.client import RefusalError
@@ -246,7 +246,7 @@ def medical_doors(folder: Path) -> Iterator[tuple[str, Door, list[bytes]]]:
 
     folder.mkdir()
     generator = np.random.default_rng(0)
-    warnings.simplefilter("ignore")  # pydicom's, of values that are none
+    warnings.simplefilter("ignore")  # pydicom warns about invalid values
 
     def written(dataset: "pydicom.FileDataset") -> bytes:
         dataset.save_as(stream := io.BytesIO(), enforce_file_format=True)
@@ -320,7 +320,7 @@ def student_doors(folder: Path) -> Iterator[tuple[str, Door, list[bytes]]]:
 
 
 def attend(name: str, door: Door, seeds: list[bytes], count: int, seed: int) -> tuple[dict[str, float], Counter[str]]:
-    """Show a door so many inputs; return the figures of its row, and what was no refusal, by kind."""
+    """Pass `count` inputs to an entry point; return the figures of its row, and its tracebacks by kind."""
     generator = np.random.default_rng([seed, *name.encode()])
     process, found, faults = psutil.Process(), Counter(), Counter()
     base = most = 0

@@ -4,8 +4,8 @@
 
 Features are those that sums over records and votes are made of (`terrine.models.backbone`), by one thread. Above 32
 pixels a side they come from Fourier transforms; `convolutions` is the same block convolved, in the same run.
-Each figure comes from a process of its own, whose peak is the kernel's, with all that Python and torch take by
-themselves; `base` is that without an image. Processor seconds are counted, so that other work disturbs less.
+Each figure comes from a separate process. Peak memory is the kernel's figure, including Python and torch; `base` is
+the peak without images. Processor seconds are counted, so that other work disturbs less.
 """
 
 import argparse

@@ -3,17 +3,17 @@
     python benchmarks/groups.py [--root FOLDER] [--work FOLDER] [--repeats 2] [--data digits ...]
 
 Records are dealt to people in one of three ways: `random`; `styled`, at random, and every person's images, test images
-too, have a contrast, a brightness and a gamma of their own; `alike`, a person's images are of one class and neighbours
+too, share a personal contrast, brightness and gamma; `alike`, a person's images are of one class and neighbours
 along the class's first principal axis. Features, plans and budgets are those of the preset `your-own-images`: 200
 features of an invariant scattering transform, 5 % of the budget for released moments, 6,000 synthetic queries, linear
 teachers under current statistics, declared numbers of people. Test images are answered one by one under the released
 moments, as `terrine predict` answers; of pneumonia, whose own test split has other shares of classes, they are a sixth
 of the training split. Noise is replayed, and drawn `--repeats` times.
 
-A row is printed for so many people with so many images: accuracies at ε = 1, 2, 4 and 8, means over the three ways and
-all draws; and in how many of the cells (a way and an ε) what `auto` takes (`terrine.planning`) is within two points of
-the best. Cells that a run would refuse, because the signal is too weak, are not counted. Figures are kept in `--work`:
-what is there is not made again. CIFAR-10 needs its class folders in ROOT/cifar10_jpeg.
+Each row is for one number of people and one number of images each. It gives accuracies at ε = 1, 2, 4 and 8, means over
+the three ways and all draws. It also counts the cells (a way and an ε) in which the choice of `auto`
+(`terrine.planning`) is within two points of the best. Cells that a run would refuse, because the signal is too weak,
+are not counted. Figures are cached in `--work`. CIFAR-10 needs its class folders in ROOT/cifar10_jpeg.
 """
 
 import dataclasses

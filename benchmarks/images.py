@@ -5,7 +5,7 @@
     python benchmarks/images.py --kinds dead_leaves,stylegan --size 64 --channels 3
 
 A reference makes one image at a time, the obvious way: the painter that lays leaf on leaf until no pixel is bare, the
-walk that takes one step after another, a network with a convolution per layer; where there is none, the program draws
+walk that takes one step after another, a network with a convolution per layer. Without a reference, the program draws
 image by image. Figures are medians over repeats. On the CPU the clock is the process's own processor time, summed over
 its threads, so that a busy machine does not change the comparison.
 """
@@ -140,7 +140,7 @@ REFERENCES: dict[str, Callable[[np.random.Generator, int, int], np.ndarray]] = {
 
 
 def reference_rate(kind: str, size: int, channels: int, seconds: float) -> float:
-    """Return the images per second of the plain reference; where there is none, of the program image by image."""
+    """Return the images per second of the plain reference, or of the program image by image if it has no reference."""
     generator = np.random.default_rng(0)
     start, count = time.process_time(), 0
     while time.process_time() - start < seconds or count < 3:

@@ -4,9 +4,9 @@
 
 Grey images are drawn into class folders as PGM files, 5 GB of them at these numbers: ten smooth patterns under noise.
 `terrine check` looks at them and `terrine run` learns from them, with `moments` of 100 features of scattering at ε = 4.
-What was drawn or made by an earlier call in the same folder is not made again, so a call that was cut short goes on
-where it was; seconds add up over calls. Memory is what processes do not share with files (RssAnon, looked at twice
-a second), and `peak` what the kernel says of the process up to then, pages of mapped files included.
+A call reuses what earlier calls in the same folder drew or made, so an interrupted call can be resumed; seconds add up
+over calls. Memory is the memory that processes do not share with files (RssAnon, sampled twice a second), and `peak` is
+the kernel's peak for the process so far, pages of mapped files included.
 """
 
 import argparse

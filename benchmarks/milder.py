@@ -1,4 +1,4 @@
-"""How much may be done to a deformed copy, and under which penalty: chosen on training records that were held out.
+"""Choose the size of deformations and the penalty of teachers with deformed copies, on held-out training records.
 
     python benchmarks/milder.py [--root FOLDER] [--work FOLDER] [--repeats 2] [--data digits PneumoniaMNIST …]
 

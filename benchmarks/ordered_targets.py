@@ -11,7 +11,7 @@ ROOT is where MNIST lies, or is downloaded to. `plain` fits ridge regressions to
 noise anywhere, and says the error on its test split beside the student's: of the numbers themselves, and of saying the
 mean. `forms` compares at one price, on 6,000 images with 60 teachers and 1,000 queries: votes on one of K bins, of
 which a softmax student learns, or one that tells what lies above each boundary; and votes on K - 1 boundaries that are
-answered as findings. What came out is in docs/targets.md.
+answered as findings. Results are in docs/targets.md.
 """
 
 import sys
@@ -24,7 +24,7 @@ from PIL import Image
 
 SIDE = 32
 SHARES = (0.45, 0.12, 0.2, 0.17, 0.06)
-"""Of grades, about as in RetinaMNIST."""
+"""Class shares of the grades, about as in RetinaMNIST."""
 DOTS = (0, 2, 5, 10, 18)
 
 
@@ -63,7 +63,7 @@ def grades(count: int, generator: np.random.Generator) -> tuple[np.ndarray, list
 
 
 def turned(count: int, generator: np.random.Generator, root: str) -> tuple[np.ndarray, list[float]]:
-    """Return images, uint8 [count, SIDE, SIDE], of digits, each another one, turned by so many degrees."""
+    """Return images of distinct rotated digits, uint8 [count, SIDE, SIDE], and their angles in degrees."""
     from terrine.data.source import load_dataset
 
     data = load_dataset("mnist", root=Path(root))

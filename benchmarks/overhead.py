@@ -1,10 +1,10 @@
-"""What `terrine run` costs beyond its stages: seconds by the clock and of the processors, Prefect's server included.
+"""Overhead of `terrine run` beyond its stages, in wall and processor seconds, Prefect's server included.
 
     python -m benchmarks.overhead --preset terrine-digits [--set data.root=...] [--repeats 3] [--code OTHER_CHECKOUT]
 
-Each run is made in a fresh project by a fresh process. What lies between the beginning and the end of a stage's tasks
-is the stage's, all else is overhead: imports, the server, state that Prefect keeps, DVC, the end. `--code` measures
-another checkout in turns with this one, since a machine that others use is never as busy twice.
+Each run is made in a fresh project by a fresh process. Time from the start to the end of a stage's tasks belongs to the
+stage. All other time is overhead: imports, the server, state that Prefect keeps, DVC, the end. `--code` alternates
+between another checkout and this one, because the load of a shared machine varies.
 """
 
 import json

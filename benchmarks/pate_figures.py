@@ -34,7 +34,7 @@ DELTA = 1e-6
 """The paper's for SVHN."""
 DRAWS = 5
 SCALE = 20.0
-"""Of LNMax in the paper's MNIST and SVHN rows."""
+"""Laplace scale of LNMax in the paper's MNIST and SVHN rows."""
 SIGMA = 40.0
 """σ2 of Confident-GNMax there."""
 

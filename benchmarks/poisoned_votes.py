@@ -2,11 +2,10 @@
 
     python benchmarks/poisoned_votes.py [--root FOLDER] [--seeds 0 1 2]
 
-Malformed votes are refused by their proof (docs/collaboration.md); these votes are valid but wrong. Of digits
-(120 teachers, 4,000 queries) and MNIST (200 teachers, 6,000 queries; `--root` holds it), linear teachers on scattering
-features; ε = 8 at δ = 1e-5 on noisy histograms. 0, 5, 10 and 20 % of the teachers are poisoned, in three ways: they
-all vote for class 0; each votes at random; or, teachers_with_class all other votes, they all vote for the runner-up of
-every query.
+Malformed votes are refused by their proof (docs/collaboration.md); these votes are valid but wrong. The data are digits
+(120 teachers, 4,000 queries) and MNIST (200 teachers, 6,000 queries; in `--root`), with linear teachers on scattering
+features and ε = 8 at δ = 1e-5 on noisy histograms. 0, 5, 10 and 20 % of the teachers are poisoned, in three ways: they
+all vote for class 0; each votes at random; or, knowing all other votes, they all vote for the runner-up of every query.
 Printed: accuracy of a linear student on the test split in per cent, mean ± standard deviation over seeds.
 """
 

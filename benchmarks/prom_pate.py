@@ -77,10 +77,10 @@ def prompted(statistics: str = "current", **own: object) -> PromptTeachers:
 
 @dataclass(frozen=True)
 class Case:
-    """A row of a table; teachers None is what --teachers says.
+    """A row of a table; teachers None stands for the value of --teachers.
 
-    backbone: of the teachers. student: of a linear student, where it is another. start: of a FixMatch student, instead.
-    votes: the row of KINDS whose teachers vote, where that is not the row itself.
+    backbone: the teachers' backbone. student: a linear student's backbone, if it differs. start: a FixMatch student's
+    backbone, instead. votes: the row of KINDS whose teachers vote, if it is not this row.
     """
 
     settings: Teachers

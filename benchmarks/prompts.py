@@ -3,12 +3,12 @@
     python benchmarks/prompts.py                          # 100 teachers of 60 records, ResNet18 at 28×28
     python benchmarks/prompts.py --teachers 20 --device cuda
 
-Each way runs in a process of its own, so that its peak memory is its own; the time is that of training alone. One by
+Each way runs in a separate process, so that peak memory is measured separately; the time covers only training. One by
 one is the plain program: torch's Adam on one teacher's records, in batches of 16, with all of torch's threads, in
 torch's own layout of images; and the same with channels last, which the project's has. All start from the same weights
-and take the same batches. They end the same but for rounding: Adam's first steps have the length of the rate whatever
-the gradient, so weights whose gradient is almost nothing may differ visibly. The median and the largest difference of
-what was trained are printed, and the share of equal votes.
+and take the same batches. Results agree up to rounding. Adam's first steps have the length of the rate for any
+gradient, so weights with an almost zero gradient may differ visibly. Printed are the median and the largest difference
+of the trained values, and the share of equal votes.
 """
 
 import argparse
@@ -52,7 +52,7 @@ def problem(arguments: argparse.Namespace) -> tuple[PromptKind, Records]:
 
 
 def together(kind: PromptKind, records: Records, teachers: int, device: str) -> dict[str, np.ndarray]:
-    """What the project does."""
+    """Train all teachers in shared passes, as the project does."""
     states = dict(kind.train(records, range(teachers), seed=0, device=device))
     return {name: np.stack([states[teacher][name] for teacher in range(teachers)]) for name in states[0]}
 

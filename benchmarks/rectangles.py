@@ -1,4 +1,4 @@
-"""Pictures that are not square: learned in their shape, or stretched, padded or cropped to a square of as many pixels.
+"""Pictures that are not square: learned in their shape, or stretched, padded or cropped to a square of equal area.
 
     PYTHONPATH=. python benchmarks/rectangles.py [--root FOLDER] [--work FOLDER] [--seeds 0 1 2 3]
                                                  [--pictures digits photographs X-rays] [--sizes 48x32 39:stretch …]
@@ -8,7 +8,7 @@
 - photographs: CIFAR-10 (a JPEG copy, ROOT/cifar10_jpeg), in grey, of each the middle 32 x 21. 4,000 to learn from.
 - X-rays: PneumoniaMNIST, of each the middle 19 x 28, as chests are wider than high before MedMNIST cuts them. 4,000.
 
-A seed draws pictures, queries, features and noise anew: 100 features of scattering, standardised by 500 synthetic
+Each seed draws new pictures, queries, features and noise: 100 features of scattering, standardised by 500 synthetic
 queries, and `moments` at ε = 4 (δ = 1e-5) with replayed noise, five times. Accuracy is that on up to 1,000 other
 pictures, mean and deviation over seeds; so is the difference to the first size, within a seed. Figures are kept in
 `--work`; what is there is not made again.

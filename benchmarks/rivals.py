@@ -5,22 +5,22 @@
 
 Every method reads the vectors that `aggregation.mechanism: gradients` sums (benchmarks/sums.py, public statistics), and
 has ε = 1, 2 and 6 at δ = 1e-5 with replayed noise, one draw, and votes the mean of five: of two classes at ε = 1 draws
-differ by five points. A record may be exchanged, but where a row says that it is
-added or removed: of DP-SGD that is what its own accountant says.
+differ by five points. ε is that of exchanging a record, except in rows labelled "added or removed"; for DP-SGD, that
+is the relation of its own accountant.
 
-Where `--parties` is 0, what does not depend on who holds which record: sums, DP-SGD with all records in one place
-(benchmarks/dp_sgd.py), votes of the planned number of teachers, of records dealt evenly, and gradients without noise.
-For any other number, dealt evenly (IID) or by Dirichlet(0.1):
+`--parties 0` selects the methods that do not depend on who holds which record: sums, DP-SGD with all records in one
+place (benchmarks/dp_sgd.py), votes of the planned number of teachers on evenly dealt records, and gradients without
+noise. For any other number, dealt evenly (IID) or by Dirichlet(0.1):
 
-- votes: each party deals its records to as many teachers as `terrine.planning` finds for all, one at least; they answer
-  6,000 synthetic queries, and the student is the preset's. They read the features that vectors are made of, 200 at
-  most, and but for CIFAR-10 under released moments, as in the presets, at 5 % of the budget (of many records, to which
-  their noise makes no difference, at 5 % of ε = 1, computed once).
-- DP-FedAvg (benchmarks/dp_fedavg.py) in 20 rounds of five steps of 4, which nobody has tuned.
-- a party alone, without noise: the mean of up to 50 parties that learn from their own records.
+- votes: the parties share the number of teachers that `terrine.planning` finds for all records, and each has at least
+  one. They answer 6,000 synthetic queries, and the student is the preset's. They read at most 200 of the features that
+  vectors are made of. Except for CIFAR-10, these are under moments released at 5 % of the budget, as in the presets (of
+  many records, to which their noise makes no difference, at 5 % of ε = 1, computed once).
+- DP-FedAvg (benchmarks/dp_fedavg.py) in 20 rounds of five steps at rate 4, untuned.
+- a single party, without noise: the mean of up to 50 parties that learn from their own records.
 
-All other settings are those of presets. Figures are kept in `--work`; what is there is not made
-again. The last thing printed are the rows of docs/measurements/rivals.json.
+All other settings are those of presets. Figures are cached in `--work`. The last output is the rows of
+docs/measurements/rivals.json.
 """
 
 import functools
@@ -178,7 +178,7 @@ def main() -> None:
         for number in options.parties:
             for row, measure in study.cells(number).items():
                 if 2 * number > 1_435 and name == "digits":
-                    continue  # of which there are fewer than two for each party
+                    continue  # fewer than two records for each party
                 rows.setdefault(row, {})[name] = shown(kept.get(f"{row} {name}", measure))
     print(json.dumps([[*row.split(" | "), *(of.get(name, "") for name in DATA)] for row, of in rows.items()], indent=1))
 

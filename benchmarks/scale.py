@@ -1,13 +1,13 @@
-"""What a run costs by the number of records: seconds of the processors and memory of every stage, from 10,000 up.
+"""Processor seconds and memory of every stage of a run, by the number of records, from 10,000 up.
 
     python -m benchmarks.scale [--records 10000 100000 1000000] [--work FOLDER] [--out docs/scaling.svg]
     python -m benchmarks.scale --records 100000 --classes 150 --queries 2000 100000 --per-teacher 500
 
-Grey images of 28 x 28 are drawn into an .npz file, ten classes unless `--classes` says else, and a run is made of them
-in a fresh project, a teacher for every 100 records (`--per-teacher`), with as many queries whatever the number of
-records (`--queries`; then with the noise at which ε pays for all of them). Seconds are those of the processors, which
-other work on the machine changes little; memory is the most that the process held, pages of mapped files included.
-The figure is drawn where `--out` names one.
+Each run is in a fresh project on an .npz file of grey 28 x 28 images, drawn in ten classes (`--classes`). It has a
+teacher for every 100 records (`--per-teacher`). The number of queries is the same for all numbers of records
+(`--queries`; then with the noise at which ε pays for all of them). Seconds are processor seconds, which depend little
+on other work on the machine; memory is the peak of the process, pages of mapped files included. `--out` is the path of
+the figure.
 """
 
 import json
@@ -45,7 +45,7 @@ main()
 
 @dataclass(frozen=True)
 class Size:
-    """What a run is made of."""
+    """Dimensions of a measured run."""
 
     records: int
     classes: int = 10

@@ -1,4 +1,4 @@
-"""How fast a student answers, and how its accuracy depends on the batch it answers in.
+"""Speed of a served student, and its accuracy by the batch that it answers in.
 
     python benchmarks/serving.py speed --folder data/release/terrine-mnist/student
     python benchmarks/serving.py batches --folder data/release/terrine-mnist/student --data mnist --root SOURCE
@@ -7,8 +7,9 @@
 `speed`: median latency for one image and images per second for 512, in process and over HTTP, beside the plain way
 (one batch through the backbone, then the head). `batches`: accuracy on a dataset's test split by size of the request,
 without filling, filled up with reference images as equals, and as served; for requests in which one class is more
-frequent; and for statistics that do not depend on the request. `company`: what it costs that answers do not depend on
-company, for students made in memory as `your-own-images` makes them. All print Markdown tables.
+frequent; and for statistics that do not depend on the request. `company`: accuracy lost by
+answers that do not depend on the rest of the batch, for students made in memory as `your-own-images` makes them. All
+print Markdown tables.
 """
 
 import copy
@@ -46,7 +47,7 @@ SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
 
 def median_seconds(call: Callable[[], object], seconds: float) -> float:
-    """Return the median time of a call over about so many seconds, after two that are not counted."""
+    """Return the median time of a call, repeated for about `seconds` after two warm-up calls."""
     call()
     call()
     times: list[float] = []

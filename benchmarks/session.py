@@ -1,4 +1,4 @@
-"""How long the services take: many institutions that have made their reports, two services, TLS, one machine.
+"""Time that the services take for prepared reports of many institutions: two services, TLS, one machine.
 
     python benchmarks/session.py [--parties 50] [--held 4] [--queries 10000] [--mechanism histogram|confident]
 
@@ -34,7 +34,7 @@ CLASSES, SEED, LIMIT = 10, 7, 900.0
 
 
 def terms_of(folder: Path, parties: int, held: int, queries: int, mechanism: str) -> Terms:
-    """Terms of a vote of so many institutions with so many teachers each."""
+    """Terms of a vote of `parties` institutions with `held` teachers each."""
     total = parties * held
     shares = {"sigma": 0.25} if mechanism == "histogram" else {"threshold": 0.75, "sigma1": 0.6, "sigma2": 0.25}
     noise: dict[str, Any] = {name: share * total for name, share in shares.items()}
@@ -58,7 +58,7 @@ def terms_of(folder: Path, parties: int, held: int, queries: int, mechanism: str
 
 
 def plain_answers(terms: Terms, votes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """What the plaintext mechanism answers on all votes with the guardian's noise, in whole votes."""
+    """Answers of the plaintext mechanism on all votes with the guardian's noise, in whole votes."""
     counts, noise = count_votes(votes, CLASSES), ReplayNoise(SEED)
     if terms.mechanism == "histogram":
         drawn = noise.gaussian(counts.shape, terms.sigma)

@@ -4,8 +4,8 @@
                                   [--students NAME ...] [--steps 600] [--set KEY=VALUE ...]
 
 For every preset and seed one release is made by the functions that the stages call (images, backbone, partition,
-teachers, votes, aggregation) with replayed noise, and every student learns from it: the rows of a table differ in the
-student alone. Printed are Markdown tables: accuracy on the private test split in per cent, mean ± standard deviation
+teachers, votes, aggregation) with replayed noise, and every student learns from it: the rows of a table differ only in
+the student. Printed are Markdown tables: accuracy on the private test split in per cent, mean ± standard deviation
 over seeds, of the student that the stage keeps, its difference to the linear student of the same release, the step of
 each seed that held-out answers chose to keep (0 is the linear student), the same figures when no answer is held out
 and all steps are taken, and seconds of training.

@@ -6,11 +6,11 @@ For digits, MNIST, PneumoniaMNIST, blood cells and, where ROOT has FashionMNIST/
 ROOT/cifar10_jpeg has its class folders, a JPEG copy of CIFAR-10, features are made as in the presets terrine-mnist-…,
 terrine-blood-… and terrine-cifar10-… (with ImageNet weights, where the folder weights beside the one of datasets has
 their file), and both mechanisms are released at ε = 1, 2 and 6 (δ = 1e-5) with replayed noise, `--repeats` times. ε is
-that of exchanging a record; with `--added` it is that of adding or removing one, which other papers state. Of blood
-cells a tenth of the budget goes to moments that images are normalised by; their noise is drawn once a budget. Without
-noise: ridge on the same features. Features and figures are kept in `--work`; what is there is not made again. With
-ImageNet weights there are 1,280 features; where a name ends in a number of axes, these are taken along so many
-principal axes of the synthetic images' features.
+that of exchanging a record; with `--added` it is that of adding or removing one, which other papers state. For
+blood cells, a tenth of the budget goes to moments that images are normalised by; their noise is drawn once a budget.
+Without noise: ridge on the same features. Features and figures are cached in `--work`. ImageNet weights give 1,280
+features; if a name ends in a number of axes, they are projected on that number of principal axes of the synthetic
+images' features.
 """
 
 import functools

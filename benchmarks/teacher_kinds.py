@@ -8,7 +8,7 @@ noise), for every seed, as mean ± standard deviation over the seeds:
 - initialisation: do teachers from scratch agree more when all start from the same weights?
 - statistics: do current batch-norm statistics beat the original ones, where teachers are queried with other images than
   they learned from?
-- share: is it better to train a backbone's head alone, its last layers, or all of it?
+- share: is it better to train only a backbone's head, its last layers, or all of it?
 
 The columns: `agreement` is the mean share of the teachers that voted for the winner; `classes` the effective number of
 winning classes, e to the entropy of their frequencies (10 is all of MNIST alike, 1 is a collapse); `teacher` the mean

@@ -1,4 +1,4 @@
-"""What hundreds of linear teachers cost, beside the one pass of the backbone they share.
+"""Cost of hundreds of linear teachers, compared with the one pass of the backbone that they share.
 
     python benchmarks/teachers.py [--root FOLDER] [--records 60000] [--queries 10000] [--projection 1000]
     python benchmarks/teachers.py --deal [--records 20000] [--projection 200] [--repeats 5]
@@ -7,7 +7,7 @@ Three ways to the same votes, in one run on the same images:
 
 - together: the features of all records and queries once, all heads as one batched problem, votes as one matrix product;
 - loop: one teacher after the other, each with its own pass over its records and over all queries;
-- loop with the backbone in every epoch: the same, but training runs the frozen backbone anew in each of 50 epochs, as
+- loop with the backbone in every epoch: the same, but training reruns the frozen backbone in each of 50 epochs, as
   scripts do that fine-tune the last layer of a whole model.
 
 The loops are measured on a few teachers and a share of the queries and scaled to all, which the table says. Images are

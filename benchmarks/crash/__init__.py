@@ -1,4 +1,4 @@
-"""Whatever dies, at whatever moment: the same command again completes, with one charge, and nothing is left over.
+"""Crash tests: after a crash at any moment, the same command completes with one charge and leaves no leftovers.
 
     make crash                                              # all of it, as often as it was asked for: a night
     python -m benchmarks.crash runs --times 20              # one part of it

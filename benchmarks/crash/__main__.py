@@ -29,7 +29,7 @@ SUITES: dict[str, tuple[int, Suite]] = {
     "power": (20, cut_lines),
     "together": (1, lambda folder, times, _, tally: ten_runs(folder, times, tally)),
 }
-"""By name: how often, and what is done. Of parties so often at each moment, of disks in each stage."""
+"""Default repetitions and function of each suite. `parties` repeats at each moment, `disks` in each stage."""
 
 
 def main() -> None:

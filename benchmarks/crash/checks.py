@@ -1,4 +1,4 @@
-"""What is wrong with a project whose run was disturbed and made once more."""
+"""Check a project whose run was interrupted and then repeated."""
 
 import json
 import re
@@ -25,7 +25,7 @@ CHANCE = re.compile(r"[0-9a-f]{8,}|\d+")
 
 
 def faults(project: Path, run: str, again: Command, whole: dict[str, Any]) -> set[str]:
-    """Return what is wrong with a run, once the command was given again, beside one that nobody disturbed."""
+    """Return the faults of a repeated run, compared with an undisturbed one."""
     found = set()
     if "Traceback" in again.said:
         found.add("traceback")

@@ -1,7 +1,7 @@
 """Disks that are full in each stage: a sentence instead of a traceback, and once there is room the run completes.
 
-The project lies on a file system in memory that has as much room as the run needs, but for a part of what the stage
-that is to fail writes; that part is drawn at random. Root alone may mount one.
+The project is on an in-memory file system. It has the space that the run needs, less a random part of what the failing
+stage writes. Only root can mount one.
 """
 
 import random
@@ -19,7 +19,7 @@ SIZE = 200 * 2**20
 
 
 def full_disks(folder: Path, times: int, seed: int, tally: Tally) -> None:
-    """Fill the disk so many times in each stage; count where it said so, and what was wrong after."""
+    """Fill the disk `times` times in each stage; count how each run reported it, and the faults after a repeat."""
     words = ["run", "--preset", "small", "--no-server"]
     whole = small_project(folder / "whole")
     preload(whole, words)
@@ -86,7 +86,7 @@ def _size(folder: Path) -> int:
 
 
 def _fill(disk: Path, ballast: Path, room: int) -> None:
-    """Fill a disk but for so many bytes."""
+    """Fill a disk, leaving `room` bytes free."""
     free = shutil.disk_usage(disk).free
     with ballast.open("wb") as file:
         rest = max(0, free - room)

@@ -11,9 +11,9 @@ from benchmarks.crash.project import PATIENCE, Command, empty_tables, preload, r
 from benchmarks.crash.tally import Tally
 
 FRESH = 10
-"""Of so many kills one is of a command as from a shell, with a Prefect server; the others are forked, without one."""
+"""One kill in FRESH is of a new process with a Prefect server, as from a shell; the others are forks without one."""
 SLOWER = 1.02
-"""After each kill a life is taken to be as many times as long, until a run that ends before its kill says how long."""
+"""Factor on the assumed duration of a run after each kill; a run that ends before its kill resets the duration."""
 
 
 def kill_runs(folder: Path, preset: str, times: int, seed: int, tally: Tally) -> None:

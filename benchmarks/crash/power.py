@@ -1,9 +1,9 @@
 """Cut power lines: what was not on the disk at the moment of the cut is lost.
 
-The project lies on an ext4 file system in a file, which is mounted so that nothing but `fsync` makes it write for a
-while. At the cut all that the run started is killed and the file is copied as it is: that is the disk that comes back.
-Its journal is replayed by mounting it in the old one's place, and the same command is given again. What stands in
-sectors that a device half wrote, or that its own cache lost in spite of a flush, is not covered. Root alone may mount.
+The project is on an ext4 file system in a file, mounted so that for a while only `fsync` makes it write. At the cut,
+every process of the run is killed and the file is copied as it is: the copy is the disk after the power failure.
+Mounting it at the old path replays its journal, and the same command runs again. Not covered: torn sectors, and data
+that a device's own cache lost despite a flush. Only root can mount.
 """
 
 import random
@@ -21,14 +21,14 @@ SIZE = "400M"
 
 
 def cut_lines(folder: Path, times: int, seed: int, tally: Tally) -> None:
-    """Cut the line so many times, evenly over a run's life; count at which stages, and what was wrong after."""
+    """Cut the line `times` times, evenly over a run's duration; count the stages hit and the faults after a repeat."""
     words = ["run", "--preset", "small", "--no-server"]
     whole = small_project(folder / "whole")
     preload(whole, words)
     expected, tables = outcome(whole, "small"), empty_tables(folder)
 
     def cut_once(number: int, seconds: float) -> tuple[str, set[str], float]:
-        """Cut the line of a run after so many seconds, and make it once more; the last figure is how long it lived."""
+        """Cut the line of a run after `seconds`, and repeat it; return its stage, the faults and the first duration."""
         disk, place = folder / f"line-{number}.img", folder / f"line-{number}"
         subprocess.run(["truncate", "-s", SIZE, str(disk)], check=True)
         subprocess.run(["mkfs.ext4", "-q", "-F", str(disk)], check=True)

@@ -88,13 +88,13 @@ def environment(project: Path) -> dict[str, str]:
 
 
 STARTED: "list[Command]" = []
-"""Commands whose end nobody has seen yet."""
+"""Commands that have not been reaped yet."""
 
 
 class Command:
-    """`terrine` with some words, in a session of its own; what it says is in `said`.
+    """A `terrine` command in a separate process and session; its output is in `said`.
 
-    fresh: whether it is a new process as from a shell, instead of a fork of this one. log: where it writes to.
+    fresh: start a new process, as from a shell, instead of forking this one. log: file for its output.
     """
 
     def __init__(self, project: Path, words: Sequence[str], *, fresh: bool = False, log: Path | None = None) -> None:
@@ -197,7 +197,7 @@ def answer_in(project: Path, work: Callable[[], Any]) -> Any:
 
 
 def empty_tables(folder: Path) -> Path:
-    """Return a database of MLflow with its tables and nothing in them: a small run is faster than laying them out."""
+    """Return an MLflow database with empty tables, since creating them takes longer than a small run."""
     tables = folder / "mlflow.db"
 
     def lay_out() -> None:
@@ -232,7 +232,7 @@ def preload(project: Path, words: Sequence[str]) -> None:
 
 
 def removed(project: Path) -> None:
-    """Remove a project, and what was said about it."""
+    """Remove a project and its logs."""
     shutil.rmtree(project)
     for path in project.parent.glob(f"{project.name}-*.log"):
         path.unlink()

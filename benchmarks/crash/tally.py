@@ -1,4 +1,4 @@
-"""How often what was done, and what was wrong after: kept after each time, so that a part that is stopped goes on."""
+"""Counts of outcomes and faults, saved after each repetition so that an interrupted part can resume."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable

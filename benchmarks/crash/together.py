@@ -12,7 +12,7 @@ BUDGET = 16.0
 
 
 def ten_runs(folder: Path, times: int, tally: Tally) -> None:
-    """Make the runs in turns and at once, so many times; count how many completed, and what differs."""
+    """Make the runs in turns and at once, `times` times; count the completed runs and the differences."""
     preload(small_project(folder / "whole"), _words(0))
     for number in range(times):
         tally.count(f"{number + 1}", lambda number=number: _ten_runs(folder, number))
@@ -37,7 +37,7 @@ def _ten_runs(folder: Path, number: int) -> tuple[str, set[str]]:
                 print(run.said[-3000:], flush=True)
         if runs[-1].status != runs[-2].status:
             wrong.add("two ends of one run")
-        # Which runs the budget covers is a matter of who comes first.
+        # The first runs to charge are the ones that the budget covers.
         statuses = [-1 if run.status is None else run.status for run in runs]
         ended = sorted(dict(zip(SEEDS, statuses, strict=True)).values())
         outcomes.append(ended + answer_in(project, lambda project=project: _charged(project)))

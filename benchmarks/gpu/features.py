@@ -19,7 +19,7 @@ from terrine.privacy.noise import ReplayNoise
 
 CLASSES = 10
 PARTS = (2, 2, 2, 2)
-"""Each level's map is averaged over so many times so many parts."""
+"""Output size, per side, of the average pooling of each level's map."""
 
 
 def cifar(archive: Path) -> dict[str, np.ndarray]:

@@ -30,7 +30,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 
 @dataclass(frozen=True)
 class Place:
-    """Where a job runs.
+    """Folders, device and limits of a job.
 
     Attributes:
         data: Folder with `MNIST/raw` and `cifar10_jpeg.tar.xz`.
@@ -238,7 +238,7 @@ def released(place: Place, votes: tr.Votes, settings: dict[str, Any], name: str)
 
 
 def about(release: tr.Release, votes: tr.Votes) -> Figures:
-    """Return what is told of a release: the exact ε, the questions and answers, and how far teachers agree."""
+    """Return the exact ε of a release, its numbers of questions and answers, and the teachers' agreement in %."""
     counts = count_votes(votes.values, votes.classes)
     statement = release.privacy
     agreement = counts.max(1) / counts.sum(1)

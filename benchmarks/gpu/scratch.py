@@ -1,7 +1,7 @@
 """PATE with networks from scratch, its steps and votes as CUDA graphs: 200 teachers in half a minute.
 
-Every teacher is trained by the steps of `terrine.teachers.network_training`, one after the other. They share tensors,
-which begin anew with each, and one graph for each size of batch.
+Every teacher is trained by the steps of `terrine.teachers.network_training`, one after the other. They share
+tensors, which are reset for each teacher, and one graph for each batch size.
 """
 
 from collections.abc import Callable, Iterator
