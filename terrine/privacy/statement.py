@@ -351,6 +351,8 @@ def summarise(statement: PrivacyStatement) -> str:
         f"{neighbouring(unit, mechanism.get('overlap'))}, no outcome becomes more than e^{guaranteed:g} "
         f"times as probable, except with probability δ. This covers {covered}, and everything computed from them."
     ]
+    if unit == "label":
+        parts.append("Only labels are protected; the records themselves are not.")
     if mechanism.get("mechanism") in OUTCOME_DEPENDENT:
         parts.append(
             f"ε = {guaranteed:g} is the run's budget, fixed before the first query; ε = {used:g} of it was used."

@@ -279,7 +279,9 @@ def test_a_search_over_students_alone_is_no_search_over_private_outcomes(project
 def test_a_sweep_that_its_budget_does_not_cover_is_refused_before_anything_is_made(project, stages):
     budget = epsilon_of_releases(30, 40) - 0.01
     assert epsilon_of_releases(30) < budget
-    with pytest.raises(BudgetError, match=r"2 candidates and needs 2 new releases.*left is room.*Nothing was drawn"):
+    with pytest.raises(
+        BudgetError, match=r"2 candidates and needs 2 new releases.*Left: one Gaussian.*Nothing was drawn"
+    ):
         run_sweep("aggregation.sigma=30,40", settings=[*PRIVATE, f"ledger.epsilon={budget}"])
     assert stages.made == []
     ledger, dataset = account_of(project, candidates_run(project, budget))

@@ -325,7 +325,7 @@ def test_labels_are_randomised_once_before_anybody_learns_from_them(prepared):
     statement = read_json(run.folders.statement)
     statement_from(statement)
     assert (statement["unit"], statement["epsilon"], statement["epsilon_claimed"]) == ("label", 2.0, None)
-    assert "the rest of it is not protected" in statement_summary(run, private=True)
+    assert "Only labels are protected; the records themselves are not." in statement_summary(run, private=True)
     assert charges(run) == [1, 1]
     run_through(run, "labels", "labels")
     np.testing.assert_array_equal(read_array(run.folders.labels / "labels.npy"), told)

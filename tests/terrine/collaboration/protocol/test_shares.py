@@ -53,14 +53,14 @@ def test_votes_are_shared_alike_whatever_is_opened_and_no_wider_than_their_proof
     most = 2**18
     # For any two shares, the sum differs from a sum of votes by less than the prime.
     assert 2 * sharing_of(agreement(queries=most)).largest + 10**6 < PRIME
-    with pytest.raises(SettingError, match="at most 262,144 queries"):
+    with pytest.raises(SettingError, match="At most 262,144 queries"):
         sharing_of(agreement(queries=most + 1))
     assert not sharing_of(summing(queries=most + 1)).whole
 
 
 def test_shares_that_would_not_fit_are_refused_with_what_would():
     teachers = tuple((f"p{number}", 4) for number in range(50))
-    with pytest.raises(SettingError, match="at most 41,943 queries of so many parties"):
+    with pytest.raises(SettingError, match="at most 41,943 queries are possible"):
         sharing_of(confident(teachers=teachers, queries=100_000))
     sharing_of(confident(teachers=teachers, queries=41_943))
 
