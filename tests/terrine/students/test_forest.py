@@ -55,7 +55,7 @@ def test_arrays_that_are_no_forest_are_refused() -> None:
     for name, value in (("forest.left", -1), ("forest.feature", 6), ("forest.right", 0), ("forest.root", 999)):
         broken = {key: array.copy() for key, array in arrays.items()}
         broken[name][0] = value
-        with pytest.raises(InputError, match="no forest"):
+        with pytest.raises(InputError, match="are not a forest"):
             head_from_arrays(broken)
     with pytest.raises(InputError, match=r"needs the array forest\.left"):
         head_from_arrays({name: array for name, array in arrays.items() if name != "forest.left"})

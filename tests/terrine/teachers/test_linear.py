@@ -270,7 +270,7 @@ def test_teachers_refuse_parts_of_other_groups(tmp_path):
     parts = tr.partition(data, teachers=4, unit="group")
     backbone = tr.Scattering(projection=10).fit(tr.draw("gaussian", count=20, like=data))
     tr.LinearTeachers().fit(data, parts, backbone)
-    with pytest.raises(tr.InputError, match="not those of own"):
+    with pytest.raises(tr.InputError, match="were not made from own"):
         tr.LinearTeachers().fit(replace(data, train_groups=np.roll(data.train_groups, 1)), parts, backbone)
 
 
