@@ -93,7 +93,7 @@ class AccuracyTerms(Terms):
         return self.fixed_point.shared(steps, self.fixed_point.most_units // len(self.teachers), 0)[:, None]
 
     def _check_mechanism(self) -> None:
-        """It is the only one."""
+        """Accept the mechanism, since these terms have only one."""
 
 
 def terms_from(values: Mapping[str, Any]) -> Terms:

@@ -205,7 +205,7 @@ def read_party(path: Path, role: Role | None = None) -> PartyConfig:
 
 
 def _placed(config: PartyConfig, folder: Path) -> PartyConfig:
-    """The configuration with its paths taken from `folder`."""
+    """Return the configuration with its paths resolved against `folder`."""
     changes: dict[str, Any] = {
         key: folder / value
         for key in ("folder", "state", "votes", "answers")

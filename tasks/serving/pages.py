@@ -217,8 +217,10 @@ def write_single_page(folder: Path, code: str, html: Path | None, pdf: Path | No
 
 
 def pack(release: Path, archive: Path) -> None:
-    """Write the publishable files of a release into one archive, without timestamps, so that equal files give equal
-    bytes."""
+    """Write the publishable files of a release into one archive.
+
+    The archive has no timestamps, so equal files give equal bytes.
+    """
     beside = (release / name for name in (FIGURES, *pages_in(release), SIGNATURE, ACCURACY))
     files = [*(path for path in beside if path.is_file()), *sorted((release / STUDENT).rglob("*"))]
     with atomic_file(archive) as stream, zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as packed:

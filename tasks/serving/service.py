@@ -221,7 +221,7 @@ def service(
     @app.get("/ping", response_class=PlainTextResponse)
     @app.get("/health", response_class=PlainTextResponse)
     async def alive() -> str:
-        """The service answers."""
+        """Return an empty line if the service is running."""
         return "\n"
 
     @app.get("/version", response_class=PlainTextResponse)

@@ -77,9 +77,13 @@ def answer_in_rounds(
     The total cost is at most `mechanism.worst_case(len(histograms), epsilon, delta, before)`.
 
     Args:
+        mechanism: Answers the queries of each round.
         histograms: int64 [queries, classes], rows summing to the number of teachers.
+        rounds: Maximum number of rounds, at least 1.
         adviser: Called before every round with the releases so far.
         epsilon: Budget of all rounds and of `before`.
+        delta: δ of the budget.
+        noise: Source of the noise.
         before: Cost of earlier releases of the run, which the result's event does not include.
 
     Raises:

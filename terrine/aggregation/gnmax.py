@@ -1,4 +1,4 @@
-"""Mechanisms with Gaussian noise: the Gaussian histogram, and those of Papernot et al. 2018:
+"""Mechanisms with Gaussian noise: the Gaussian histogram, and those of Papernot et al. 2018.
 
 - GNMax (section 4.1) releases the class with the most votes after noise.
 - Confident-GNMax (Algorithm 1) answers only if a noisy test shows that enough teachers agree.

@@ -207,6 +207,8 @@ class Mechanism(Aggregation):
         Args:
             histograms: int64 [queries, classes], rows summing to the number of teachers.
             epsilon: The run's budget, including `spent`.
+            delta: δ at which ε is computed.
+            noise: Source of the noise.
             spent: Cost of earlier rounds of the same run; `Answers.event` is that of this round.
 
         Raises:
@@ -259,7 +261,9 @@ def affordable_tests(
         passed: bool [queries], the noisy outcome of each query's test.
         test: Cost of each tested query.
         answer: Additional cost of each query that passed.
-        findings: Number of consecutive questions, those about one query, of which one unit moves at most `moved`.
+        budget: Remaining budget before the first test; not modified.
+        findings: Number of consecutive questions that belong to one query.
+        moved: Maximum number of answers to one query that one unit can change.
     """
     tests = np.cumsum(charged(np.ones(len(passed), dtype=np.bool_), findings, moved))
     answers_after = np.concatenate(([0], np.cumsum(charged(passed, findings, moved)[:-1]))) + 1

@@ -127,16 +127,23 @@ def release_histograms(
     """Release answers through the ledger, or return the earlier release with this ID.
 
     Args:
+        ledger: Charges the release and stores it.
+        mechanism: Answers the queries.
         histograms: int64 [queries, classes], rows summing to the number of teachers.
         account: The account to charge.
         release_id: A function of public facts only (`terrine.privacy.ledger.site_key.release_identity`).
+        run: Name of the run, for reports.
         epsilon: The release's budget, including `before`.
+        delta: δ of the budget.
+        noise: Source of the noise.
         inputs: Digests of the inputs, sealed with the release.
-        rounds: See `answer_in_rounds`, also for `adviser`.
+        rounds: Maximum number of rounds, see `answer_in_rounds`.
+        adviser: Orders the queries before each round, see `answer_in_rounds`.
         before: Cost of earlier releases of the run.
         drawn_before: Number of noisy values in them.
         unprotected: Whether the release has no guarantee, despite its noise.
-        data: See `Ledger.release`, also for `task`.
+        data: Digests of the records, see `Ledger.reserve`.
+        task: Classes of the release, see `Ledger.reserve`.
 
     Raises:
         SettingError: an impossible budget.

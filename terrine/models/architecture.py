@@ -80,6 +80,8 @@ class Architecture(Settings):
 
         Args:
             queries: Public uint8 images [queries, C, H, W]; with private ones there would be no guarantee.
+            seed: Seed of the initial weights and of the fit.
+            device: Device of the fit and of the returned backbone.
 
         Raises:
             SettingError: an architecture that does not take such images, or needs weights.

@@ -94,6 +94,7 @@ class Backbone(nn.Module):
         Args:
             images: [B, C, H, W], float32 in [0, 1] or uint8, on the backbone's device; at least two unless statistics
                 are `original`.
+            statistics: Batch normalisation statistics: `current`, `original` or `halfway`.
 
         Raises:
             InputError: another shape or type, or a batch that is too small.
@@ -159,9 +160,13 @@ def features_in_batches(
     neither on the number of threads nor on the order of the batches. The backbone is moved to `device`.
 
     Args:
+        backbone: Backbone that computes the features.
         images: An array or a memory map.
         batches: Index arrays; row i of the result belongs to image i. Without `out` they must cover every image once.
+        statistics: Batch normalisation statistics: `current`, `original` or `halfway`.
+        device: Device of the computation.
         out: Array or memory map [N, feature_dim] in which only the rows of the batches are written.
+        progress: Called with (fraction done, description).
 
     Raises:
         InputError: wrong shapes, indices out of range or repeated, or batches too small for `statistics`.
@@ -215,6 +220,8 @@ def features_one_by_one(
     block is padded with blank images.
 
     Args:
+        backbone: Backbone, which is moved to the CPU and set to evaluation mode.
+        images: An array or a memory map.
         then: A function whose row i depends on row i only.
         order: int64, the numbers of the images; None for all.
     """

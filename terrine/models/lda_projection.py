@@ -55,6 +55,10 @@ def invariant_projection(
             several threads.
         images: Public uint8 images [N, C, H, W].
         batches: Index arrays of images of one source each.
+        dimension: Number of directions to keep.
+        seed: Seed of the deformations and of random directions.
+        device: Device of the computation.
+        deformations: Largest amounts of the deformations; None for the defaults.
         shrinkage: γ above.
 
     Raises:

@@ -86,7 +86,10 @@ def learn_dictionary(network: PatchNetwork, images: Rows, batches: Sequence[np.n
     The result does not depend on the number of threads.
 
     Args:
+        network: Network whose `kernels` and `offset` are replaced.
+        images: An array or a memory map.
         batches: Index arrays.
+        seed: Seed for the choice of patches and of the initial words.
     """
     import torch
 

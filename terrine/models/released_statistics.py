@@ -98,8 +98,10 @@ def statistics_from(backbone: Backbone, mean: np.ndarray, noise: float, bound: f
     """Return the mean and variance, float32 [D] each, for the batch normalisation.
 
     Args:
+        backbone: Scattering backbone with the statistics of public images.
         mean: float64 [D + maps], the noisy mean vector of all units.
         noise: Approximate standard deviation of the noise on each coordinate, whose square biases squared means.
+        bound: Bound by which the vectors were scaled, in √D.
     """
     network = scattering_network(backbone)
     layer = network.standardise

@@ -134,7 +134,10 @@ def fit_reference(
     The backbone is moved to `device` and set to evaluation mode. Deterministic on the CPU.
 
     Args:
+        backbone: Backbone whose statistics are set.
+        images: An array or a memory map, [N, C, H, W].
         batches: Index arrays of at least two images each.
+        device: Device of the computation.
 
     Raises:
         InputError: no batch, or one that is too small.

@@ -32,6 +32,7 @@ def read_checkpoint(path: Path, run: dict[str, Any] | None = None) -> tuple[dict
     """Return the tensors (on the CPU) and the description that `write_checkpoint` wrote.
 
     Args:
+        path: A safetensors file.
         run: Expected `run` of the description: everything on which the result depends.
 
     Raises:

@@ -171,10 +171,13 @@ def released_answers(
     With several findings, the arrays are by question, [queries · findings].
 
     Args:
+        mechanism: Mechanism that produced the answers.
         settings: Settings of the student.
         answered: bool [queries].
         labels: int64 [queries].
         histograms: Noisy counts [queries, classes] of a mechanism that reveals them.
+        teachers: Number of teachers.
+        classes: Number of classes.
         ordered: Model classes as ordered.
 
     Raises:

@@ -56,6 +56,8 @@ def fit(features: np.ndarray, answers: ReleasedAnswers, *, trees: int, least: in
     """Fit a forest to released answers, one row of features [answers, features] each.
 
     Args:
+        features: float [answers, features], one row per answer.
+        answers: Released answers, in the order of the rows.
         trees: Number of trees.
         least: Minimum answers in a leaf; None tries `LEAST` in order, as long as the likelihood of a held-out quarter
             of the answers grows.

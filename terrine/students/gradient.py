@@ -150,6 +150,7 @@ class SemiSupervisedStudent(GradientStudent):
         """Return the weighted loss of unlabelled images.
 
         Args:
+            inputs: Images and the scores of the student in training.
             rows: Image numbers, all of one group of `inputs`.
             seed: The step's own seed.
             state: The tensors of `initial_state`, updated in place.

@@ -38,7 +38,7 @@ Rule = Callable[[Pool, int], np.ndarray]
 
 
 def in_order(pool: Pool, count: int) -> np.ndarray:
-    """The candidates in their own order."""
+    """Return the candidates in their own order."""
     return pool.candidates
 
 

@@ -203,7 +203,11 @@ class Student(Settings, ABC):
 
         Args:
             queries: The public images that teachers were asked about, uint8 [queries, C, H, W].
+            release: Released answers to these queries.
             backbone: The public backbone, which stays as it is.
+            seed: Seed of the training.
+            device: Device of the training and of the returned student.
+            progress: Called with (fraction done, description).
 
         Returns:
             The student: like the release, it may be published.

@@ -141,8 +141,11 @@ class Teachers(Settings):
         """Train teachers, each on its own part of the records; no batch mixes records of two teachers.
 
         Args:
+            data: Dataset with the training records and labels.
             parts: The assignment of this dataset's records to teachers (`terrine.data.partition.partition`).
             backbone: Computes features; None for teachers that learn from images or a table's rows.
+            seed: Seed of the training and of deformed copies.
+            device: Device of the computation.
 
         Returns:
             The teachers: private. A teacher with too few records is not trained, and its votes depend on no record.

@@ -157,7 +157,14 @@ def cast_votes(
     """Return the votes of a block of teachers, trained or not.
 
     Args:
+        kind: Kind of the teachers.
+        block: Numbers of the teachers that vote.
+        untrained: Numbers of the teachers without a state, which cast `fallback_votes`.
         states: Loads states; for `stacked` kinds it must return zeros for an untrained teacher.
+        queries: Public queries.
+        classes: Number of classes.
+        seed: The run's seed, for the fallback votes.
+        device: Device of the computation.
         findings: Must be those of `kind`.
 
     Returns:

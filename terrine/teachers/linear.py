@@ -179,7 +179,10 @@ def train_heads(
         labels: int64 [records], 0 .. classes - 1, or for several findings [records, classes], 0 or 1.
         assignment: int64 [records], the teacher of each record.
         teachers: Numbers of the teachers to train.
+        classes: Number of classes.
+        settings: Settings of the training; None for the defaults.
         seed: The run's seed; a teacher's shuffles depend on it and on the teacher's number.
+        device: Device of the computation.
 
     Returns:
         The heads, in the order of `teachers`.
@@ -226,6 +229,7 @@ def stacks(sizes: Mapping[int, int], memory: Callable[[int], int], device: torch
     Args:
         sizes: Records in one step of a teacher, by position.
         memory: Bytes that a teacher of a size needs.
+        device: Device of the training.
     """
     if device.type != "cpu":
         yield from ([position] for position in sizes)
@@ -246,7 +250,10 @@ def vote(heads: LinearHeads, features: Rows, *, device: Device = "cpu", findings
     classes] are never all in memory. Ties go to the lower class.
 
     Args:
+        heads: Heads of the teachers.
         features: float32 [queries, features], an array or a memory map.
+        device: Device of the computation.
+        findings: Number of findings per query and how many a teacher may report; None for one class per query.
 
     Returns:
         Unsigned integers [queries, teachers] of the smallest type that fits; for several findings 0 or 1, [queries ·

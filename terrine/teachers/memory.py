@@ -33,6 +33,9 @@ def train_within_memory(
     (`terrine.teachers.base`).
 
     Args:
+        train: Yields (number, state) for each teacher of a group.
+        teachers: Numbers of the teachers to train.
+        keep: Stores a finished teacher, given its number and state.
         public: Whether figures of the records may be logged. If not, nothing is logged and the error contains no
             number, since record counts determine which groups run out of memory and how much they request.
 

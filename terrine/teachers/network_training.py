@@ -115,6 +115,9 @@ def vote_with_networks(
     Args:
         states: Arrays that replace entries of the classifier `frame`, one teacher after the other; may be lazy.
         frame: A classifier, which stays unchanged.
+        queries: Public images, uint8 [queries, C, H, W], with fixed batches that contain each query once.
+        statistics: Batch normalisation statistics: `current`, `original` or `halfway`.
+        device: Device of the computation.
 
     Returns:
         Unsigned integers [queries, teachers].

@@ -111,7 +111,9 @@ class PromptTeachers(Teachers):
 
 
 class PromptKind(TeacherKind):
-    """The kind `prompt`. A state contains the border and the mapping:
+    """The kind `prompt`.
+
+    A state contains the border and the mapping:
 
     border           float32 [C, pixels], the trained pattern: outside the shrunken image, or everywhere
     outputs          int64 [classes], for `random`: the source's output for each class
@@ -290,6 +292,8 @@ class PromptKind(TeacherKind):
         """Return the gradient of every teacher's mean cross-entropy over its own records, stacked like ω.
 
         Args:
+            omega: Stacked states of all teachers, arrays [teachers, ...].
+            trained: Entries of `omega` to differentiate by.
             placed: [teachers * places, C, canvas, canvas].
             targets: [teachers, places].
             counts: Number of records of each teacher, which occupy its first places; with none, its row is zero.

@@ -97,11 +97,14 @@ def private_features(
     A part with fewer records than `statistics` need has no features; this is no error.
 
     Args:
+        backbone: Public backbone, which is moved to `device`.
         images: uint8 [records, C, H, W].
         assignment: int64 [records], the teacher of each record.
+        statistics: Batch normalisation statistics: `current`, `original` or `halfway`.
         most: Maximum number of records in a batch, at least 2; a part is cut into near-equal batches.
-        shuffle: Seed for shuffling a teacher's records before they are cut, for files sorted by class; None keeps
-            their order.
+        device: Device of the computation.
+        shuffle: Seed for shuffling a teacher's records before they are cut, for files sorted by class; None keeps their
+            order.
         progress: Called with (fraction done, description).
 
     Raises:
@@ -244,6 +247,8 @@ def count_teachers_missing_class(labels: np.ndarray, assignment: np.ndarray, tea
     Args:
         labels: int64 [records], 0 .. classes - 1.
         assignment: int64 [records], 0 .. teachers - 1.
+        teachers: Number of teachers.
+        classes: Number of classes.
     """
     counts = np.bincount(assignment * classes + labels, minlength=teachers * classes)
     return int((counts.reshape(teachers, classes) == 0).any(axis=1).sum())

@@ -40,6 +40,7 @@ def by_ridge(inputs: Tensor, targets: Tensor, classes: int, settings: LinearTeac
         inputs: [T, n, D].
         targets: [T, n], or for findings [T, n, C], whose b makes the score of a mean record 0.
         classes: C.
+        settings: Provides `ridge`, `prior` and the number of deformed `copies`.
     """
     records, features = inputs.shape[1:]
     mean = inputs.mean(1, keepdim=True)

@@ -64,6 +64,7 @@ def ciphers_of(circuit: Circuit, context: bytes) -> list[Any]:
     """AES under a key for each half of each AND gate, in the order of the schedule, and then for each output.
 
     Args:
+        circuit: Circuit to garble or evaluate.
         context: Bytes that are unique to the phase: agreement, origin and number of the phase.
     """
     master = hashlib.sha256(b"terrine garbling 2\0" + context).digest()[:16]

@@ -105,11 +105,16 @@ class Sharing:
         return np.dtype("<u8" if self.whole or self.bits > _MOST_BITS else "<u4")
 
     def in_field(self, shares: ShareArray, *, second: bool) -> Numbers:
-        """The guardian's or, second, the student's shares of votes as numbers that sum to them in F (`field`)."""
+        """Return one side's shares of votes as elements of F (`field`), which sum to the votes over both sides.
+
+        Args:
+            shares: Shares as sent, of type `kind`.
+            second: Whether these are the student party's shares instead of the guardian's.
+        """
         return subtract(reduced(shares), np.full_like(shares, 2**self.bits)) if second else reduced(shares)
 
     def split(self, values: NDArray[np.integer]) -> tuple[ShareArray, ShareArray]:
-        """The guardian's and the student's shares of `values`."""
+        """Return the guardian's and the student party's shares of `values`."""
         return split_whole(values, self.bits) if self.whole else split(values, self.bits)
 
 
@@ -153,7 +158,7 @@ def _mask_bits(queries: int) -> int:
 
 
 def share_type(bits: int) -> np.dtype:
-    """The smallest unsigned type that holds a share."""
+    """Return the smallest unsigned type that holds a share of `bits` bits."""
     return np.dtype("u1" if bits <= 8 else "<u2" if bits <= 16 else "<u4" if bits <= 32 else "<u8")
 
 

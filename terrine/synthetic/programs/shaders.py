@@ -61,7 +61,7 @@ def spiral(s: Scene) -> Tensor:
 
 
 def checkers(s: Scene) -> Tensor:
-    """A checkerboard, bent by a slow wave."""
+    """Draw a checkerboard, bent by a slow wave."""
     scale = s.uniform(0, 1.0, 3.0)
     bend = s.uniform(1, 0.0, 0.5)
     x = s.x * scale + sine(s.y * 0.5 + s.uniform(2)) * bend
@@ -116,13 +116,13 @@ def wood(s: Scene) -> Tensor:
 
 
 def bubbles(s: Scene) -> Tensor:
-    """The distance to the nearest of random sites (Voronoi F1)."""
+    """Draw the distance to the nearest of random sites (Voronoi F1)."""
     scale = s.uniform(0, 1.2, 3.0)
     return cells(s, s.x * scale + 8.0, s.y * scale + 8.0)[0]
 
 
 def cracks(s: Scene) -> Tensor:
-    """The borders between Voronoi cells."""
+    """Draw the borders between Voronoi cells."""
     scale = s.uniform(0, 1.0, 2.5)
     nearest, second, _ = cells(s, s.x * scale + 8.0, s.y * scale + 8.0)
     return step(second - nearest - 0.12, 0.12)
@@ -135,7 +135,7 @@ def mosaic(s: Scene) -> Tensor:
 
 
 def discs(s: Scene) -> Tensor:
-    """A union of five discs with sharp edges."""
+    """Draw a union of five discs with sharp edges."""
     distance = torch.full_like(s.x, 9.0)
     for k in range(5):
         cx, cy = s.point(3 * k, 1.0)
@@ -154,7 +154,7 @@ def metaballs(s: Scene) -> Tensor:
 
 
 def boxes(s: Scene) -> Tensor:
-    """A union of turned rectangles."""
+    """Draw a union of rotated rectangles."""
     distance = torch.full_like(s.x, 9.0)
     for k in range(3):
         cx, cy = s.point(5 * k)
@@ -185,7 +185,7 @@ def hexagons(s: Scene) -> Tensor:
 
 
 def bricks(s: Scene) -> Tensor:
-    """A wall: rows shifted by half a brick, each brick with a random level, and mortar between."""
+    """Draw a brick wall: rows shifted by half a brick, a random level for each brick, and mortar between bricks."""
     scale = s.uniform(0, 2.0, 5.0)
     y = s.y * scale
     row = y.floor()
@@ -214,7 +214,7 @@ def moire(s: Scene) -> Tensor:
 
 
 def kaleidoscope(s: Scene) -> Tensor:
-    """A plane folded into equal sectors, with waves in each."""
+    """Draw a plane folded into equal sectors, with waves in each."""
     cx, cy = s.point(0, 0.4)
     x, y = s.x - cx, s.y - cy
     sectors = s.integer(2, 3, 8)
@@ -225,7 +225,7 @@ def kaleidoscope(s: Scene) -> Tensor:
 
 
 def julia(s: Scene) -> Tensor:
-    """The smallest distance to the origin along ten steps of z² + c (an orbit trap)."""
+    """Draw the smallest distance to the origin along ten steps of z² + c (an orbit trap)."""
     cx, cy = s.uniform(0, -0.9, 0.3), s.uniform(1, -0.8, 0.8)
     x, y = s.x * 1.2, s.y * 1.2
     trap = torch.full_like(x, 9.0)
@@ -236,7 +236,7 @@ def julia(s: Scene) -> Tensor:
 
 
 def sine_network(s: Scene) -> Tensor:
-    """A small network of sines from coordinates to one output (a compositional pattern-producing network)."""
+    """Draw the output of a small network of sines of coordinates (a compositional pattern-producing network)."""
     units = []
     for k in range(4):
         wx, wy = s.uniform(3 * k, -1.2, 1.2), s.uniform(3 * k + 1, -1.2, 1.2)
@@ -269,7 +269,7 @@ def quasicrystal(s: Scene) -> Tensor:
 
 
 def gyroid(s: Scene) -> Tensor:
-    """An oblique slice through a gyroid, thresholded softly."""
+    """Draw an oblique slice through a gyroid, with a soft threshold."""
     scale = s.uniform(0, 0.5, 1.5)
     x, y = s.x * scale, s.y * scale
     z = x * s.uniform(1, -1.0, 1.0) + y * s.uniform(2, -1.0, 1.0) + s.uniform(3)

@@ -343,6 +343,8 @@ def centre_records(records: Records, teachers: Sequence[int] | np.ndarray, centr
     """Return the records of these teachers with centred features, in the same order.
 
     Args:
+        records: Records with features [records, features].
+        teachers: Numbers of the teachers, in the order of `centres`.
         centres: One for all, [features], or one per teacher, [teachers, features].
     """
     kept = np.flatnonzero(np.isin(records.assignment, teachers))

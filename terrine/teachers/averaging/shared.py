@@ -125,6 +125,7 @@ class SharedAverages(SummedRounds):
 
         Args:
             vectors: [own teachers, length].
+            number: Number of the round, from 0; centring rounds come first.
 
         Raises:
             InputError: vectors of another length.

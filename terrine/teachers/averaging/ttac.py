@@ -118,8 +118,15 @@ def local_round(
     A teacher with too few records does not move (see the module).
 
     Args:
+        learner: Model that every teacher trains.
         start: θ and c, [P], or [teachers, P] with one row per teacher.
         own: c_i of these teachers, [teachers, P].
+        records: Private records of all teachers, with their assignment.
+        teachers: Numbers of the teachers to train.
+        settings: Settings of the rounds.
+        number: Number of the round, from 0.
+        seed: The run's seed, for the batches.
+        device: Device of the computation.
 
     Returns:
         The results in the order of `teachers`.
@@ -213,6 +220,12 @@ def average_teachers(
     """Return θ and c after `rounds` rounds of all `teachers`, and their c_i [teachers, P], in one process.
 
     Args:
+        learner: Model that every teacher trains.
+        records: Private records of all teachers, with their assignment.
+        teachers: Numbers of the teachers to train.
+        settings: Settings of the rounds.
+        rounds: Number of rounds.
+        seed: The run's seed, for the batches.
         combine: Computes the means; exact ones are not private.
     """
     average = Average.start(learner)
