@@ -236,8 +236,10 @@ class _CanarySlots:
         )
 
     def leaked_votes(self, directions: Directions, votes: np.ndarray, coins: np.ndarray) -> int:
-        """Return how many canaries' teachers did not vote as their coin implies, plus one if other votes depend on
-        coins: 0 if each unit affects one teacher."""
+        """Count the canaries whose teachers do not vote as their coins imply: 0 if each unit affects one teacher.
+
+        The count is one higher if any other votes depend on the coins.
+        """
         expected = np.where(coins, directions.one, directions.other)
         elsewhere = not np.array_equal(_rest(votes, self.teachers, directions.rest.shape[1]), directions.rest)
         return int((votes[:, self.teachers] != expected).any(axis=0).sum()) + int(elsewhere)

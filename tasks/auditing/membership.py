@@ -108,7 +108,7 @@ def coins_of(run: Run, shadow: int, units: int) -> np.ndarray:
 def _shadow_scores(
     run: Run, make: Callable[[Run], None], dataset: Dataset, units: np.ndarray, number: int, inside: np.ndarray
 ) -> np.ndarray:
-    """The student's score of every unit, float64 [units], in one shadow run; from disk where that was made before."""
+    """Return the student's score of every unit in one shadow run, float64 [units], or the stored result."""
     folder = run.folders.work / f"shadows-{_identity(run)}"
     path = folder / f"{number:04d}.npy"
     if path.is_file():

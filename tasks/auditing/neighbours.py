@@ -147,7 +147,7 @@ class _Sums:
         self._questions: list[Any] = []
 
     def outcome(self, scratch: Run) -> list[np.ndarray]:
-        """The exact sums of each round, in units of its noise."""
+        """Return the exact sums of each round, in units of its noise."""
         released = self._run.folders.answers / MOMENTS
         if released.is_file():
             link(released, scratch.folders.answers / MOMENTS)

@@ -73,7 +73,7 @@ class ClippedSum:
         return GaussianEvent(sensitivity=2 * self.clip, sigma=self.sigma)
 
     def clipped(self, vectors: ArrayLike) -> Floats:
-        """The vectors [owners, length], each clipped to norm at most S; non-finite ones become zero."""
+        """Clip the vectors [owners, length] to norm at most S; non-finite ones become zero."""
         values = _matrix(vectors)
         values = np.where(np.isfinite(values).all(axis=1, keepdims=True), values, 0.0)
         # Scaled before it is squared, so that no norm overflows.
@@ -83,7 +83,7 @@ class ClippedSum:
         return np.asarray(values * factor)
 
     def steps(self, vectors: ArrayLike) -> Steps:
-        """The clipped vectors in whole steps of the noise's lattice, int64 [owners, length]: they add up exactly."""
+        """Return the clipped vectors in whole steps of the noise's lattice, int64 [owners, length], for exact sums."""
         return np.asarray(np.rint(self.clipped(vectors) / lattice_step(self.sigma)).astype(np.int64))
 
     def fits(self, owners: int) -> bool:
@@ -95,11 +95,11 @@ class ClippedSum:
         return add_noise(total, self.sigma, noise, lattice_step(self.sigma))
 
     def release(self, groups: Iterable[ArrayLike], noise: NoiseSource) -> Floats:
-        """The sum of all clipped vectors with noise, [length]; groups, and what is raised: see `total`."""
+        """Return the noisy sum of all clipped vectors, [length]; groups and errors as for `total`."""
         return self.noised(self.total(groups), noise)
 
     def total(self, groups: Iterable[ArrayLike]) -> Steps:
-        """The sum of all clipped vectors in whole steps of the noise's lattice, int64 [length]: private.
+        """Return the sum of all clipped vectors in whole steps of the noise's lattice, int64 [length]: private.
 
         Args:
             groups: Vectors [owners, length], in groups of owners; every owner is in exactly one group.
@@ -175,7 +175,10 @@ class ClippedMean:
 
     @classmethod
     def for_share(cls, share: float, epsilon: float, delta: float) -> Self:
-        """The mean that costs this share of a budget's μ². Raises SettingError for an invalid share or budget."""
+        """Return the mean that costs this share of a budget's μ².
+
+        Raises SettingError for an invalid share or budget.
+        """
         return cls(noise_multiplier_for(epsilon, delta, share, 1))
 
     @property
@@ -218,7 +221,7 @@ class ClippedMean:
         return self._sum.noised(self.total(groups), noise)
 
     def mean(self, released: Floats) -> tuple[Floats, float]:
-        """The mean vector and the approximate standard deviation of its noise (post-processing)."""
+        """Return the mean vector and the approximate standard deviation of its noise (post-processing)."""
         units = max(1.0, float(released[-1]) / math.sqrt(3))
         return np.asarray(released[:-1] / units), self.noise_multiplier / units
 
@@ -230,9 +233,10 @@ def add_noise(total: Steps, sigma: float, noise: NoiseSource, unit: float) -> Fl
     the result, which is post-processing.
 
     Args:
-        total: The sum of clipped vectors, of any shape, in whole multiples of `unit`. Its sum with the noise fits
-            64 bits if `unit` is the step of the noise's lattice, see `ClippedSum.fits`.
+        total: The sum of clipped vectors, of any shape, in whole multiples of `unit`. Its sum with the noise fits 64
+            bits if `unit` is the step of the noise's lattice, see `ClippedSum.fits`.
         sigma: Standard deviation of the noise.
+        noise: Source of the noise.
         unit: A power of two.
 
     Raises:
@@ -264,11 +268,13 @@ def common_step(sigma: float, unit: float) -> float:
 
 
 def noise_multiplier_for(epsilon: float, delta: float, share: float, releases: int) -> float:
-    """The smallest z at which `releases` clipped sums cost the `share` of the budget's μ².
+    """Return the smallest z at which `releases` clipped sums cost the `share` of the budget's μ².
 
     The cost is 4 · releases / z², exactly; what is left, (1 − share) · μ², composes with it to the whole budget.
 
     Args:
+        epsilon: ε of the whole budget.
+        delta: δ of the whole budget.
         share: Share of μ² (not of ε) to spend, in (0, 1]; 1 spends the whole budget.
         releases: Number of released vectors, ≥ 1.
 

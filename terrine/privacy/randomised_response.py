@@ -29,7 +29,7 @@ _LARGEST_EPSILON = 40.0
 
 
 def keep_probability(epsilon: float, categories: int) -> float:
-    """The probability of the truth.
+    """Return the probability of releasing the true category.
 
     Raises:
         SettingError: an ε or a number of categories for which there is none.

@@ -62,7 +62,7 @@ def make_report(agreement: Agreement, party: str, votes: ArrayLike) -> tuple[byt
     """Return the bodies for the guardian and for the student party.
 
     Args:
-        agreement: Terms and parties of the run.
+        agreement: Parties and parameters of the round.
         party: Name of the teacher party.
         votes: Integers [queries, own teachers], the class each teacher chose; for sums the party's own sums in steps,
             integers [queries, 1].
@@ -103,7 +103,7 @@ def check_report(agreement: Agreement, party: str, body: bytes, *, second: bool)
     """Check a body and evaluate its part of the proof.
 
     Args:
-        agreement: Terms and parties of the run.
+        agreement: Parties and parameters of the round.
         party: Name of the teacher party that sent the body.
         body: Bytes of the body.
         second: Whether this is the student party's body.

@@ -133,12 +133,12 @@ def threshold_test(sigma1: float) -> GaussianEvent:
 
 
 def count_of_units(sigma: float) -> GaussianEvent:
-    """The number of units with N(0, sigma²): one more or less changes it by one."""
+    """Return the event of releasing the number of units with N(0, sigma²) noise; one unit changes it by 1."""
     return GaussianEvent(sensitivity=1.0, sigma=sigma)
 
 
 def of_several(event: Event, units: int) -> Event:
-    """The same mechanisms as `event`, for neighbours that differ in `units` units instead of one.
+    """Return the event of the same mechanisms for neighbours that differ in `units` units instead of one.
 
     In a chain of neighbours that each differ in one unit, the ends are at most `units` times the sensitivity apart. For
     votes, n' − n is a sum of `units` vectors e_a − e_b, whose norm is at most √2 · units (all in one direction), and no
@@ -174,7 +174,7 @@ def compose(*events: Event) -> Event:
 
 
 def counts(*events: Event) -> dict[Event, int]:
-    """The mechanisms inside all `events` with how often each is run, in the order of first appearance; none 0 times."""
+    """Return how often each mechanism in `events` runs, in the order of first appearance, without zero counts."""
     found: dict[Event, int] = {}
     for event, count in (pair for part in events for pair in _flatten(part)):
         found[event] = found.get(event, 0) + count
@@ -199,7 +199,7 @@ def to_json(event: Event) -> dict[str, Any]:
 
 
 def from_json(tree: Mapping[str, Any]) -> Event:
-    """The event that `to_json` wrote.
+    """Return the event that `to_json` wrote.
 
     Raises:
         UnsupportedEventError: an unknown kind of event, a missing field or one too many.

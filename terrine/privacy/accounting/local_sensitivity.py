@@ -197,6 +197,7 @@ def threshold_sensitivities(
 
     Args:
         max_counts: Largest counts of votes [queries], rounded to integers; or Interactive's largest margins.
+        teachers: Number of teachers.
         threshold: Threshold T, in votes.
         sigma1: Standard deviation of the test's noise, in votes.
         order: RDP order α > 1.

@@ -89,7 +89,7 @@ class _Step:
 
 @lru_cache(maxsize=4096)
 def loss_epsilon(event: Event, delta: float) -> float:
-    """An upper bound on ε at `delta` of a composition of Laplace, randomised-response and Gaussian mechanisms.
+    """Bound ε at `delta` from above for a composition of Laplace, randomised-response and Gaussian mechanisms.
 
     Raises:
         UnsupportedEventError: `event` holds something else, or is repeated so often that no lattice holds the sum.
@@ -104,7 +104,7 @@ def loss_epsilon(event: Event, delta: float) -> float:
 
 
 def loss_delta(event: Event, epsilon: float, *, near: float = 1e-6) -> float:
-    """An upper bound on δ at `epsilon` ≥ 0 of the same compositions; most exact where δ is around `near`."""
+    """Bound δ at `epsilon` ≥ 0 from above for the same compositions; most accurate for a δ close to `near`."""
     if not epsilon >= 0:
         raise SettingError(f"epsilon must be a number ≥ 0, got {epsilon!r}.")
     mu, others = _parts(event)
@@ -228,14 +228,14 @@ class _Losses:
         self.masses = np.exp(np.minimum(self.discrete - self.tilt * self.losses + np.log(tilted[index]), 0.0))
 
     def delta_at(self, epsilon: float) -> float:
-        """The bound on δ, with all errors added."""
+        """Return the bound on δ, including all errors."""
         renyi = self.total - self.tilt * epsilon
         renyi += self.tilt * math.log(self.tilt) - (1 + self.tilt) * math.log1p(self.tilt)
         error = self.error * math.exp(min(renyi, 700.0))
         return float(np.dot(self.masses, _curve(self.mu, epsilon - self.losses))) * self.scale + error
 
     def epsilon(self) -> float:
-        """The smallest ε at which the bound on δ is met, rounded up."""
+        """Return the smallest ε at which the bound on δ is met, rounded up."""
 
         def excess(epsilon: float) -> float:
             return math.log(max(self.delta_at(epsilon), 1e-320) / self.delta)
@@ -252,7 +252,7 @@ class _Losses:
 
 
 def _step(part: Event, count: int, h: float) -> _Step:
-    """The losses of one mechanism on the lattice."""
+    """Return the losses of one mechanism on the lattice."""
     top = _largest_loss(part)
     last = math.ceil(top / h)
     masses = np.zeros(2 * last + 1)
@@ -281,7 +281,7 @@ def _add(masses: Floats, mass: float, loss: float, h: float) -> None:
 
 
 def _add_density(masses: Floats, top: float, h: float) -> None:
-    """The losses of Laplace noise between −top and top: density e^(−(top − ℓ)/2)/4 under P."""
+    """Add the losses of Laplace noise between −top and top to `masses`: density e^(−(top − ℓ)/2)/4 under P."""
     middle = len(masses) // 2
     index = np.arange(-middle, middle)
     low, high = np.maximum(index * h, -top), np.minimum((index + 1) * h, top)

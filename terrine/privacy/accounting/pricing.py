@@ -125,6 +125,7 @@ def composed_epsilon(releases: Mapping[str, Event], delta: float) -> float:
 
     Args:
         releases: Event of each distinct release by release ID; a release shared by several candidates counts once.
+        delta: δ at which ε is computed.
     """
     return price(compose(*releases.values()), delta)
 
@@ -140,6 +141,7 @@ def repeat_and_select_epsilon(candidates: Sequence[Event], delta: float, *, mean
     Args:
         candidates: The most that each distinct candidate can spend, known before it runs. The realised cost of one run
             does not bound the cost of runs that were not made.
+        delta: δ at which ε is computed.
         mean: Mean number of runs; by default the number of candidates.
 
     Raises:

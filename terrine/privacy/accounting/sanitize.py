@@ -107,11 +107,12 @@ def sanitised(
     sigma_ss: float,
     conversion: Conversion = "improved",
 ) -> SanitisedEpsilon:
-    """The sanitised ε at given parameters.
+    """Return the sanitised ε at the given parameters.
 
     Args:
         rdp: Data-dependent RDP of everything released, at `order`.
         local_sensitivity: LS_d of that value, d = 0, 1, … [distances], from `local_sensitivity`.
+        delta: δ at which ε is computed.
         order: RDP order α.
         beta: Smoothing β < 1/(2α).
         sigma_ss: Noise in units of the smooth sensitivity.
@@ -136,7 +137,7 @@ def optimised(
     sigma_ss: float | None = None,
     conversion: Conversion = "improved",
 ) -> SanitisedEpsilon:
-    """The sanitised ε with the smallest mean plus two standard deviations: **a private figure**.
+    """Return the sanitised ε with the smallest mean plus two standard deviations: **a private figure**.
 
     β is chosen among 0.01/α, 0.02/α, … 0.49/α; the best σ_ss for it, (w/SS)^(1/3) where releasing costs w/σ_ss² and
     more, is known in closed form. Parameters that are passed are kept. If there is nothing to protect (SS = 0), σ_ss is
@@ -180,12 +181,13 @@ def release(figure: SanitisedEpsilon, standard_normal: Callable[[], float]) -> f
 
 
 def restricted_order(epsilons: ArrayLike, orders: ArrayLike, sigma: float, classes: int) -> float:
-    """The order with the smallest ε among those at which conditions C5 and C6 hold.
+    """Return the order with the smallest ε among those at which conditions C5 and C6 hold.
 
     Args:
         epsilons: ε that the curve to be sanitised gives at each order [orders].
         orders: RDP orders [orders].
         sigma: Standard deviation of the answers' noise, in votes.
+        classes: Number of classes.
 
     Raises:
         SettingError: C5 and C6 hold at none of the orders.

@@ -92,12 +92,14 @@ class _Walk:
         self.last = self.reach(counts)
 
     def reach(self, counts: Integers) -> Integers:
-        """The largest distance of each walk [rows]."""
+        """Return the largest distance of each walk [rows]."""
         raise NotImplementedError
 
     def nearest(self, row: Integers, distance: Integers) -> tuple[Integers, Integers, Floats]:
-        """At each point: the gap of the nearest losers, the votes that the winner gained, and a correction to the sum
-        of the groups' tails, in units of the tail at that gap."""
+        """Return the gap of the nearest losers, the winner's gained votes and a correction at each point.
+
+        The correction is added to the sum of the groups' tails, in units of the tail at that gap.
+        """
         raise NotImplementedError
 
     def log_q(self, row: Integers, distance: Integers) -> tuple[Floats, Integers]:
@@ -172,7 +174,7 @@ def _steps(walk: _Walk, going: Callable[[Floats], NDArray[np.bool_]]) -> Integer
 
 
 def _run_lengths(counts: Integers) -> tuple[Integers, Integers]:
-    """The distinct values of each falling row [rows, most], and how often each occurs; absent ones 0 times.
+    """Return the distinct values of each falling row [rows, most] and their counts; absent ones have count 0.
 
     Absent entries repeat the row's last value.
     """

@@ -160,6 +160,8 @@ def audit_scores(one: ArrayLike, other: ArrayLike, delta: float, confidence: flo
     Args:
         one: Scores of independent runs on one input [runs].
         other: Scores of independent runs on its neighbour [runs].
+        delta: δ at which ε is bounded.
+        confidence: Probability with which each bound holds, in (0, 1).
 
     Raises:
         InputError: fewer than four runs, different numbers of them, or scores that are not finite.
@@ -210,6 +212,7 @@ def audit_mechanism(
             made in one call, whose answers to different queries must be independent.
         runs: Runs on each input, half of them held out.
         delta: δ at which ε is bounded.
+        confidence: Probability with which each bound holds, in (0, 1).
 
     Raises:
         InputError: histograms that are not neighbours.
@@ -304,6 +307,9 @@ def epsilon_of_guesses(
         correct: Guesses that were right, in the worst of the runs.
         guesses: Number of guesses in each run, fixed in advance. The choice of coins may depend on the release.
         coins: Units whose contents were decided by a coin, in each run.
+        delta: δ at which ε is bounded.
+        confidence: Probability with which the bound holds, in (0, 1).
+        runs: Number of runs, of which `correct` is the worst.
 
     Raises:
         InputError: impossible numbers of guesses.

@@ -74,6 +74,7 @@ def make_canaries(
 
     Args:
         queries: The teachers' queries: uint8 [Q, ...] images, or float32 [Q, columns] rows.
+        count: Number of canaries, one per teacher.
         classes: Number of classes, at least two.
         contrast: Difference between a canary and its companion at each changed place, in grey levels, or for rows in
             hundredths of the column's standard deviation. A linear teacher learns the smallest difference; a network
@@ -208,6 +209,8 @@ def best_plan(information: Floats, confidence: float, shadows: int) -> Plan:
 
     Args:
         information: `Guess.information` of a release of this kind.
+        confidence: Probability with which the bound holds, in (0, 1).
+        shadows: Number of shadow runs with independent coins.
     """
     generator, coins = np.random.default_rng(0), len(information)
     drawn = generator.standard_normal((_REHEARSALS, shadows, coins))
@@ -229,6 +232,7 @@ def guess_from_histograms(directions: Directions, released: ArrayLike, sigma: fl
 
     Args:
         directions: Where coins move histograms.
+        released: Noisy histograms, float [queries, classes].
         sigma: Standard deviation of their noise, in votes: above 0, tiny for none.
     """
     table = np.asarray(released, dtype=np.float64)
@@ -335,7 +339,7 @@ def _products(rows: csr_array, weights: Floats) -> Floats:
 
 
 def _sum_of_classes(queries: int, classes: int) -> csr_array:
-    """Indicator matrix [queries · classes, queries] that sums over the classes of each query."""
+    """Return the indicator matrix [queries · classes, queries] that sums over the classes of each query."""
     rows = np.arange(queries * classes)
     return csr_array((np.ones(len(rows)), (rows, rows // classes)), shape=(queries * classes, queries))
 

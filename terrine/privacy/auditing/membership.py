@@ -129,6 +129,7 @@ def attack(
         scores: [runs, records], from `logit_scores`.
         member: bool [runs, records]; each entry drawn by an independent fair coin for the bound on ε to hold.
         delta: δ of the bound on ε.
+        confidence: Level of the bound on ε and of the intervals of the rates, in (0, 1).
         fprs: False positive rates at which to compute true positive rates, for members and for non-members.
         guess_share: Share of the records whose membership is guessed in each run.
 

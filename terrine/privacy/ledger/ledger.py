@@ -259,7 +259,7 @@ class Ledger:
         return costs_of(dataset, self.rows())
 
     def events(self, dataset: str) -> list[Event]:
-        """What was spent on the dataset, one event a release: see `costs`."""
+        """Return the cost of each release of the dataset, see `costs`."""
         return list(self.costs(dataset).values())
 
     def spent(self, dataset: str, delta: float) -> float:
