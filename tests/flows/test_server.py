@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import cache
 
 import psutil
 import pytest
@@ -69,6 +70,8 @@ def test_a_server_of_the_users_is_used_and_none_is_started(prefect_server, monke
 
 @pytest.mark.parametrize("what", ["raise SystemExit(3)", "import time; time.sleep(600)"], ids=["ends", "hangs"])
 def test_one_that_does_not_start_is_an_error_with_a_way_out(monkeypatch, what):
+    # Another test of this process may have started a server, which is cached.
+    monkeypatch.setattr(server, "_temporary_server", cache(server._temporary_server.__wrapped__))
     monkeypatch.setattr(server, "_PROGRAM", what)
     monkeypatch.setattr(server, "SECONDS", 1.0)
     monkeypatch.setattr(server, "END_SECONDS", 0.1)
