@@ -109,7 +109,7 @@ def describe_reading(data: Any) -> dict[str, Any]:
 
 
 def _encoding(run: Run) -> dict[str, Any]:
-    """Return the encoding of the table's columns, fitted to public rows, and the columns that are not features."""
+    """Return the encoding of the table's columns and the columns that are not features."""
     data = run.params.data
     columns = read_json(run.folders.images / "manifest.json")["columns"]
     return {"target": data.target, "id": data.id, "roles": list(data.roles), "columns": columns}

@@ -3,7 +3,8 @@
 Image programs draw shards (`terrine.synthetic.shards`) into a folder that runs share, named by the digest of its
 inputs, and the run links them. A shard is drawn again only if its bytes have changed.
 
-For tables and the source `pool` nothing is drawn: the queries are records that the data owner declared public.
+Rows of a table are drawn from its declared columns. Public rows and the source `pool` are records that the data owner
+declared public.
 """
 
 from __future__ import annotations

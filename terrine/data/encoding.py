@@ -44,7 +44,7 @@ class Column:
 
     def __post_init__(self) -> None:
         """Refuse knots that do not increase, and a column without knots and values, or with both."""
-        if bool(self.knots) is (self.values is not None) or any(np.diff(self.knots) <= 0):
+        if bool(self.knots) is bool(self.values) or any(np.diff(self.knots) <= 0):
             raise ValueError(f"column '{self.name}' needs increasing numbers or a list of words")
 
     def texts(self, cells: pd.Series) -> np.ndarray:
@@ -54,7 +54,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Encoding:
-    """Encoding of the rows of a table as features, learned from public rows only."""
+    """Encoding of the rows of a table as features, declared or learned from public rows only."""
 
     columns: tuple[Column, ...]
 
@@ -107,7 +107,7 @@ class Encoding:
         """Return one artificial row: the middle knot of each number, and the first of each column's words."""
         return pd.DataFrame(
             {
-                column.name: [(column.knots if column.values is None else (*column.values, ""))[len(column.knots) // 2]]
+                column.name: [column.knots[len(column.knots) // 2] if column.values is None else column.values[0]]
                 for column in self.columns
             }
         )

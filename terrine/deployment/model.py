@@ -314,16 +314,14 @@ def check_rows(rows: np.ndarray, columns: int) -> np.ndarray:
     """Return encoded rows of a table as contiguous float32 [B, columns].
 
     Args:
-        rows: Floating point, encoded as the public rows of the training.
+        rows: Floating point, encoded as in training.
         columns: Expected number of columns.
 
     Raises:
         InputError: Another dtype or shape, an empty batch, or values that are not finite.
     """
     if rows.dtype.kind != "f":
-        raise InputError(
-            f"The rows have dtype {rows.dtype}. Send floating point, encoded as the table's public rows were."
-        )
+        raise InputError(f"The rows have dtype {rows.dtype}. Send floating point, encoded as encoding.json describes.")
     if rows.ndim != 2 or rows.shape[1] != columns:
         raise InputError(f"The rows have shape {list(rows.shape)}, and this student takes [rows, {columns}].")
     if len(rows) == 0:

@@ -4,7 +4,7 @@
     >>> model.answers(pandas.read_csv("rows.csv"))      # a data frame: class, probability, probability of each class
 
 The encoding of columns as features is in the student's folder (`encoding.json`), covered by its manifest. It was
-learned from public rows only (`terrine.data.encoding`).
+declared or learned from public rows only (`terrine.data.encoding`).
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class TableStudent:
     def predict(self, rows: pd.DataFrame, where: str = "The table", unit: str = "row") -> np.ndarray:
         """Return class probabilities, float32 [rows, classes].
 
-        A missing number becomes the public rows' mean; unknown words are ignored.
+        Missing numbers and unknown words set no feature.
 
         Args:
             rows: Rows with the columns of the training, in any order; other columns are ignored.

@@ -132,7 +132,7 @@ class ColumnsBackbone(Backbone):
         if images.dim() != 2 or images.shape[1] != self.feature_dim or images.dtype != torch.float32:
             raise InputError(
                 f"The backbone 'columns' takes float32 rows of shape (B, {self.feature_dim}) and was given "
-                f"{images.dtype} {tuple(images.shape)}. Encode the table as its public rows were encoded."
+                f"{images.dtype} {tuple(images.shape)}. Encode the rows as the training's were."
             )
 
 

@@ -10,7 +10,8 @@ The file has a header, and one column is the target. Its rows have three splits:
 without a column of IDs. Each name, or group, draws its split independently of targets and values, so replacing, adding
 or removing a row moves no other row. Rows with IDs are sorted by ID.
 
-The encoding of columns is learned from the public rows only (`terrine.data.encoding`).
+With `columns` the encoding is declared and no row is public. Otherwise it is learned from the public rows
+(`terrine.data.encoding`).
 """
 
 from __future__ import annotations
@@ -92,9 +93,11 @@ class Table(InOrder, Own, Source):
 
     def declared_encoding(self) -> Encoding | None:
         """Return the encoding of `columns`, or None if there are none. Raise ValueError for impossible columns."""
-        from terrine.data.encoding import declare
+        if self.columns is None:
+            return None
+        from terrine.data.encoding import declare  # imports pandas
 
-        return None if self.columns is None else declare(self.columns, self.categorical)
+        return declare(self.columns, self.categorical)
 
     @property
     def has_public_records(self) -> bool:
