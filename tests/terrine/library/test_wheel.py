@@ -194,6 +194,7 @@ NEEDS = {
 def test_what_needs_more_than_the_science_names_the_extra(wheel, tmp_path):
     # All in one process: each would load the science for seconds.
     (tmp_path / "images").mkdir()
+    (tmp_path / "table.csv").write_text("age,class\n30,a\n40,b\n")
     lines = ["import terrine as tr"]
     for code in NEEDS:
         lines += ["try:", f"    {code}", "except tr.TerrineError as error:", "    print(error)"]
