@@ -103,7 +103,7 @@ def candidate(
         proposal: The proposal.
         name: The party's name.
         folder: The party's folder; None for its name in the current folder.
-        data: A teacher party's records: class folders, a CSV of images, or an .npz file.
+        data: A teacher party's records: class folders, a CSV of images, an .npz file, or the CSV of a table.
         assignments: A teacher party's own settings, section.key=value.
         **others: Further attributes of `Candidate`.
 
@@ -117,7 +117,8 @@ def candidate(
     if role == "teacher":
         params = teacher_params(proposal.terms)
         if data is not None:
-            source = {"name": "npz" if data.suffix == ".npz" else "folder", "path": str(data.resolve())}
+            images = "npz" if data.suffix == ".npz" else "folder"
+            source = {"name": "table" if proposal.terms.table else images, "path": str(data.resolve())}
             params = merge(params, {"data": source})
         params = merge(params, parse_assignment(*assignments))
         if "name" not in params.get("data", {}):

@@ -223,7 +223,7 @@ def own_params(own: OwnTeachers, terms: Terms, held: int) -> Params:
     if given != held:
         raise SettingError(f"own.params.partition.teachers={given}, and the terms say this party holds {held}.")
     # Parameters require two teachers; a party may hold one.
-    fixed: dict[str, Any] = {"data": _image_settings(terms, own.params.get("data", {}))}
+    fixed: dict[str, Any] = {"data": _agreed_data(terms, own.params.get("data", {}))}
     fixed |= {"partition": {"teachers": max(held, 2)}} | _agreed_teachers(own, terms)
     fixed |= backbone_params(own.backbone, own.params.get("backbone"))
     params = validate(merge(merge(_LEDGER, own.params), fixed))
@@ -280,22 +280,24 @@ def backbone_params(folder: Path, given: dict[str, Any] | None = None) -> dict[s
     return {"backbone": {"kind": kind, **weights}, "pretraining": {"images": {"count": 2, "sources": {"gaussian": 1}}}}
 
 
-def _image_settings(terms: Terms, data: dict[str, Any]) -> dict[str, Any]:
-    """Return size, channels, fit and window of the terms; refuse own `data` that differ.
+def _agreed_data(terms: Terms, data: dict[str, Any]) -> dict[str, Any]:
+    """Return size, channels, fit and window of the terms, or columns of a table; refuse own `data` that differ.
 
     Settings that the party's kind of data does not have are left out.
     """
     kind = SOURCES.of(data["name"]) if data.get("name") in SOURCES.names() else Source
     agreed = {key: getattr(terms, key) for key in ("size", "channels") if getattr(terms, key) is not None}
     agreed |= {key: getattr(terms, key) for key in ("fit", "window") if key in kind.model_fields}
+    if terms.table is not None:
+        agreed |= {"name": "table", **terms.table.model_dump(mode="json")}
     for key, value in agreed.items():
         given = _normalise(key, data.get(key, value))
         if given != value:
             pair = (list(one) if isinstance(one, tuple) else one for one in (given, value))
             here, there = ("null" if one is None else one for one in pair)
             raise SettingError(
-                f"own.params.data.{key}={here}, and the terms say {there}: teachers would learn from images of another "
-                f"geometry or brightness than was agreed on. Set it to {there}, or leave it out."
+                f"own.params.data.{key}={here}, and the terms say {there}: all parties read their records alike. "
+                f"Set it to {there}, or leave it out."
             )
     return {key: in_json(value) if key == "size" else value for key, value in agreed.items()}
 

@@ -127,11 +127,13 @@ def check_public(images: Path, backbone: Path, terms: Terms) -> None:
     """
     _check(images / MANIFEST, terms.queries_digest)
     try:
-        names = _shards(images)
+        names, columns = _shards(images), read_json(images / MANIFEST).get("columns")
     except (KeyError, TypeError, ArtefactError) as error:
         raise InputError(f"{images / MANIFEST} is not a manifest of images.") from error
     if len(names) != len(terms.query_shards) or any("/" in name or name.startswith(".") for name in names):
         raise InputError(f"{images / MANIFEST} names other files than the {len(terms.query_shards)} of the terms.")
+    if columns != (None if terms.table is None else terms.table.describe()):
+        raise InputError(f"{images / MANIFEST} has other columns than the terms. Have the proposal sent again.")
     for name, digest in zip(names, terms.query_shards, strict=True):
         _check(images / name, digest)
     _check(backbone / BACKBONE, terms.backbone)

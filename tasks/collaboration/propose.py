@@ -33,6 +33,8 @@ from terrine.teachers.averaging.private import calibrated
 from terrine.teachers.averaging.shared import SharedAverages
 from terrine.teachers.base import TeacherContext
 
+_PATH = "with each party"
+
 
 @dataclass(frozen=True)
 class Wish:
@@ -126,7 +128,10 @@ def propose(folder: Path, preset: str, assignments: Sequence[str], wish: Wish) -
         if wish.edition is None:
             made_of = [terms.identity(), terms.backbone, terms.class_names, content["teachers"], terms.learning]
             terms = terms.model_copy(update={"edition": digest(made_of)})
-        own = OwnTeachers(params=teacher_params(terms), images=run.folders.images, backbone=run.folders.backbone)
+        given = {} if terms.table is None else {"data": {"path": _PATH}}
+        own = OwnTeachers(
+            params=teacher_params(terms) | given, images=run.folders.images, backbone=run.folders.backbone
+        )
         for held in {*terms.teachers.values()}:
             own_params(own, terms, held)  # raises if a teacher party could not train with these terms
         with atomic_folder(folder) as temporary:
@@ -188,16 +193,14 @@ def _resolve(root: Path, preset: str, values: dict[str, Any], wish: Wish) -> tup
     """
     data = values.get("data") or {}
     kind = SOURCES.of(data.get("name", SOURCES.default))
-    if not kind.of_images:
-        raise SettingError(
-            f"data.name={data['name']} cannot be proposed: its queries are rows of a private table. Use images."
-        )
+    if data.get("public_fraction") is not None:
+        raise SettingError("data.public_fraction cannot be proposed: public rows are of one party. Set data.columns.")
     if POOL in (values.get("queries") or {}).get("sources", {}):
         raise SettingError(
             f"queries.sources has `{POOL}`, images of one party. Propose image programs (terrine images)."
         )
     if "path" in kind.model_fields:
-        data = {"path": "with each party", **data}
+        data = {"path": _PATH, **data}
     total = sum(wish.teachers.values())
     fixed: dict[str, Any] = {
         "data": data,

@@ -98,6 +98,8 @@ def _student_params(folders: Folders, config: PartyConfig, noise: str) -> Params
     if len(shape) == 4:
         pictures = {"channels": shape[1], "size": in_json(size_of(shape)), "fit": terms.fit, "window": terms.window}
         values["data"] = {"name": "folder", "path": "elsewhere", **pictures}
+    elif terms.table is not None:
+        values["data"] = {"name": "table", "path": "elsewhere", **terms.table.model_dump(mode="json")}
     if terms.fixed_point is not None:
         values["student"] = {"kind": "sums"}
     return validate(merge(merge(values, own.params), fixed))

@@ -92,6 +92,9 @@ def _queries(terms: Terms) -> list[str]:
         read.append("black at {:g} and white at {:g} if they have more than 8 bits".format(*terms.window))
     if read:
         lines.append(f"Images of records are {', and '.join(read)}.")
+    if (table := terms.table) is not None:
+        columns = "; ".join(f"{name}: {', '.join(map(str, values))}" for name, values in table.columns.items())
+        lines.append(f"Every party's table has the column {table.target}, which is predicted, and {columns}.")
     if terms.teaching is not None:
         kind = terms.teaching.settings.kind
         lines.append(f"Teachers are of kind {kind}, trained alike at all parties with seed {terms.teaching.seed}.")

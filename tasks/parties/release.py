@@ -19,7 +19,7 @@ from tasks.config.values import digest, read_yaml
 from tasks.parties.answers import read_arrays, stored_answers
 from tasks.parties.config import CONFIG, TERMS, read_party
 from tasks.parties.submit import Given
-from tasks.parties.terms import Teaching, Terms, checked, epsilon_per_unit
+from tasks.parties.terms import TableColumns, Teaching, Terms, checked, epsilon_per_unit
 from tasks.parties.trial import GUARDIAN, STUDENT, lay_out, run_trial, teachers_of_parties, with_keys
 from tasks.runtime.accounts import PEOPLE, open_account, stored_people
 from tasks.runtime.release_identity import Inputs
@@ -122,7 +122,7 @@ def make_terms(
             f"aggregation.epsilon={settings.epsilon:g} does not pay for one answer with this noise. Raise it, or use "
             "more noise. No noise was drawn, and nothing was charged."
         )
-    data = run.params.data
+    data: Any = run.params.data
     return {
         "teachers": dict(teachers),
         "unit": run.params.privacy.unit,
@@ -134,6 +134,7 @@ def make_terms(
         "query_shards": [shard["sha256"] for shard in shards],
         "size": images.get("size"),
         "channels": images.get("channels"),
+        "table": None if data.of_images else {key: getattr(data, key) for key in TableColumns.model_fields},
         "fit": getattr(data, "fit", "stretch"),
         "window": getattr(data, "limits", None) or getattr(data, "window", None),
         "backbone": file_digest(run.folders.backbone / "backbone.safetensors"),

@@ -13,7 +13,16 @@ from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import AfterValidator, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    Field,
+    StrictFloat,
+    StrictInt,
+    StrictStr,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from tasks.config.values import digest
 from tasks.parties.keys import Fingerprint, PublicKey, check_name, check_url
@@ -75,6 +84,28 @@ class Teaching(Settings):
         return TEACHERS.of(self.teachers[TEACHERS.key]).model_validate(self.teachers)
 
 
+class TableColumns(Settings):
+    """Columns of every party's table."""
+
+    target: str = Field(min_length=1)
+    """Column to predict."""
+    columns: dict[str, tuple[StrictInt | StrictFloat | StrictStr, ...]] = Field(min_length=1)
+    """Features and their possible values (`data.columns`), in the order of the encoding."""
+    categorical: tuple[str, ...] = ()
+    """Columns of words that look like numbers."""
+
+    @model_validator(mode="after")
+    def _check(self) -> TableColumns:
+        self.describe()
+        return self
+
+    def describe(self) -> list[dict[str, Any]]:
+        """Return the description of the encoding. Raise ValueError for impossible columns."""
+        from terrine.data.encoding import declare  # imports pandas
+
+        return declare(self.columns, self.categorical).describe()
+
+
 class Service(Settings):
     """Address of a service."""
 
@@ -120,6 +151,8 @@ class Terms(Settings):
     of each file."""
     channels: Literal[1, 3] | None = None
     """Number of channels; null for rows of a table."""
+    table: TableColumns | None = None
+    """Columns of a table; null for images."""
     backbone: Digest
     """Digest of the backbone that teachers and students share."""
     backbone_manifest: Digest | None = None
@@ -317,7 +350,7 @@ class Terms(Settings):
         """Return the terms as JSON values, without the settings of other mechanisms."""
         strange = [*(_OF_SUMS if self.length is None else ()), *(_OF_GRADIENTS if self.rounds is None else ())]
         strange += [key for key in ("teaching", "backbone_manifest", *_OF_AVERAGES) if getattr(self, key) is None]
-        strange += [key for key in ("name", "learning") if not getattr(self, key)]
+        strange += [key for key in ("name", "learning", "table") if not getattr(self, key)]
         return self.model_dump(mode="json", exclude=set(strange))
 
     def identity(self) -> dict[str, Any]:

@@ -66,7 +66,7 @@ def test_noise_that_is_chosen_hides_somebody_who_is_at_several_parties(proposal,
         ([], {"overlap": 3}, "overlap=3 is above the 2 teacher parties"),
         ([], {"teachers": {"trust": 2}}, "must have different names"),
         (["queries.sources={pool: 1}", "data.pool=test"], {}, "images of one party"),
-        (["data.name=table", "data.target=x", "data.public_fraction=0.1"], {}, "rows of a private table"),
+        (["data.name=table", "data.target=x", "data.public_fraction=0.1"], {}, "public rows are of one party"),
         (["aggregation.mechanism=lnmax", "aggregation.scale=9"], {}, "does not go with aggregation.where=parties"),
     ],
 )

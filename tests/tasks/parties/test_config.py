@@ -166,7 +166,7 @@ def test_only_a_teacher_party_says_by_what_its_votes_were_dealt(folder):
 
 
 def test_parties_compare_all_that_they_agreed_on_also_whom_the_budget_protects():
-    terms, unnamed = terms_of(), set(Terms.model_fields) - {"name", "learning", "backbone_manifest"}
+    terms, unnamed = terms_of(), set(Terms.model_fields) - {"name", "learning", "backbone_manifest", "table"}
     rounds, sums = {"rounds", "clip", "learning_rate", "sigma_gradients"}, {"length", "records"}
     averages = {"teaching", "noise_multiplier", "weights", "features"}
     assert set(terms.public()) == unnamed - sums - rounds - averages
