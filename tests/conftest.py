@@ -1,6 +1,7 @@
 """Fixtures and settings of all tests."""
 
 import gc
+import json
 import os
 import random
 import sys
@@ -48,6 +49,23 @@ def pytest_runtest_setup() -> None:
     np.random.seed(0)  # noqa: NPY002
     if "torch" in sys.modules:
         sys.modules["torch"].manual_seed(0)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def follow_the_schema() -> Iterator[None]:
+    """Check every statement that a test writes against the published JSON Schema."""
+    from terrine.privacy import statement
+    from tests.statement_schema import check_schema
+
+    write = statement.write_text
+
+    def checked(path: Path, text: str) -> None:
+        check_schema(json.loads(text))
+        write(path, text)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(statement, "write_text", checked)
+        yield
 
 
 @pytest.fixture

@@ -20,6 +20,7 @@ from terrine.privacy.facts import Facts
 from terrine.privacy.statement import PrivacyStatement
 from terrine.students.answers import label_answers
 from terrine.students.forest import fit
+from tests.statement_schema import check_schema
 
 SIZE, CLASSES = 12, 4
 KINDS = {
@@ -130,5 +131,6 @@ def make_statement(folder: Path, **changes: Any) -> dict:
         "task": {"kind": "classes", "names": names, "edges": [], "target": None, "found": False},
     }  # fmt: skip
     content = PrivacyStatement(**(values | changes)).to_dict()
+    check_schema(content)
     (folder.parent / "privacy.json").write_text(json.dumps(content))
     return content

@@ -21,6 +21,7 @@ PLACES = {
     "CHANGELOG.md": "changelog.md",
     "SECURITY.md": "security.md",
     "docs/measurements": "measurements.md",
+    "terrine/privacy/schemas/statement-1.json": "schemas/statement-1.json",
 }
 """Files of the repository that the site has at another place; those below docs/ are at their own."""
 LINK = re.compile(r"(?<=\]\()(?!\w+:|#)([^)\s#]+)")

@@ -29,6 +29,8 @@ from terrine.privacy.ledger.task import Task
 from terrine.privacy.noise import NoiseKind
 
 SCHEMA_VERSION = 1
+SCHEMA = Path(__file__).parent / "schemas" / f"statement-{SCHEMA_VERSION}.json"
+"""Published JSON Schema (draft 2020-12) of privacy.json."""
 
 Unit = Literal["record", "group", "label"]
 TrustModel = Literal["central", "parties"]
