@@ -47,7 +47,7 @@ def statement(
     Recipients verify the release with `terrine verify`.
     """
     from tasks.reports.language import LANGUAGES
-    from tasks.runtime.accounts import site_signing_key
+    from tasks.runtime.accounts import site_signing_file, site_signing_key
     from tasks.runtime.run import chosen_run
     from tasks.serving.pages import write_pages, write_single_page
     from terrine.files import write_text
@@ -75,6 +75,10 @@ def statement(
         return
     key = site_signing_key(made) if sign else None
     written = write_pages(made.folders.release, list(dict.fromkeys(language or LANGUAGES)), key)
+    if sign:
+        from tasks.serving.attestations import sign_for_tools
+
+        written.files += sign_for_tools(made.folders.release, site_signing_file(made))
     if written.no_pdf is not None:
         console.print(written.no_pdf, style="yellow")
     console.print(f"Written to {made.folders.release}: {', '.join(written.files)}")

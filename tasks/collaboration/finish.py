@@ -86,10 +86,12 @@ def finish_student(config: PartyConfig, epsilon: float | None, export: Path | No
         write_json(folders.accuracy, {"accuracy": None, "summary": "The parties have released no accuracy."})
     clear_pages(folders.release)
     if sign:
+        from tasks.serving.attestations import sign_for_tools
         from terrine.deployment.signature import fingerprint, public_pem, signing_key
 
         private = signing_key(config.folder / SIGNING)
         write_pages(folders.release, LANGUAGES, private)
+        sign_for_tools(folders.release, config.folder / SIGNING)
         write_text(archive.with_name(PUBLIC), public_pem(private.public_key()).decode())
         key = fingerprint(private.public_key())
     if epsilon is not None:

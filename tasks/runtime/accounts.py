@@ -44,12 +44,17 @@ def site_key(run: Run) -> bytes:
     return load_or_create_key(run.path(run.params.ledger.key))
 
 
+def site_signing_file(run: Run) -> Path:
+    """Return the file of the key with which the site signs statements."""
+    close_private_zone(run.root)
+    return run.path(run.params.ledger.key).with_name(SIGNING)
+
+
 def site_signing_key(run: Run) -> Ed25519PrivateKey:
     """Return the key with which the site signs statements. It is created on first use."""
     from terrine.deployment.signature import signing_key
 
-    close_private_zone(run.root)
-    return signing_key(run.path(run.params.ledger.key).with_name(SIGNING))
+    return signing_key(site_signing_file(run))
 
 
 PEOPLE = "people.npz"

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from tasks.runtime.store import atomic_folder, write_json
-from tasks.serving.pages import FIGURES, SIGNATURE, guarantee, pages_in
+from tasks.serving.pages import FIGURES, SIGNATURES, guarantee, pages_in
 from tasks.serving.predict import OWN_STATISTICS, read_reference, refuse_image_options
 from terrine.data.encoding import Encoding
 from terrine.deployment.export import Format, check_against_student, export_student, write_raw_columns
@@ -80,7 +80,7 @@ def export_folder(
     with atomic_folder(target) as folder:
         # Copies, not links: what leaves the project must not share its bytes with DVC's cache.
         shutil.copytree(student, folder / "student", copy_function=shutil.copyfile)
-        for name in (FIGURES, SIGNATURE, *pages_in(student.parent)) if own is None else ():
+        for name in (FIGURES, *SIGNATURES, *pages_in(student.parent)) if own is None else ():
             if (student.parent / name).is_file():
                 shutil.copyfile(student.parent / name, folder / name)
         if table:

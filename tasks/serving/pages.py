@@ -5,6 +5,7 @@ statement.html       technical page (stage `aggregate`)
 statement-de.html    page for approval, by language; .pdf the same on paper
 model-card.md        description of the student, for registries
 signature.json       digests of these files and of the student, signed by the site
+attestation.json     the same for other tools; model.sig and model-key.pem too (`tasks.serving.attestations`)
 student.zip          all of it, with the accuracy and the student
 """
 
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 FIGURES, CARD, SIGNATURE = "privacy.json", "model-card.md", "signature.json"
+ATTESTATION, MODEL_SIGNATURE, MODEL_KEY = "attestation.json", "model.sig", "model-key.pem"
+SIGNATURES = (SIGNATURE, ATTESTATION, MODEL_SIGNATURE, MODEL_KEY)
 ARCHIVE, ACCURACY, STUDENT = "student.zip", "accuracy.json", "student"
 LARGEST = 2**35
 """Largest size of a received archive when unpacked, in bytes."""
@@ -186,8 +189,8 @@ def write_pages(folder: Path, codes: Sequence[str], key: Ed25519PrivateKey | Non
 
 
 def clear_pages(folder: Path) -> None:
-    """Remove the signature and all pages except the technical one, which is written with the statement."""
-    for name in (SIGNATURE, *pages_in(folder)):
+    """Remove the signatures and all pages except the technical one, which is written with the statement."""
+    for name in (*SIGNATURES, *pages_in(folder)):
         if name != TECHNICAL:
             (folder / name).unlink(missing_ok=True)
 
@@ -221,7 +224,7 @@ def pack(release: Path, archive: Path) -> None:
 
     The archive has no timestamps, so equal files give equal bytes.
     """
-    beside = (release / name for name in (FIGURES, *pages_in(release), SIGNATURE, ACCURACY))
+    beside = (release / name for name in (FIGURES, *pages_in(release), *SIGNATURES, ACCURACY))
     files = [*(path for path in beside if path.is_file()), *sorted((release / STUDENT).rglob("*"))]
     with atomic_file(archive) as stream, zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as packed:
         for file in files:

@@ -16,7 +16,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tasks.reports.statement_page import SignatureMark
-from tasks.serving.pages import FIGURES, SIGNATURE, draw_page, pages_in, student_classes, unpacked
+from tasks.serving.attestations import check_attestation, check_model_signature
+from tasks.serving.pages import (
+    ATTESTATION,
+    FIGURES,
+    MODEL_SIGNATURE,
+    SIGNATURE,
+    SIGNATURES,
+    draw_page,
+    pages_in,
+    student_classes,
+    unpacked,
+)
 from terrine.aggregation.gradient_rounds import RoundSchedule
 from terrine.aggregation.mechanism import MECHANISMS, Mechanism, parse_mechanism
 from terrine.aggregation.sums import Sums, mu_left
@@ -70,10 +81,10 @@ def verify_statement(path: Path, trusted: Ed25519PublicKey | None = None) -> lis
         with unpacked(path) as folder:
             return verify_statement(folder, trusted)
     folder = path if path.is_dir() else path.parent
-    statement_file = path if path.suffix == ".json" and path.name != SIGNATURE else folder / FIGURES
+    statement_file = path if path.suffix == ".json" and path.name not in SIGNATURES else folder / FIGURES
     if not statement_file.is_file() or not path.exists():
         raise InputError(f"There is no statement {statement_file if path.exists() else path}. Name a release's folder.")
-    if path.is_file() and path not in (statement_file, folder / SIGNATURE) and path.name not in pages_in(folder):
+    if path.is_file() and path != statement_file and path.name not in (*SIGNATURES, *pages_in(folder)):
         raise InputError(f"{path} has no name that Terrine gives to a page. Keep the files of a release as they came.")
     statement, checks = _figures(statement_file)
     signature: Signature | None = None
@@ -91,11 +102,24 @@ def verify_statement(path: Path, trusted: Ed25519PublicKey | None = None) -> lis
         )
     else:
         checks.append(Check("signature", None, "Not signed: the files may be consistent, but their origin is unknown."))
+    checks += _signed_for_tools(folder, trusted or (None if signature is None else signature.public))
     classes = _student(folder, signature, checks)
     if statement is not None and classes is not None:
         checks.append(_classes(statement, classes))
     _files(statement_file, statement, signature, classes, checks)
     return checks
+
+
+def _signed_for_tools(folder: Path, key: Ed25519PublicKey | None) -> Iterator[Check]:
+    """Check the signatures for other tools that are present, with the key of the release's signature."""
+    attested = (folder / ATTESTATION).is_file()
+    for name in (ATTESTATION, MODEL_SIGNATURE):
+        if (folder / name).is_file():
+            try:
+                told = check_model_signature(folder) if name == MODEL_SIGNATURE else check_attestation(folder, key)
+                yield Check(name, attested or None, told if attested else f"{told} Its key is not attested.")
+            except (TerrineError, OSError, *_FAULTS) as error:
+                yield Check(name, False, str(error) or f"It is damaged ({type(error).__name__}).")
 
 
 def _figures(path: Path) -> tuple[dict[str, Any] | None, list[Check]]:

@@ -20,7 +20,7 @@ from tasks.runtime.locks import lock_path
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_json, read_table
 from tasks.serving.mlflow_model import log_student_models, quiet
-from tasks.serving.pages import CARD, SIGNATURE, pages_in
+from tasks.serving.pages import CARD, SIGNATURE, SIGNATURES, pages_in
 from tasks.serving.verification import refuse_wrong, verify_statement
 from terrine.deployment.manifest import MANIFEST, check_seal
 from terrine.deployment.signature import read_signature
@@ -87,7 +87,7 @@ def promote(run: Run) -> Promoted:
         client.update_model_version(run.name, version, card)
         client.set_model_version_tag(run.name, version, "signed_by", read_signature(folder / SIGNATURE).key)
         identity = client.get_model_version(run.name, version).run_id
-        for name in (SIGNATURE, *pages_in(folder)):
+        for name in (*(name for name in SIGNATURES if (folder / name).is_file()), *pages_in(folder)):
             client.log_artifact(identity, str(folder / name), "release")
         client.set_registered_model_alias(run.name, CHAMPION, version)
     evaluation = read_json(run.folders.evaluation)

@@ -1,4 +1,4 @@
-"""Detached Ed25519 signature of a release: statement, pages and student.
+"""Detached Ed25519 signature of a release: statement, pages and student; and keys of signatures for other tools.
 
 The private key is PKCS#8 in PEM, readable by its owner only. Recipients get the public key, or a certificate of it,
 through a different channel than releases. A signature contains the public key, which suffices to check integrity; only
@@ -15,7 +15,7 @@ import hashlib
 import json
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -29,6 +29,7 @@ with from_extra("statement", "Signatures"):
     from cryptography import x509
     from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
     from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 _LARGEST = 2**18
@@ -74,9 +75,14 @@ class Signature:
         return datetime.fromisoformat(self.signed)
 
     @property
+    def public(self) -> Ed25519PublicKey:
+        """Public key in the signature."""
+        return _public(self.public_key.encode())
+
+    @property
     def key(self) -> str:
         """Fingerprint of the public key in the signature."""
-        return fingerprint(_public(self.public_key.encode()))
+        return fingerprint(self.public)
 
     @property
     def content(self) -> bytes:
@@ -86,7 +92,7 @@ class Signature:
 
     def check(self, key: Ed25519PublicKey | None = None) -> None:
         """Raise ArtefactError unless `key`, by default the one in the signature, signed it, and not in the future."""
-        own = _public(self.public_key.encode())
+        own = self.public
         if key is not None and fingerprint(key) != fingerprint(own):
             raise ArtefactError(
                 f"It was signed with the key {fingerprint(own)}, and the one that was given is {fingerprint(key)}."
@@ -130,10 +136,29 @@ def signing_key(path: Path) -> Ed25519PrivateKey:
     Raises:
         ArtefactError: The file is not a private key, or others may read it.
     """
+    key: Ed25519PrivateKey = _private_key(path, Ed25519PrivateKey, "an Ed25519", Ed25519PrivateKey.generate)
+    return key
+
+
+def model_key(path: Path) -> ec.EllipticCurvePrivateKey:
+    """Return the site's P-256 key for OpenSSF model signatures; it is created on first use.
+
+    Raises:
+        ArtefactError: The file is not a private key, or others may read it.
+    """
+    key: ec.EllipticCurvePrivateKey = _private_key(
+        path, ec.EllipticCurvePrivateKey, "a P-256", lambda: ec.generate_private_key(ec.SECP256R1())
+    )
+    if not isinstance(key.curve, ec.SECP256R1):
+        raise ArtefactError(f"{path} is not a P-256 key.")
+    return key
+
+
+def _private_key(path: Path, kind: type, name: str, generate: Callable[[], Any]) -> Any:
     try:
         if not path.exists():
             private_folder(path.parent)
-            made = Ed25519PrivateKey.generate().private_bytes(
+            made: bytes = generate().private_bytes(
                 serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
             )
             # If several processes create it at once, all get the first one.
@@ -147,8 +172,8 @@ def signing_key(path: Path) -> Ed25519PrivateKey:
         raise ArtefactError(
             f"{path} is not a private key in PEM without a password. Restore it from a backup."
         ) from error
-    if not isinstance(key, Ed25519PrivateKey):
-        raise ArtefactError(f"{path} is not an Ed25519 key.")
+    if not isinstance(key, kind):
+        raise ArtefactError(f"{path} is not {name} key.")
     if os.name == "posix" and mode & 0o077:
         raise ArtefactError(
             f"{path} is readable by other users, who could sign in the site's name. Run chmod 600 {path}, and find out "
