@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from rich.text import Text
 
-from flows.cli.options import JsonOption
+from flows.cli.options import JsonOption, RunArgument, chosen_name
 from flows.printing import plain_table, printer
 from terrine.errors import ArtefactError, SettingError
 
@@ -23,10 +23,11 @@ _mechanism_option = partial(typer.Option, rich_help_panel="Attack on a mechanism
 
 
 def audit(
+    name: RunArgument = None,
     run: Annotated[
         str | None,
         _run_option(
-            help="Run to attack. Default: the run selected last, or no run if no attack on a run is requested."
+            "--run", help="Run to attack. Default: the run selected last, or no run if no attack on a run is requested."
         ),
     ] = None,
     canaries: Annotated[
@@ -66,6 +67,7 @@ def audit(
     """
     from tasks.runtime.run import chosen_run
 
+    run = chosen_name(name, run)
     if (canaries is not None) + (neighbours is not None) + membership > 1:
         raise SettingError("--canaries, --neighbours and --membership are separate attacks: give one.")
     if canaries is not None:

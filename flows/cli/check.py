@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
-from flows.cli.options import PresetOption, SetOption
+from flows.cli.options import PresetOption, RunArgument, RunOption, SetOption, chosen_name
 from flows.printing import plain_table, printer
 from terrine.errors import SettingError
 from terrine.geometry import in_words
@@ -24,10 +24,9 @@ _advice_option = partial(typer.Option, rich_help_panel="Advice without data")
 
 
 def check(
+    name: RunArgument = None,
+    run: RunOption = None,
     preset: PresetOption = None,
-    name: Annotated[
-        str | None, typer.Option("--name", help="Named run; with --preset, the name that the run would have.")
-    ] = None,
     set_: SetOption = None,
     installation: Annotated[
         bool, typer.Option("--installation", help="Check versions, devices and the project instead of a run.")
@@ -75,11 +74,15 @@ def check(
         )
         return
     from tasks.config.presets import derive, project_root, selected_run
+    from tasks.runtime.run_names import name_run
     from tasks.tools.check import inspect_run
 
-    root = project_root()
-    found = inspect_run(root, derive(root, preset or name or selected_run(root), list(set_ or []), keeps=False))
-    show(found, printer())
+    root, assignments = project_root(), list(set_ or [])
+    if (name := chosen_name(name, run)) is not None:
+        name = name_run(root, name, preset, assignments, keeps=False)
+    else:
+        name = derive(root, preset or selected_run(root), assignments, keeps=False)
+    show(found := inspect_run(root, name), printer())
     if found.stops:
         raise typer.Exit(1)
 

@@ -15,7 +15,10 @@ from flows.printing import plain_table, printer
 
 
 def compare(
-    runs: Annotated[list[str] | None, typer.Argument(help="Names of finished runs. Default: all.")] = None,
+    names: Annotated[list[str] | None, typer.Argument(metavar="RUN", help="Same as --run RUN.")] = None,
+    run: Annotated[
+        list[str] | None, typer.Option("--run", help="Name of a finished run. May be repeated. Default: all.")
+    ] = None,
     as_json: JsonOption = False,
     as_csv: CsvOption = False,
     ui: Annotated[
@@ -36,8 +39,8 @@ def compare(
     from terrine.errors import ArtefactError
 
     refuse_two_formats(as_json, as_csv)
-    root = project_root()
-    rows = compared(root, list(dict.fromkeys(runs)) if runs else None)
+    root, runs = project_root(), list(dict.fromkeys([*(names or []), *(run or [])]))
+    rows = compared(root, runs or None)
     if not rows:
         raise ArtefactError("No run of this project is finished. Make one: terrine run")
     if as_json:

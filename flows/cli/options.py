@@ -21,6 +21,8 @@ SetOption = Annotated[
     typer.Option("--set", help="Setting to change: section.key=value (see `terrine params`). May be repeated."),
 ]
 RunOption = Annotated[str | None, typer.Option("--run", help="Name of a run. Default: the run selected last.")]
+RunArgument = Annotated[str | None, typer.Argument(metavar="RUN", help="Same as --run RUN.", show_default=False)]
+"""For commands without other arguments."""
 FolderOption = Annotated[Path | None, typer.Option("--folder", help="Folder of a student, or of an export.")]
 ModelOption = Annotated[str | None, typer.Option("--model", help="MLflow model: models:/NAME/VERSION.")]
 StatisticsOption = Annotated[
@@ -37,6 +39,17 @@ ReferenceOption = Annotated[
 DeviceOption = Annotated[str, typer.Option(help="Torch device: auto, cpu, cuda, cuda:N or mps.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 CsvOption = Annotated[bool, typer.Option("--csv", help="Print CSV.")]
+
+
+def chosen_name(argument: str | None, option: str | None) -> str | None:
+    """Return the run named by an argument or by --run, or None.
+
+    Raises:
+        SettingError: If they name two runs.
+    """
+    if argument is not None and option is not None and argument != option:
+        raise SettingError(f"{argument} and --run {option} name two runs: give one.")
+    return option if argument is None else argument
 
 
 def refuse_two_formats(as_json: bool, as_csv: bool) -> None:

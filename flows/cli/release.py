@@ -9,7 +9,7 @@ import typer
 from rich.table import Column
 from rich.text import Text
 
-from flows.cli.options import RunOption
+from flows.cli.options import RunArgument, RunOption, chosen_name
 from flows.printing import plain_table, printer
 from terrine.errors import ArtefactError, SettingError
 
@@ -22,6 +22,7 @@ _SHOWN = {True: ("ok", "green"), False: ("wrong", "red"), None: ("–", "yellow"
 
 
 def statement(
+    name: RunArgument = None,
     run: RunOption = None,
     language: Annotated[
         list[str] | None, typer.Option("--language", help="en, de, fr or es. May be repeated. Default: all.")
@@ -52,7 +53,7 @@ def statement(
     from tasks.serving.pages import write_pages, write_single_page
     from terrine.files import write_text
 
-    console, made = printer(soft_wrap=True), chosen_run(run)
+    console, made = printer(soft_wrap=True), chosen_run(chosen_name(name, run))
     if export_key is not None:
         from terrine.deployment.signature import fingerprint, public_pem
 

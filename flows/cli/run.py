@@ -12,7 +12,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from flows.cli.check import refuse
-from flows.cli.options import PresetOption, RunOption, SetOption
+from flows.cli.options import PresetOption, RunArgument, RunOption, SetOption, chosen_name
 from flows.printing import plain_table, printer
 from terrine.errors import SettingError, did_you_mean
 
@@ -36,15 +36,9 @@ def init(
 
 
 def run(
+    name: RunArgument = None,
+    run: RunOption = None,
     preset: PresetOption = None,
-    name: Annotated[
-        str | None,
-        typer.Option(
-            "--name",
-            help="Permanent name of the run: with --preset creates it, otherwise continues it. Names appear in the "
-            "published statement.",
-        ),
-    ] = None,
     set_: SetOption = None,
     seed: Annotated[int | None, typer.Option(help="Same as --set seed=N.")] = None,
     anyway: Annotated[
@@ -59,7 +53,8 @@ def run(
 ) -> None:
     """Make a run, or complete it, and print the result.
 
-    Exit with status 1 if the data have changed since the run was made.
+    With --preset, a run named RUN is created: the name is permanent and appears in the published statement. Without
+    --preset, the run is continued. Exit with status 1 if the data have changed since the run was made.
     """
     from flows.stages import check_run, clear, make_run
     from tasks.config.presets import derive, project_root, selected_run
@@ -73,7 +68,7 @@ def run(
     root, console = project_root(), printer(soft_wrap=True)
     assignments = list(set_ or []) + ([f"seed={seed}"] if seed is not None else [])
     assignments += ["privacy.anyway=true"] if anyway else []
-    if name is not None:
+    if (name := chosen_name(name, run)) is not None:
         name = name_run(root, name, preset, assignments)
     else:
         name = derive(root, preset or selected_run(root), assignments)
@@ -152,7 +147,7 @@ def presets() -> None:
 
 def params(
     prefix: Annotated[str, typer.Argument(help="Start of the settings to list, such as teachers.")] = "",
-    run: Annotated[str | None, typer.Option(help="Run or preset whose values are shown next to the defaults.")] = None,
+    run: Annotated[str | None, typer.Option("--run", help="Run or preset whose values are shown as well.")] = None,
 ) -> None:
     """List settings with default, allowed values, unit and description.
 

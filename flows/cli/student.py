@@ -18,9 +18,11 @@ from flows.cli.options import (
     JsonOption,
     ModelOption,
     ReferenceOption,
+    RunArgument,
     RunOption,
     StatisticsName,
     StatisticsOption,
+    chosen_name,
     refuse_two_formats,
 )
 from flows.printing import plain_table, printer
@@ -138,6 +140,7 @@ def _print_rows(files: list[RowPredictions], as_json: bool, as_csv: bool) -> Non
 
 
 def serve(
+    name: RunArgument = None,
     run: RunOption = None,
     folder: FolderOption = None,
     model: ModelOption = None,
@@ -162,7 +165,7 @@ def serve(
     from tasks.serving.service import serve as serve_app
     from terrine.deployment.rows import TableStudent
 
-    console, source = printer(soft_wrap=True), student_folder(run, folder, model)
+    console, source = printer(soft_wrap=True), student_folder(chosen_name(name, run), folder, model)
     app, student = build_app(
         source,
         statistics,

@@ -5,7 +5,7 @@ another preset (`base: OTHER`). params.yaml is the preset of the default run, wh
 in `SITE` apply to all runs of the project.
 
 A run is a preset, or a preset with overrides, which are stored in a git-ignored file beside the presets. Its name is
-given (`--name`) or ends with a digest of the overrides. Run names are public, so the digest is keyed if the overrides
+given (`--run`) or ends with a digest of the overrides. Run names are public, so the digest is keyed if the overrides
 name files or accounts of the site: third parties cannot test guesses against it.
 """
 
@@ -142,7 +142,7 @@ def read_preset(root: Path, name: str, above: tuple[str, ...] = ()) -> Preset:
         SettingError: If it does not exist or is based on itself.
     """
     path = parameter_file(root, name)
-    if path in _UNSAVED and not path.is_file():
+    if path in _UNSAVED:
         return _UNSAVED[path]
     if not _exists(path) or Path(name).name != name:
         near = did_you_mean(name, sorted(_names(root)))
@@ -272,10 +272,7 @@ def derive(root: Path, preset: str, assignments: list[str], *, keeps: bool = Tru
         key = load_or_create_key(root / params.ledger.key)
         own = keyed_digest(key, "terrine run name", digest(overrides, 64).encode())[:8]
     name = f"{start}{_readable(changes(root, start, overrides), 50 - len(start))}-{own}"
-    if keeps:
-        save_overrides(root, name, start, overrides)
-    else:
-        _UNSAVED[parameter_file(root, name)] = Preset(name, "", overrides, start)
+    save_overrides(root, name, start, overrides, keeps=keeps)
     return name
 
 
@@ -293,11 +290,15 @@ def with_assignments(root: Path, preset: Preset, assignments: list[str]) -> tupl
     return overrides, validate(replace_auto(merge_overrides(project_settings(root), overrides))[0])
 
 
-def save_overrides(root: Path, name: str, preset: str, overrides: dict[str, Any]) -> None:
-    """Write the overrides of a run to its file beside the presets."""
+def save_overrides(root: Path, name: str, preset: str, overrides: dict[str, Any], *, keeps: bool = True) -> None:
+    """Write the overrides of a run to its file beside the presets, or without `keeps` only to this process."""
+    path = parameter_file(root, name)
+    if not keeps:
+        _UNSAVED[path] = Preset(name, "", overrides, preset)
+        return
+    _UNSAVED.pop(path, None)
     shown = ", ".join(map(redact_override, changes(root, preset, overrides)))
     values = {"description": f"{preset} with {shown}" if shown else preset, "preset": preset, **overrides}
-    path = parameter_file(root, name)
     text = yaml.safe_dump(values, sort_keys=True, allow_unicode=True, width=110)
     if not path.is_file() or path.read_text(encoding="utf-8") != text:
         write_text(path, text)
@@ -347,9 +348,7 @@ def reproduce_command(root: Path, run: str, *, local: bool) -> str:
     made = read_preset(root, run)
     if made.made_from is None:
         return f"terrine run --preset {run}"
-    words = ["terrine", "run", "--preset", made.made_from]
-    if not DERIVED_NAME.match(run):
-        words += ["--name", run]
+    words = ["terrine", "run", *([] if DERIVED_NAME.match(run) else [run]), "--preset", made.made_from]
     for change in changes(root, made.made_from, made.overrides if local else public_parameters(made.overrides)):
         words += ["--set", change]
     return shlex.join(words)

@@ -1,4 +1,4 @@
-"""Named runs: `terrine run --preset your-own-images --name clinic-a --set data.path=...`.
+"""Named runs: `terrine run clinic-a --preset your-own-images --set data.path=...`.
 
 After a run's first release only settings that do not affect the release may change, such as the student's. Any other
 change would be a second release under the same name.
@@ -18,6 +18,7 @@ from tasks.config.presets import (
     PRESETS,
     Preset,
     changes,
+    derive,
     explain_missing_run,
     parameter_file,
     read_preset,
@@ -33,12 +34,12 @@ from tasks.runtime.store import Folders, write_text
 from terrine.errors import SettingError, typed
 
 IGNORED = """\
-# Written by `terrine run --name`: runs of this site. Their files may name data and data owners.
+# Written by `terrine run RUN`: runs of this site. Their files may name data and data owners.
 .gitignore
 """
 
 
-def name_run(root: Path, name: str, preset: str | None, assignments: list[str]) -> str:
+def name_run(root: Path, name: str, preset: str | None, assignments: list[str], *, keeps: bool = True) -> str:
     """Create a named run from a preset or another run, or update its settings, and return its name.
 
     Args:
@@ -46,32 +47,39 @@ def name_run(root: Path, name: str, preset: str | None, assignments: list[str]) 
         name: The name.
         preset: The preset or run to start from; replaces earlier assignments. Default: the settings the run has.
         assignments: `--set` assignments.
+        keeps: Write the settings to a file. Otherwise only this process can resolve the run.
+
+    Returns:
+        The name; for assignments to a preset or to a run that was not named, that of the derived run.
 
     Raises:
         SettingError: If the name is not allowed or the settings would change an existing release.
     """
     if not NAME.fullmatch(name) or name in FOLDERS:
         raise SettingError(
-            f"--name {name}: a name has at most 60 lower-case letters, digits and hyphens, does not start with a "
+            f"--run {name}: a name has at most 60 lower-case letters, digits and hyphens, does not start with a "
             f"hyphen, and is not one of {', '.join(FOLDERS)}. It is public: it is stored with the student."
         )
+    exists = parameter_file(root, name).is_file()
+    if preset is None and exists and (DERIVED_NAME.match(name) or read_preset(root, name).made_from is None):
+        return derive(root, name, assignments, keeps=keeps)
     if DERIVED_NAME.match(name):
-        raise SettingError(f"--name {name}: it ends in eight digits like a derived run. Choose another name.")
-    if not parameter_file(root, name).is_file():
-        return _begin(root, name, preset, assignments)
+        raise SettingError(f"--run {name}: it ends in eight digits like a derived run. Choose another name.")
+    if not exists:
+        return _begin(root, name, preset, assignments, keeps)
     run = read_preset(root, name)
     if run.made_from is None:
-        raise SettingError(f"{name} is a preset. Choose another --name.")
+        raise SettingError(f"{name} is a preset. Choose another name for the run.")
     start = read_preset(root, preset or name)
     if (origin := _origin(start)) != run.made_from:
         raise SettingError(
-            f"Run {name} exists and was made from {run.made_from}, not from {origin}. Choose another --name, or "
-            f"continue it: terrine run --name {name}."
+            f"Run {name} exists and was made from {run.made_from}, not from {origin}. Choose another name, or "
+            f"continue it: terrine run {name}."
         )
     overrides, params = with_assignments(root, start, assignments)
     if overrides != run.overrides:
         _check_release(root, run, start, overrides, params)
-        save_overrides(root, name, run.made_from, overrides)
+        save_overrides(root, name, run.made_from, overrides, keeps=keeps)
     return name
 
 
@@ -88,18 +96,19 @@ def states(root: Path) -> list[tuple[str, str]]:
     return [(name, state(Folders(root, name))) for name in runs(root)]
 
 
-def _begin(root: Path, name: str, preset: str | None, assignments: list[str]) -> str:
+def _begin(root: Path, name: str, preset: str | None, assignments: list[str], keeps: bool) -> str:
     if preset is None:
-        begin = typed(["terrine", "run", "--preset", "your-own-images", "--name", name])
+        begin = typed(["terrine", "run", name, "--preset", "your-own-images"])
         raise SettingError(f"{explain_missing_run(root, name)} To create it, name a preset:\n{begin}")
     start = read_preset(root, preset)
     overrides, _ = with_assignments(root, start, assignments)
-    ignored = root / PRESETS / ".gitignore"
-    with locked(lock_path(root, "named")):
-        text = ignored.read_text(encoding="utf-8") if ignored.is_file() else IGNORED
-        if f"\n{name}.yaml\n" not in text:
-            write_text(ignored, f"{text}{name}.yaml\n")
-    save_overrides(root, name, _origin(start), overrides)
+    if keeps:
+        ignored = root / PRESETS / ".gitignore"
+        with locked(lock_path(root, "named")):
+            text = ignored.read_text(encoding="utf-8") if ignored.is_file() else IGNORED
+            if f"\n{name}.yaml\n" not in text:
+                write_text(ignored, f"{text}{name}.yaml\n")
+    save_overrides(root, name, _origin(start), overrides, keeps=keeps)
     return name
 
 
@@ -118,10 +127,10 @@ def _check_release(root: Path, run: Preset, start: Preset, overrides: dict[str, 
     left_out = flat(run.overrides, whole="sources").keys() - flat(overrides, whole="sources").keys()
     changed = changes(root, run.name, overrides) + [f"no {key}" for key in sorted(left_out)]
     other = next(name for number in count(2) if not parameter_file(root, name := f"{run.name}-{number}").is_file())
-    words = ["terrine", "run", "--preset", start.name, "--name", other]
+    words = ["terrine", "run", other, "--preset", start.name]
     settings = changes(root, start.name, overrides)
     command = typed([*words, *(word for change in settings for word in ("--set", change))])
     raise SettingError(
         f"Run {run.name} has released. With {', '.join(changed)} it would be another release at a cost of its own. To "
-        f"continue with the existing one: terrine run --name {run.name}. Or start another run:\n{command}"
+        f"continue with the existing one: terrine run {run.name}. Or start another run:\n{command}"
     )

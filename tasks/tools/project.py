@@ -39,7 +39,7 @@ A Terrine project: it trains a student on private images and writes its privacy 
     terrine presets             # list the presets; `your-own-images` is for a folder of your own
 
 params.yaml contains the settings of the default run, which `dvc repro` also makes. Put the settings of your own run
-there with a new name (`run: NAME`), or use `terrine run --preset PRESET --name NAME`.
+there with a new name (`run: NAME`), or use `terrine run NAME --preset PRESET`.
 
 `data/private` never leaves this machine; `data/release` may be published. `terrine params` lists all settings.
 """

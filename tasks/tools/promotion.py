@@ -62,7 +62,7 @@ def promote(run: Run) -> Promoted:
     folder = run.folders.release
     if not (folder / SIGNATURE).is_file():
         raise ArtefactError(
-            f"The statement of {run.name} is not signed. Sign it first: terrine statement --run {run.name} --sign"
+            f"The statement of {run.name} is not signed. Sign it first: terrine statement {run.name} --sign"
         )
     refuse_wrong(verify_statement(folder, site_signing_key(run).public_key()))
     statement = read_statement(run.folders.statement)

@@ -56,8 +56,8 @@ def test_a_named_run_is_made_again_by_the_command_that_its_report_shows(project)
     words = shlex.split(reproduce_command(project, "clinic-a", local=True))
     before = (project / "experiments" / "clinic-a.yaml").read_text()
     (project / "experiments" / "clinic-a.yaml").unlink()
-    assert words[:6] == ["terrine", "run", "--preset", "own", "--name", "clinic-a"]
-    name_run(project, words[5], words[3], words[7::2])
+    assert words[:6] == ["terrine", "run", "clinic-a", "--preset", "own", "--set"]
+    name_run(project, words[2], words[4], words[6::2])
     assert yaml.safe_load((project / "experiments" / "clinic-a.yaml").read_text()) == yaml.safe_load(before)
 
 
@@ -102,7 +102,7 @@ def test_a_preset_that_is_named_again_says_what_the_run_is_by_now(project):
     assert resolve(project, name_run(project, "clinic-a", "own", OWN)).student.l2 != 0.4
     name_run(project, "clinic-a", None, ["student.l2=0.4"])
     corrected(seed=7)
-    with pytest.raises(SettingError, match=r"With seed=7, no student\.l2 it would be .* --name clinic-a\. Or"):
+    with pytest.raises(SettingError, match=r"With seed=7, no student\.l2 it would be .*terrine run clinic-a\. Or"):
         name_run(project, "clinic-a", "own", OWN)
     with pytest.raises(SettingError, match=r"With data\.path=images, ledger\.account=own, "):
         name_run(project, "clinic-a", "own", [])
@@ -115,7 +115,7 @@ def test_the_command_for_settings_that_are_refused_begins_another_run_with_them(
     with pytest.raises(SettingError, match="has released") as refused:
         name_run(project, "clinic-a", None, ["aggregation.epsilon=3", "queries.sources={stylegan: 1}"])
     words = shlex.split(str(refused.value).partition(":\n")[2].replace("\\\n", " "))
-    assert name_run(project, words[5], words[3], words[7::2]) == "clinic-a-2"
+    assert name_run(project, words[2], words[4], words[6::2]) == "clinic-a-2"
     assert read_preset(project, "clinic-a-2").made_from == "own"
     old, new = resolve(project, "clinic-a"), resolve(project, "clinic-a-2")
     assert (new.aggregation.epsilon, new.data.path) == (3, old.data.path)

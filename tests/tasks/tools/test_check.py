@@ -91,7 +91,7 @@ def test_it_shows_records_classes_files_images_votes_and_price_and_leaves_nothin
         assert part in said, part
     assert sorted(project.rglob("*")) == before
     assert _check("--set", "aggregation.epsilon=5").exit_code == 0
-    named = _check("--preset", "own", "--name", "clinic-a", "--set", "ledger.account=others")
+    named = _check("clinic-a", "--preset", "own", "--set", "ledger.account=others")
     assert "account others" in named.stdout, named.output
     assert [path.name for path in (project / "experiments").iterdir()] == ["own.yaml"]
 

@@ -121,7 +121,7 @@ def test_what_is_not_signed_or_does_not_verify_is_refused(run):
     with pytest.raises(ArtefactError, match=r"signature: It was signed with the key"):
         promote(run)
     (run.folders.release / "signature.json").unlink()
-    with pytest.raises(ArtefactError, match="terrine statement --run clinic --sign"):
+    with pytest.raises(ArtefactError, match="terrine statement clinic --sign"):
         promote(run)
 
 
