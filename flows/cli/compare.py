@@ -1,10 +1,11 @@
-"""`terrine compare`: ε and accuracy of finished runs, in the terminal or in MLflow."""
+"""`terrine compare`: ε and accuracy of finished runs, in the terminal, as a page or in MLflow."""
 
 from __future__ import annotations
 
 import json
 import os
 import sys
+from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
@@ -21,6 +22,9 @@ def compare(
     ] = None,
     as_json: JsonOption = False,
     as_csv: CsvOption = False,
+    html: Annotated[
+        Path | None, typer.Option(help="Write an HTML page: a chart of ε and accuracy, and a table.", metavar="FILE")
+    ] = None,
     ui: Annotated[
         bool, typer.Option("--ui", help="Open the comparison in MLflow, on this machine only, until Ctrl-C.")
     ] = False,
@@ -34,8 +38,7 @@ def compare(
     if ui:
         _open_mlflow(port)
     from tasks.config.presets import project_root
-    from tasks.reports.accuracy import shown_accuracy
-    from tasks.reports.comparison import columns, compared, differences, front
+    from tasks.reports.comparison import columns, compared, differences, render_comparison, table_cells
     from terrine.errors import ArtefactError
 
     refuse_two_formats(as_json, as_csv)
@@ -51,31 +54,18 @@ def compare(
 
         typer.echo(pandas.DataFrame(columns(rows)).to_csv(index=False), nl=False)
         return
-    console, best = printer(), front(rows)
-    table = plain_table(
-        Column("run", no_wrap=True, overflow="fold"),
-        Column("ε", justify="right", no_wrap=True),
-        Column("δ", justify="right", no_wrap=True),
-        Column("as served", justify="right", no_wrap=True),
-        "",
-        Column("teachers", justify="right"),
-        Column("answered", justify="right"),
-        Column("seconds", justify="right"),
-        padding=(0, 1),
-    )
-    for row in rows:
-        table.add_row(
-            row.run,
-            "none" if row.epsilon is None else f"{row.epsilon:.4f}",
-            f"{row.delta:g}",
-            "private" if row.accuracy is None else shown_accuracy(row.accuracy, row.plus_minus),
-            "*" if row.run in best else "",
-            "–" if row.teachers is None else f"{row.teachers:,}",
-            "–" if row.answered is None else f"{row.answered:,}/{row.queries:,}",
-            "" if row.seconds is None else f"{row.seconds:,.0f}",
-        )
+    if html is not None:
+        html.write_text(render_comparison(rows), encoding="utf8")
+        typer.echo(f"Wrote {html}: {len(rows)} runs.")
+        return
+    console, cells = printer(), table_cells(rows)
+    table = plain_table(Column("run", no_wrap=True, overflow="fold"), padding=(0, 1))
+    for heading in list(cells[0])[1:]:
+        table.add_column(heading, justify="right", no_wrap=heading in ("ε", "δ", "as served", "front"))
+    for texts in cells:
+        table.add_row(*texts.values())
     console.print(table)
-    console.print("* on the Pareto front: no run on the same data is as accurate at a smaller ε.")
+    console.print("front: no run on the same data is as accurate at a smaller ε (Pareto front).")
     for row, differs in zip(rows, differences(rows), strict=True):
         if differs:
             console.print(f"{row.run} differs in {differs}")

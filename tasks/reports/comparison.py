@@ -14,7 +14,9 @@ from typing import Any
 
 from tasks.config.params import Params, public_parameters
 from tasks.config.values import flat
-from tasks.reports.accuracy import released_accuracy
+from tasks.reports.accuracy import released_accuracy, shown_accuracy
+from tasks.reports.charts import scatter
+from tasks.reports.pages import epsilon, plain, probability, render
 from tasks.runtime.progress import timings
 from tasks.runtime.run import open_run
 from tasks.runtime.staleness import check_records
@@ -24,6 +26,9 @@ from terrine.privacy.statement import read_statement
 
 HIDDEN = "tracking", "runner", "device", "about"
 """Settings that do not affect results, and the operator's statement."""
+
+DETERMINES_EPSILON = "aggregation.epsilon", "aggregation.sigma"
+COLOURS = 6
 
 
 @dataclass(frozen=True)
@@ -164,16 +169,70 @@ def differences(rows: Sequence[Compared]) -> list[str]:
     return texts
 
 
+def table_cells(rows: Sequence[Compared]) -> list[dict[str, str]]:
+    """Return for each run, in their order, its cells for people, by heading."""
+    best = front(rows)
+    return [
+        {
+            "run": row.run,
+            "ε": epsilon(row.epsilon),
+            "δ": probability(row.delta),
+            "as served": "private" if row.accuracy is None else shown_accuracy(row.accuracy, row.plus_minus),
+            "front": "yes" if row.run in best else "",
+            "teachers": "–" if row.teachers is None else f"{row.teachers:,}",
+            "answered": "–" if row.answered is None else f"{row.answered:,}/{row.queries:,}",
+            "seconds": "" if row.seconds is None else f"{row.seconds:,.0f}",
+        }
+        for row in rows
+    ]
+
+
+def render_comparison(rows: Sequence[Compared]) -> str:
+    """Return a self-contained HTML page: a chart and a table for each dataset. Colours show a varied setting."""
+    tables = []
+    for data in dict.fromkeys(row.data for row in rows):
+        own = [row for row in rows if row.data == data]
+        varied = {key: [plain(row.settings.get(key)) for row in own] for key in differing(own)}
+        colouring = [key for key, values in varied.items() if len(set(values)) <= COLOURS]
+        by = min(colouring, key=lambda key: (key in DETERMINES_EPSILON, len(set(varied[key]))), default=None)
+        groups = sorted(set(varied[by]), key=lambda text: (len(text), text)) if by else []
+        colours = [groups.index(value) for value in varied[by]] if by else [0] * len(own)
+        cells = table_cells(own)
+        points = [
+            (row.epsilon, row.accuracy, row.plus_minus, colour, f"{row.run}: ε = {texts['ε']}, {texts['as served']}")
+            for row, colour, texts in zip(own, colours, cells, strict=True)
+            if row.epsilon is not None and row.accuracy is not None
+        ]
+        tables.append(
+            {
+                "data": data,
+                "chart": scatter(points, x_label="ε", y_label="accuracy as served") if points else "",
+                "by": by,
+                "groups": groups,
+                "rows": [
+                    (colour, {**texts, **{key: values[number] for key, values in varied.items()}, "run": run})
+                    for number, (colour, texts) in enumerate(zip(colours, cells, strict=True))
+                    if (run := texts.pop("run"))  # to the end: names are long
+                ],
+            }
+        )
+    return render("comparison.html", {"tables": tables})
+
+
+def differing(rows: Sequence[Compared]) -> list[str]:
+    """Return the settings in which any two runs differ, in alphabetical order."""
+    keys = sorted({key for row in rows for key in row.settings})
+    return [key for key in keys if len({str(row.settings.get(key)) for row in rows}) > 1]
+
+
 def columns(rows: Sequence[Compared]) -> list[dict[str, Any]]:
     """Return a mapping for each run, in their order: what is compared, and every setting in which any two differ."""
     best = front(rows)
-    keys = sorted({key for row in rows for key in row.settings})
-    differing = [key for key in keys if len({str(row.settings.get(key)) for row in rows}) > 1]
     return [
         {
             **{field.name: getattr(row, field.name) for field in fields(row) if field.name != "settings"},
             "front": row.run in best,
-            **{key: row.settings.get(key) for key in differing},
+            **{key: row.settings.get(key) for key in differing(rows)},
         }
         for row in rows
     ]

@@ -34,7 +34,7 @@ def printed(monkeypatch):
 
 def test_every_run_has_its_line_and_what_it_differs_in(printed):
     for lines in (printed().output.splitlines(), printed(COLUMNS="80").output.splitlines()):
-        assert lines[1].split()[:5] == ["a-run-with-quite-a-long-name", "1.0000", "1e-05", "50.00", "%"]
+        assert lines[1].split()[:5] == ["a-run-with-quite-a-long-name", "1.0000", "1e-5", "50.00", "%"]
         assert "b differs in student.l2=0.3" in lines
         assert any(line.startswith("private: ε does not cover accuracies") for line in lines)
 
@@ -48,3 +48,9 @@ def test_as_csv_and_json_each_setting_that_differs_is_a_column(printed):
     assert "settings" not in table
     refused = printed("--csv", "--json")
     assert "exclude each other: give one" in str(refused.exception)
+
+
+def test_the_page_is_written_where_it_is_asked_for(printed, tmp_path):
+    page = tmp_path / "runs.html"
+    assert printed("--html", str(page)).output == f"Wrote {page}: 3 runs.\n"
+    assert "a-run-with-quite-a-long-name" in page.read_text()
