@@ -220,7 +220,7 @@ def by_selection(study: Study, cells: Cells, seeds: list[int]) -> None:
                 return {
                     "accuracy": study.accuracy(seed, mechanism, released, teachers),
                     "epsilon": price(answers.event, DELTA),
-                    "asked": answers.asked,
+                    "asked": answers.queried,
                     "answered": int(answers.answered.sum()),
                     "right": float((answers.labels == histograms.argmax(axis=1))[answers.answered].mean()),
                 }

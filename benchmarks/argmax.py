@@ -126,13 +126,13 @@ def be_guardian(agreed: Agreement, folder: Path) -> dict[str, float]:
         processor = time.process_time()
         while path := connection.recv_bytes().decode():
             what, _, number = path.partition("/")
-            question = connection.recv_bytes()
+            request = connection.recv_bytes()
             if what == "base":
-                answer = guardian.base(question)
+                answer = guardian.base(request)
             elif what == "counts":
                 answer = guardian.counts(int(number))
             else:
-                answer = {"blocks": guardian.block, "opened": guardian.opened}[what](int(number), question)
+                answer = {"blocks": guardian.block, "opened": guardian.opened}[what](int(number), request)
             connection.send_bytes(answer)
             sent += len(answer)
     return {"noise": drawn, "processor": time.process_time() - processor, "sent": sent / 1e6}
@@ -146,16 +146,16 @@ def be_student(agreed: Agreement, folder: Path) -> dict[str, float]:
     with Client(str(folder / "socket"), "AF_UNIX") as connection:
         closing, lock = connection.recv_bytes(), threading.Lock()
 
-        def ask(path: str, question: bytes) -> bytes:
+        def post(path: str, request: bytes) -> bytes:
             nonlocal sent
             with lock:
                 connection.send_bytes(path.encode())
-                connection.send_bytes(question)
-                sent += len(question)
+                connection.send_bytes(request)
+                sent += len(request)
                 return connection.recv_bytes()
 
         start, processor = time.perf_counter(), time.process_time()
-        result = StudentRound(agreed, {}, closing, sums, ask).run()[1]
+        result = StudentRound(agreed, {}, closing, sums, post).run()[1]
         figures = {"seconds": time.perf_counter() - start, "processor": time.process_time() - processor}
         connection.send_bytes(b"")
     np.save(folder / "result.npy", result)

@@ -80,8 +80,8 @@ def one_release(case: str) -> tuple[float, Callable[[int, np.ndarray], np.ndarra
         return math.sqrt(2 * queries) / sigma, of_votes
     mechanism: Any = parse_mechanism({"mechanism": case, **SMALL[case]})
     mu, whitening, generator = 2.0, Whitening(np.zeros(24), np.eye(24), 0.5), np.random.default_rng(0)
-    course = mechanism.course(mu)
-    exchange = Exchange.of_canaries(course, whitening, 60, 4, generator)
+    schedule = mechanism.schedule(mu)
+    exchange = Exchange.of_canaries(schedule, whitening, 60, 4, generator)
 
     def of_sums(number: int, coins: np.ndarray) -> np.ndarray:
         return exchange.guess(mechanism.release(exchange.world(coins), mu, noise)).evidence

@@ -70,7 +70,7 @@ def greedy_teacher(
     others = np.delete(checked[numbers], teacher, axis=1)
     answers = mechanism.answer(count_votes(others, classes), epsilon=epsilon, delta=delta, noise=noise)
     answered = np.flatnonzero(answers.answered)
-    return Labelled(teacher, numbers[answered], answers.labels[answered], answers.asked, answers.event)
+    return Labelled(teacher, numbers[answered], answers.labels[answered], answers.queried, answers.event)
 
 
 def fair_share(epsilon: float, delta: float, teachers: int) -> float:

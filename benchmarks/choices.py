@@ -36,7 +36,7 @@ from scipy.special import log_softmax, softmax
 from sums import DELTA, features
 
 import terrine as tr
-from terrine.aggregation import gradient_rounds as course
+from terrine.aggregation import gradient_rounds as schedule
 from terrine.aggregation.records import Records, Whitening
 from terrine.aggregation.sums import Sums, mu_left
 from terrine.data.partition import iid
@@ -165,7 +165,7 @@ def unequal(options: argparse.Namespace) -> None:
             for epsilon in (1, 6):
                 mu, shown = mu_left(epsilon, DELTA), []
                 for power in POWERS.values():
-                    with patch.object(course, "BALANCE_POWER", power):
+                    with patch.object(schedule, "BALANCE_POWER", power):
                         scores = [by_sums(kept, SUMS["moments"], mu, seed) for seed in range(options.repeats)]
                     labels = kept["test_labels"]
                     balanced = spread(balanced_accuracy(labels, each.argmax(axis=1)).value for each in scores)
@@ -179,7 +179,7 @@ def sharpness(options: argparse.Namespace) -> None:
     for name in SETS:
         whole = held_out(features(name, options.root, options.work))
         for classes in (number for number in (2, 3, 4, 6, 10) if number <= classes_of(whole)):
-            sharp, shown = course.sharpness(classes), []
+            sharp, shown = schedule.sharpness(classes), []
             for epsilon in (1, 6):
                 mu, figures = mu_left(epsilon, DELTA), []
                 for seed in range(options.repeats):

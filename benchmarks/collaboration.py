@@ -168,11 +168,11 @@ def main() -> None:
         with PeakMemory() as memory:
             apart, answers, statement = release(run)
         together, plain_answers, plain_statement = plain_reference(make_run(root, options, "local"))
-        same = ("epsilon", "event", "asked", "answered")
+        same = ("epsilon", "event", "queried", "answered")
         if not plain_answers.equals(answers) or any(statement[key] != plain_statement[key] for key in same):
             raise SystemExit("The parties released something else than the plaintext mechanism with the same noise.")
         print(f"\n{os.cpu_count()} cores; same labels and exact ε as locally with the same noise")
-        told = {"teachers": "teachers", "queries": "asked", "answered": "answered", "exact ε": "epsilon"}
+        told = {"teachers": "teachers", "queries": "queried", "answered": "answered", "exact ε": "epsilon"}
         heading("mechanism", "parties", *told, "by parties, s", "local, s", "MB at most")
         figures = [statement[key] for key in told.values()]
         seconds = (f"{apart:.1f}", f"{together:.1f}")

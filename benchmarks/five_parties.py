@@ -296,7 +296,7 @@ def check(parties: dict[str, Party]) -> None:
     student = read_party(parties["uni"].config)
     terms, counted = student.terms, HOSPITALS[:-1]
     votes = np.concatenate([np.load(next(parties[name].home.rglob("votes/votes.npy"))) for name in counted], axis=1)[
-        : terms.asked
+        : terms.queried
     ]
     counts = count_votes(votes, terms.classes)
     noise = ReplayNoise(SEED).gaussian(counts.shape, terms.sigma)
@@ -304,7 +304,7 @@ def check(parties: dict[str, Party]) -> None:
     about = stored_answers(student)
     assert about is not None
     record = about["guardian"]
-    cost = round_up(price(RepeatedEvent(vote_answer(terms.sigma), terms.asked), terms.delta))
+    cost = round_up(price(RepeatedEvent(vote_answer(terms.sigma), terms.queried), terms.delta))
     assert (record["epsilon"], record["counted"]) == (cost, list(counted))
     place = parties["trust"].home / "ledger-trust"
     ledger = Ledger(f"sqlite:///{place / 'ledger.db'}", place / "releases", load_or_create_key(place / "key"))

@@ -225,7 +225,7 @@ def file_doors(folder: Path) -> Iterator[tuple[str, Door, list[bytes]]]:
 
     yield "CLI values (--set)", assignment, texts
     terms = {
-        "teachers": {"one": 2, "two": 2}, "minimum": 3, "queries": 5, "asked": 5, "queries_digest": "a" * 64,
+        "teachers": {"one": 2, "two": 2}, "minimum": 3, "queries": 5, "queried": 5, "queries_digest": "a" * 64,
         "query_shards": ["b" * 64], "backbone": "c" * 64, "class_names": ["a", "b", "c", "d"],
         "size": 28, "channels": 1, "mechanism": "gnmax", "sigma": 4.0, "epsilon": 8.0, "delta": 1e-5, "unit": "record",
     }  # fmt: skip

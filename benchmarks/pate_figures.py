@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.cells import common_options, datasets
-from tasks.pipeline.vote_costs import Question, account
+from tasks.pipeline.vote_costs import CostQuery, account
 from tasks.tools.vote_files import read_histograms
 from terrine.aggregation.gnmax import ConfidentGNMax
 from terrine.privacy.accounting.data_dependent import gnmax_rdp, log_p_answered, log_q_gnmax, summed
@@ -56,8 +56,8 @@ def table(histograms: Histograms) -> None:
     for name, counts, settings, given in asked:
         for conversion in ("classical", "improved"):
             sanitise = given is not None
-            question = Question(**settings, delta=DELTA, conversion=conversion, sanitise=sanitise)
-            found = account(counts, question, given)
+            query = CostQuery(**settings, delta=DELTA, conversion=conversion, sanitise=sanitise)
+            found = account(counts, query, given)
             clean = found["sanitised"]
             print(
                 f"votes at hand: {name:40} {conversion:10} exact {round_up(found['exact']['epsilon'], 3):7.3f}   "
@@ -82,11 +82,11 @@ def by_noise(
     for scale in scales:
         if kind == "lnmax":
             share = right(histograms, truth, lambda shape, b=scale: source.laplace(shape, b))
-            question = Question("lnmax", delta=DELTA, scale=scale)
+            query = CostQuery("lnmax", delta=DELTA, scale=scale)
         else:
             share = right(histograms, truth, lambda shape, s=scale: source.gaussian(shape, s))
-            question = Question("gnmax", delta=DELTA, sigma=scale)
-        found = account(histograms[:QUERIES], question)
+            query = CostQuery("gnmax", delta=DELTA, sigma=scale)
+        found = account(histograms[:QUERIES], query)
         rows.append((scale, share, found["exact"]["epsilon"], found["data_dependent"]["epsilon"]))
     return rows
 
@@ -174,7 +174,7 @@ def draw_thresholds(axes, histograms: Histograms) -> None:
     for number, count in zip(asked, counts, strict=True):
         answered = np.zeros(number, bool)
         answered[passed[:count]] = True
-        question = Question(
+        query = CostQuery(
             "confident",
             DELTA,
             threshold=mechanism.threshold,
@@ -182,7 +182,7 @@ def draw_thresholds(axes, histograms: Histograms) -> None:
             sigma=SIGMA,
             conversion="improved",
         )
-        dependent.append(account(histograms[:number], question, answered)["data_dependent"]["epsilon"])
+        dependent.append(account(histograms[:number], query, answered)["data_dependent"]["epsilon"])
     everything = [convert(orders, summed(gnmax_rdp, log_q[:count], SIGMA, orders), DELTA)[0] for count in counts]
     axes[1].fill_between(counts, tests, color="#1f4e8c", label="of it, tests alone")
     axes[1].fill_between(counts, tests, both, color="#c9d8e8", label="Confident, exact")

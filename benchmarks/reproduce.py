@@ -179,7 +179,7 @@ class Row:
     @property
     def answered(self) -> str:
         """Mean numbers of queries answered, and asked before the budget ended; a dash for sum mechanisms."""
-        mean = (f"{statistics.mean(run[name] for run in self.figures):.0f}" for name in ("answered", "asked"))
+        mean = (f"{statistics.mean(run[name] for run in self.figures):.0f}" for name in ("answered", "queried"))
         return " / ".join(mean) if self.figures[0]["queries"] else "–"
 
 
@@ -195,7 +195,7 @@ def figures(run: Run, *, published: bool = False) -> dict[str, float]:
     in_batches = evaluation.get("in_batches", evaluation)["accuracy"]
     if published and not run.params.data.public_benchmark:
         accuracy = in_batches = known_accuracy(run).get("accuracy_released", math.nan)
-    public = {name: statement[name] for name in ("epsilon", "delta", "answered", "asked", "queries", "teachers")}
+    public = {name: statement[name] for name in ("epsilon", "delta", "answered", "queried", "queries", "teachers")}
     return {"accuracy": accuracy, "in_batches": in_batches} | public
 
 
@@ -405,8 +405,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--markdown", action="store_true", help="print the table in Markdown, with more columns")
     given = parser.parse_args(arguments)
-    asked = [known[name] for name in given.names if name in known]
-    if min(given.seeds, given.workers) < 1 or (given.table is not None and not asked):
+    queried = [known[name] for name in given.names if name in known]
+    if min(given.seeds, given.workers) < 1 or (given.table is not None and not queried):
         parser.error(f"--seeds and --workers are at least 1, and --table needs a paper: {', '.join(known)}")
     root = project_root()
 
@@ -420,7 +420,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if for_gpu and not given.gpu:
             return Row(name, preset, paper, (), "for a GPU")
         each = [[*sets, *([f"seed={seed}"] if seed else [])] for seed in range(given.seeds)]
-        runs = (derive(root, preset, assignments, keeps=not given.finished) for assignments in each)
+        runs = (derive(root, preset, assignments, save=not given.finished) for assignments in each)
         return Row(name, preset, paper, tuple(runs))
 
     rows = []
@@ -442,7 +442,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(markdown_table(rows))
     else:
         printer().print(terminal_table(rows))
-    print(*notes(rows, asked, given.table, reasons=not given.markdown), sep="\n")
+    print(*notes(rows, queried, given.table, reasons=not given.markdown), sep="\n")
     if not complete:
         sys.exit(1)
 

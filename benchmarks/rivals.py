@@ -77,7 +77,7 @@ class Study:
         return right(kind.head(kind.release(records, mu, ReplayNoise(0)), mu), *test)
 
     def sums(self, kind: Sums, added: bool) -> dict[str, float]:
-        cost = mu_squared(kind.course(1.0).event_added) ** 0.5 if added else 1.0
+        cost = mu_squared(kind.schedule(1.0).event_added) ** 0.5 if added else 1.0
         return {str(epsilon): self.summed(kind, mu_left(epsilon, DELTA) / cost) for epsilon in EPSILONS}
 
     def dp_sgd(self) -> dict[str, float]:

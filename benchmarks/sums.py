@@ -85,7 +85,7 @@ def accuracies(name: str, root: Path, work: Path, repeats: int, added: bool) -> 
         for kind in KINDS:
             mu = mu_left(epsilon, DELTA, before)
             if added:
-                mu /= math.sqrt(mu_squared(kind.course(1.0).event_added))
+                mu /= math.sqrt(mu_squared(kind.schedule(1.0).event_added))
             heads = [kind.head(kind.release(own[0], mu, ReplayNoise(seed)), mu) for seed in range(repeats)]
             found[f"{kind.mechanism} {epsilon}"] = [right(head, *own[1:]) for head in heads]
     return found

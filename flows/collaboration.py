@@ -12,10 +12,10 @@ from prefect.cache_policies import NO_CACHE
 @task(name="trial", cache_policy=NO_CACHE, persist_result=False)
 def run_parties(folder: str, limit: float) -> dict[str, Any]:
     """Run both services and every teacher party's reports; return what is known about the answers."""
-    from tasks.collaboration.local_training import given_by
+    from tasks.collaboration.local_training import report_source
     from tasks.parties.trial import run_trial
 
-    return run_trial(Path(folder), given_by, limit=limit)
+    return run_trial(Path(folder), report_source, limit=limit)
 
 
 @flow(name="collaborate", flow_run_name="{folder}", validate_parameters=False)

@@ -116,10 +116,10 @@ def _transcribe(run: Run, execute: Executor) -> None:
                     execute.run(tasks.pose, session)
                     number = session.loop.iteration
                     where = (session.folder, number)
-                    over_groups(run, execute, tasks.ask, session.groups, *where, name=f"{number + 1}, ")
+                    over_groups(run, execute, tasks.contribute, session.groups, *where, name=f"{number + 1}, ")
                 execute.run(tasks.learn, session)
         else:
-            execute.run(tasks.transcribe_here, session)
+            execute.run(tasks.transcribe_in_process, session)
         execute.run(tasks.finish, session)
     finally:
         session.abandon()

@@ -138,7 +138,7 @@ class Ledger:
             **mechanism.describe(),
             "epsilon": epsilon,
             "delta": self.delta,
-            "asked": len(histograms),
+            "queried": len(histograms),
             "voters": teachers,
             "task": task.identity(),
         }

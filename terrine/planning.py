@@ -118,7 +118,7 @@ def plan(
         SettingError: an impossible budget.
     """
     enough = ample(classes, several=moved is not None)
-    asked, classes = QUERIES if queries is None else queries, classes if moved is None else moved
+    queried, classes = QUERIES if queries is None else queries, classes if moved is None else moved
     mu = mu_of(epsilon, delta)
     spent = (counted**-2 if counted else 0.0) + moments * mu**2
     left = math.sqrt(mu**2 - spent) * _ROOM if spent else mu
@@ -126,8 +126,8 @@ def plan(
         # Below the true number with high probability, because more teachers than units are an error.
         most = (units - 3 * counted) / UNITS_EACH[unit]
         teachers = max(2, math.floor(min(most, enough * math.sqrt(classes) / left)))
-    sigma = calibrate(epsilon_of(left, delta) if spent else epsilon, delta, asked * (moved or 1)).sigma
-    return Plan(teachers, sigma, asked, signal(teachers, left, classes), enough, units)
+    sigma = calibrate(epsilon_of(left, delta) if spent else epsilon, delta, queried * (moved or 1)).sigma
+    return Plan(teachers, sigma, queried, signal(teachers, left, classes), enough, units)
 
 
 def format_signal(signal: float) -> str:

@@ -103,8 +103,8 @@ class Loop:
         reports: Both bodies of each party's report.
         noise: The guardian's.
         facts: Facts stored by the guardian and by the student party.
-        record: Messages between services: path, question, answer.
-        before: Called with path and question before a question is answered.
+        record: Messages between services: path, request, answer.
+        before: Called with path and request before a request is answered.
         shift: What the student party adds to its sums.
     """
 
@@ -113,7 +113,7 @@ class Loop:
     noise: Callable
     facts: tuple[dict, dict] = field(default_factory=lambda: ({}, {}))
     record: list[tuple[str, bytes, bytes]] = field(default_factory=list)
-    before: Callable[[str, bytes], None] = lambda path, question: None
+    before: Callable[[str, bytes], None] = lambda path, request: None
     shift: object = 0
 
     def close(self, names=None, check=True) -> GuardianRound:
@@ -131,17 +131,17 @@ class Loop:
         )
         return (one.transcript == other.transcript).all() and accepted(one.opened, other.opened)
 
-    def ask(self, path: str, question: bytes) -> bytes:
-        self.before(path, question)
-        answer = answered_by(GuardianRound(self.agreed, self.facts[0]), path, question)
-        self.record.append((path, question, answer))
+    def post(self, path: str, request: bytes) -> bytes:
+        self.before(path, request)
+        answer = answered_by(GuardianRound(self.agreed, self.facts[0]), path, request)
+        self.record.append((path, request, answer))
         return answer
 
     def student(self, kind=StudentRound) -> StudentRound:
         closing = GuardianRound(self.agreed, self.facts[0]).closing
         sums = sum_reports(self.agreed, ((name, self.reports[name][1]) for name in self.names))
         return kind(
-            self.agreed, self.facts[1], closing, (sums.astype(np.int64) + self.shift).astype(sums.dtype), self.ask
+            self.agreed, self.facts[1], closing, (sums.astype(np.int64) + self.shift).astype(sums.dtype), self.post
         )
 
     def run(self) -> tuple[np.ndarray, np.ndarray]:
@@ -150,14 +150,14 @@ class Loop:
         return self.student().run()
 
 
-def answered_by(guardian: GuardianRound, path: str, question: bytes) -> bytes:
+def answered_by(guardian: GuardianRound, path: str, request: bytes) -> bytes:
     """Return the guardian's answer, without a network."""
     what, _, number = path.partition("/")
     if what == "base":
-        return guardian.base(question)
+        return guardian.base(request)
     if what == "counts":
         return guardian.counts(int(number))
-    return {"blocks": guardian.block, "opened": guardian.opened}[what](int(number), question)
+    return {"blocks": guardian.block, "opened": guardian.opened}[what](int(number), request)
 
 
 def answered(agreed: Agreement, votes: np.ndarray, noise: Callable) -> tuple[np.ndarray, np.ndarray, Loop]:

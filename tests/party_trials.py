@@ -37,7 +37,7 @@ def terms_of(parties=3, held=2, queries=20, **changes):
     """Terms of a small confident vote that most queries pass."""
     teachers = teachers_of_parties(parties * held, parties)
     values = {"mechanism": "confident", "threshold": parties * held / 2, "sigma1": 4.0, "sigma2": 3.0}
-    values |= {"teachers": teachers, "minimum": (parties - 1) * held, "queries": queries, "asked": queries}
+    values |= {"teachers": teachers, "minimum": (parties - 1) * held, "queries": queries, "queried": queries}
     services = {role: {"url": "https://127.0.0.1:1"} for role in ("guardian", "student")}
     values |= {"keys": keys_of("guardian", "student", *teachers), "services": services}
     values |= {"unit": "record", "queries_digest": "a" * 64, "query_shards": ["b" * 64], "backbone": "c" * 64}
@@ -84,25 +84,25 @@ class ToyTeachers:
     def __init__(self, terms, wanted):
         self.terms, self.shared, self.wanted = terms, terms.averages, wanted
 
-    def vectors(self, number, question):
+    def vectors(self, number, broadcast):
         """Return each teacher's vector in a round: [teachers, length]."""
         if number == 0:
             return self.wanted[:, :3]
-        start = self.shared.start(question, number)
+        start = self.shared.start(broadcast, number)
         value = np.zeros(5) if start.average is None else start.average.value
         return self.wanted - value + start.centre.sum()
 
-    def votes(self, question):
+    def votes(self, broadcast):
         """Their votes at what the last average led to: whole numbers [asked, teachers]."""
-        start = self.shared.start(question, self.shared.passes)
+        start = self.shared.start(broadcast, self.shared.passes)
         place = (self.wanted + start.average.value + start.average.control) @ np.arange(1, 6)
-        queries = np.arange(self.terms.asked)[:, None]
+        queries = np.arange(self.terms.queried)[:, None]
         return np.floor(place + queries / 7 + start.centre.sum()).astype(np.int64) % self.terms.classes
 
-    def __call__(self, number, question):
+    def __call__(self, number, broadcast):
         if number == self.shared.passes:
-            return self.votes(question)
-        return self.shared.shared(self.vectors(number, question), number)[:, None]
+            return self.votes(broadcast)
+        return self.shared.shared(self.vectors(number, broadcast), number)[:, None]
 
 
 def votes_on(terms, seed=0):
@@ -163,8 +163,8 @@ class Site:
     A service that was killed is built again from its folder.
     """
 
-    def __init__(self, folder, terms, given_by, monkeypatch):
-        self.folder, self.terms, self.given = folder, terms, given_by
+    def __init__(self, folder, terms, report_source, monkeypatch):
+        self.folder, self.terms, self.given = folder, terms, report_source
         self.services, self.clients, self.kill, self.commits = {}, {}, None, {}
         plain = Store._commit
 
@@ -240,25 +240,25 @@ def _plain_averages(terms, wanted, noise, gone):
     """Average all teachers' vectors centrally, without secret sharing, and return the resulting votes."""
     averaging = terms.averages.averaging
     toys = {name: ToyTeachers(terms, own) for name, own in wanted.items()}
-    value, control, question = np.zeros(5), np.zeros(5), None
+    value, control, broadcast = np.zeros(5), np.zeros(5), None
     for number in range(terms.averages.passes):
         there = [toy for name, toy in toys.items() if number < gone.get(name, number + 1)]
         clip = averaging.mechanism if number else averaging.centre_mechanism
-        mean = clip.release([toy.vectors(number, question) for toy in there], noise) / terms.total
+        mean = clip.release([toy.vectors(number, broadcast) for toy in there], noise) / terms.total
         if number == 0:
-            centre = question = mean
+            centre = broadcast = mean
             continue
         settings = averaging.settings
         length = settings.learning_rate * settings.step_decay ** (number - 1)
         value, control = value + mean, control + (-control - mean / (settings.steps * length))
-        question = np.concatenate([centre, value, control])
-    return {name: toy.votes(question) for name, toy in toys.items() if name not in gone}
+        broadcast = np.concatenate([centre, value, control])
+    return {name: toy.votes(broadcast) for name, toy in toys.items() if name not in gone}
 
 
 def _summing(terms, own):
     if terms.rounds is None:
-        return lambda question: own
-    return terms.fixed_point.course.summing(Records.of(own["vector"], own["label"], own["unit"], terms.classes))
+        return lambda broadcast: own
+    return terms.fixed_point.schedule.summing(Records.of(own["vector"], own["label"], own["unit"], terms.classes))
 
 
 def plain_answers(terms, votes, seed=SEED, gone=None):
@@ -270,23 +270,23 @@ def plain_answers(terms, votes, seed=SEED, gone=None):
     from terrine.privacy.noised_sum import add_noise
 
     if (sums := terms.fixed_point) is not None:
-        noise, descent, opened = ReplayNoise(seed), sums.course.descent(sums.length), []
+        noise, descent, opened = ReplayNoise(seed), sums.schedule.descent(sums.length), []
         summing = {name: _summing(terms, own) for name, own in votes.items()}
-        for number in range(sums.course.passes):
+        for number in range(sums.schedule.passes):
             there = [own for name, own in summing.items() if number < (gone or {}).get(name, number + 1)]
-            total = sum(summed(descent.question) for summed in there)
+            total = sum(summed(descent.broadcast) for summed in there)
             parts, drawn = sums.parts(number), []
             for part, (_, sigma) in zip(
                 np.split(total, np.cumsum([count for count, _ in parts])[:-1]), parts, strict=True
             ):
                 drawn.append(add_noise(part, sigma, noise, STEP))
-            descent.take(np.concatenate(drawn))
+            descent.receive(np.concatenate(drawn))
             opened.append(np.concatenate(drawn) / sums.step(number))
         return np.ones(sums.numbers, bool), np.concatenate(opened)[:, None]
     noise = ReplayNoise(seed)
     if terms.averages is not None:
         votes = _plain_averages(terms, votes, noise, gone or {})
-    counts = count_votes(np.concatenate(list(votes.values()), axis=1)[: terms.asked], terms.classes)
+    counts = count_votes(np.concatenate(list(votes.values()), axis=1)[: terms.queried], terms.classes)
     if terms.mechanism == "confident":
         passed = counts.max(axis=1) + noise.gaussian(len(counts), terms.sigma1) >= terms.threshold
         noisy = counts + np.floor(noise.gaussian(counts.shape, terms.sigma2) + 0.5)
@@ -329,7 +329,7 @@ def check_answered_once(folder, terms, votes, absent=(), gone=None):
     np.testing.assert_array_equal(got_result, result)
     (reserve,), (commit,) = rows_of(folder, "reserve"), rows_of(folder, "commit")
     assert reserve.release_id == commit.release_id
-    queries = terms.asked
+    queries = terms.queried
     if terms.mechanism == "moments":
         cost = most = 4.5 / terms.sigma**2
     elif terms.mechanism == "gradients":

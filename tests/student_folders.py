@@ -126,7 +126,7 @@ def make_statement(folder: Path, **changes: Any) -> dict:
         "run": "clinic", "release_id": "01", "dataset": "23", "unit": "record", "trust_model": "central",
         "event": RepeatedEvent(vote_answer(40.0), 100), "delta": 1e-5, "delta_slack": 0.0, "epsilon_budget": 3.0,
         "epsilon_dataset": 3.0, "noise": "secure", "mechanism": {"mechanism": "gnmax", "sigma": 40.0}, "teachers": 50,
-        "queries": 100, "asked": 100, "answered": 100, "answered_per_class": (100, 0, 0, 0), "partition_digest": "45",
+        "queries": 100, "queried": 100, "answered": 100, "answered_per_class": (100, 0, 0, 0), "partition_digest": "45",
         "partition_disjoint": True, "public_inputs": (), "code_version": "1", "facts": Facts("image"),
         "task": {"kind": "classes", "names": names, "edges": [], "target": None, "found": False},
     }  # fmt: skip

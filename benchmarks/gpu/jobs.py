@@ -244,7 +244,7 @@ def about(release: tr.Release, votes: tr.Votes) -> Figures:
     agreement = counts.max(1) / counts.sum(1)
     return {
         "epsilon": round(float(statement.epsilon), 4),
-        "asked": int(statement.asked),
+        "queried": int(statement.queried),
         "answered": int(statement.answered),
         "agreement": round(100 * float(agreement.mean()), 2),
     }
@@ -279,16 +279,16 @@ def pate_without_public(
         for statistics in ("original", "current"):
             own = scratch.votes(kind, states, test_images, 250, statistics, device)
             right = 100 * float((own == test_labels[:, None]).mean())
-            for source, asked in queries.items():
-                values = scratch.votes(kind, states, asked.images, 256, statistics, device)
-                votes = tr.Votes(values, 10, asked.digest, parts.assignment, public=True)
+            for source, queried in queries.items():
+                values = scratch.votes(kind, states, queried.images, 256, statistics, device)
+                votes = tr.Votes(values, 10, queried.digest, parts.assignment, public=True)
                 release = released(place, votes, settings["aggregation"], f"pate-{seed}")
                 figures = about(release, votes) | {"teachers": round(right, 2), "training_seconds": seconds}
                 rows = np.flatnonzero(release.answered)
                 accuracy = None
                 if len(rows) >= 2:
                     trainer = scratch.Trainer(kind, device)
-                    images = torch.from_numpy(np.ascontiguousarray(asked.images[rows])).to(device)
+                    images = torch.from_numpy(np.ascontiguousarray(queried.images[rows])).to(device)
                     labels = torch.from_numpy(release.labels[rows]).to(device)
                     state = trainer.train(kind.classifier(seed), images, labels, torch.Generator().manual_seed(seed))
                     answers = scratch.votes(kind, [state], test_images, 250, statistics, device)[:, 0]

@@ -67,7 +67,7 @@ def account(
     With a file of votes, the command also states which figures may be published. Without one, it finds the noise for
     --epsilon and --answers. Nothing is released or charged.
     """
-    from tasks.pipeline.vote_costs import Question
+    from tasks.pipeline.vote_costs import CostQuery
     from tasks.pipeline.vote_costs import account as account_votes
     from tasks.tools.vote_files import read_answered, read_histograms
     from terrine.privacy.accounting.calibrate import calibrate
@@ -84,7 +84,7 @@ def account(
         return
     if sigma is not None and sigma2 is not None:
         raise SettingError("--sigma and --sigma2 are both the noise of the answers: give one.")
-    question = Question(
+    query = CostQuery(
         mechanism=mechanism,
         delta=delta,
         sigma=sigma if sigma2 is None else sigma2,
@@ -102,7 +102,7 @@ def account(
     counts = read_histograms(
         votes, histograms=histograms, teachers_first=teachers_first, classes=classes, teachers=teachers, queries=queries
     )
-    result = account_votes(counts, question, None if answered is None else read_answered(answered, len(counts)))
+    result = account_votes(counts, query, None if answered is None else read_answered(answered, len(counts)))
     if as_json:
         typer.echo(json.dumps(result, indent=2))
     else:

@@ -79,9 +79,9 @@ def check(
 
     root, assignments = project_root(), list(set_ or [])
     if (name := chosen_name(name, run)) is not None:
-        name = name_run(root, name, preset, assignments, keeps=False)
+        name = name_run(root, name, preset, assignments, save=False)
     else:
-        name = derive(root, preset or selected_run(root), assignments, keeps=False)
+        name = derive(root, preset or selected_run(root), assignments, save=False)
     show(found := inspect_run(root, name), printer())
     if found.stops:
         raise typer.Exit(1)
@@ -209,7 +209,7 @@ def _geometry(found: Finding) -> str:
     others = len(survey.geometry) - 3
     more = f", and {others} other sizes or modes" if others > 0 else ""
     colour = "grey" if data.channels == 1 else "colour"
-    return f"{kinds}{more} (of {survey.looked_at:,} sampled); all become {in_words(data.size)}, {colour}"
+    return f"{kinds}{more} (of {survey.inspected:,} sampled); all become {in_words(data.size)}, {colour}"
 
 
 def _votes(found: Finding) -> str:

@@ -74,7 +74,7 @@ def propose(
 ) -> None:
     """Propose a collaboration, from a preset and public inputs. No records are read."""
     from tasks.collaboration.proposal import archive as pack
-    from tasks.collaboration.propose import Wish, propose, propose_again
+    from tasks.collaboration.propose import ProposalOptions, propose, propose_again
     from tasks.collaboration.terms_page import page
 
     outlook: list[str] = []
@@ -85,7 +85,7 @@ def propose(
     elif preset is None or keys is None:
         raise typer.BadParameter("--preset and --keys are needed.")
     else:
-        wish = Wish(
+        options = ProposalOptions(
             _read_lines(keys),
             _teachers(teacher or []),
             guardian,
@@ -98,7 +98,7 @@ def propose(
             records=records,
             name=folder.resolve().name[:100],
         )
-        proposal, outlook = propose(folder, preset, list(set_ or []), wish)
+        proposal, outlook = propose(folder, preset, list(set_ or []), options)
     console.print(page(proposal.terms))
     for sentence in outlook:
         console.print(sentence)
@@ -190,9 +190,9 @@ def accept(
 
 
 def _show_account(config: Any) -> None:
-    from tasks.parties.ledgers import account_standing
+    from tasks.parties.ledgers import account_status
 
-    ledger, found = config.ledger, account_standing(config) or {}
+    ledger, found = config.ledger, account_status(config) or {}
     limit = "no budget" if ledger.epsilon is None else f"ε = {ledger.epsilon:g} over all releases"
     lines = [f"Charged to account {ledger.account!r} in {ledger.url}: {limit}, of which {found['spent']:g} is spent."]
     if beside := found["beside"]:
@@ -246,13 +246,13 @@ def submit(
 
     Repeated, it sends the same report and gets the same receipts, or reports in the next round.
     """
-    from tasks.collaboration.local_training import given_by
+    from tasks.collaboration.local_training import report_source
     from tasks.parties.config import read_party
     from tasks.parties.submit import submit
 
     _show_log()
     read = read_party(config, "teacher")
-    found = submit(read, given_by, watch=watch)
+    found = submit(read, report_source, watch=watch)
     if as_json:
         typer.echo(json.dumps(found, indent=2, sort_keys=True))
         return
@@ -358,11 +358,11 @@ def trial(
     limit: Annotated[float, typer.Option(help="Seconds after which everything is stopped.")] = 1800.0,
 ) -> None:
     """Run a whole collaboration on this machine: both services on loopback, and every teacher party's reports."""
-    from tasks.collaboration.local_training import given_by
+    from tasks.collaboration.local_training import report_source
     from tasks.parties.trial import run_trial
 
     _show_log()
-    typer.echo(json.dumps(run_trial(folder, given_by, limit=limit)["guardian"], indent=2, sort_keys=True))
+    typer.echo(json.dumps(run_trial(folder, report_source, limit=limit)["guardian"], indent=2, sort_keys=True))
 
 
 def _show_log() -> None:

@@ -126,7 +126,7 @@ def verify(
     table = plain_table(Column(no_wrap=True), Column(no_wrap=True), Column(overflow="fold"), show_header=False)
     for check in checks:
         word, style = _SHOWN[check.holds]
-        table.add_row(Text(word, style=style), check.what, check.told)
+        table.add_row(Text(word, style=style), check.what, check.detail)
     console.print(table)
     wrong = sum(check.holds is False for check in checks)
     if wrong:

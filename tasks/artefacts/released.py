@@ -35,7 +35,7 @@ def load_sums_student(run: Run) -> tuple[TrainedStudent, dict[str, Any]]:
     """
     about, arrays = read_json(run.folders.answers / "manifest.json"), read_tensors(run.folders.answers / SUMS)
     whitening = Whitening(arrays["mean"], arrays["matrix"], arrays["constant"].item())
-    weight, bias = whitening.head(RoundSchedule(**about["course"]).final_head(arrays))
+    weight, bias = whitening.head(RoundSchedule(**about["schedule"]).final_head(arrays))
     backbone = None
     if (path := run.folders.answers / MOMENTS).is_file():
         set_statistics(backbone := read_backbone(run.folders), read_tensors(path))

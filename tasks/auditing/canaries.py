@@ -311,13 +311,13 @@ class _SumCanaries:
         settings: Any = run.params.aggregation
         self._run, self._make, self._mechanism = run, make, settings
         self._mu = mu_left(settings.epsilon, settings.delta, inputs_cost(run.params))
-        course, own = settings.course(self._mu), read_dataset(run.folders)
+        schedule, own = settings.schedule(self._mu), read_dataset(run.folders)
         generator = numpy_generator(run.params.seed, "canaries")
         whitening = Whitening.fit(query_features(run, "original"))
-        self._canaries = Exchange.of_canaries(course, whitening, count, own.classes, generator)
+        self._canaries = Exchange.of_canaries(schedule, whitening, count, own.classes, generator)
         made_up = settings.release(self._canaries.worlds[0], self._mu, ReplayNoise(0))
         self.information = tuple(self._canaries.guess(made_up, noise=noise).information for noise in (True, False))
-        self.charge = Charge.of([course.event], settings.delta)
+        self.charge = Charge.of([schedule.event], settings.delta)
         placeholders = np.zeros((count, *own.train_images.shape[1:]), own.train_images.dtype)
         names = generator.integers(2**63, size=count)
         self._dataset = replace(

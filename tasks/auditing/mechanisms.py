@@ -113,8 +113,8 @@ def _audit_votes(
     confidence: float,
 ) -> list[dict[str, Any]]:
     pairs = canaries(mechanism, teachers)
-    asked = queries or _best_queries(mechanism, noise)
-    repeats = runs if asked > 1 else runs * _ONE_QUERY_RUNS
+    queried = queries or _best_queries(mechanism, noise)
+    repeats = runs if queried > 1 else runs * _ONE_QUERY_RUNS
     # Each pair gives two bounds; together they may accuse a sound mechanism as seldom as one bound would.
     each = 1 - (1 - confidence) / (2 * len(pairs))
     entries = []
@@ -123,7 +123,7 @@ def _audit_votes(
             lambda histograms: mechanism.answer(histograms, epsilon=_UNLIMITED, delta=delta, noise=noise),
             one,
             other,
-            queries=asked,
+            queries=queried,
             runs=repeats,
             delta=delta,
             confidence=each,
@@ -133,7 +133,7 @@ def _audit_votes(
                 "name": name,
                 "histogram": list(one),
                 "neighbour": list(other),
-                "queries": asked,
+                "queries": queried,
                 "runs": repeats,
                 "epsilon_charged": verdict.epsilon_charged,
                 "epsilon_at_least": verdict.bound.epsilon,
@@ -149,16 +149,16 @@ def _audit_sums(
     mechanism: Sums, noise: NoiseSource, mu: float, releases: int, delta: float, confidence: float
 ) -> dict[str, Any]:
     """Guess the coins of canaries in sums over canaries only."""
-    course, generator = mechanism.course(mu), numpy_generator(0, "canaries")
+    schedule, generator = mechanism.schedule(mu), numpy_generator(0, "canaries")
     whitening = Whitening(np.zeros(_FEATURES), np.eye(_FEATURES), 0.5)
     classes = mechanism.findings if mechanism.findings > 1 else _CLASSES
-    exchange = Exchange.of_canaries(course, whitening, _CANARIES, classes, generator)
+    exchange = Exchange.of_canaries(schedule, whitening, _CANARIES, classes, generator)
     rehearsal = mechanism.release(exchange.worlds[0], mu, ReplayNoise(0))
     plan, moved = best_plan(exchange.guess(rehearsal).information, confidence, releases), exchange.moved(rehearsal)
     coins = generator.random((releases, _CANARIES)) < 0.5
     evidence = [exchange.guess(mechanism.release(exchange.world(own), mu, noise)).evidence for own in coins]
     right = plan.right(np.stack(evidence), coins)
-    charge = Charge.of([course.event], delta)
+    charge = Charge.of([schedule.event], delta)
     at_least, mu_at_least = plan.bound(charge, right, confidence)
     return {
         "name": _PAIRS[mechanism.mechanism],

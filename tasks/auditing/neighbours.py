@@ -143,34 +143,34 @@ class _Sums:
     def __init__(self, run: Run) -> None:
         settings: Any = run.params.aggregation
         spent = inputs_cost(run.params)
-        self._run, self._course = run, settings.course(mu_left(settings.epsilon, settings.delta, spent))
-        self._questions: list[Any] = []
+        self._run, self._schedule = run, settings.schedule(mu_left(settings.epsilon, settings.delta, spent))
+        self._broadcasts: list[Any] = []
 
     def outcome(self, scratch: Run) -> list[np.ndarray]:
         """Return the exact sums of each round, in units of its noise."""
         released = self._run.folders.answers / MOMENTS
         if released.is_file():
             link(released, scratch.folders.answers / MOMENTS)
-        records, course = load_summed_records(scratch), self._course
-        summed, descent, first = course.summing(records), course.descent(records.length), not self._questions
+        records, schedule = load_summed_records(scratch), self._schedule
+        summed, descent, first = schedule.summing(records), schedule.descent(records.length), not self._broadcasts
         rounds = []
-        for number in range(course.passes):
+        for number in range(schedule.passes):
             if first:
-                self._questions.append(descent.question)
-            sums = summed(self._questions[number]) * STEP
+                self._broadcasts.append(descent.broadcast)
+            sums = summed(self._broadcasts[number]) * STEP
             if first:
-                descent.take(sums)
-            parts = course.noise(records.length, records.classes, number)
+                descent.receive(sums)
+            parts = schedule.noise(records.length, records.classes, number)
             rounds.append(sums / np.repeat([sigma for _, sigma in parts], [count for count, _ in parts]))
         return rounds
 
     def moved(self, before: list[np.ndarray], after: list[np.ndarray], left_out: bool) -> dict[str, Any]:
         """Return the shift of each round as a share of its charge, and the largest share, also over all rounds."""
-        course = self._course
-        charged, square, gradient = course.event, JOINT, 2 * course.clip
+        schedule = self._schedule
+        charged, square, gradient = schedule.event, JOINT, 2 * schedule.clip
         if left_out:
-            charged, square, gradient = course.event_added, ALONE, course.clip
-        prices = [math.sqrt(square) / course.sigma, *[gradient / (course.sigma_gradients or 1)] * course.rounds]
+            charged, square, gradient = schedule.event_added, ALONE, schedule.clip
+        prices = [math.sqrt(square) / schedule.sigma, *[gradient / (schedule.sigma_gradients or 1)] * schedule.rounds]
         moved = [float(np.linalg.norm(one - other)) for one, other in zip(before, after, strict=True)]
         rounds = [far / price for far, price in zip(moved, prices, strict=True)]
         return {"share": max(math.hypot(*moved) / math.sqrt(mu_squared(charged)), *rounds), "rounds": rounds}

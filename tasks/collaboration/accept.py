@@ -193,8 +193,8 @@ def _ledger(party: Candidate) -> dict[str, Any]:
         LedgerError: The ledger has the account with another budget or unit.
     """
     place = party.ledger or party.folder.resolve().parent / f"ledger-{party.name}"
-    keeps = party.role == "teacher" and (party.account or party.budget or place.is_dir())
-    if party.role != "guardian" and not keeps:
+    has_ledger = party.role == "teacher" and (party.account or party.budget or place.is_dir())
+    if party.role != "guardian" and not has_ledger:
         return {}
     private_folder(place)
     if not (place / ACCOUNT).exists():

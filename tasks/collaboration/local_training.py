@@ -19,7 +19,7 @@ from tasks.collaboration.proposal import BACKBONE, check_public
 from tasks.config.params import Params, validate
 from tasks.config.values import flat, merge
 from tasks.parties.config import OwnTeachers, PartyConfig
-from tasks.parties.submit import Given
+from tasks.parties.submit import Report
 from tasks.parties.terms import Terms
 from tasks.pipeline import dataset, partition, teach, vote
 from tasks.pipeline.average import make_learner
@@ -43,7 +43,7 @@ _SECTIONS = ("seed", "device", "data", "privacy", "partition", "teachers", "back
 _LEDGER: dict[str, Any] = {"ledger": {"account": "kept by the guardian", "epsilon": 1.0}}
 
 
-def given_by(config: PartyConfig) -> Given:
+def report_source(config: PartyConfig) -> Report:
     """Return a function that computes a teacher party's report from round and weights.
 
     Raises:
@@ -57,10 +57,10 @@ def given_by(config: PartyConfig) -> Given:
         return lambda number, weights: _votes(config, held)
     assert terms.records is not None
     most = held * terms.records
-    if config.votes is not None and not fixed.course.rounds:
+    if config.votes is not None and not fixed.schedule.rounds:
         given = npy.read(config.votes)
         return lambda number, weights: fixed.shared(given, most, number)[:, None]
-    summed = fixed.course.summing(_records(config, held))
+    summed = fixed.schedule.summing(_records(config, held))
     return lambda number, weights: fixed.shared(summed(weights), most, number)[:, None]
 
 
@@ -103,13 +103,13 @@ def check_votes(votes: np.ndarray, source: object, terms: Terms, held: int) -> n
             f"{source} holds {votes.dtype} of shape {list(votes.shape)}; the terms have {terms.queries} queries and "
             f"{held} teachers of this party. Give whole numbers [{terms.queries}, {held}]."
         )
-    asked = votes[: terms.asked]
-    if asked.size and not (int(asked.min()) >= 0 and int(asked.max()) < terms.classes):
+    queried = votes[: terms.queried]
+    if queried.size and not (int(queried.min()) >= 0 and int(queried.max()) < terms.classes):
         raise InputError(
-            f"{source} holds votes from {int(asked.min())} to {int(asked.max())}; the {terms.classes} classes are 0 to "
+            f"{source} has votes from {int(queried.min())} to {int(queried.max())}; classes are 0 to "
             f"{terms.classes - 1}."
         )
-    return asked
+    return queried
 
 
 class OwnAverages:
@@ -181,7 +181,7 @@ def cast_votes(run: Run) -> np.ndarray:
 
 
 def own_records(own: OwnTeachers, terms: Terms, held: int) -> Records:
-    """Return the party's records, whose sums are reported. Raises as `given_by`."""
+    """Return the party's records, whose sums are reported. Raises as `report_source`."""
     run = prepare_run(own, terms, held)
     if (length := query_features(run, "original").shape[1] + 1) != terms.length:
         raise InputError(

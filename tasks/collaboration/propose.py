@@ -37,7 +37,7 @@ _PATH = "with each party"
 
 
 @dataclass(frozen=True)
-class Wish:
+class ProposalOptions:
     """The content of a proposal besides its preset.
 
     Attributes:
@@ -89,7 +89,9 @@ class Wish:
         }
 
 
-def propose(folder: Path, preset: str, assignments: Sequence[str], wish: Wish) -> tuple[Proposal, list[str]]:
+def propose(
+    folder: Path, preset: str, assignments: Sequence[str], options: ProposalOptions
+) -> tuple[Proposal, list[str]]:
     """Write a proposal into a new folder; return it, and sentences about the expected student.
 
     Raises:
@@ -98,9 +100,9 @@ def propose(folder: Path, preset: str, assignments: Sequence[str], wish: Wish) -
     """
     if folder.exists():
         raise SettingError(f"{folder} exists already. Choose another folder, or remove that one.")
-    root, parties = project_root(), wish.parties()
+    root, parties = project_root(), options.parties()
     values = merge_overrides(project_settings(root), read_preset(root, preset).overrides)
-    params, names = _resolve(root, preset, merge_overrides(values, parse_assignment(*assignments)), wish)
+    params, names = _resolve(root, preset, merge_overrides(values, parse_assignment(*assignments)), options)
     content = public_parameters(params)
     run = Run(root, f"proposal-{digest({'params': content, 'classes': names})}", params)
     try:
@@ -113,19 +115,19 @@ def propose(folder: Path, preset: str, assignments: Sequence[str], wish: Wish) -
         teaching = None if sums else Teaching(seed=params.seed, teachers=content["teachers"])
         about = make_terms(
             run,
-            wish.teachers,
+            options.teachers,
             class_names=names,
-            minimum=wish.minimum,
-            edition=wish.edition or "",
-            overlap=wish.overlap,
-            records=wish.records,
+            minimum=options.minimum,
+            edition=options.edition or "",
+            overlap=options.overlap,
+            records=options.records,
             teaching=teaching,
-            averages=None if teaching is None else _averages(run, teaching, wish, len(names)),
+            averages=None if teaching is None else _averages(run, teaching, options, len(names)),
         )
-        about |= {"deadline": wish.deadline, "name": wish.name}
+        about |= {"deadline": options.deadline, "name": options.name}
         about |= {"learning": {"seed": params.seed, "student": content["student"]}}
         terms: Terms = checked(about | parties)
-        if wish.edition is None:
+        if options.edition is None:
             made_of = [terms.identity(), terms.backbone, terms.class_names, content["teachers"], terms.learning]
             terms = terms.model_copy(update={"edition": digest(made_of)})
         given = {} if terms.table is None else {"data": {"path": _PATH}}
@@ -186,7 +188,7 @@ def _outlook(params: Params, terms: Terms) -> list[str]:
     return [found, *([doubt] if found_signal < ENOUGH else [])]
 
 
-def _resolve(root: Path, preset: str, values: dict[str, Any], wish: Wish) -> tuple[Params, list[str]]:
+def _resolve(root: Path, preset: str, values: dict[str, Any], options: ProposalOptions) -> tuple[Params, list[str]]:
     """Return the parameters of the proposal, without `auto`, and the class names.
 
     If the number of records is given, `aggregation.mechanism=auto` is resolved as in a local run.
@@ -201,14 +203,14 @@ def _resolve(root: Path, preset: str, values: dict[str, Any], wish: Wish) -> tup
         )
     if "path" in kind.model_fields:
         data = {"path": _PATH, **data}
-    total = sum(wish.teachers.values())
+    total = sum(options.teachers.values())
     fixed: dict[str, Any] = {
         "data": data,
         "privacy": {"moments": 0},
         "aggregation": {"where": "parties"},
         "ledger": {"account": "kept by the guardian", "epsilon": 1.0},
     }
-    if wish.records is not None:
+    if options.records is not None:
         local = {"partition": {"teachers": AUTO}, "aggregation": {"where": "local"}}
         values = resolve_mechanism(merge_overrides(values, local))
     values = merge_overrides(values, fixed) | {
@@ -217,21 +219,21 @@ def _resolve(root: Path, preset: str, values: dict[str, Any], wish: Wish) -> tup
     }
     taken, automatic = replace_auto(values)
     params = _validate(taken)
-    if wish.records is not None and params.aggregation.reveals != "sums":
+    if options.records is not None and params.aggregation.reveals != "sums":
         raise SettingError(
             f"--records bounds sums, and with aggregation.mechanism={params.aggregation.mechanism} teachers vote. "
             "Leave it out, or propose sums: --set aggregation.mechanism=gradients."
         )
     check_not_transcription(preset, params)
-    if wish.class_names is None and not params.data.public_benchmark:
+    if options.class_names is None and not params.data.public_benchmark:
         raise SettingError("--classes is missing: name the classes in order of their labels: --classes healthy,ill.")
-    names = list(wish.class_names or params.data.survey(root, seed=SPLIT_SEED).class_names)
+    names = list(options.class_names or params.data.survey(root, seed=SPLIT_SEED).class_names)
     if chosen := {key for key in automatic if key != ("partition", "teachers")}:
         count = None if ("queries", "count") in chosen else params.queries.count
         budget = params.aggregation
         sized = plan(0, classes=len(names), epsilon=budget.epsilon, delta=budget.delta, queries=count, teachers=total)
         # A person at several parties is several units, which the noise covers.
-        numbers = {("aggregation", "sigma"): sized.sigma * wish.overlap, ("queries", "count"): sized.queries}
+        numbers = {("aggregation", "sigma"): sized.sigma * options.overlap, ("queries", "count"): sized.queries}
         for section, key in chosen:
             taken[section] = {**taken[section], key: numbers[section, key]}
         params = _validate(taken)
@@ -261,14 +263,14 @@ def _validate(values: dict[str, Any]) -> Params:
     return params
 
 
-def _averages(run: Run, teaching: Teaching, wish: Wish, classes: int) -> SharedAverages | None:
+def _averages(run: Run, teaching: Teaching, options: ProposalOptions, classes: int) -> SharedAverages | None:
     """Return the averages of all parties' teachers, with the noise of their share of the budget, or None."""
-    settings, budget, total = teaching.settings, run.params.aggregation, sum(wish.teachers.values())
+    settings, budget, total = teaching.settings, run.params.aggregation, sum(options.teachers.values())
     if not isinstance(settings, AveragedTeachers) or not settings.releases_averages:
         return None
     data, backbone = run.params.data, read_backbone(run.folders)
     context = TeacherContext(classes, data.channels, data.size, lambda: backbone, seed=teaching.seed, parties=total)
     learner = settings.make_learner(context)
-    epsilon = epsilon_per_unit(budget.epsilon, budget.delta, wish.overlap)
+    epsilon = epsilon_per_unit(budget.epsilon, budget.delta, options.overlap)
     averaging = calibrated(settings, epsilon=epsilon, delta=budget.delta)
     return SharedAverages(averaging, total, learner.length, backbone.feature_dim if averaging.centred else 0)

@@ -11,7 +11,7 @@ from typing import Any
 from tasks.parties.answers import stored_answers
 from tasks.parties.client import CollaborationError, ServiceClient
 from tasks.parties.config import PartyConfig, read_party
-from tasks.parties.ledgers import account_standing
+from tasks.parties.ledgers import account_status
 from terrine.errors import TerrineError
 
 Rows = list[tuple[str, str]]
@@ -60,13 +60,13 @@ def _fetch(config: PartyConfig, service: Any) -> dict[str, Any]:
 def _terms(config: PartyConfig) -> Rows:
     terms = config.terms
     if terms.votes:
-        asked = f"{terms.asked:,} of {terms.queries:,} queries, {terms.classes} classes"
-        asked += f", after {terms.last} rounds of averages" if terms.last else ""
+        queried = f"{terms.queried:,} of {terms.queries:,} queries, {terms.classes} classes"
+        queried += f", after {terms.last} rounds of averages" if terms.last else ""
     else:
-        asked = f"{terms.numbers:,} sums, in {terms.last + 1} rounds" if terms.last else f"{terms.numbers:,} sums"
+        queried = f"{terms.numbers:,} sums, in {terms.last + 1} rounds" if terms.last else f"{terms.numbers:,} sums"
     return [
         ("mechanism", terms.mechanism),
-        ("asked", asked),
+        ("queried", queried),
         ("guarantee", f"ε ≤ {terms.epsilon:g} at δ = {terms.delta:g} for a {terms.unit}"),
         ("shared by", f"{terms.held(terms.total)} at {len(terms.teachers)} parties, {terms.minimum} are needed"),
         ("edition", terms.edition or "(none)"),
@@ -84,7 +84,7 @@ def _round(states: dict[str, dict[str, Any]], last: int) -> Rows:
 
 def _account(config: PartyConfig) -> Rows:
     try:
-        found = account_standing(config)
+        found = account_status(config)
         about = stored_answers(config) if config.role == "student" else None
     except TerrineError as error:
         return [("account", f"cannot be read: {error}")]

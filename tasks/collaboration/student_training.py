@@ -69,7 +69,7 @@ def learn(config: PartyConfig) -> Run:
                 f"{own.backbone} gives vectors of {whitening.length} coordinates, and the terms have {sums.length}. "
                 "Get the backbone from the proposing party."
             )
-        write_sums(run, release, sums.course, whitening, voted, None)
+        write_sums(run, release, sums.schedule, whitening, voted, None)
     train_student.fn(run)
     write_statement_and_page(run, _statement(run, terms, about, release), names)
     return run
@@ -134,12 +134,12 @@ def _statement(run: Run, terms: Terms, about: dict[str, Any], release: StoredRel
     else:
         answers = {
             "event": release.event,
-            "event_added": of_several(terms.fixed_point.course.event_added, terms.overlap),
+            "event_added": of_several(terms.fixed_point.schedule.event_added, terms.overlap),
             "delta": terms.delta,
             "delta_slack": delta_slack(terms.numbers, terms.epsilon),
             "epsilon_budget": terms.epsilon,
             "teachers": terms.total,
-            **dict.fromkeys(("queries", "asked", "answered"), 0),
+            **dict.fromkeys(("queries", "queried", "answered"), 0),
             "answered_per_class": (0,) * terms.classes,
         }
         noise = {key: value for key, value in terms.public().items() if key in ("sigma", "sigma_gradients")}

@@ -80,12 +80,12 @@ def _queries(terms: Terms) -> list[str]:
     """Return the lines about queries, images, teachers and mechanism."""
     described = {key: value for key, value in terms.described.describe().items() if terms.public().get(key) is not None}
     images = "rows" if terms.size is None else f"{in_words(terms.size)}, {'grey' if terms.channels == 1 else 'colour'}"
-    asked = (
-        f"{terms.asked:,} of {terms.queries:,} public images ({images}), none of them a party's records."
+    queried = (
+        f"{terms.queried:,} of {terms.queries:,} public images ({images}), none of them a party's records."
         if terms.votes
         else f"{terms.numbers:,} sums over records ({images})."
     )
-    lines = [f"{asked} Classes, by label: {', '.join(terms.class_names)}."]
+    lines = [f"{queried} Classes, by label: {', '.join(terms.class_names)}."]
     made = {"pad": "padded with black if they have another shape", "crop": "cropped to their middle"}
     read = [made[terms.fit]] if terms.fit in made else []
     if terms.window is not None:

@@ -251,14 +251,14 @@ def resolve(root: Path, name: str) -> Params:
         raise SettingError(f"Run {name}:\n{error}") from error
 
 
-def derive(root: Path, preset: str, assignments: list[str], *, keeps: bool = True) -> str:
+def derive(root: Path, preset: str, assignments: list[str], *, save: bool = True) -> str:
     """Return the name of the run that is `preset` with `--set` assignments, after validating its parameters.
 
     Args:
         root: Folder of the project.
         preset: Name of a preset or run. Returned unchanged if there are no assignments.
         assignments: `section.key=value` each.
-        keeps: Write the overrides to a file. Otherwise only this process can resolve the run.
+        save: Write the overrides to a file. Otherwise only this process can resolve the run.
     """
     if not assignments:
         resolve(root, preset)
@@ -272,7 +272,7 @@ def derive(root: Path, preset: str, assignments: list[str], *, keeps: bool = Tru
         key = load_or_create_key(root / params.ledger.key)
         own = keyed_digest(key, "terrine run name", digest(overrides, 64).encode())[:8]
     name = f"{start}{_readable(changes(root, start, overrides), 50 - len(start))}-{own}"
-    save_overrides(root, name, start, overrides, keeps=keeps)
+    save_overrides(root, name, start, overrides, save=save)
     return name
 
 
@@ -290,10 +290,10 @@ def with_assignments(root: Path, preset: Preset, assignments: list[str]) -> tupl
     return overrides, validate(replace_auto(merge_overrides(project_settings(root), overrides))[0])
 
 
-def save_overrides(root: Path, name: str, preset: str, overrides: dict[str, Any], *, keeps: bool = True) -> None:
-    """Write the overrides of a run to its file beside the presets, or without `keeps` only to this process."""
+def save_overrides(root: Path, name: str, preset: str, overrides: dict[str, Any], *, save: bool = True) -> None:
+    """Write the overrides of a run to its file beside the presets, or without `save` only to this process."""
     path = parameter_file(root, name)
-    if not keeps:
+    if not save:
         _UNSAVED[path] = Preset(name, "", overrides, preset)
         return
     _UNSAVED.pop(path, None)

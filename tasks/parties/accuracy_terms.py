@@ -35,7 +35,7 @@ class _TwoSums(FixedPoint):
     """Two numbers of one round, with the same noise."""
 
     def parts(self, number: int) -> list[tuple[int, float]]:
-        return [(NUMBERS, self.course.sigma)]
+        return [(NUMBERS, self.schedule.sigma)]
 
     def released(self, totals: NDArray[np.int64]) -> dict[str, NDArray[np.float64]]:
         return {"sums": self.opened(totals, 0)}
@@ -60,7 +60,7 @@ class AccuracyTerms(Terms):
         same = (*who, "keys", "services", "queries_digest", "query_shards", "backbone", "class_names", "version")
         values: dict[str, Any] = {name: getattr(terms, name) for name in same}
         values |= {"mechanism": "accuracy", "sigma": terms.overlap * one.sigma, "epsilon": epsilon}
-        values |= {"queries": 1, "asked": 1, "voted": terms.digest, "measured": measured}
+        values |= {"queries": 1, "queried": 1, "voted": terms.digest, "measured": measured}
         found = checked(values, cls)
         found.fixed_point.step(0)  # noise on too coarse a lattice is refused here
         return found

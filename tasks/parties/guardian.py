@@ -5,7 +5,7 @@ The order ensures that no release is drawn twice or unpaid:
 1. Reports arrive. Each share is uniform, so nothing is spent; below the agreed number of teachers nothing happens.
 2. The student party names the reports that it holds (`close`). The guardian reserves the worst case in the ledger,
    draws the noise, and stores the noised sums of the reports that both hold, in one transaction.
-3. The circuit is garbled block by block. Every question is stored before it is answered, so a repeated question gets
+3. The circuit is garbled block by block. Every request is stored before it is answered, so a repeated request gets
    the same bytes and a different one is refused.
 4. The student party has stored its answers and says so (`done`). The realised cost is charged.
 
@@ -148,7 +148,7 @@ class GuardianService(PartyService):
                 if passed is None:
                     if collaboration.agreement(terms.last).threshold is not None:
                         raise CollaborationError("The test is not complete: nothing can be charged yet.")
-                    passed = np.ones(terms.asked, bool)
+                    passed = np.ones(terms.queried, bool)
                 paid = self._release(collaboration)
                 release = paid.open() or paid.settle(passed)
                 record = collaboration.whole.keep("record", paid.record(release, current.present))

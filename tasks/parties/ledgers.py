@@ -62,7 +62,7 @@ class PaidRelease:
         worst = terms.event()
         if not price(worst, terms.delta) <= terms.epsilon * (1 + 1e-9):  # up to rounding
             raise SettingError(
-                f"The terms ask {terms.asked} queries, which may cost ε={round_up(price(worst, terms.delta)):g} at "
+                f"The terms ask {terms.queried} queries, which may cost ε={round_up(price(worst, terms.delta)):g} at "
                 f"δ={terms.delta:g}, more than the ε={terms.epsilon:g} agreed on. Ask fewer, or use more noise."
             )
         check_slack(terms.numbers, terms.epsilon, terms.delta)
@@ -148,7 +148,7 @@ class PaidRelease:
             "delta": terms.delta,
             "epsilon_total": release.epsilon_total,
             "noise": self._noise.kind,
-            "asked": terms.asked,
+            "queried": terms.queried,
             "answered": int(release.arrays["passed"].sum()),
             "counted": counted,
             "edition": None if release.task is None else release.task.edition,
@@ -230,7 +230,7 @@ def account_in_ledger(key: bytes, settings: GuardianLedger) -> str:
     return account_of(key, settings.account) if settings.named else settings.account
 
 
-def account_standing(config: PartyConfig) -> dict[str, Any] | None:
+def account_status(config: PartyConfig) -> dict[str, Any] | None:
     """Return budget, spending and the cost of these terms for the account that a party keeps; None if it keeps none.
 
     `state` of the release is `charged`, `reserved` or `not charged`. `beside` counts accounts of the same ledger that

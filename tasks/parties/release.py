@@ -18,7 +18,7 @@ from tasks.artefacts.features import query_features
 from tasks.config.values import digest, read_yaml
 from tasks.parties.answers import read_arrays, stored_answers
 from tasks.parties.config import CONFIG, TERMS, read_party
-from tasks.parties.submit import Given
+from tasks.parties.submit import Report
 from tasks.parties.terms import TableColumns, Teaching, Terms, checked, epsilon_per_unit
 from tasks.parties.trial import GUARDIAN, STUDENT, lay_out, run_trial, teachers_of_parties, with_keys
 from tasks.runtime.accounts import PEOPLE, open_account, stored_people
@@ -101,12 +101,12 @@ def make_terms(
     about: dict[str, Any]
     if settings.reveals == "sums":
         length = query_features(run, "original").shape[1] + 1
-        course = settings.course(mu_left(settings.epsilon, settings.delta) / overlap)
-        known = {key: value for key, value in asdict(course).items() if key in Terms.model_fields}
-        about = known if course.rounds else {"sigma": known["sigma"]}
-        most = FixedPoint(length, len(class_names), course).most_units // total
+        schedule = settings.schedule(mu_left(settings.epsilon, settings.delta) / overlap)
+        known = {key: value for key, value in asdict(schedule).items() if key in Terms.model_fields}
+        about = known if schedule.rounds else {"sigma": known["sigma"]}
+        most = FixedPoint(length, len(class_names), schedule).most_units // total
         about |= {"length": length, "records": records or most, "mechanism": settings.mechanism}
-        queries = asked = 1
+        queries = queried = 1
     else:
         queries, about = sum(shard["count"] for shard in shards), settings.describe()
         if averages is not None:
@@ -114,10 +114,10 @@ def make_terms(
             about |= {"features": averages.features or None}
         epsilon = epsilon_per_unit(settings.epsilon, settings.delta, overlap)
         spent = compose() if averages is None else averages.event
-        asked = settings.certain(queries, epsilon, settings.delta, spent)
+        queried = settings.certain(queries, epsilon, settings.delta, spent)
         if teaching is not None:
             about["teaching"] = teaching.model_dump(mode="json")
-    if asked == 0:
+    if queried == 0:
         raise BudgetError(
             f"aggregation.epsilon={settings.epsilon:g} does not pay for one answer with this noise. Raise it, or use "
             "more noise. No noise was drawn, and nothing was charged."
@@ -129,7 +129,7 @@ def make_terms(
         "overlap": overlap,
         "minimum": minimum or total,
         "queries": queries,
-        "asked": asked,
+        "queried": queried,
         "queries_digest": file_digest(run.folders.images / "manifest.json"),
         "query_shards": [shard["sha256"] for shard in shards],
         "size": images.get("size"),
@@ -188,15 +188,15 @@ def release_by_parties(
     return replace(release, reused=reused, inputs=inputs)
 
 
-def reported(terms: Terms, name: str, values: np.ndarray) -> Given:
+def reported(terms: Terms, name: str, values: np.ndarray) -> Report:
     """Return the reports of a party of a trial, from its votes, its sums in steps, or its records."""
     if (fixed := terms.fixed_point) is None:
-        return lambda number, weights: values[: terms.asked]
+        return lambda number, weights: values[: terms.queried]
     most = terms.teachers[name] * (terms.records or 0)
-    if not fixed.course.rounds:
+    if not fixed.schedule.rounds:
         return lambda number, weights: fixed.shared(values, most, number)[:, None]
     make = Records.of if len(values) else Records
-    summed = fixed.course.summing(make(values["vector"], values["label"], values["unit"], terms.classes))
+    summed = fixed.schedule.summing(make(values["vector"], values["label"], values["unit"], terms.classes))
     return lambda number, weights: fixed.shared(summed(weights), most, number)[:, None]
 
 
@@ -250,12 +250,12 @@ def released_arrays(terms: Terms, passed: np.ndarray, result: np.ndarray) -> dic
     labels = np.full(terms.queries, UNANSWERED, dtype=np.int64)
     answered = np.zeros(terms.queries, dtype=np.bool_)
     turn = np.full(terms.queries, NEVER, dtype=np.int64)
-    answered[: terms.asked], turn[: terms.asked] = passed, 0
+    answered[: terms.queried], turn[: terms.queried] = passed, 0
     arrays: dict[str, np.ndarray] = {"answered": answered, "labels": labels, "round": turn}
     if result.ndim == 2:
         histograms = np.full((terms.queries, terms.classes), np.nan)
-        histograms[: terms.asked][passed] = result[passed]
+        histograms[: terms.queried][passed] = result[passed]
         arrays["histograms"] = histograms
         result = result.argmax(axis=1)
-    labels[: terms.asked][passed] = result[passed]
+    labels[: terms.queried][passed] = result[passed]
     return arrays

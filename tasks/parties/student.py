@@ -73,11 +73,11 @@ class StudentService(PartyService):
         """Return the weights of a round after the first: float64, from what earlier rounds revealed."""
         summed = collaboration.terms.summed
         assert summed is not None
-        walk = summed.walk()
+        state = summed.iterator()
         for earlier in range(number):
-            walk.take(summed.opened(_result(collaboration, earlier), earlier))
-        assert walk.question is not None
-        return walk.question
+            state.receive(summed.opened(_result(collaboration, earlier), earlier))
+        assert state.broadcast is not None
+        return state.broadcast
 
     def _work(self) -> None:
         while True:
@@ -95,7 +95,7 @@ class StudentService(PartyService):
                     collaboration.problem = "The service failed; its log has the traceback."
                     log.exception("%s: %s", self.name, error)
 
-    def _ask(self, collaboration: Collaboration, path: str, body: bytes = b"") -> bytes:
+    def _post(self, collaboration: Collaboration, path: str, body: bytes = b"") -> bytes:
         """Send a request to the guardian and return its answer."""
         if collaboration.digest not in self._guardians:
             self._guardians[collaboration.digest] = ServiceClient(collaboration.config, "guardian")
@@ -132,7 +132,7 @@ class StudentService(PartyService):
         waiting = sorted(parties)
         for first in range(0, len(waiting), _BATCH):
             batch = {party: proofs[party].hex() for party in waiting[first : first + _BATCH]}
-            answer = json.loads(self._ask(collaboration, f"rounds/{number}/verify", json.dumps(batch).encode()))
+            answer = json.loads(self._post(collaboration, f"rounds/{number}/verify", json.dumps(batch).encode()))
             with self.store.transaction():
                 for party in sorted({*answer} & {*batch}):
                     other = as_verification(bytes.fromhex(answer[party]))
@@ -152,7 +152,7 @@ class StudentService(PartyService):
     def _close(self, collaboration: Collaboration, number: int, names: list[str]) -> None:
         """Have the guardian close the round with these parties, and store those that it counts."""
         teachers = collaboration.terms.teachers
-        closing = self._ask(collaboration, f"rounds/{number}/close", json.dumps(names).encode())
+        closing = self._post(collaboration, f"rounds/{number}/close", json.dumps(names).encode())
         _, flags = arrays_of(closing, [("u1", (ORIGIN,)), ("u1", (len(teachers),))])
         counted = [name for name, flag in zip(teachers, flags, strict=True) if flag]
         if lost := {*counted} - {*collaboration.accepted(number)}:
@@ -172,10 +172,10 @@ class StudentService(PartyService):
         assert closing is not None
         shares = sum_reports(agreement, collaboration.bodies(number, collaboration.counted()[number]))
 
-        def ask(path: str, body: bytes) -> bytes:
-            return self._ask(collaboration, f"rounds/{number}/{path}", body)
+        def post(path: str, body: bytes) -> bytes:
+            return self._post(collaboration, f"rounds/{number}/{path}", body)
 
-        passed, result = StudentRound(agreement, facts, closing, shares, ask).run()
+        passed, result = StudentRound(agreement, facts, closing, shares, post).run()
         with self.store.transaction():
             if number == collaboration.terms.last:
                 collaboration.whole.setdefault("passed", passed.tobytes())
@@ -195,7 +195,7 @@ class StudentService(PartyService):
         about: dict[str, Any] = {"terms": collaboration.digest, "unit": terms.unit, "guardian": None}
         about["opened"] = collaboration.whole.keep("answered", datetime.now(UTC).isoformat(timespec="seconds"))
         write_answers(collaboration.config, arrays, about)
-        record = json.loads(self._ask(collaboration, "done"))
+        record = json.loads(self._post(collaboration, "done"))
         write_answers(collaboration.config, arrays, about | {"guardian": record})
         collaboration.whole.keep("record", record)
         self.store.clear(collaboration.digest)

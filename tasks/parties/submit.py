@@ -27,7 +27,7 @@ from terrine.files import json_object, write_text
 
 log = logging.getLogger("terrine.party")
 
-Given = Callable[[int, np.ndarray | None], np.ndarray]
+Report = Callable[[int, np.ndarray | None], np.ndarray]
 """Returns what is reported in a round, given its weights (None in the first round): integers [queries, own teachers],
 or sums [numbers, 1]."""
 SERVICES: tuple[Literal["guardian", "student"], ...] = ("guardian", "student")
@@ -36,13 +36,17 @@ CLOSED = "closed.json"
 
 
 def submit(
-    config: PartyConfig, given_by: Callable[[PartyConfig], Given], *, watch: bool = False, interval: float = 2.0
+    config: PartyConfig,
+    report_source: Callable[[PartyConfig], Report],
+    *,
+    watch: bool = False,
+    interval: float = 2.0,
 ) -> dict[str, Any]:
     """Upload the report of the open round; return the state of the collaboration, with `receipts` of this command.
 
     Args:
         config: The party.
-        given_by: Returns what the party reports; called if a report is to be made.
+        report_source: Returns what the party reports; called if a report is to be made.
         watch: Whether to stay until the last round is closed.
         interval: Seconds between two looks, with `watch`.
 
@@ -50,7 +54,7 @@ def submit(
         CollaborationError: A service refused the report or cannot be reached.
         TerrineError: Data, terms or an account that cannot be used. Nothing was uploaded.
     """
-    submission = _Submission(config, given_by)
+    submission = _Submission(config, report_source)
     try:
         while True:
             status = submission.step()
@@ -64,9 +68,9 @@ def submit(
 class _Submission:
     """One run of `submit`."""
 
-    def __init__(self, config: PartyConfig, given_by: Callable[[PartyConfig], Given]) -> None:
-        self._config, self._given_by, self._terms = config, given_by, config.terms
-        self._given: Given | None = None
+    def __init__(self, config: PartyConfig, report_source: Callable[[PartyConfig], Report]) -> None:
+        self._config, self._report_source, self._terms = config, report_source, config.terms
+        self._report: Report | None = None
         self.name, self.store = config.name, Store(config.state)
         self._clients = {service: ServiceClient(config, service) for service in SERVICES}
         self._part = digest([config.terms.identity(), self.name], 64)
@@ -121,13 +125,13 @@ class _Submission:
 
             account = OwnAccount(self._config)
             account.check()
-        self._given = self._given or self._given_by(self._config)
+        self._report = self._report or self._report_source(self._config)
         agreement, weights = self._terms.agreement(number), None
         if number:
             weights = np.frombuffer(self._clients["student"].request("GET", f"rounds/{number}/weights"), "<f8")
             if weights.shape != (agreement.weights,) or not np.isfinite(weights).all():
                 raise InputError(f"The weights of round {number} are not {agreement.weights:,} finite numbers.")
-        bodies = make_report(agreement, self.name, self._given(number, weights))
+        bodies = make_report(agreement, self.name, self._report(number, weights))
         if account is not None:
             account.charge()
         with self.store.transaction():

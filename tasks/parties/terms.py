@@ -136,7 +136,7 @@ class Terms(Settings):
     """Fewest teachers whose reports are needed."""
     queries: int = Field(ge=1)
     """Number of queries of the batch; 1 for sums."""
-    asked: int = Field(ge=1)
+    queried: int = Field(ge=1)
     """Number of queries that are asked, the first ones: as many as the budget is sure to pay for."""
     queries_digest: Digest
     """Digest of the manifest of the query images: their order and batches."""
@@ -236,8 +236,8 @@ class Terms(Settings):
             raise ValueError(f"class_names={', '.join(self.class_names)} names a class twice")
         if self.overlap > len(self.teachers):
             raise ValueError(f"overlap={self.overlap} is above the {len(self.teachers)} teacher parties")
-        if self.asked > self.queries:
-            raise ValueError(f"asked={self.asked} is above queries={self.queries}")
+        if self.queried > self.queries:
+            raise ValueError(f"queried={self.queried} is above queries={self.queries}")
 
     def _check_mechanism(self) -> None:
         """Raise ValueError or SettingError unless parties can run the mechanism, and all its parameters are given."""
@@ -294,8 +294,8 @@ class Terms(Settings):
         """The rounds of sums over records, or None if teachers vote."""
         if self.length is None or self.sigma is None:
             return None
-        course = {key: value for key in _OF_GRADIENTS if (value := getattr(self, key)) is not None}
-        return FixedPoint(self.length, self.classes, RoundSchedule(self.sigma, **course))
+        schedule = {key: value for key in _OF_GRADIENTS if (value := getattr(self, key)) is not None}
+        return FixedPoint(self.length, self.classes, RoundSchedule(self.sigma, **schedule))
 
     @property
     def averages(self) -> SharedAverages | None:
@@ -326,7 +326,7 @@ class Terms(Settings):
     def numbers(self) -> int:
         """Most numbers to which noise is added."""
         summed = 0 if self.summed is None else self.summed.numbers
-        return summed + self.asked * (self.classes + 1) * self.votes
+        return summed + self.queried * (self.classes + 1) * self.votes
 
     @property
     def total(self) -> int:
@@ -379,7 +379,7 @@ class Terms(Settings):
         """
         events = [] if self.summed is None else [self.summed.event]
         if self.votes:
-            events.append(self.described.cost(self.asked, self.asked if passed is None else passed))
+            events.append(self.described.cost(self.queried, self.queried if passed is None else passed))
         return of_several(compose(*events), self.overlap)
 
     def check_version(self) -> None:
@@ -400,7 +400,7 @@ class Terms(Settings):
             student=self.student,
             teachers=tuple(self.teachers.items()),
             minimum=self.minimum,
-            queries=self.asked if sums is None else sums.counts[number],
+            queries=self.queried if sums is None else sums.counts[number],
             classes=self.classes if sums is None else 1,
             queries_digest=self.queries_digest,
             reveal=self.reveals if sums is None else "sums",
@@ -408,7 +408,7 @@ class Terms(Settings):
             sigma=self.described.deviation if sums is None else sums.parts(number)[0][1],
             sigma_threshold=self.sigma1 if sums is None else None,
             round=number,
-            weights=0 if summed is None else summed.asked(number),
+            weights=0 if summed is None else summed.broadcast_size(number),
         )
 
     def party_of(self, key: str) -> str:

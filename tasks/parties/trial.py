@@ -23,7 +23,7 @@ from tasks.parties.answers import stored_answers
 from tasks.parties.client import ServiceClient
 from tasks.parties.config import CONFIG, TERMS, PartyConfig, read_party
 from tasks.parties.keys import create_key
-from tasks.parties.submit import Given, submit
+from tasks.parties.submit import Report, submit
 from tasks.parties.terms import Terms
 from terrine.errors import SettingError, TerrineError
 from terrine.files import atomic_file, private_folder
@@ -108,12 +108,12 @@ def services(guardian: Path, student: Path) -> Iterator[dict[Literal["guardian",
                 process.wait()
 
 
-def run_trial(folder: Path, given_by: Callable[[PartyConfig], Given], *, limit: float = 1800.0) -> dict[str, Any]:
+def run_trial(folder: Path, report_source: Callable[[PartyConfig], Report], *, limit: float = 1800.0) -> dict[str, Any]:
     """Run a collaboration whose parties' folders are in `folder`; return the facts about its answers.
 
     Args:
         folder: Folders of all parties.
-        given_by: Returns the reports of a teacher party.
+        report_source: Returns the reports of a teacher party.
         limit: Seconds after which the trial is stopped.
 
     Raises:
@@ -130,7 +130,7 @@ def run_trial(folder: Path, given_by: Callable[[PartyConfig], Given], *, limit: 
     with services(guardian, student) as urls:
         configs = [read_party(path).model_copy(update={"urls": urls}) for path in roles["teacher"]]
         try:
-            _submit_all(configs, given_by, limit)
+            _submit_all(configs, report_source, limit)
         except TerrineError as error:
             raise TrialError(f"{error} {_last_errors(guardian, student)}".strip()) from error
     about = stored_answers(read_party(student))
@@ -138,7 +138,7 @@ def run_trial(folder: Path, given_by: Callable[[PartyConfig], Given], *, limit: 
     return about
 
 
-def _submit_all(configs: Sequence[PartyConfig], given_by: Callable[[PartyConfig], Given], limit: float) -> None:
+def _submit_all(configs: Sequence[PartyConfig], report_source: Callable[[PartyConfig], Report], limit: float) -> None:
     watcher, end, done = ServiceClient(configs[0], STUDENT), time.monotonic() + limit, -1
     while (status := watcher.json("GET", "status"))["state"] != "complete":
         if status["state"] == "stopped":
@@ -148,7 +148,7 @@ def _submit_all(configs: Sequence[PartyConfig], given_by: Callable[[PartyConfig]
         if status["state"] == "open" and status["round"] > done:
             done = status["round"]
             for config in configs:
-                submit(config, given_by)
+                submit(config, report_source)
         else:
             time.sleep(0.05)
 

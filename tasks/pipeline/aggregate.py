@@ -45,7 +45,7 @@ from tasks.runtime.staleness import check_made
 from tasks.runtime.step import step
 from tasks.runtime.store import atomic_folder, read_json, write_array, write_json, write_table, write_tensors
 from tasks.runtime.task import check_task, load_task
-from terrine.aggregation.release import answer_facts, count_asked, release_histograms
+from terrine.aggregation.release import answer_facts, count_queried, release_histograms
 from terrine.aggregation.votes import answer_names, count_finding_votes, count_votes
 from terrine.data.content_digest import digest_of_arrays
 from terrine.deployment.model import MOMENTS
@@ -186,7 +186,7 @@ def write_answers(
                 "teachers": votes_manifest["teachers"],
                 "class_names": votes_manifest["class_names"],
                 "queries": len(arrays["labels"]),
-                "asked": count_asked(release),
+                "queried": count_queried(release),
                 "answered": int(arrays["answered"].sum()),
                 "noise": run.params.aggregation.noise,
             },

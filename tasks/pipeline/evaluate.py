@@ -42,18 +42,18 @@ def evaluate_student(run: Run) -> None:
     dataset = read_dataset(run.folders)
     subgroups = load_subgroups(run, dataset)
     served = StudentModel.load(run.folders.student, device=resolve_device(run.params.device))
-    said, names = served.predict(dataset.test_images), list(dataset.class_names)
+    predicted, names = served.predict(dataset.test_images), list(dataset.class_names)
     if dataset.several:
-        found = findings_figures(dataset.test_labels, said, names)
+        found = findings_figures(dataset.test_labels, predicted, names)
     else:
-        units, decided = dataset.test_groups, dataset.decided(said)
+        units, decided = dataset.test_groups, dataset.decided(predicted)
         found = figures(dataset.test_labels, decided, names)
         found["measures"] = measures(
-            dataset.test_labels, said, names, units, run.params.evaluation.specificity, decided
+            dataset.test_labels, predicted, names, units, run.params.evaluation.specificity, decided
         )
         found["subgroups"] = by_subgroup(subgroups, dataset.test_labels, decided, units)
         if dataset.scale is not None:
-            found["order"] = order_figures(dataset, dataset.scale, said, units)
+            found["order"] = order_figures(dataset, dataset.scale, predicted, units)
     found["served"] = served.statistics
     if served.description["statistics"] != "original" and has_batch_norm(served.network):
         found["in_batches"] = {"statistics": served.description["statistics"], **figures_in_batches(run, dataset)}
@@ -65,11 +65,11 @@ def evaluate_student(run: Run) -> None:
 
 def figures_in_batches(run: Run, dataset: Dataset) -> dict[str, Any]:
     """Return the accuracy in batches with the statistics that the student was trained with."""
-    said = probabilities(run, dataset.test_images)
-    right = dataset.decided(said) == dataset.test_labels
+    predicted = probabilities(run, dataset.test_images)
+    right = dataset.decided(predicted) == dataset.test_labels
     found: dict[str, Any] = {"accuracy": float(right.mean())}
     if dataset.scale is not None:
-        error = order_figures(dataset, dataset.scale, said, None)["mean_absolute_error"]
+        error = order_figures(dataset, dataset.scale, predicted, None)["mean_absolute_error"]
         found["mean_absolute_error"] = error["value"]
     return found
 
@@ -82,14 +82,14 @@ def probabilities(run: Run, images: np.ndarray) -> np.ndarray:
     return student.predict_proba(images)
 
 
-def order_figures(dataset: Dataset, scale: Scale, said: np.ndarray, units: np.ndarray | None) -> dict[str, Any]:
+def order_figures(dataset: Dataset, scale: Scale, predicted: np.ndarray, units: np.ndarray | None) -> dict[str, Any]:
     """Return `terrine.measures.order` of test-split probabilities [images, classes]."""
     labels, numbers = dataset.test_labels, dataset.test_numbers
     return measures_of_order(
         labels.astype(np.float64) if numbers is None else numbers,
-        scale.numbers(said),
+        scale.numbers(predicted),
         labels,
-        scale.classes(said),
+        scale.classes(predicted),
         largest=scale.span,
         numbers=numbers is not None,
         units=units,
@@ -118,20 +118,20 @@ def figures(labels: np.ndarray, predictions: np.ndarray, class_names: list[str])
     }
 
 
-def findings_figures(labels: np.ndarray, said: np.ndarray, names: list[str]) -> dict[str, object]:
+def findings_figures(labels: np.ndarray, predicted: np.ndarray, names: list[str]) -> dict[str, object]:
     """Return accuracy, sensitivity, specificity and AUC of each finding, and mean accuracy and AUC.
 
     Args:
         labels: Findings 0 or 1, int64 [images, findings].
-        said: Probabilities [images, findings]; a finding is predicted above one half.
+        predicted: Probabilities [images, findings]; a finding is predicted above one half.
         names: Names of the findings.
 
     Returns:
         The figures. An AUC is None if all or no images have the finding; the mean is over the others.
     """
-    yes, there = said > 0.5, labels == 1
+    yes, there = predicted > 0.5, labels == 1
     right = (yes == there).mean(axis=0)
-    found = [auc(truth, scores) for truth, scores in zip(there.T, said.T, strict=True)]
+    found = [auc(truth, scores) for truth, scores in zip(there.T, predicted.T, strict=True)]
     areas = [None if area is None else float(area.value) for area in found]
     per_class = [
         {

@@ -85,19 +85,19 @@ def votes_shown(run: Run, statement: dict[str, Any], manifest: dict[str, Any]) -
     answers = read_table(run.folders.answers / "answers.parquet")
     histograms = read_array(run.folders.accounting / "histograms.npy")
     names = answer_names(manifest["class_names"], bool(run.params.data.several))
-    answered, asked = answers["answered"].to_numpy(), answers["round"].to_numpy() >= 0
+    answered, queried = answers["answered"].to_numpy(), answers["round"].to_numpy() >= 0
     pictures = not run.params.data.several and run.params.data.name != "table"
     return {
-        "sheets": contact_sheets(read_queries(run.folders), answered, answers["label"].to_numpy(), asked, names)
+        "sheets": contact_sheets(read_queries(run.folders), answered, answers["label"].to_numpy(), queried, names)
         if pictures
         else [],
         "released_per_class": bar_rows(names, statement["answered_per_class"]),
-        "consensus": consensus(histograms, answered, asked),
+        "consensus": consensus(histograms, answered, queried),
     }
 
 
 def contact_sheets(
-    queries: Queries, answered: np.ndarray, labels: np.ndarray, asked: np.ndarray, class_names: list[str]
+    queries: Queries, answered: np.ndarray, labels: np.ndarray, queried: np.ndarray, class_names: list[str]
 ) -> list[dict[str, Any]]:
     """Return a sheet for each image source: `PER_SOURCE` of the queries asked, sorted by their label.
 
@@ -105,12 +105,12 @@ def contact_sheets(
         queries: The queries.
         answered: Bool [queries].
         labels: Int64 [queries]; read only if answered.
-        asked: Bool [queries], False for those after the end of the budget.
+        queried: Bool [queries], False for those after the end of the budget.
         class_names: By label.
     """
     sheets = []
     for kind, own in queries.by_source().items():
-        known = own[asked[own]]
+        known = own[queried[own]]
         places = np.linspace(0, len(known) - 1, min(PER_SOURCE, len(known))).round().astype(np.int64)
         pictures: list[dict[str, Any]] = []
         for query in sorted(known[places].tolist(), key=lambda query: (not answered[query], labels[query], query)):
@@ -118,7 +118,7 @@ def contact_sheets(
             uri = png_data_uri(image[0] if image.shape[0] == 1 else image.transpose(1, 2, 0), LONGEST)
             label = class_names[labels[query]] if answered[query] else None
             pictures.append({"query": query, "uri": uri, "label": label})
-        counts = {"queries": len(own), "asked": len(known), "answered": int(answered[own].sum())}
+        counts = {"queries": len(own), "queried": len(known), "answered": int(answered[own].sum())}
         sheets.append({"kind": kind, **counts, "pictures": pictures})
     return sheets
 
@@ -182,7 +182,8 @@ def evaluation(figures: dict[str, Any]) -> dict[str, Any]:
         "long_names": max(map(len, names)) > 4,
         "picture": None if len(names) <= WIDEST_TABLE else png_data_uri(confusion_colours(confusion).astype(np.uint8)),
         "worst": [
-            {"shown": names[shown], "said": names[said], "count": int(errors[shown, said])} for shown, said in worst
+            {"shown": names[shown], "predicted": names[predicted], "count": int(errors[shown, predicted])}
+            for shown, predicted in worst
         ],
     }
 
@@ -235,32 +236,32 @@ def confusion_rows(confusion: np.ndarray, names: list[str]) -> list[dict[str, An
             "name": shown,
             "cells": [
                 {
-                    "said": said,
+                    "predicted": predicted,
                     "count": int(confusion[row, column]),
                     "share": float(shares[row, column]),
                     "colour": "rgb({},{},{})".format(*colours[row, column]),
                     "dark": bool(dark[row, column]),
                 }
-                for column, said in enumerate(names)
+                for column, predicted in enumerate(names)
             ],
         }
         for row, shown in enumerate(names)
     ]
 
 
-def consensus(histograms: np.ndarray, answered: np.ndarray, asked: np.ndarray) -> dict[str, Any]:
+def consensus(histograms: np.ndarray, answered: np.ndarray, queried: np.ndarray) -> dict[str, Any]:
     """Draw a histogram of the winning class' share of the votes, by the outcome of the query.
 
     Args:
         histograms: Votes, int64 [queries, classes].
         answered: Bool [queries].
-        asked: Bool [queries]; False after the end of the budget.
+        queried: Bool [queries]; False after the end of the budget.
     """
     shares = histograms.max(axis=1) / histograms.sum(axis=1)
     groups = {
-        "answered": answered & asked,
-        "asked, not answered": ~answered & asked,
-        "not asked, the budget had ended": ~asked,
+        "answered": answered & queried,
+        "asked, not answered": ~answered & queried,
+        "not asked, the budget had ended": ~queried,
     }
     return {
         "chart": stacked_histogram(shares, groups, x_label="share of votes for the winning class", y_label="queries"),

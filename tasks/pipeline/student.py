@@ -55,7 +55,7 @@ def train_student(run: Run) -> None:
             link(run.folders.backbone / "backbone.safetensors", folder / "backbone.safetensors")
         else:
             save_backbone(trained.backbone, folder / "backbone.safetensors")
-        told: dict[str, Any] = {"reference": write_reference(run, folder)} if run.params.data.of_images else {}
+        reading: dict[str, Any] = {"reference": write_reference(run, folder)} if run.params.data.of_images else {}
         if trained.backbone is None and (run.folders.answers / MOMENTS).is_file():
             link(run.folders.answers / MOMENTS, folder / MOMENTS)
         if not run.params.data.of_images:
@@ -67,7 +67,7 @@ def train_student(run: Run) -> None:
             "class_names": released["class_names"],
             "size": in_json(run.params.data.size),
             "channels": run.params.data.channels,
-            **told,
+            **reading,
             **describe_reading(run.params.data),
             **({} if run.params.data.scale is None else {"scale": run.params.data.scale.describe()}),
             "training": trained.record,
@@ -98,14 +98,14 @@ def _trained(run: Run) -> tuple[TrainedStudent, dict[str, Any]]:
 
 def describe_reading(data: Any) -> dict[str, Any]:
     """Return the student's field about converting files to images, if it is not the default."""
-    told: dict[str, Any] = {"fit": data.fit} if getattr(data, "fit", "stretch") != "stretch" else {}
+    reading: dict[str, Any] = {"fit": data.fit} if getattr(data, "fit", "stretch") != "stretch" else {}
     if (limits := getattr(data, "limits", None)) is not None:
-        told["window"] = list(limits)
+        reading["window"] = list(limits)
     if data.name in ("dicom", "nifti"):
-        told["files"] = data.name
+        reading["files"] = data.name
     if data.name == "nifti":
-        told["volumes"] = data.model_dump(mode="json", include=set(OF_VOLUMES))
-    return {"reading": told} if told else {}
+        reading["volumes"] = data.model_dump(mode="json", include=set(OF_VOLUMES))
+    return {"reading": reading} if reading else {}
 
 
 def _encoding(run: Run) -> dict[str, Any]:

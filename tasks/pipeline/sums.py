@@ -67,7 +67,7 @@ def release_sums(run: Run, release_id: str) -> None:
     names = run.folders.dataset_manifest()["class_names"]
     before = inputs_cost(run.params)
     mu = mu_left(settings.epsilon, settings.delta, before)
-    course = settings.course(mu)
+    schedule = settings.schedule(mu)
     whitening = Whitening.fit(query_features(run, "original"))
     numbers = settings.numbers(whitening.length, len(names))
     drawn = numbers + count_moments(run) + (run.params.privacy.counted > 0)
@@ -87,22 +87,22 @@ def release_sums(run: Run, release_id: str) -> None:
     if settings.where == "parties":
         release = release_by_parties(run, names, release_id, lambda teachers: split_records(run, teachers), inputs)
     else:
-        release = release_at_price(run, release_id, course.event, noise, draw, inputs, task=load_task(run))
+        release = release_at_price(run, release_id, schedule.event, noise, draw, inputs, task=load_task(run))
     check_queries(run, release, inputs)
     about = {"teachers": run.params.partition.teachers, "class_names": names, "classes": len(names)}
-    write_sums(run, release, course, whitening, about, moments)
+    write_sums(run, release, schedule, whitening, about, moments)
     with atomic_folder(run.folders.accounting) as folder:
         write_json(folder / "figures.json", {"notice": NOTICE})
     record_data_change(run, "answers", release, inputs)
     answers = answer_names(names, bool(run.params.data.several))
-    write_statement_and_page(run, _statement(run, release, course, numbers, slack, len(answers)), answers)
+    write_statement_and_page(run, _statement(run, release, schedule, numbers, slack, len(answers)), answers)
     shutil.rmtree(_work(run, whitening, statistics), ignore_errors=True)
 
 
 def write_sums(
     run: Run,
     release: StoredRelease,
-    course: RoundSchedule,
+    schedule: RoundSchedule,
     whitening: Whitening,
     about: dict[str, Any],
     moments: StoredRelease | None,
@@ -112,7 +112,7 @@ def write_sums(
     Args:
         run: The run.
         release: The release.
-        course: Its rounds.
+        schedule: Its rounds.
         whitening: Map from features to vectors.
         about: `teachers`, `classes` and `class_names` of the records.
         moments: Released moments, if any.
@@ -134,8 +134,8 @@ def write_sums(
                 "teachers": about["teachers"],
                 "class_names": about["class_names"],
                 "noise": settings.noise,
-                "course": asdict(course),
-                **dict.fromkeys(("queries", "asked", "answered"), 0),
+                "schedule": asdict(schedule),
+                **dict.fromkeys(("queries", "queried", "answered"), 0),
                 "numbers": settings.numbers(whitening.length, about["classes"]),
             },
         )
@@ -212,7 +212,7 @@ def _work(run: Run, whitening: Whitening, statistics: dict[str, np.ndarray] | No
 
 
 def _statement(
-    run: Run, release: StoredRelease, course: RoundSchedule, numbers: int, slack: float, classes: int
+    run: Run, release: StoredRelease, schedule: RoundSchedule, numbers: int, slack: float, classes: int
 ) -> PrivacyStatement:
     """Return the statement of the release, from public quantities and the recorded event only."""
     settings: Any = run.params.aggregation
@@ -230,13 +230,13 @@ def _statement(
             **describe_moments(run),
         },
         event=compose(before, release.event),
-        event_added=compose(before, course.event_added),
+        event_added=compose(before, schedule.event_added),
         delta=settings.delta,
         delta_slack=slack,
         epsilon_budget=settings.epsilon,
         teachers=run.params.partition.teachers,
         queries=0,
-        asked=0,
+        queried=0,
         answered=0,
         answered_per_class=(0,) * classes,
         **describe_records(run),

@@ -113,15 +113,15 @@ def draw_shard(run: Run, draw: Draw) -> None:
 
 def _progress(run: str, draw: Draw) -> Callable[[int], None]:
     """Return a function that counts images and reports the progress of a shard if it takes long."""
-    done, said = 0, time.monotonic()
+    done, last_report = 0, time.monotonic()
     show: Callable[[float, str], None] | None = None
 
     def count(images: int) -> None:
-        nonlocal done, said, show
+        nonlocal done, last_report, show
         done += images
-        if time.monotonic() - said < SECONDS_OF_SILENCE and (show is None or done < draw.count):
+        if time.monotonic() - last_report < SECONDS_OF_SILENCE and (show is None or done < draw.count):
             return
-        said = time.monotonic()
+        last_report = time.monotonic()
         name = "".join(letter if letter.isalnum() else "-" for letter in draw.kind.lower())
         show = show or progress_reporter(run, f"{draw.purpose}-{name}-{draw.first}")
         show(done / draw.count, f"{done:,} of {draw.count:,} images")

@@ -36,7 +36,7 @@ _PRIVATE = "Computed from the votes: private, for the data owner only."
 
 
 @dataclass(frozen=True)
-class Question:
+class CostQuery:
     """The mechanism and options of the accounting.
 
     Attributes:
@@ -94,13 +94,13 @@ class Question:
 
 
 def account(
-    histograms: NDArray[np.int64], question: Question, answered: NDArray[np.bool_] | None = None
+    histograms: NDArray[np.int64], query: CostQuery, answered: NDArray[np.bool_] | None = None
 ) -> dict[str, Any]:
     """Return all kinds of ε of answering these queries as JSON values.
 
     Args:
         histograms: Votes, int64 [queries, classes].
-        question: Mechanism and options.
+        query: Mechanism and options.
         answered: Whether confident answered each query, bool [queries], if known.
 
     Returns:
@@ -112,9 +112,9 @@ def account(
         SettingError: If options are invalid, or the realised cost is requested without `answered`.
     """
     counts = dependent.check_histograms(histograms)
-    votes = _Votes(counts, question, answered)
-    orders = _orders(question.orders)
-    public = votes.weighting == "realised" or question.mechanism != "confident"
+    votes = _Votes(counts, query, answered)
+    orders = _orders(query.orders)
+    public = votes.weighting == "realised" or query.mechanism != "confident"
     basis = (
         "From public parameters and the number of answers that were given."
         if public
@@ -122,18 +122,18 @@ def account(
     )
     curve = votes.data_dependent_curve(orders)
     independent, independent_order = renyi.convert(
-        orders, votes.data_independent_curve(orders), question.delta, question.conversion
+        orders, votes.data_independent_curve(orders), query.delta, query.conversion
     )
-    dependent_epsilon, dependent_order = renyi.convert(orders, curve, question.delta, question.conversion)
+    dependent_epsilon, dependent_order = renyi.convert(orders, curve, query.delta, query.conversion)
     result: dict[str, Any] = {
-        "mechanism": question.mechanism,
+        "mechanism": query.mechanism,
         "queries": len(counts),
         "answered": votes.answered,
         "teachers": int(counts[0].sum()),
         "classes": counts.shape[1],
-        "delta": question.delta,
+        "delta": query.delta,
         "weighting": votes.weighting,
-        "conversion": question.conversion,
+        "conversion": query.conversion,
         "exact": {
             "epsilon": votes.epsilon(votes.answered),
             "epsilon_if_all_answered": votes.epsilon(len(counts)),
@@ -154,7 +154,7 @@ def account(
         },
         "sanitised": None,
     }
-    if question.sanitise:
+    if query.sanitise:
         result["sanitised"] = _sanitised(votes, orders, curve)
     return result
 
@@ -162,21 +162,21 @@ def account(
 class _Votes:
     """The accounting of one set of histograms."""
 
-    def __init__(self, counts: NDArray[np.int64], question: Question, answered: NDArray[np.bool_] | None) -> None:
+    def __init__(self, counts: NDArray[np.int64], query: CostQuery, answered: NDArray[np.bool_] | None) -> None:
         self.counts = counts
-        self.question = question
-        self.noise = (question.scale if question.mechanism == "lnmax" else question.sigma) or 0.0
+        self.query = query
+        self.noise = (query.scale if query.mechanism == "lnmax" else query.sigma) or 0.0
         self.largest = counts.max(axis=1)
         if answered is not None and answered.shape != (len(counts),):
             raise InputError(f"There are {len(counts)} queries, but `answered` has shape {answered.shape}.")
-        if answered is not None and question.mechanism != "confident":
-            raise SettingError(f"{question.mechanism} answers every query: leave out which were answered.")
-        self.weighting: Weighting = question.weighting or ("expected" if answered is None else "realised")
+        if answered is not None and query.mechanism != "confident":
+            raise SettingError(f"{query.mechanism} answers every query: leave out which were answered.")
+        self.weighting: Weighting = query.weighting or ("expected" if answered is None else "realised")
         # Only confident has these two.
-        self.threshold, self.sigma1 = question.threshold or 0.0, question.sigma1 or 0.0
+        self.threshold, self.sigma1 = query.threshold or 0.0, query.sigma1 or 0.0
         self.weights = np.ones(len(counts))
         self.answered: float | int = len(counts)
-        if question.mechanism != "confident":
+        if query.mechanism != "confident":
             return
         self.log_p = dependent.log_p_answered(self.largest, self.threshold, self.sigma1)
         if self.weighting == "expected":
@@ -193,37 +193,37 @@ class _Votes:
 
     def epsilon(self, answers: float) -> float:
         """Return the smallest provable ε of this many answers, from public parameters only."""
-        question, queries = self.question, len(self.counts)
-        if question.mechanism == "lnmax":
-            return price(laplace_answers(self.noise, queries), question.delta)
+        query, queries = self.query, len(self.counts)
+        if query.mechanism == "lnmax":
+            return price(laplace_answers(self.noise, queries), query.delta)
         # The expected number of answers may be fractional, so it is priced by μ² instead of as an event.
         mu = answers * mu_squared(vote_answer(self.noise))
-        if question.mechanism == "confident":
+        if query.mechanism == "confident":
             mu += mu_squared(RepeatedEvent(threshold_test(self.sigma1), queries))
-        return epsilon_of(math.sqrt(mu), question.delta)
+        return epsilon_of(math.sqrt(mu), query.delta)
 
     def data_independent_curve(self, orders: NDArray[np.float64]) -> NDArray[np.float64]:
-        if self.question.mechanism == "lnmax":
+        if self.query.mechanism == "lnmax":
             return self.answered * renyi.pure_rdp(2 / self.noise, orders)
         answers = self.answered * renyi.gaussian_rdp(math.sqrt(2), self.noise, orders)
-        if self.question.mechanism != "confident":
+        if self.query.mechanism != "confident":
             return answers
         return answers + len(self.counts) * renyi.gaussian_rdp(1.0, self.sigma1, orders)
 
     def data_dependent_curve(self, orders: NDArray[np.float64]) -> NDArray[np.float64]:
-        if self.question.mechanism == "lnmax":
+        if self.query.mechanism == "lnmax":
             log_q = dependent.log_q_lnmax(self.counts, self.noise)
             return dependent.summed(dependent.lnmax_rdp, log_q, self.noise, orders)
         log_q = dependent.log_q_gnmax(self.counts, self.noise)
         answers = dependent.summed(dependent.gnmax_rdp, log_q, self.noise, orders, self.weights)
-        if self.question.mechanism != "confident":
+        if self.query.mechanism != "confident":
             return answers
         return answers + dependent.summed(dependent.threshold_rdp, self.log_p, self.sigma1, orders)
 
     def sensitivity(self, order: float) -> NDArray[np.float64]:
         """Return LS_d of the data-dependent RDP at `order` [teachers]."""
         local = summed_answer_sensitivity(self.counts, self.noise, order, self.weights)
-        if self.question.mechanism == "confident":
+        if self.query.mechanism == "confident":
             local = local + summed_threshold_sensitivity(
                 self.largest, int(self.counts[0].sum()), self.threshold, self.sigma1, order
             )
@@ -231,12 +231,12 @@ class _Votes:
 
 
 def _sanitised(votes: _Votes, orders: NDArray[np.float64], curve: NDArray[np.float64]) -> dict[str, Any]:
-    question, classes = votes.question, votes.counts.shape[1]
-    if question.order is None:
-        epsilons = curve + renyi.conversion_cost(orders, question.delta, question.conversion)
+    query, classes = votes.query, votes.counts.shape[1]
+    if query.order is None:
+        epsilons = curve + renyi.conversion_cost(orders, query.delta, query.conversion)
         order = sanitize.restricted_order(epsilons, orders, votes.noise, classes)
     else:
-        order = question.order
+        order = query.order
         answer = AnswerPrice(votes.noise, classes, order)
         if not answer.always_independent(int(votes.counts[0].sum())) and not all(answer.conditions()):
             raise SettingError(
@@ -246,14 +246,14 @@ def _sanitised(votes: _Votes, orders: NDArray[np.float64], curve: NDArray[np.flo
     figure = sanitize.optimised(
         float(votes.data_dependent_curve(np.array([order]))[0]),
         votes.sensitivity(order),
-        question.delta,
+        query.delta,
         order=order,
-        beta=question.beta,
-        sigma_ss=question.sigma_ss,
-        conversion=question.conversion,
+        beta=query.beta,
+        sigma_ss=query.sigma_ss,
+        conversion=query.conversion,
     )
-    fixed = None not in (question.order, question.beta, question.sigma_ss)
-    sound = fixed and (votes.weighting == "realised" or question.mechanism == "gnmax")
+    fixed = None not in (query.order, query.beta, query.sigma_ss)
+    sound = fixed and (votes.weighting == "realised" or query.mechanism == "gnmax")
     return {
         **asdict(figure),
         # JSON has no infinity: nothing to protect needs no noise.
@@ -314,11 +314,11 @@ def data_dependent_epsilon(
     analysed = mechanism.mechanism in ("gnmax", "lnmax", "confident")
     if not analysed or mechanism.findings > 1 or not release.arrays["answered"].any():
         return {}
-    asked = release.arrays["round"] != NEVER
+    queried = release.arrays["round"] != NEVER
     parameters = mechanism.describe()
     if isinstance(mechanism, ConfidentGNMax):
         parameters["sigma"] = parameters.pop("sigma2")
-    question = Question(**parameters, delta=delta, weighting="realised")
-    answered = release.arrays["answered"][asked] if mechanism.outcome_dependent else None
-    figures = account(histograms[asked], question, answered)["data_dependent"]
+    query = CostQuery(**parameters, delta=delta, weighting="realised")
+    answered = release.arrays["answered"][queried] if mechanism.outcome_dependent else None
+    figures = account(histograms[queried], query, answered)["data_dependent"]
     return {"epsilon_data_dependent": figures["epsilon"], "order": figures["order"]}

@@ -61,15 +61,15 @@ def known_accuracy(run: Run) -> dict[str, float]:
 def served_accuracy(run: Run) -> list[str]:
     """Return the public accuracies of a run as short texts, the accuracy as served first."""
     known = known_accuracy(run)
-    said = [
+    lines = [
         f"{text} {100 * known[name]:.2f} %"
         for name, text in (("accuracy", "test accuracy as served"), ("accuracy_in_batches", "in batches"))
         if name in known
     ]
     if "accuracy_released" in known:
         noised = shown_accuracy(known["accuracy_released"], known["accuracy_released_plus_minus"])
-        said.append(f"accuracy released, as served: {noised}")
-    return said
+        lines.append(f"accuracy released, as served: {noised}")
+    return lines
 
 
 def gap_warning(evaluation: dict[str, Any]) -> str | None:

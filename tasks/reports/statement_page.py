@@ -143,7 +143,7 @@ def done(statement: Mapping[str, Any]) -> list[str]:
     elif name in TRANSCRIPTION_TEXTS and name not in MECHANISMS.names():
         first = [name]
     else:
-        first = ["votes", *["asked"] * examples, name if name in _VOTES else "other", "answered"]
+        first = ["votes", *["voted_on"] * examples, name if name in _VOTES else "other", "answered"]
     return [*first, *extras, "student"] if statement["private"] else first
 
 
@@ -209,7 +209,7 @@ def placeholder_values(
         "factor_added": language.factor(statement["epsilon_added"]) if added else "",
         "guesses_added": language.number(correct_guesses(statement, "event_added") or 0, 1) if added else "",
         "examples": Markup("; ").join(language.sentences(statement, "examples")),
-        **{name: language.number(statement[name]) for name in ("teachers", "queries", "asked", "answered")},
+        **{name: language.number(statement[name]) for name in ("teachers", "queries", "queried", "answered")},
         "numbers": language.number(mechanism.get("numbers", 0)),
         "moments": language.number(mechanism.get("moments", {}).get("numbers", 0)),
         "bins": "; ".join(language.exact(edge) for edge in mechanism.get("bins", ())),

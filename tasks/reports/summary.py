@@ -114,7 +114,7 @@ def for_anybody(run: Run) -> dict[str, str]:
     if numbers := statement["mechanism"].get("numbers"):
         rows[_SUMS] = f"{numbers:,}"
     else:
-        rows |= {"answered / asked": f"{statement['answered']:,} / {statement['asked']:,}"}
+        rows |= {"answered / asked": f"{statement['answered']:,} / {statement['queried']:,}"}
         rows |= {"teachers": f"{statement['teachers']:,}"}
     for name, path in (
         ("privacy statement", run.folders.release / "statement.html"),
@@ -133,7 +133,7 @@ def result(run: Run) -> Text:
     statement = read_statement(run.folders.statement)
     if numbers := statement["mechanism"].get("numbers"):
         return result_lines(run, (_SUMS, f"{numbers:,}"))
-    answered = ("answered / asked", f"{statement['answered']} / {statement['asked']}")
+    answered = ("answered / asked", f"{statement['answered']} / {statement['queried']}")
     return result_lines(run, answered, ("teachers", str(statement["teachers"])))
 
 

@@ -38,19 +38,19 @@ class StageProgress:
         self.stage = stage
         self._own: float | None = None
         self._parts, self._finished = 0, 0
-        self._told: dict[str, float] = {}
+        self._fractions: dict[str, float] = {}
 
     @property
     def fraction(self) -> float | None:
         """Completed fraction of the stage in [0, 1], or None if nothing has been reported."""
         if self._own is not None or not self._parts:
             return self._own
-        return min(1.0, max(self._finished, sum(list(self._told.values()))) / self._parts)
+        return min(1.0, max(self._finished, sum(list(self._fractions.values()))) / self._parts)
 
     def report(self, key: str, fraction: float) -> None:
         """Report the completed fraction of the stage or, during a fan-out, of the part named `key`."""
         if self._parts:
-            self._told[key] = fraction
+            self._fractions[key] = fraction
         else:
             self._own = fraction
 
@@ -66,7 +66,7 @@ class StageProgress:
     @contextmanager
     def fan_out(self, parts: int) -> Iterator[Callable[[], None]]:
         """Split the stage into `parts` in the block. Yields a function to call when a part is finished."""
-        self._parts, self._finished, self._told = parts, 0, {}
+        self._parts, self._finished, self._fractions = parts, 0, {}
 
         def one_finished() -> None:
             self._finished += 1
@@ -103,12 +103,12 @@ def progress_reporter(run: str, key: str) -> Callable[[float, str], None]:
 
 def lines(key: str, say: Callable[[str], object]) -> Callable[[float, str], None]:
     """Return a function (fraction, text) that logs at the start, at the end and every `SECONDS_BETWEEN_LINES`."""
-    said = -math.inf
+    last_line = -math.inf
 
     def report(fraction: float, text: str) -> None:
-        nonlocal said
-        if fraction >= 1 or time.monotonic() - said >= SECONDS_BETWEEN_LINES:
-            said = time.monotonic()
+        nonlocal last_line
+        if fraction >= 1 or time.monotonic() - last_line >= SECONDS_BETWEEN_LINES:
+            last_line = time.monotonic()
             say(f"{key}: {100 * fraction:5.1f} %  {text}")
 
     return report

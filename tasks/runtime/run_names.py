@@ -39,7 +39,7 @@ IGNORED = """\
 """
 
 
-def name_run(root: Path, name: str, preset: str | None, assignments: list[str], *, keeps: bool = True) -> str:
+def name_run(root: Path, name: str, preset: str | None, assignments: list[str], *, save: bool = True) -> str:
     """Create a named run from a preset or another run, or update its settings, and return its name.
 
     Args:
@@ -47,7 +47,7 @@ def name_run(root: Path, name: str, preset: str | None, assignments: list[str], 
         name: The name.
         preset: The preset or run to start from; replaces earlier assignments. Default: the settings the run has.
         assignments: `--set` assignments.
-        keeps: Write the settings to a file. Otherwise only this process can resolve the run.
+        save: Write the settings to a file. Otherwise only this process can resolve the run.
 
     Returns:
         The name; for assignments to a preset or to a run that was not named, that of the derived run.
@@ -62,11 +62,11 @@ def name_run(root: Path, name: str, preset: str | None, assignments: list[str], 
         )
     exists = parameter_file(root, name).is_file()
     if preset is None and exists and (DERIVED_NAME.match(name) or read_preset(root, name).made_from is None):
-        return derive(root, name, assignments, keeps=keeps)
+        return derive(root, name, assignments, save=save)
     if DERIVED_NAME.match(name):
         raise SettingError(f"--run {name}: it ends in eight digits like a derived run. Choose another name.")
     if not exists:
-        return _begin(root, name, preset, assignments, keeps)
+        return _begin(root, name, preset, assignments, save)
     run = read_preset(root, name)
     if run.made_from is None:
         raise SettingError(f"{name} is a preset. Choose another name for the run.")
@@ -79,7 +79,7 @@ def name_run(root: Path, name: str, preset: str | None, assignments: list[str], 
     overrides, params = with_assignments(root, start, assignments)
     if overrides != run.overrides:
         _check_release(root, run, start, overrides, params)
-        save_overrides(root, name, run.made_from, overrides, keeps=keeps)
+        save_overrides(root, name, run.made_from, overrides, save=save)
     return name
 
 
@@ -96,19 +96,19 @@ def states(root: Path) -> list[tuple[str, str]]:
     return [(name, state(Folders(root, name))) for name in runs(root)]
 
 
-def _begin(root: Path, name: str, preset: str | None, assignments: list[str], keeps: bool) -> str:
+def _begin(root: Path, name: str, preset: str | None, assignments: list[str], save: bool) -> str:
     if preset is None:
         begin = typed(["terrine", "run", name, "--preset", "your-own-images"])
         raise SettingError(f"{explain_missing_run(root, name)} To create it, name a preset:\n{begin}")
     start = read_preset(root, preset)
     overrides, _ = with_assignments(root, start, assignments)
-    if keeps:
+    if save:
         ignored = root / PRESETS / ".gitignore"
         with locked(lock_path(root, "named")):
             text = ignored.read_text(encoding="utf-8") if ignored.is_file() else IGNORED
             if f"\n{name}.yaml\n" not in text:
                 write_text(ignored, f"{text}{name}.yaml\n")
-    save_overrides(root, name, _origin(start), overrides, keeps=keeps)
+    save_overrides(root, name, _origin(start), overrides, save=save)
     return name
 
 

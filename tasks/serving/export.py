@@ -66,7 +66,7 @@ def export_folder(
     """
     if target.exists() and not (target / MANIFEST).is_file():
         raise InputError(f"{target} exists and is no earlier export. Give a new folder, or remove it.")
-    told = {
+    metadata = {
         name: value if isinstance(value, str) else json.dumps(value)
         for name, value in (guarantee(student) or {}).items()
     }
@@ -76,7 +76,7 @@ def export_folder(
         refuse_image_options(None, reference)
     own = read_reference(reference, manifest)
     if own is not None:
-        told = {"reference": OWN_STATISTICS}
+        metadata = {"reference": OWN_STATISTICS}
     with atomic_folder(target) as folder:
         # Copies, not links: what leaves the project must not share its bytes with DVC's cache.
         shutil.copytree(student, folder / "student", copy_function=shutil.copyfile)
@@ -84,14 +84,14 @@ def export_folder(
             if (student.parent / name).is_file():
                 shutil.copyfile(student.parent / name, folder / name)
         if table:
-            exported, description = _export_table(student, folder, formats, told)
+            exported, description = _export_table(student, folder, formats, metadata)
         else:
             exported, shape = [], []
             for wanted in dict.fromkeys(statistics) or (None,):
                 model = StudentModel.load(student, wanted, reference=own)
                 if progress is not None:
                     progress(f"{model.statistics} statistics")
-                exported += _export_images(model, folder, formats, told)
+                exported += _export_images(model, folder, formats, metadata)
                 shape = ["batch", *model.shape]
             description = {
                 "input": {"name": "images", "dtype": "uint8", "shape": shape},
@@ -109,13 +109,13 @@ def export_folder(
 
 
 def _export_images(
-    model: StudentModel, folder: Path, formats: Sequence[Format], told: Mapping[str, str]
+    model: StudentModel, folder: Path, formats: Sequence[Format], metadata: Mapping[str, str]
 ) -> list[Exported]:
     kind, chosen = model.statistics, list(dict.fromkeys(formats))
     assert model.reference is not None, f"a student's folder holds {REFERENCE}"
     images = np.resize(model.reference, (max(16, len(model.reference)), *model.reference.shape[1:]))
     paths = [folder / f"student-{kind}.{suffix}" for suffix in chosen]
-    differences = export_student(model, paths, images, metadata=dict(told))
+    differences = export_student(model, paths, images, metadata=dict(metadata))
     return [
         Exported(path.name, kind, suffix, difference)
         for path, suffix, difference in zip(paths, chosen, differences, strict=True)
@@ -123,25 +123,25 @@ def _export_images(
 
 
 def _export_table(
-    student_folder: Path, target: Path, formats: Sequence[Format], told: Mapping[str, str]
+    student_folder: Path, target: Path, formats: Sequence[Format], metadata: Mapping[str, str]
 ) -> tuple[list[Exported], dict[str, Any]]:
     """Write the student of a table to `target`; return its files, and the description of their inputs.
 
     `student.onnx` takes the table's columns; `student.pt2` takes encoded rows, float32 [batch, features], because a
-    torch program takes no text. told: metadata of the ONNX file about the guarantee.
+    torch program takes no text. metadata: Entries of the ONNX file about the guarantee.
     """
     student = TableStudent.load(student_folder)
     rows = _compared_rows(student.encoding)
     encoded = student.encoding.apply(rows, "The compared rows", "row")
     names = json.dumps(student.class_names, ensure_ascii=False)
     scale = {} if student.student.scale is None else {"scale": json.dumps(student.student.scale.describe())}
-    metadata = {"class_names": names, "target": json.dumps(student.target, ensure_ascii=False), **scale, **told}
+    texts = {"class_names": names, "target": json.dumps(student.target, ensure_ascii=False), **scale, **metadata}
     exported: list[Exported] = []
     for suffix in dict.fromkeys(formats):
         path = target / f"student.{suffix}"
         (difference,) = export_student(student.student, [path], encoded)
         if suffix == "onnx":
-            write_raw_columns(path, student.encoding, metadata)
+            write_raw_columns(path, student.encoding, texts)
             difference = check_against_student(path, student, rows)
         exported.append(Exported(path.name, "original", suffix, difference))
     columns = [

@@ -246,7 +246,7 @@ def _add_images(app: FastAPI, student: StudentModel, about: dict[str, Any], valu
     for length in reversed(student.shape):
         images = Annotated[list[images], Field(min_length=length, max_length=length, fail_fast=True)]
     images = Annotated[list[images], Field(min_length=1, fail_fast=True)]
-    told = about.get("privacy")
+    guarantee = about.get("privacy")
 
     @app.post("/invocations")
     def invocations(body: _invocation({"inputs": images, "instances": images})) -> Invocations:  # type: ignore[valid-type]
@@ -275,7 +275,7 @@ def _add_images(app: FastAPI, student: StudentModel, about: dict[str, Any], valu
             class_names=student.class_names,
             files=names,
             refused=refused,
-            privacy=told and Guarantee.model_validate(told),
+            privacy=guarantee and Guarantee.model_validate(guarantee),
         )
 
     return f'Send {{"inputs": [...]}} with floats in [0, 1] of shape [images, {", ".join(map(str, student.shape))}].'

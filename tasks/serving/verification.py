@@ -63,7 +63,7 @@ class Check:
 
     what: str
     holds: bool | None
-    told: str
+    detail: str
 
 
 def verify_statement(path: Path, trusted: Ed25519PublicKey | None = None) -> list[Check]:
@@ -127,12 +127,12 @@ def _figures(path: Path) -> tuple[dict[str, Any] | None, list[Check]]:
     try:
         statement = read_statement(path)
         event = from_json(statement["event"])
-        told = f"NOT PRIVATE, as it says: {statement['warning']}"
+        detail = f"NOT PRIVATE, as it says: {statement['warning']}"
         if statement["private"]:
-            told = f"{statement['epsilon']:.4f} at δ = {statement['delta']:g}, recomputed from {_said(event)}."
+            detail = f"{statement['epsilon']:.4f} at δ = {statement['delta']:g}, recomputed from {_listed(event)}."
     except (TerrineError, *_FAULTS) as error:
         return None, [Check("ε", False, str(error))]
-    return statement, [Check("ε", True, told), _mechanism(statement, event)]
+    return statement, [Check("ε", True, detail), _mechanism(statement, event)]
 
 
 def _mechanism(statement: Mapping[str, Any], event: Event) -> Check:
@@ -142,20 +142,22 @@ def _mechanism(statement: Mapping[str, Any], event: Event) -> Check:
     except (TerrineError, *_FAULTS) as error:
         return Check("mechanism", False, f"Its parameters are invalid: {error}")
     if not halves:
-        told = (
+        detail = (
             "Adding a unit costs less than half of replacing it, which is impossible: replacing is removing and adding."
         )
-        return Check("mechanism", False, told)
+        return Check("mechanism", False, detail)
     if expected is None:
-        told = "Not compared: its parameters do not determine its events, or this version of Terrine does not know it."
-        return Check("mechanism", None, told)
+        detail = (
+            "Not compared: its parameters do not determine its events, or it is unknown to this version of Terrine."
+        )
+        return Check("mechanism", None, detail)
     found = counts(event)
     agree = all(
         any(_alike(part, other) and count == times for other, times in found.items())
         for part, count in counts(expected).items()
     )
-    told = f"Its parameters give {_said(expected)}" + ("." if agree else f", but it lists {_said(event)}.")
-    return Check("mechanism", agree, told)
+    detail = f"Its parameters give {_listed(expected)}" + ("." if agree else f", but it lists {_listed(event)}.")
+    return Check("mechanism", agree, detail)
 
 
 def _alike(one: Event, other: Event) -> bool:
@@ -174,7 +176,7 @@ def _expected(statement: Mapping[str, Any]) -> Event | None:
     move and tests decide how many it has, or if this Terrine does not know the mechanism. Raises ValueError or another
     of `_FAULTS` if a parameter is missing.
     """
-    described, asked, answered = statement["mechanism"], statement["asked"], statement["answered"]
+    described, queried, answered = statement["mechanism"], statement["queried"], statement["answered"]
     name, averaging, overlap = described.get("mechanism"), described.get("averaging"), described.get("overlap", 1)
     if described.get("discriminator") == "teacher" or (averaging is not None and "noise_multiplier" not in averaging):
         raise ValueError("what teachers tell without noise guarantees nothing")
@@ -206,10 +208,10 @@ def _expected(statement: Mapping[str, Any]) -> Event | None:
     if missing := sorted(parameters - described.keys()):
         raise ValueError(f"{', '.join(missing)} missing")
     if by_noise:
-        course = RoundSchedule(
+        schedule = RoundSchedule(
             **{key.name: described[key.name] for key in fields(RoundSchedule) if key.name in described}
         )
-        return of_several(compose(besides, course.event), overlap)
+        return of_several(compose(besides, schedule.event), overlap)
     mechanism = parse_mechanism(described)
     if isinstance(mechanism, Sums):
         mu = mu_left(statement["epsilon_budget"], statement["delta"], besides)
@@ -217,11 +219,11 @@ def _expected(statement: Mapping[str, Any]) -> Event | None:
     assert isinstance(mechanism, Mechanism)
     if mechanism.informed:
         return None
-    if mechanism.findings > 1 and (len(statement["answered_per_class"]) != 2 or asked > statement["queries"]):
+    if mechanism.findings > 1 and (len(statement["answered_per_class"]) != 2 or queried > statement["queries"]):
         raise ValueError("answers about findings are yes or no")
-    if mechanism.moved < mechanism.findings and answered < asked:
+    if mechanism.moved < mechanism.findings and answered < queried:
         return None
-    return of_several(compose(besides, mechanism.cost(asked, answered)), overlap)
+    return of_several(compose(besides, mechanism.cost(queried, answered)), overlap)
 
 
 def _exchange_is_two_moves(statement: Mapping[str, Any], event: Event) -> bool:
@@ -258,7 +260,7 @@ def _besides(described: Mapping[str, Any]) -> Iterator[Event]:
         yield RepeatedEvent(ClippedSum(CENTRE_CLIP, noise).event, centres)
 
 
-def _said(event: Event) -> str:
+def _listed(event: Event) -> str:
     """Return an event as text, such as 8,000 × Gaussian(sensitivity 1.414, sigma 78)."""
 
     def part(one: Event) -> str:
@@ -307,12 +309,12 @@ def _files(
     """Compare the statement and every page with the signature, and pages with the statement."""
     signed = {} if signature is None else signature.files
     if signature is not None:
-        told = "The statement is the signed one."
+        detail = "The statement is the signed one."
         if signed.get(FIGURES) != file_digest(path):
-            told = f"{path.name} differs from the signed one: it has another digest."
+            detail = f"{path.name} differs from the signed one: it has another digest."
         elif statement is not None and signature.release != statement["release_id"]:
-            told = f"The signature is for the release {signature.release[:16]}."
-        checks.append(Check(path.name, told.startswith("The statement"), told))
+            detail = f"The signature is for the release {signature.release[:16]}."
+        checks.append(Check(path.name, detail.startswith("The statement"), detail))
     there = pages_in(path.parent)
     for name in there:
         try:
@@ -352,4 +354,4 @@ def refuse_wrong(checks: list[Check]) -> None:
     """Raise ArtefactError for the first check that fails."""
     for check in checks:
         if check.holds is False:
-            raise ArtefactError(f"{check.what}: {check.told}")
+            raise ArtefactError(f"{check.what}: {check.detail}")

@@ -179,15 +179,15 @@ def _check_votes(found: Finding, automatic: list[tuple[str, str]]) -> None:
     elif isinstance(mechanism, GaussianHistogram):
         before = inputs_cost(params)
         answers = params.queries.count * mechanism.findings
-        asked = mechanism.certain(answers, mechanism.epsilon, mechanism.delta, before)
-        mu = math.sqrt(mu_squared(mechanism.cost(asked, asked))) if asked else 0.0
+        queried = mechanism.certain(answers, mechanism.epsilon, mechanism.delta, before)
+        mu = math.sqrt(mu_squared(mechanism.cost(queried, queried))) if queried else 0.0
         sharing = mechanism.moved if params.data.several else len(found.survey.class_names)
         most = ample(sharing, several=params.data.several)
         strength = signal(params.partition.teachers, mu, sharing)
-        found.plan = Plan(params.partition.teachers, mechanism.sigma, asked // mechanism.findings, strength, most, 0)
-        if asked < answers:
+        found.plan = Plan(params.partition.teachers, mechanism.sigma, queried // mechanism.findings, strength, most, 0)
+        if queried < answers:
             found.notes.append(
-                f"The budget covers {asked:,} of {answers:,} answers at sigma = {mechanism.sigma:g}. With "
+                f"The budget covers {queried:,} of {answers:,} answers at sigma = {mechanism.sigma:g}. With "
                 "aggregation.sigma=auto it covers all."
             )
     if found.plan and not found.plan.useful and (automatic or not params.data.public_benchmark):

@@ -287,7 +287,7 @@ def _charged(root: Path, candidates: list[Candidate]) -> dict[str, Event]:
 def _row(root: Path, candidate: Candidate, failed: str | None, public_benchmark: bool) -> dict[str, Any]:
     folders = Folders(root, candidate.run)
     statement = read_json(folders.statement) if folders.statement.is_file() else {}
-    row = {name: statement.get(name) for name in ("release_id", "epsilon", "answered", "asked", "queries")}
+    row = {name: statement.get(name) for name in ("release_id", "epsilon", "answered", "queried", "queries")}
     row |= {"run": candidate.run, "settings": dict(candidate.settings), "failed": failed}
     row["requested"] = candidate.params.aggregation.epsilon
     row["released"] = released_accuracy(folders)
@@ -391,7 +391,7 @@ def table_cells(result: dict[str, Any]) -> list[list[str]]:
     cells[0] += ["accuracy released"] if noised else []
     for row in rows:
         epsilon = "none" if row["epsilon"] is None else f"{row['epsilon']:.4f}"
-        answers = "failed" if row["failed"] else f"{row['answered']} / {row['asked']}"
+        answers = "failed" if row["failed"] else f"{row['answered']} / {row['queried']}"
         accuracy = [f"{100 * row['accuracy']:.2f}" if "accuracy" in row else ""] if accuracies else []
         release = (row["release_id"] or "none")[:8]
         cells.append([*(row["settings"][key] for key in keys), row["run"], release, epsilon, answers, *accuracy])
@@ -415,8 +415,8 @@ def summary(result: dict[str, Any]) -> list[str]:
         which = "that was released with noise" if result["select"] == "released" else "on the test split"
         lines.append(f"Best by accuracy {which}: {result['selected']}.")
     lines += [f"{row['run']} failed: {row['failed']}" for row in result["candidates"] if row["failed"]]
-    asked = [row for row in result["candidates"] if row["queries"] and row["asked"] == row["queries"]]
-    if below := [row for row in asked if row["epsilon"] is not None and row["epsilon"] < REACHED * row["requested"]]:
+    queried = [row for row in result["candidates"] if row["queries"] and row["queried"] == row["queries"]]
+    if below := [row for row in queried if row["epsilon"] is not None and row["epsilon"] < REACHED * row["requested"]]:
         lines.append(
             f"ε stays below aggregation.epsilon in {len(below)} candidates: all {below[0]['queries']:,} queries "
             "were asked before the budget was spent. Less noise (aggregation.sigma) or more queries (queries.count) "

@@ -58,8 +58,8 @@ TRANSCRIPTION = Pipeline(
             "transcribe",
             comment="reads private, writes release: noise is added here, and the ledger charged",
             tasks="tasks.transcription.session:begin tasks.transcription.session:pose"
-            " tasks.transcription.session:ask tasks.transcription.session:learn"
-            " tasks.transcription.session:transcribe_here tasks.transcription.session:finish",
+            " tasks.transcription.session:contribute tasks.transcription.session:learn"
+            " tasks.transcription.session:transcribe_in_process tasks.transcription.session:finish",
             code="transcription models privacy",
             settings="seed transcription privacy about",
             needs="private/dataset private/partition private/labels private/teachers public/start",

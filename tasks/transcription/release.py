@@ -141,7 +141,7 @@ def statement_of(
         mechanism=_mechanism(settings),
         teachers=number_of_clients(run),
         queries=samples,
-        asked=samples,
+        queried=samples,
         answered=samples,
         answered_per_class=answered_per_class,
         public_inputs=_public_inputs(run),

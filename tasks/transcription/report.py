@@ -69,5 +69,5 @@ def log_run(run: Run) -> str | None:
 def result(run: Run) -> Text:
     """Return the result of a run as lines for the terminal: what holds and what is claimed, side by side."""
     statement = read_statement(run.folders.statement)
-    said = f"{statement['answered']:,} by {statement['teachers']:,} teacher(s)"
-    return result_lines(run, ("samples annotated", said))
+    samples = f"{statement['answered']:,} by {statement['teachers']:,} teacher(s)"
+    return result_lines(run, ("samples annotated", samples))

@@ -76,7 +76,7 @@ from terrine.transcription.generator import random_vectors
 from terrine.transcription.loop import Discriminator, Loop, TranscribedStudent
 
 CHECKPOINT_SECONDS = 60.0
-QUESTION, STATE = "question.safetensors", "state.safetensors"
+QUERIES, STATE = "queries.safetensors", "state.safetensors"
 SHEET_IMAGES = 100
 
 
@@ -99,7 +99,7 @@ class Session:
         self.labels: StoredRelease | None = None  # with protect=labels
         self._reservation: Reservation | None = None
         self._saved = time.monotonic()
-        self._heard = hashlib.sha256()  # of the annotations that the loop was trained on
+        self._trained_digest = hashlib.sha256()  # of the annotations that the loop was trained on
         self._report: Callable[[float, str], None] | None = None
         self.loop = self._new_loop()
 
@@ -144,13 +144,13 @@ class Session:
             posed = self.loop.pose()
             images, probabilities = posed.images, posed.probabilities
             parts = [part_path(self.folder, number, group) for group in self.groups]
-            said = [
+            contributions = [
                 read_array(part)
                 if self.fans_out
                 else compute_contributions(self.run, group, number, images, probabilities)
                 for part, group in zip(parts, self.groups, strict=True)
             ]
-            annotation = annotate(self.run, np.sum(said, axis=0), probabilities, self.clients, number)
+            annotation = annotate(self.run, np.sum(contributions, axis=0), probabilities, self.clients, number)
             write_array(path, annotation.cpu().numpy())
             for part in parts:
                 part.unlink(missing_ok=True)
@@ -160,14 +160,14 @@ class Session:
         """Train on this iteration's annotation, and write a checkpoint at intervals."""
         annotation = self.annotation()
         self.loop.learn(annotation)
-        self._heard.update(annotation.numpy().tobytes())
+        self._trained_digest.update(annotation.numpy().tobytes())
         done, iterations = self.loop.iteration, self.settings.iterations
         if self._report is None:
             self._report = progress_reporter(self.run.name, "transcription")
         # Losses are not shown: if the annotation is lost and drawn again, they would be a second release.
         self._report(done / iterations, f"iteration {done} of {iterations}")
         if time.monotonic() - self._saved >= CHECKPOINT_SECONDS:
-            description = {"iteration": done, "heard": self._heard.hexdigest(), "loop": self._loop_digest()}
+            description = {"iteration": done, "trained": self._trained_digest.hexdigest(), "loop": self._loop_digest()}
             write_checkpoint(self.folder / STATE, self.loop.tensors(), description)
             self._saved = time.monotonic()
 
@@ -180,11 +180,11 @@ class Session:
             self.release = self._reservation.commit({"annotations": self.annotations()}, self.terms["worst_case"])
         return self.release
 
-    def write_question(self) -> None:
+    def write_queries(self) -> None:
         """Store the posed images and the student's probabilities for clients in other processes."""
         posed = self.loop.pose()
         write_tensors(
-            self.folder / QUESTION,
+            self.folder / QUERIES,
             {
                 "iteration": np.array([posed.iteration]),
                 "images": posed.images.cpu().numpy(),
@@ -218,20 +218,20 @@ class Session:
         if not path.is_file():
             return
         tensors, description = read_checkpoint(path)
-        done, heard = int(description["iteration"]), hashlib.sha256()
+        done, trained = int(description["iteration"]), hashlib.sha256()
         for number in range(done):
             if self.release is None and not self._annotation_path(number).is_file():
                 break
-            heard.update(self._stored(number).tobytes())
-        if (heard.hexdigest(), self._loop_digest()) != (description.get("heard"), description.get("loop")):
+            trained.update(self._stored(number).tobytes())
+        if (trained.hexdigest(), self._loop_digest()) != (description.get("trained"), description.get("loop")):
             path.unlink()
             return
         self.loop.restore(tensors, done)
-        self._heard = heard
+        self._trained_digest = trained
 
     def _loop_digest(self) -> str:
-        told = self.settings.model_dump(mode="json", include={"iterations", "batch", "student", "generator"})
-        return digest(told, 64)
+        identity = self.settings.model_dump(mode="json", include={"iterations", "batch", "student", "generator"})
+        return digest(identity, 64)
 
     def _new_loop(self) -> Loop:
         backbone, generator = read_start(self.run.folders)
@@ -255,8 +255,8 @@ def compute_contributions(run: Run, group: range, iteration: int, images: Tensor
     if settings.protect != "answers":
         return DataAnnotation(settings.annotation).total(teacher, probabilities)
     source = responses_of(run, iteration, group.start)
-    told = answers(teacher, probabilities, settings.annotation, source)
-    return counts(told, probabilities.shape[1]).cpu().numpy()
+    responses = answers(teacher, probabilities, settings.annotation, source)
+    return counts(responses, probabilities.shape[1]).cpu().numpy()
 
 
 def annotate(run: Run, total: np.ndarray, probabilities: Tensor, clients: int, iteration: int) -> Tensor:
@@ -269,7 +269,7 @@ def annotate(run: Run, total: np.ndarray, probabilities: Tensor, clients: int, i
 
 def part_path(folder: Path, number: int, group: range) -> Path:
     """Return the path of a group's sum in an iteration."""
-    return folder / f"said-{number:06d}-{group.start:06d}-{group.stop - 1:06d}.npy"
+    return folder / f"contributions-{number:06d}-{group.start:06d}-{group.stop - 1:06d}.npy"
 
 
 @step("reserve")
@@ -281,20 +281,20 @@ def begin(session: Session) -> None:
 @step("pose")
 def pose(session: Session) -> None:
     """Store the next batch for the clients."""
-    session.write_question()
+    session.write_queries()
 
 
-@step("ask", retries=2)
-def ask(run: Run, folder: Path, number: int, group: range) -> None:
+@step("contribute", retries=2)
+def contribute(run: Run, folder: Path, number: int, group: range) -> None:
     """Compute a group's sum in an iteration, unless it exists."""
     path = part_path(folder, number, group)
     if path.is_file():
         return
-    question = read_tensors(folder / QUESTION)
-    if int(question["iteration"][0]) != number:
+    queries = read_tensors(folder / QUERIES)
+    if int(queries["iteration"][0]) != number:
         raise ArtefactError(f"{folder} does not have the batch of iteration {number}: two sessions share this folder.")
     device = resolve_device(run.params.device)
-    images, probabilities = (torch.from_numpy(question[name]).to(device) for name in ("images", "probabilities"))
+    images, probabilities = (torch.from_numpy(queries[name]).to(device) for name in ("images", "probabilities"))
     write_array(path, compute_contributions(run, group, number, images, probabilities))
 
 
@@ -305,7 +305,7 @@ def learn(session: Session) -> None:
 
 
 @step("transcribe")
-def transcribe_here(session: Session) -> None:
+def transcribe_in_process(session: Session) -> None:
     """Run all remaining iterations with clients in this process."""
     while session.unfinished:
         session.learn()

@@ -107,7 +107,7 @@ def respond(run: Run) -> None:
             # One answer per name: the majority of thirty answers about one file would reveal its label.
             first, name = np.unique(dataset.record_names, return_index=True, return_inverse=True)[1:]
         else:
-            _check_told_apart(dataset)
+            _check_distinguishable(dataset)
         terms, source = release_terms(run, dataset.classes), responses_of(run, 0, 0)
         epsilon, event = settings.annotation.epsilon, terms["worst_case"]
         assert epsilon is not None
@@ -131,7 +131,7 @@ def respond(run: Run) -> None:
         write_json(folder / "manifest.json", manifest)
 
 
-def _check_told_apart(dataset: Dataset) -> None:
+def _check_distinguishable(dataset: Dataset) -> None:
     """Raise SettingError if two records differ at most in their labels."""
     names, images = dataset.record_names, dataset.train_images
     for number in np.flatnonzero(names[1:] == names[:-1]):
@@ -302,8 +302,8 @@ def _accuracy(run: Run, dataset: Dataset) -> dict[str, float]:
         clients = read_clients(run, group)
         for part in np.array_split(number, max(1, round(len(order) / TEST_BATCH))):
             images = torch.from_numpy(np.ascontiguousarray(dataset.test_images[order[part]])).to(device)
-            said = clients.probabilities(images).argmax(-1).cpu().numpy()
-            votes[part] += count_votes(said.T, dataset.classes)
+            predicted = clients.probabilities(images).argmax(-1).cpu().numpy()
+            votes[part] += count_votes(predicted.T, dataset.classes)
     labels = dataset.test_labels[order]
     return {
         "accuracy": int(votes[number, labels].sum()) / (len(order) * number_of_clients(run)),

@@ -44,7 +44,7 @@ class Rounds:
     """Results of all rounds.
 
     Attributes:
-        answers: Answers to all queries; `event` composes the rounds and `asked` counts their queries.
+        answers: Answers to all queries; `event` composes the rounds and `queried` counts their queries.
         round: int64 [queries], the round in which each query was asked, from 0, or -1.
     """
 
@@ -100,7 +100,7 @@ def answer_in_rounds(
     for number in range(rounds):
         last = number == rounds - 1
         spent = compose(before, released.answers.event)
-        left = len(counts) - released.answers.asked
+        left = len(counts) - released.answers.queried
         share = left if last else math.ceil(mechanism.certain(left, epsilon, delta, spent) / (rounds - number))
         if share == 0:
             break
@@ -129,7 +129,7 @@ def _merged(released: Rounds, queries: NDArray[np.int64], answers: Answers, numb
     before = released.answers
     answered, labels, turn = before.answered.copy(), before.labels.copy(), released.round.copy()
     answered[queries], labels[queries] = answers.answered, answers.labels
-    turn[queries[: answers.asked]] = number
+    turn[queries[: answers.queried]] = number
     histograms, reinforced = before.histograms, before.reinforced
     if answers.histograms is not None:
         histograms = np.full((len(labels), answers.histograms.shape[1]), np.nan) if histograms is None else histograms
@@ -139,4 +139,4 @@ def _merged(released: Rounds, queries: NDArray[np.int64], answers: Answers, numb
         reinforced = np.zeros(len(labels), dtype=np.bool_) if reinforced is None else reinforced.copy()
         reinforced[queries] = answers.reinforced
     event: Event = compose(before.event, answers.event)
-    return Rounds(Answers(answered, labels, histograms, event, before.asked + answers.asked, reinforced), turn)
+    return Rounds(Answers(answered, labels, histograms, event, before.queried + answers.queried, reinforced), turn)

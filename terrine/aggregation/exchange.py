@@ -36,32 +36,32 @@ class Exchange:
         worlds: All records if every coin is "one", and if every coin is "other".
     """
 
-    course: RoundSchedule
+    schedule: RoundSchedule
     worlds: tuple[Records, Records]
     canaries: int
 
     @classmethod
     def of_canaries(
-        cls, course: RoundSchedule, whitening: Whitening, count: int, classes: int, generator: np.random.Generator
+        cls, schedule: RoundSchedule, whitening: Whitening, count: int, classes: int, generator: np.random.Generator
     ) -> Self:
         """Return canaries without other records, with random labels and random, nearly orthogonal directions."""
         rows = generator.standard_normal((2, count, len(whitening.mean)))
         first, second = rows / np.linalg.norm(rows, axis=2, keepdims=True)
         across = second - (second * first).sum(axis=1, keepdims=True) * first
         across /= np.linalg.norm(across, axis=1, keepdims=True)
-        other = -first if course.rounds else (across * np.sqrt(3) - first) / 2
+        other = -first if schedule.rounds else (across * np.sqrt(3) - first) / 2
         features = np.linalg.inv(whitening.matrix) * _FAR * whitening.constant
-        labels = generator.integers(2 if course.findings else classes, size=(count, classes))
+        labels = generator.integers(2 if schedule.findings else classes, size=(count, classes))
         worlds = [
             Records.of(
                 whitening.vectors(rows @ features + whitening.mean),
-                labels if course.findings else labels[:, 0],
+                labels if schedule.findings else labels[:, 0],
                 np.arange(count),
                 classes,
             )
             for rows in (first, other)
         ]
-        return cls(course, (worlds[0], worlds[1]), count)
+        return cls(schedule, (worlds[0], worlds[1]), count)
 
     def world(self, coins: NDArray[np.bool_]) -> Records:
         """Return all records for coins [canaries], True for "one"."""
@@ -76,19 +76,19 @@ class Exchange:
     def moved(self, released: Mapping[str, NDArray[Any]]) -> Floats:
         """Return the norm by which each coin moves all sums, relative to the charge [canaries]."""
         square = sum(np.diag(part.kernel) for part in self._products(released, True))
-        return np.asarray(np.sqrt(square / mu_squared(self.course.event)))
+        return np.asarray(np.sqrt(square / mu_squared(self.schedule.event)))
 
     def _products(self, released: Mapping[str, NDArray[Any]], noise: bool) -> list[Products]:
         """Return the sums of all rounds as products: second moments, label moments, and all gradients together."""
-        course, (length, classes) = self.course, released["labels"].shape
-        sigmas = (course.sigma, course.sigma_gradients) if noise else (_NO_NOISE, _NO_NOISE)
+        schedule, (length, classes) = self.schedule, released["labels"].shape
+        sigmas = (schedule.sigma, schedule.sigma_gradients) if noise else (_NO_NOISE, _NO_NOISE)
         last = np.arange(len(self.worlds[0].labels)) >= len(self.worlds[0].labels) - self.canaries
         one, other = (world.subset(last) for world in self.worlds)
-        summing, descent = [course.summing(world) for world in self.worlds], course.descent(length)
+        summing, descent = [schedule.summing(world) for world in self.worlds], schedule.descent(length)
 
         def residual(numbers: Floats) -> Floats:
-            middle = sum(sums(descent.question) for sums in summing) * (STEP / 2)
-            descent.take(numbers)
+            middle = sum(sums(descent.broadcast) for sums in summing) * (STEP / 2)
+            descent.receive(numbers)
             return numbers - middle
 
         second, labels = unflatten_moments(residual(flatten_moments(released["second"], released["labels"])), length)
@@ -98,12 +98,12 @@ class Exchange:
         parts.append(Products(left, targets, labels[None], sigmas[0]))
         errors, residuals = [], []
         for number, gradient in enumerate(released.get("gradients", ())):
-            question = descent.question
-            assert question is not None
-            head, lens = course.read_question(question, length)
+            broadcast = descent.broadcast
+            assert broadcast is not None
+            head, lens = schedule.split_broadcast(broadcast, length)
             if number == 0:  # all rounds have the lens of the first
                 one, other = one.apply_lens(lens), other.apply_lens(lens)
-            errors.append((one.errors(head, course.clip), other.errors(head, course.clip)))
+            errors.append((one.errors(head, schedule.clip), other.errors(head, schedule.clip)))
             residuals.append(residual(gradient.ravel()).reshape(length, classes))
         if errors:
             left = one.vectors.astype(np.float64), other.vectors.astype(np.float64)

@@ -34,10 +34,10 @@ class RoundIterator(Protocol):
     """State after each round: a function of the releases only."""
 
     @property
-    def question(self) -> Floats | None:
+    def broadcast(self) -> Floats | None:
         """Input of the next round as one array, or None if it has none."""
 
-    def take(self, numbers: Floats) -> None:
+    def receive(self, numbers: Floats) -> None:
         """Process the release of the next round."""
 
 
@@ -61,11 +61,11 @@ class SummedRounds(ABC):
         """Return the step of each of these parts; its numbers are multiples of it."""
 
     @abstractmethod
-    def asked(self, number: int) -> int:
-        """Return the length of a round's question, also for the step after the last round."""
+    def broadcast_size(self, number: int) -> int:
+        """Return the number of values broadcast before a round, or after the last one."""
 
     @abstractmethod
-    def walk(self) -> RoundIterator:
+    def iterator(self) -> RoundIterator:
         """Return the state before the first round."""
 
     @property
@@ -99,18 +99,18 @@ class FixedPoint(SummedRounds):
 
     length: int
     classes: int
-    course: RoundSchedule
+    schedule: RoundSchedule
 
     @property
     def passes(self) -> int:  # type: ignore[override]
-        return self.course.passes
+        return self.schedule.passes
 
     @property
     def event(self) -> Event:
-        return self.course.event
+        return self.schedule.event
 
     def parts(self, number: int) -> list[tuple[int, float]]:
-        return self.course.noise(self.length, self.classes, number)
+        return self.schedule.noise(self.length, self.classes, number)
 
     def step(self, number: int) -> float:
         """Return the step of all numbers of a round."""
@@ -120,16 +120,16 @@ class FixedPoint(SummedRounds):
         """See `SummedRounds.steps`: the same for all parts."""
         return [self.step(number)] * len(self.parts(number))
 
-    def asked(self, number: int) -> int:
-        return self.course.asked(self.length, self.classes, number)
+    def broadcast_size(self, number: int) -> int:
+        return self.schedule.broadcast_size(self.length, self.classes, number)
 
-    def walk(self) -> RoundIterator:
-        return self.course.descent(self.length)
+    def iterator(self) -> RoundIterator:
+        return self.schedule.descent(self.length)
 
     @property
     def most_units(self) -> int:
         """Maximum number of units of all parties without overflow."""
-        return int(_LARGEST * min(self.step(0), self.step(self.course.rounds)))
+        return int(_LARGEST * min(self.step(0), self.step(self.schedule.rounds)))
 
     def shared(self, sums: NDArray[Any], units: int, number: int) -> Steps:
         """Return a party's sums of a round, int64, given in steps of `records.STEP`, in steps of the round.
@@ -152,4 +152,4 @@ class FixedPoint(SummedRounds):
     def released(self, totals: Steps) -> dict[str, Floats]:
         """Return the arrays of `Sums.release` from the totals of all rounds, int64 [numbers]."""
         rounds = np.split(totals, np.cumsum(self.counts)[:-1])
-        return self.course.arrays([self.opened(total, at) for at, total in enumerate(rounds)], self.length)
+        return self.schedule.arrays([self.opened(total, at) for at, total in enumerate(rounds)], self.length)

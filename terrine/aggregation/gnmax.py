@@ -68,9 +68,9 @@ class GaussianHistogram(Mechanism):
     def deviation(self) -> float:
         return self.sigma
 
-    def cost(self, asked: int, answered: int) -> Event:
+    def cost(self, queried: int, answered: int) -> Event:
         """See `Mechanism.cost`: every query asked is answered."""
-        return RepeatedEvent(vote_answer(self.sigma), self.charged(asked))
+        return RepeatedEvent(vote_answer(self.sigma), self.charged(queried))
 
     def certain(self, queries: int, epsilon: float, delta: float, spent: Event = NOTHING) -> int:
         budget = budget_after(spent, epsilon, delta)
@@ -81,13 +81,13 @@ class GaussianHistogram(Mechanism):
     ) -> Answers:
         """See `Mechanism.answer`. The labels are the argmax of the noisy histograms, which GNMax does not release."""
         counts = validate_histograms(histograms)
-        asked = self.certain(len(counts), epsilon, delta, spent)
+        queried = self.certain(len(counts), epsilon, delta, spent)
         labels = np.full(len(counts), UNANSWERED, dtype=np.int64)
         noisy = np.full(counts.shape, np.nan)
-        noisy[:asked] = counts[:asked] + noise.gaussian((asked, counts.shape[1]), self.sigma)
-        labels[:asked] = noisy[:asked].argmax(axis=1)
+        noisy[:queried] = counts[:queried] + noise.gaussian((queried, counts.shape[1]), self.sigma)
+        labels[:queried] = noisy[:queried].argmax(axis=1)
         released = noisy if self.reveals == "histogram" else None
-        return Answers(labels != UNANSWERED, labels, released, self.cost(asked, asked), asked)
+        return Answers(labels != UNANSWERED, labels, released, self.cost(queried, queried), queried)
 
 
 class GNMax(GaussianHistogram):
@@ -145,8 +145,8 @@ class ConfidentGNMax(Mechanism):
     def deviation(self) -> float:
         return self.sigma2
 
-    def cost(self, asked: int, answered: int) -> Event:
-        tests = self.charged(asked)
+    def cost(self, queried: int, answered: int) -> Event:
+        tests = self.charged(queried)
         return self._event(tests, min(answered, tests))
 
     def worst_case(self, queries: int, epsilon: float, delta: float, spent: Event = NOTHING) -> Event:
@@ -176,14 +176,14 @@ class ConfidentGNMax(Mechanism):
         # All tests are drawn at once; those past the end of the budget are discarded.
         passed = tested + noise.gaussian(len(counts), self.sigma1) >= least
         query = {"findings": self.findings, "moved": self.moved}
-        asked = affordable_tests(passed, test, answer, budget, **query)
-        passed[asked:] = False
+        queried = affordable_tests(passed, test, answer, budget, **query)
+        passed[queried:] = False
         confident = np.flatnonzero(passed)
         labels = np.full(len(counts), UNANSWERED, dtype=np.int64)
         noisy = counts[confident] + noise.gaussian((len(confident), counts.shape[1]), self.sigma2)
         labels[confident] = noisy.argmax(axis=1)
-        event = self._event(self.charged(asked), int(charged(passed, **query).sum()))
-        return Answers(passed, labels, None, event, asked)
+        event = self._event(self.charged(queried), int(charged(passed, **query).sum()))
+        return Answers(passed, labels, None, event, queried)
 
     def _event(self, tests: int, answers: int) -> Event:
         """Return the cost of tests and answers that one unit can move."""
@@ -275,7 +275,7 @@ class InteractiveGNMax(ConfidentGNMax):
         difference = (counts - expected).max(axis=1)
         answers = self._tested(counts, difference, self.surprise, budget_after(spent, epsilon, delta), noise)
         reinforced = ~answers.answered & (scores.max(axis=1) > self.confidence)
-        reinforced[answers.asked :] = False
+        reinforced[answers.queried :] = False
         labels = np.where(reinforced, scores.argmax(axis=1), answers.labels)
         return replace(answers, answered=answers.answered | reinforced, labels=labels, reinforced=reinforced)
 

@@ -98,28 +98,28 @@ class RoundSchedule:
         above = (length * (length - 1) // 2, self.sigma / math.sqrt(2))
         return [(length, self.sigma), above, (length * classes, self.sigma)]
 
-    def asked(self, length: int, classes: int, number: int) -> int:
-        """Return the length of a round's question (`NoisyGradientDescent.question`)."""
+    def broadcast_size(self, length: int, classes: int, number: int) -> int:
+        """Return the number of values broadcast for a round (`NoisyGradientDescent.broadcast`)."""
         return length * classes + length * (length + 1) // 2 if number else 0
 
     def summing(self, records: Records) -> Callable[[Floats | None], Steps]:
-        """Return a function from a round's question to the records' sums in whole steps: moments, or gradients."""
+        """Return a function from a round's broadcast to the records' sums in whole steps: moments, or gradients."""
         lens, seen = np.empty(0), records
 
-        def sums(question: Floats | None) -> Steps:
+        def sums(broadcast: Floats | None) -> Steps:
             nonlocal lens, seen
-            if question is None:
+            if broadcast is None:
                 return moments_in_steps(records)
-            head, own = self.read_question(question, records.length)
+            head, own = self.split_broadcast(broadcast, records.length)
             if not np.array_equal(own, lens):
                 lens, seen = own, records.apply_lens(own)
             return seen.gradients(head, self.clip).ravel()
 
         return sums
 
-    def read_question(self, question: Floats, length: int) -> tuple[Floats, Floats]:
-        """Return the head [length, classes] and the lens [length, length] of a question."""
-        head, lens = np.split(question, [len(question) - length * (length + 1) // 2])
+    def split_broadcast(self, broadcast: Floats, length: int) -> tuple[Floats, Floats]:
+        """Return the head [length, classes] and the lens [length, length] of a broadcast."""
+        head, lens = np.split(broadcast, [len(broadcast) - length * (length + 1) // 2])
         return head.reshape(length, -1), _symmetric(lens, length)
 
     def descent(self, length: int) -> "NoisyGradientDescent":
@@ -129,9 +129,9 @@ class RoundSchedule:
     def final_head(self, released: Mapping[str, NDArray[Any]]) -> Floats:
         """Return the final head, [length, classes], given the released arrays by name."""
         descent = self.descent(len(released["labels"]))
-        descent.take(flatten_moments(released["second"], released["labels"]))
+        descent.receive(flatten_moments(released["second"], released["labels"]))
         for gradient in released.get("gradients", ()):
-            descent.take(gradient)
+            descent.receive(gradient)
         return descent.final_head
 
     def arrays(self, released: Sequence[Floats], length: int) -> dict[str, NDArray[np.float64]]:
@@ -164,7 +164,7 @@ class NoisyGradientDescent:
         self._heads: list[Floats] = []
 
     @property
-    def question(self) -> Floats | None:
+    def broadcast(self) -> Floats | None:
         """Input of the next round as one array: the head, and the lens as in `_triangle`; None before the moments."""
         return np.concatenate([self._heads[-1].ravel(), _triangle(self._lens)]) if self._heads else None
 
@@ -176,7 +176,7 @@ class NoisyGradientDescent:
         last = max(1, round(_AVERAGED * (len(self._heads) - 1)))
         return np.asarray(self._lens @ np.mean(self._heads[-last:], axis=0))
 
-    def take(self, numbers: Floats) -> None:
+    def receive(self, numbers: Floats) -> None:
         """Process the next round's release, in the order of `RoundSchedule.noise`."""
         if not self._heads:
             second, labels = unflatten_moments(numbers, self._length)

@@ -52,8 +52,8 @@ class LNMax(Mechanism):
     def deviation(self) -> float:
         return math.sqrt(2) * self.scale
 
-    def cost(self, asked: int, answered: int) -> Event:
-        return laplace_answers(self.scale, self.charged(asked))
+    def cost(self, queried: int, answered: int) -> Event:
+        return laplace_answers(self.scale, self.charged(queried))
 
     def certain(self, queries: int, epsilon: float, delta: float, spent: Event = NOTHING) -> int:
         if not 0 < epsilon < math.inf:
@@ -69,14 +69,14 @@ class LNMax(Mechanism):
         self, histograms: HistogramArray, *, epsilon: float, delta: float, noise: NoiseSource, spent: Event = NOTHING
     ) -> Answers:
         counts = validate_histograms(histograms)
-        asked = self.certain(len(counts), epsilon, delta, spent)
+        queried = self.certain(len(counts), epsilon, delta, spent)
         labels = np.full(len(counts), UNANSWERED, dtype=np.int64)
-        labels[:asked] = (counts[:asked] + noise.laplace((asked, counts.shape[1]), self.scale)).argmax(axis=1)
-        return Answers(labels != UNANSWERED, labels, None, self.cost(asked, asked), asked)
+        labels[:queried] = (counts[:queried] + noise.laplace((queried, counts.shape[1]), self.scale)).argmax(axis=1)
+        return Answers(labels != UNANSWERED, labels, None, self.cost(queried, queried), queried)
 
-    def claimed(self, asked: int, answered: int, delta: float) -> float:
+    def claimed(self, queried: int, answered: int, delta: float) -> float:
         """See `Mechanism.claimed`: by the moments accountant, as in the paper."""
-        return claimed_by_moments(1 / self.scale, asked, delta)
+        return claimed_by_moments(1 / self.scale, queried, delta)
 
     def canaries(self, teachers: int) -> dict[str, int]:
         """See `Mechanism.canaries`. Laplace noise leaks most if the loser seldom wins."""

@@ -138,7 +138,7 @@ class Answers:
         labels: int64 [queries], -1 if unanswered.
         histograms: Noisy histograms, float64 [queries, classes], NaN if unanswered; None if only labels are released.
         event: The cost, at most the `worst_case` that was reserved.
-        asked: Number of queries processed before the budget ended: the first ones in the order asked.
+        queried: Number of queries processed before the budget ended: the first ones in the order asked.
         reinforced: bool [queries], confirmed labels of the student; None for mechanisms without them.
     """
 
@@ -146,7 +146,7 @@ class Answers:
     labels: NDArray[np.int64]
     histograms: NDArray[np.float64] | None
     event: Event
-    asked: int
+    queried: int
     reinforced: NDArray[np.bool_] | None = None
 
 
@@ -168,9 +168,9 @@ class Mechanism(Aggregation):
         """Number of a query's `findings` answers that one unit can move: min(K, 2τ), or K without a bound."""
         return movable(self.findings, self.findings_bound)
 
-    def charged(self, asked: int) -> int:
-        """Return how many of the first `asked` answers one unit can move; with one question per query, all."""
-        queries, others = divmod(asked, self.findings)
+    def charged(self, queried: int) -> int:
+        """Return how many of the first `queried` answers one unit can move; with one question per query, all."""
+        queries, others = divmod(queried, self.findings)
         return queries * self.moved + min(others, self.moved)
 
     def reached(self, charged: int, most: int) -> int:
@@ -186,8 +186,8 @@ class Mechanism(Aggregation):
         """Standard deviation of the noise on each count of an answer, in votes."""
 
     @abstractmethod
-    def cost(self, asked: int, answered: int) -> Event:
-        """Return the maximum cost of processing `asked` queries and answering `answered` of them."""
+    def cost(self, queried: int, answered: int) -> Event:
+        """Return the maximum cost of processing `queried` queries and answering `answered` of them."""
 
     @abstractmethod
     def certain(self, queries: int, epsilon: float, delta: float, spent: Event = NOTHING) -> int:
@@ -220,12 +220,12 @@ class Mechanism(Aggregation):
         """Return the mechanism of a later round, given a student's probabilities [queries, classes] of its queries."""
         return self
 
-    def claimed(self, asked: int, answered: int, delta: float) -> float:
+    def claimed(self, queried: int, answered: int, delta: float) -> float:
         """Return ε as published for teachers that depend on one another: as if a record moved one vote per query.
 
         It is no guarantee and never used as one: a statement prints it next to the figure that holds.
         """
-        return price(self.cost(asked, answered), delta)
+        return price(self.cost(queried, answered), delta)
 
     def canaries(self, teachers: int) -> dict[str, int]:
         """Return what an audit attacks, by name: votes for the first of two classes without the vote that moves.

@@ -202,23 +202,23 @@ def answer_facts(
     unprotected: bool = False,
 ) -> dict[str, Any]:
     """Return the facts of a statement about released answers, from public quantities and the recorded event."""
-    labels, looked_at = release.arrays["labels"], count_asked(release)
+    labels, inspected = release.arrays["labels"], count_queried(release)
     answered = int(release.arrays["answered"].sum())
     return {
         "event": release.event if unprotected else compose(before, release.event),
         "delta": delta,
-        "delta_slack": 0.0 if unprotected else delta_slack(drawn_before + looked_at * (classes + 1), epsilon),
+        "delta_slack": 0.0 if unprotected else delta_slack(drawn_before + inspected * (classes + 1), epsilon),
         "epsilon_budget": epsilon,
         "teachers": teachers,
         "queries": len(labels),
-        "asked": looked_at,
+        "queried": inspected,
         "answered": answered,
         "answered_per_class": released_per_class(labels, classes),
-        "epsilon_claimed": mechanism.claimed(looked_at, answered, delta) if unprotected else None,
+        "epsilon_claimed": mechanism.claimed(inspected, answered, delta) if unprotected else None,
     }
 
 
-def count_asked(release: StoredRelease) -> int:
+def count_queried(release: StoredRelease) -> int:
     """Return how many queries were processed before the budget ended."""
     return int((release.arrays["round"] != NEVER).sum())
 

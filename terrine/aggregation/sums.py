@@ -45,7 +45,7 @@ class Sums(Aggregation):
     by_parties: ClassVar[bool] = True
 
     @abstractmethod
-    def course(self, mu: float) -> RoundSchedule:
+    def schedule(self, mu: float) -> RoundSchedule:
         """Return the rounds that cost μ."""
 
     def worst_case(self, queries: int, epsilon: float, delta: float, spent: Event = NOTHING) -> Event:
@@ -54,7 +54,7 @@ class Sums(Aggregation):
 
     def event(self, mu: float) -> Event:
         """Return the cost of a release with budget μ, without access to data."""
-        return self.course(mu).event
+        return self.schedule(mu).event
 
     def release(self, records: Records, mu: float, noise: NoiseSource) -> dict[str, NDArray[np.float64]]:
         """Release arrays by name (`RoundSchedule.arrays`) with budget μ.
@@ -62,24 +62,24 @@ class Sums(Aggregation):
         Raises:
             SettingError: a budget so small that the noise's lattice is too coarse.
         """
-        course = self.course(mu)
-        descent, summed, released = course.descent(records.length), course.summing(records), []
-        for number in range(course.passes):
-            parts = course.noise(records.length, records.classes, number)
-            sums = np.split(summed(descent.question), np.cumsum([count for count, _ in parts])[:-1])
+        schedule = self.schedule(mu)
+        descent, summed, released = schedule.descent(records.length), schedule.summing(records), []
+        for number in range(schedule.passes):
+            parts = schedule.noise(records.length, records.classes, number)
+            sums = np.split(summed(descent.broadcast), np.cumsum([count for count, _ in parts])[:-1])
             drawn = [add_noise(part, sigma, noise, STEP) for part, (_, sigma) in zip(sums, parts, strict=True)]
             released.append(np.concatenate(drawn))
-            descent.take(released[-1])
-        return course.arrays(released, records.length)
+            descent.receive(released[-1])
+        return schedule.arrays(released, records.length)
 
     def head(self, released: dict[str, NDArray[Any]], mu: float) -> Floats:
         """Return the head's weights [length, classes] on vectors: a function of the release."""
-        return self.course(mu).final_head(released)
+        return self.schedule(mu).final_head(released)
 
     def numbers(self, length: int, classes: int) -> int:
         """Return how many noisy numbers are released for vectors of this length."""
-        course = self.course(1.0)
-        return sum(count for number in range(course.passes) for count, _ in course.noise(length, classes, number))
+        schedule = self.schedule(1.0)
+        return sum(count for number in range(schedule.passes) for count, _ in schedule.noise(length, classes, number))
 
     def check(self, run: Any) -> None:
         """Raise ValueError if the run is not one of sums over records."""
@@ -124,7 +124,7 @@ class Moments(Sums):
 
     mechanism: Literal["moments"] = "moments"
 
-    def course(self, mu: float) -> RoundSchedule:
+    def schedule(self, mu: float) -> RoundSchedule:
         return RoundSchedule(moments_sigma(mu), findings=self.findings > 1)
 
 
@@ -148,7 +148,7 @@ class Gradients(Sums):
     share: float = Field(0.2, gt=0, lt=1)
     """Share of the budget, in μ², for the moments that initialise the gradients."""
 
-    def course(self, mu: float) -> RoundSchedule:
+    def schedule(self, mu: float) -> RoundSchedule:
         return RoundSchedule(
             moments_sigma(mu * math.sqrt(self.share)),
             self.rounds,

@@ -151,15 +151,15 @@ def movable(findings: int, bound: int | None) -> int:
     return findings if bound is None else min(findings, 2 * bound)
 
 
-def charged(looked_at: NDArray[np.bool_], findings: int, moved: int) -> NDArray[np.bool_]:
+def charged(inspected: NDArray[np.bool_], findings: int, moved: int) -> NDArray[np.bool_]:
     """Return which of the given answers, bool [answers], are charged: the first `moved` of each query."""
     if moved >= findings:
-        return looked_at
-    queries = -(-len(looked_at) // findings)
+        return inspected
+    queries = -(-len(inspected) // findings)
     padded = np.zeros(queries * findings, dtype=np.bool_)
-    padded[: len(looked_at)] = looked_at
-    within = padded.reshape(queries, findings).cumsum(axis=1).ravel()[: len(looked_at)]
-    return np.asarray(looked_at & (within <= moved))
+    padded[: len(inspected)] = inspected
+    within = padded.reshape(queries, findings).cumsum(axis=1).ravel()[: len(inspected)]
+    return np.asarray(inspected & (within <= moved))
 
 
 def bounded(scores: NDArray[np.floating], bound: int | None) -> NDArray[np.uint8]:

@@ -156,9 +156,9 @@ class FileDataset(OrderedLabels, Own, ImageSource):
         if geometry is None:
             every = max(1, len(records) // _HEADERS)
             geometry, firsts, broken = headers([record.path for record in records[::every]])
-        looked_at = geometry.total() + len(broken)
+        inspected = geometry.total() + len(broken)
         broken |= undecodable(records[:: max(1, len(records) // _DECODED)], self.picture)
-        unusable = self._unusable(broken, looked_at)
+        unusable = self._unusable(broken, inspected)
         return Survey(
             there.class_names,
             counts_by_class(labels[train], classes),
@@ -168,7 +168,7 @@ class FileDataset(OrderedLabels, Own, ImageSource):
             skipped=there.found.skipped,
             geometry=geometry,
             firsts=firsts,
-            looked_at=looked_at,
+            inspected=inspected,
             remarks=(
                 *there.found.remarks,
                 *there.remarks,
@@ -181,13 +181,13 @@ class FileDataset(OrderedLabels, Own, ImageSource):
             several=(len(train), len(test)) if self.findings else None,
         )
 
-    def _unusable(self, broken: dict[Path, str], looked_at: int) -> tuple[str, ...]:
+    def _unusable(self, broken: dict[Path, str], inspected: int) -> tuple[str, ...]:
         """Return a sentence that names files which cannot be used."""
         if not broken:
             return ()
         named = some([f"{path} ({reason})" for path, reason in broken.items()], 3)
         then = "are left out (data.unreadable=skip)" if self.skips else "make a run fail. Repair or remove them"
-        return (f"{len(broken)} of {looked_at:,} inspected files cannot be used and {then}: {named}.",)
+        return (f"{len(broken)} of {inspected:,} inspected files cannot be used and {then}: {named}.",)
 
     def _class_names(self, found: Listing) -> tuple[str, ...]:
         """Return the classes: declared ones, those of folders, or the labels that occur."""

@@ -45,7 +45,7 @@ class Survey:
         groups: Number of distinct groups of training and of test records, or None.
         public: Number of records that their owner declares public, which are the queries.
         skipped: Number of files that are not images, by suffix or name.
-        geometry: Number of images by width, height and mode among `looked_at` files whose headers were read.
+        geometry: Number of images by width, height and mode among `inspected` files whose headers were read.
         firsts: First file of each mode.
         columns: Names of a table's columns by type.
         remarks: Warnings of the source.
@@ -64,7 +64,7 @@ class Survey:
     public: int = 0
     skipped: Counter[str] = field(default_factory=Counter)
     geometry: Counter[tuple[int, int, str]] = field(default_factory=Counter)
-    looked_at: int = 0
+    inspected: int = 0
     firsts: Mapping[str, Path] = field(default_factory=dict)
     columns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     remarks: tuple[str, ...] = ()

@@ -67,8 +67,8 @@ def export_student(
         if path.suffix.removeprefix(".") not in FORMATS:
             raise SettingError(f"{path}: students are exported as {' or '.join(FORMATS)}. End the file's name so.")
     program = exported_program(model)
-    told = onnx_metadata(model) | dict(metadata or {})
-    return [_write(model, program, path, images, told) for path in paths]
+    texts = onnx_metadata(model) | dict(metadata or {})
+    return [_write(model, program, path, images, texts) for path in paths]
 
 
 def onnx_metadata(model: StudentModel) -> dict[str, str]:

@@ -359,11 +359,11 @@ def scale_of(manifest: dict[str, Any]) -> Scale | None:
     Raises:
         ArtefactError: The manifest's description of the scale is invalid.
     """
-    told = manifest.get("scale")
-    if told is None:
+    scale = manifest.get("scale")
+    if scale is None:
         return None
     names = manifest["class_names"]
-    edges: Any = told.get("edges") if isinstance(told, dict) else None
+    edges: Any = scale.get("edges") if isinstance(scale, dict) else None
     numbers = isinstance(edges, list) and all(type(edge) in (int, float) and abs(edge) < float("inf") for edge in edges)
     if (
         not isinstance(edges, list)

@@ -58,10 +58,10 @@ class ResponseSource(ABC):
             raise InputError(f"Labels run from {labels.min()} to {labels.max()}, outside −1..{categories - 1}.")
         labels = labels.astype(np.int64)
         # Rounded down beyond the rounding of the formula: never more often the truth than ε allows.
-        told = self._bits(len(labels)) < np.uint64(math.floor(keep * (1 - 1e-12) * 2**64))
+        truthful = self._bits(len(labels)) < np.uint64(math.floor(keep * (1 - 1e-12) * 2**64))
         other = self._below(len(labels), categories - 1)
         other += other >= labels
-        answer = np.where(told, labels, other)
+        answer = np.where(truthful, labels, other)
         outside = labels < 0
         answer[outside] = self._below(int(outside.sum()), categories)
         return answer.astype(np.int64)

@@ -118,7 +118,7 @@ class PrivacyStatement:
         mechanism: Name and public parameters.
         teachers: Number of teachers.
         queries: Number of queries.
-        asked: Number of queries asked before the budget ended.
+        queried: Number of queries asked before the budget ended.
         answered: Number of released labels.
         answered_per_class: Released labels by class (`released_per_class`).
         partition_digest: Keyed hash of the partition.
@@ -150,7 +150,7 @@ class PrivacyStatement:
     mechanism: Mapping[str, Any]
     teachers: int
     queries: int
-    asked: int
+    queried: int
     answered: int
     answered_per_class: tuple[int, ...]
     partition_digest: str
@@ -177,8 +177,8 @@ class PrivacyStatement:
             _require(bool(getattr(self, name)), f"{name} is missing")
         _require(0 < self.delta < 1 and 0 <= self.delta_slack < 1, f"δ={self.delta} or its slack is not a probability")
         _require(
-            0 <= self.answered <= self.asked <= self.queries and self.teachers > 0,
-            f"{self.answered} answered of {self.asked} asked of {self.queries} queries by {self.teachers} teachers "
+            0 <= self.answered <= self.queried <= self.queries and self.teachers > 0,
+            f"{self.answered} answered of {self.queried} asked of {self.queries} queries by {self.teachers} teachers "
             "is impossible",
         )
         _require(
@@ -338,7 +338,7 @@ def summarise(statement: PrivacyStatement) -> str:
     mechanism, unit = statement.mechanism, statement.unit
     questions = "questions, one per finding of a query" if "findings" in mechanism else "queries"
     released = (
-        f"{statement.answered:,} released labels ({statement.asked:,} of {statement.queries:,} {questions} asked)"
+        f"{statement.answered:,} released labels ({statement.queried:,} of {statement.queries:,} {questions} asked)"
     )
     if numbers := mechanism.get("numbers"):
         released = f"{numbers:,} noisy sums over all records"

@@ -60,9 +60,9 @@ def balanced(pool: Pool, count: int) -> np.ndarray:
         return pool.candidates
     guesses = pool.probabilities.argmax(axis=1)
     classes = pool.probabilities.shape[1]
-    asked = np.ones(len(guesses), dtype=bool)
-    asked[pool.candidates] = False
-    already = np.bincount(guesses[asked], minlength=classes)
+    queried = np.ones(len(guesses), dtype=bool)
+    queried[pool.candidates] = False
+    already = np.bincount(guesses[queried], minlength=classes)
     own = guesses[pool.candidates]
     place = np.empty(len(own), dtype=np.int64)
     for number in range(classes):
@@ -77,8 +77,8 @@ def diverse(pool: Pool, count: int) -> np.ndarray:
     One pass over the features per query taken. Without anything asked it starts from the query nearest the mean.
     """
     features = np.asarray(pool.features, np.float32)
-    asked = np.ones(len(features), dtype=bool)
-    asked[pool.candidates] = False
+    queried = np.ones(len(features), dtype=bool)
+    queried[pool.candidates] = False
     own = features[pool.candidates]
     squares = np.einsum("qd,qd->q", own, own)
     order = np.empty(min(count, len(own)), dtype=np.int64)
@@ -87,9 +87,9 @@ def diverse(pool: Pool, count: int) -> np.ndarray:
         distance: np.ndarray = squares - 2 * (own @ point) + point @ point
         return distance
 
-    if asked.any():
+    if queried.any():
         nearest = np.full(len(own), np.inf, dtype=np.float32)
-        for block in np.array_split(features[asked], max(1, int(asked.sum()) // 256)):
+        for block in np.array_split(features[queried], max(1, int(queried.sum()) // 256)):
             distances = squares[:, None] - 2 * (own @ block.T) + np.einsum("qd,qd->q", block, block)
             np.minimum(nearest, distances.min(axis=1), out=nearest)
     else:
@@ -99,7 +99,7 @@ def diverse(pool: Pool, count: int) -> np.ndarray:
         best = int(nearest.argmax())
         order[position] = best
         distance = to(own[best])
-        nearest = distance if position == 0 and not asked.any() else np.minimum(nearest, distance)
+        nearest = distance if position == 0 and not queried.any() else np.minimum(nearest, distance)
         nearest[order[: position + 1]] = -np.inf
     return pool.candidates[order]
 

@@ -252,8 +252,8 @@ class _Training:
                 now, ends = time.monotonic(), self.step == steps or self.stopped
                 if self.progress is not None and (now - reported >= _REPORT_SECONDS or ends):
                     reported = now
-                    told = f", held-out loss {self.history[-1]['held_out_loss']:.4f}" if self.history else ""
-                    self.progress(self.step / max(1, steps), f"{self.name}: step {self.step} of {steps}{told}")
+                    loss = f", held-out loss {self.history[-1]['held_out_loss']:.4f}" if self.history else ""
+                    self.progress(self.step / max(1, steps), f"{self.name}: step {self.step} of {steps}{loss}")
                 if self.checkpoint is not None and (now - saved >= CHECKPOINT_SECONDS or ends):
                     self.checkpoint.parent.mkdir(parents=True, exist_ok=True)
                     self._save(self.checkpoint)

@@ -80,10 +80,10 @@ class FittedTeachers:
 
         data, backbone = self.data, self.backbone
         classes, voters = data.classes, self.settings.voters(self.parts.teachers)
-        asked = queries
+        queried = queries
         if self.settings.inputs == "features" and backbone is not None:
             rows = features_in_batches(backbone, queries.inputs, queries.batches, self.settings.statistics, self.device)
-            asked = Queries(rows, queries.batches)
+            queried = Queries(rows, queries.batches)
         examples = Examples("programs" if queries.origin else "provided", len(queries))
         untrained = set(range(voters)) - self.states.keys()
         blank = {name: np.zeros_like(array) for name, array in next(iter(self.states.values()), {}).items()}
@@ -95,7 +95,7 @@ class FittedTeachers:
                     block,
                     untrained,
                     lambda teachers: (self.states.get(teacher, blank) for teacher in teachers),
-                    asked,
+                    queried,
                     classes=classes,
                     seed=self.seed,
                     device=self.device,
@@ -175,9 +175,9 @@ def cast_votes(
     if trained:
         # Stacked states share a product: untrained teachers keep their places in it, so that its shape does not depend
         # on which teachers were trained.
-        asked = list(block) if kind.stacked else trained
-        cast = kind.vote(states(asked), queries, device=device)
-        places = [asked.index(teacher) for teacher in trained]
+        queried = list(block) if kind.stacked else trained
+        cast = kind.vote(states(queried), queries, device=device)
+        places = [queried.index(teacher) for teacher in trained]
         votes[:, [teacher - block.start for teacher in trained]] = cast[:, places]
     return votes
 
@@ -190,8 +190,8 @@ def fallback_votes(
     A vote depends only on (seed, teacher, query number). With several findings, votes [queries · findings, teachers]
     follow from scores drawn uniformly from −1 to 1.
     """
-    asked = queries * (1 if findings is None else findings.number)
-    votes = np.empty((asked, len(teachers)), vote_type(classes))
+    queried = queries * (1 if findings is None else findings.number)
+    votes = np.empty((queried, len(teachers)), vote_type(classes))
     for column, teacher in enumerate(teachers):
         generator = numpy_generator(seed, "teacher without records", teacher)
         if findings is not None:

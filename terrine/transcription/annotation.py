@@ -204,8 +204,10 @@ def answers(teacher: Tensor, student: Tensor, settings: Annotation, source: Resp
     chosen = top_classes(student, settings.top_k)
     among = teacher.argmax(-1)[..., None] == chosen
     place = torch.where(among.any(-1), among.int().argmax(-1), -1).cpu().numpy()
-    told = source.respond(place.reshape(-1).astype(np.int64), settings.epsilon, settings.top_k).reshape(place.shape)
-    indices = torch.from_numpy(told).to(chosen.device)
+    responses = source.respond(place.reshape(-1).astype(np.int64), settings.epsilon, settings.top_k).reshape(
+        place.shape
+    )
+    indices = torch.from_numpy(responses).to(chosen.device)
     return chosen.expand(len(teacher), -1, -1).gather(-1, indices[..., None])[..., 0]
 
 

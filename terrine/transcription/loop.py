@@ -166,29 +166,29 @@ class Loop:
     def learn(self, annotation: Tensor) -> dict[str, float]:
         """Train student and generator with the annotation [b, classes], and return their losses."""
         self.pose()
-        asked = self._open
-        assert asked is not None
+        pending = self._open
+        assert pending is not None
         annotation = annotation.to(self.device)
-        if annotation.shape != asked.scores.shape:
+        if annotation.shape != pending.scores.shape:
             raise SettingError(
-                f"The annotation has shape {list(annotation.shape)}, expected {list(asked.scores.shape)}."
+                f"The annotation has shape {list(annotation.shape)}, expected {list(pending.scores.shape)}."
             )
         settings = self.settings
-        follow = fit_loss(asked.scores, annotation, settings.student.loss)
+        follow = fit_loss(pending.scores, annotation, settings.student.loss)
         own = self.student.weights()
         gradients = torch.autograd.grad(follow, own, retain_graph=settings.generator.steps > 0)
-        told = {"student": float(follow.detach())}
+        losses = {"student": float(follow.detach())}
         if settings.generator.steps:
-            told["generator"] = self._generator_step(asked, follow)
+            losses["generator"] = self._generator_step(pending, follow)
         _step(self.student_optimiser, own, gradients)
-        self._remember(asked, annotation)
+        self._remember(pending, annotation)
         self._open = None
         for step in range(1, settings.generator.steps):
             self._generator_alone(step)
         for step in range(1, settings.student.steps):
             self._again(self.iteration, step)
         self.iteration += 1
-        return told
+        return losses
 
     def finish(self) -> None:
         """Take the student's final steps on stored batches, with a rate that falls linearly to 0."""
@@ -231,11 +231,11 @@ class Loop:
         drawn = random_vectors(self.settings.batch, self.generator.latent, self.seed, iteration, step)
         return drawn.to(self.device)
 
-    def _generator_step(self, asked: _Open, follow: Tensor) -> float:
+    def _generator_step(self, pending: _Open, follow: Tensor) -> float:
         """Update generator and latent vectors by L_s + L_g, from the pass of `pose`."""
-        features, scores = asked.features, asked.scores
+        features, scores = pending.features, pending.scores
         if self.discriminator is not None:
-            features, scores = self.discriminator(asked.generated)
+            features, scores = self.discriminator(pending.generated)
         loss = generator_loss(scores, features, self.settings.generator)
         self._train_generator(follow + loss)
         return float(loss.detach())
@@ -258,10 +258,10 @@ class Loop:
         loss = fit_loss(scores, item.annotation, self.settings.student.loss)
         _step(self.student_optimiser, own, torch.autograd.grad(loss, own))
 
-    def _remember(self, asked: _Open, annotation: Tensor) -> None:
+    def _remember(self, pending: _Open, annotation: Tensor) -> None:
         if self.settings.student.steps == 1 and not self.settings.student.final_steps:
             return
-        inputs = asked.features.detach() if self.student.frozen else asked.posed.images
+        inputs = pending.features.detach() if self.student.frozen else pending.posed.images
         self._memory = [*self._memory, _Remembered(inputs, annotation)][-self.settings.student.memory :]
 
 

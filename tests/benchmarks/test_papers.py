@@ -3,7 +3,7 @@
 import pytest
 
 from benchmarks.paper_cells import count, entries
-from benchmarks.reproduce import looked_at, papers, published
+from benchmarks.reproduce import inspected, papers, published
 from benchmarks.tables import measurements
 from tasks.config.presets import read_preset, with_assignments
 from tasks.pipeline.graph import MAIN
@@ -34,7 +34,7 @@ def test_the_twelve_rows_of_ttac_train_three_times():
         for row in papers()["ttac"].rows
     ]
     assert len(rows) == 12
-    assert [len({looked_at(params, stage, MAIN) for params in rows}) for stage in ("average", "teach")] == [3, 3]
+    assert [len({inspected(params, stage, MAIN) for params in rows}) for stage in ("average", "teach")] == [3, 3]
 
 
 @pytest.mark.parametrize("name", papers())

@@ -19,7 +19,7 @@ RUN = {
     "epsilon": 5.99,
     "delta": 1e-5,
     "answered": 10,
-    "asked": 15,
+    "queried": 15,
     "queries": 20,
     "teachers": 200,
 }
@@ -183,7 +183,7 @@ def test_a_row_that_cannot_be_made_leaves_the_others(drawn, monkeypatch, capsys)
 
 def test_tables_compare_accuracies_as_served_and_show_those_in_batches_beside_a_paper(tmp_path, monkeypatch):
     run = Run(tmp_path, "own", validate({"data": {"public_benchmark": True}}))
-    known = dict.fromkeys(("epsilon", "delta", "answered", "asked", "queries", "teachers"), 1)
+    known = dict.fromkeys(("epsilon", "delta", "answered", "queried", "queries", "teachers"), 1)
     monkeypatch.setattr("benchmarks.reproduce.read_statement", lambda _: known)
     write_json(run.folders.evaluation, {"accuracy": 0.3, "in_batches": {"statistics": "current", "accuracy": 0.4}})
     found = figures(run)

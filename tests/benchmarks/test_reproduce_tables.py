@@ -13,7 +13,7 @@ RUN = {
     "epsilon": 5.99,
     "delta": 1e-5,
     "answered": 10,
-    "asked": 15,
+    "queried": 15,
     "queries": 20,
     "teachers": 200,
 }
@@ -93,7 +93,7 @@ def test_of_what_was_not_released_there_is_no_accuracy_nor_why_it_was_not_made()
 
 
 def test_asked_are_the_queries_that_were_looked_at_before_the_budget_ended():
-    row = Row("labels", "labels", None, ("labels",), figures=[RUN, RUN | {"asked": 17}])
+    row = Row("labels", "labels", None, ("labels",), figures=[RUN, RUN | {"queried": 17}])
     assert "| 10 / 16 | 200 | 2 |" in markdown_table([row])
 
 

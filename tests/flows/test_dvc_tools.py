@@ -86,8 +86,8 @@ def test_an_experiment_is_charged_once_shown_beside_the_run_and_commits_nothing_
         )
         for each in (run["data"], experiment)
     ]
-    assert [asked for _, asked in found] == [8, 4]
-    assert all(0 < spent <= asked for spent, asked in found)
+    assert [queried for _, queried in found] == [8, 4]
+    assert all(0 < spent <= queried for spent, queried in found)
     (commit,) = command(in_git, "git", "for-each-ref", "--format=%(objectname)", "refs/exps/*/*/half").split()
     files = command(in_git, "git", "ls-tree", "-r", "--name-only", commit).split()
     assert "params.yaml" in files

@@ -95,8 +95,8 @@ def test_a_stopped_flow_run_has_crashed_and_its_process_is_gone_within_five_seco
         assert process.wait(timeout=60) == 130
         assert process.stderr.read() == "stopped; run again to continue\n"
     with get_client(sync_client=True) as client:
-        asked = FlowFilter(name=FlowFilterName(any_=[name]))
-        (flow_run,) = client.read_flow_runs(flow_filter=asked)
+        queried = FlowFilter(name=FlowFilterName(any_=[name]))
+        (flow_run,) = client.read_flow_runs(flow_filter=queried)
     assert flow_run.state.is_crashed()
 
 

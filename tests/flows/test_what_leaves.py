@@ -128,13 +128,13 @@ def test_a_table_in_markdown_of_private_data_has_the_released_accuracy_and_names
 ):
     monkeypatch.setenv("TERRINE_ROOT", str(clinic.root))
     own = ["seed=1", "data.path=data/private/SecretPath.npz", "ledger.account=SecretAccount"]
-    asked = ["small", *(word for one in own for word in ("--set", one)), "--seeds", "1", "--finished"]
+    queried = ["small", *(word for one in own for word in ("--set", one)), "--seeds", "1", "--finished"]
     private, public = (
         f"{100 * read_json(path)['accuracy']:.2f}" for path in (clinic.folders.evaluation, clinic.folders.accuracy)
     )
-    reproduce(asked)
+    reproduce(queried)
     at_home = capsys.readouterr().out
-    reproduce([*asked, "--markdown"])
+    reproduce([*queried, "--markdown"])
     table = capsys.readouterr().out
     assert private in at_home
     assert private not in table
@@ -229,6 +229,6 @@ def test_a_flow_run_is_named_without_what_stays_at_home(monkeypatch):
     from flows import pipeline
 
     overrides = ["seed=3", "data.path=SecretPath", "ledger={account: SecretAccount, epsilon: 3}", "nonsense"]
-    asked = SimpleNamespace(parameters={"preset": "small", "overrides": overrides})
-    monkeypatch.setattr(pipeline, "flow_run", asked)
+    queried = SimpleNamespace(parameters={"preset": "small", "overrides": overrides})
+    monkeypatch.setattr(pipeline, "flow_run", queried)
     assert pipeline._run_name() == "small seed=3 data.path ledger nonsense"

@@ -58,13 +58,13 @@ def test_one_unit_moves_sums_by_no_more_than_is_charged_and_no_other_record_at_a
 
 def check_what_is_released(before, other, mechanism, monkeypatch):
     """With the same noise, and asked the same, neighbours' releases differ by their exact sums, to the bit."""
-    course, asked, released = mechanism.course(0.5), [], []
+    schedule, queried, released = mechanism.schedule(0.5), [], []
 
     class SameQuestions(NoisyGradientDescent):
-        def take(self, numbers):
+        def receive(self, numbers):
             if not released:
-                asked.append(numbers)
-            super().take(asked[self.taken])
+                queried.append(numbers)
+            super().receive(queried[self.taken])
             self.taken += 1
 
         taken = 0
@@ -72,20 +72,20 @@ def check_what_is_released(before, other, mechanism, monkeypatch):
     monkeypatch.setattr(
         RoundSchedule, "descent", lambda self, length: SameQuestions(length, self.sigma, self.learning_rate)
     )
-    summing = [course.summing(records) for records in (before, other)]
+    summing = [schedule.summing(records) for records in (before, other)]
     released.append(mechanism.release(before, 0.5, ReplayNoise(3)))
     released.append(mechanism.release(other, 0.5, ReplayNoise(3)))
-    descent = NoisyGradientDescent(before.length, course.sigma, course.learning_rate)
+    descent = NoisyGradientDescent(before.length, schedule.sigma, schedule.learning_rate)
     rounds = [flatten_moments(arrays["second"], arrays["labels"]) for arrays in released]
     pairs = [rounds, *zip(*(arrays["gradients"] for arrays in released), strict=True)]
     for number, (first, second) in enumerate(pairs):
-        sums = [sums(descent.question) for sums in summing]
+        sums = [sums(descent.broadcast) for sums in summing]
         moved = (sums[0] - sums[1]) * STEP
         assert np.array_equal(first.ravel() - second.ravel(), moved)
-        noise = np.concatenate([np.full(n, sigma) for n, sigma in course.noise(before.length, before.classes, number)])
-        charged = JOINT if number == 0 else (2 * course.clip) ** 2
+        noise = np.concatenate([np.full(n, s) for n, s in schedule.noise(before.length, before.classes, number)])
+        charged = JOINT if number == 0 else (2 * schedule.clip) ** 2
         assert 0 < np.square(moved / noise).sum() <= charged / noise[0 if number else -1] ** 2
-        descent.take(asked[number])
+        descent.receive(queried[number])
 
 
 def test_sums_made_again_on_a_neighbour_are_the_stored_ones_and_only_their_keeper_is_told(tmp_path):

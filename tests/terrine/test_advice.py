@@ -76,19 +76,19 @@ def test_it_is_right_about_four_fifths_of_the_table_of_rivals(one_round):
                 if any(cell[place : place + 1] in ([], ["–"]) for cell in shown):
                     continue  # not measured
                 known = {kind: float(cell[place]) for kind, cell in zip(reached, shown, strict=True)}
-                asked = {"classes": classes, "features": features, "epsilon": epsilon, "one_round": one_round}
-                good += known[advise(records, delta=1e-5, **asked).mechanism] >= max(known.values()) - 1
+                queried = {"classes": classes, "features": features, "epsilon": epsilon, "one_round": one_round}
+                good += known[advise(records, delta=1e-5, **queried).mechanism] >= max(known.values()) - 1
                 cells += 1
     assert cells >= 18
     assert good >= 0.8 * cells
 
 
 @pytest.mark.parametrize(
-    ("asked", "mechanism"),
+    ("queried", "mechanism"),
     [({"apart": True}, "histogram"), ({"linear": False}, "histogram"), ({"one_round": True}, "moments")],
 )
-def test_what_cannot_be_had_is_not_advised(asked, mechanism):
-    assert advise(60_000, classes=10, epsilon=4, delta=1e-5, **asked).mechanism == mechanism
+def test_what_cannot_be_had_is_not_advised(queried, mechanism):
+    assert advise(60_000, classes=10, epsilon=4, delta=1e-5, **queried).mechanism == mechanism
 
 
 @pytest.mark.parametrize("unit", ["record", "group"])

@@ -162,10 +162,10 @@ def right_answers(run: Run, dataset: Dataset) -> np.ndarray:
     from terrine.deployment.model import StudentModel  # imports torch, which checks of the cost do not need
 
     model, scale = StudentModel.load(run.folders.student, device="cpu"), dataset.scale
-    said = model.predict(np.asarray(dataset.test_images))
+    predicted = model.predict(np.asarray(dataset.test_images))
     if scale is None or dataset.test_numbers is None:
-        return np.asarray(dataset.decided(said) == dataset.test_labels)
-    return scale.closeness(scale.numbers(said), dataset.test_numbers)
+        return np.asarray(dataset.decided(predicted) == dataset.test_labels)
+    return scale.closeness(scale.numbers(predicted), dataset.test_numbers)
 
 
 def about_accuracy(run: Run, mechanism: NoisedAccuracy, release: StoredRelease) -> dict[str, Any]:
@@ -186,12 +186,12 @@ def about_accuracy(run: Run, mechanism: NoisedAccuracy, release: StoredRelease) 
         for (column, values), estimates in columns
     }
     about: dict[str, Any] = {"accuracy": estimate.accuracy, "plus_minus": estimate.plus_minus}
-    told = f"the student is right in {shown_accuracy(estimate.accuracy, estimate.plus_minus)} of cases"
+    sentence = f"the student is right in {shown_accuracy(estimate.accuracy, estimate.plus_minus)} of cases"
     if _releases_error(settings) and settings.data.scale is not None:
         span = settings.data.scale.span
         error, known_to = span * (1 - estimate.accuracy), span * estimate.plus_minus
         about = {"accuracy": None, "mean_absolute_error": error, "plus_minus": known_to, "largest_error": span}
-        told = f"the student's mean absolute error is {error:.4g} ± {known_to:.2g}"
+        sentence = f"the student's mean absolute error is {error:.4g} ± {known_to:.2g}"
     return {
         **about,
         "confidence": CONFIDENCE,
@@ -205,8 +205,8 @@ def about_accuracy(run: Run, mechanism: NoisedAccuracy, release: StoredRelease) 
         "noise": noise,
         "release_id": release.release_id,
         "epsilon_dataset": round_up(release.epsilon_total),
-        "summary": f"On the held-out {unit}s {told}, with the {CONFIDENCE:.0%} interval of the noise, equal weight of "
-        f"every {unit}, and images classified one by one. {guarantee}",
+        "summary": f"On the held-out {unit}s {sentence}, with the {CONFIDENCE:.0%} interval of the noise, equal weight "
+        f"of every {unit}, and images classified one by one. {guarantee}",
     }
 
 

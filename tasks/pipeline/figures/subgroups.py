@@ -17,13 +17,13 @@ from terrine.data.units import name_codes
 from terrine.errors import InputError
 from terrine.measures import as_json, balanced_accuracy, rate
 
-NOT_SAID = "(not said)"
+MISSING = "(missing)"
 
 
 def load_subgroups(run: Run, dataset: Dataset) -> dict[str, np.ndarray]:
     """Return the subgroup of each test record, text [records], by column of the run's table of subgroups.
 
-    It is `NOT_SAID` for records that the table does not name or leaves empty.
+    It is `MISSING` for records that the table does not name or leaves empty.
 
     Raises:
         InputError: If the table cannot be used or test records have no names.
@@ -58,7 +58,7 @@ def load_subgroups(run: Run, dataset: Dataset) -> dict[str, np.ndarray]:
             f"{'groups' if dataset.train_groups is not None else 'records (path or id)'} in the data."
         )
     columns = {name: table[name].to_numpy(str)[row] for name in table.columns[1:]}
-    return {name: np.where(known & (values != ""), values, NOT_SAID) for name, values in columns.items()}
+    return {name: np.where(known & (values != ""), values, MISSING) for name, values in columns.items()}
 
 
 def by_subgroup(

@@ -72,10 +72,10 @@ def spending(run: Run, manifest: dict[str, Any]) -> list[tuple[int, float]]:
     before, delta = cost_before_votes(run), run.params.aggregation.delta
     return [
         (
-            int(answered[:asked].sum()),
-            round_up(price(compose(before, mechanism.cost(int(asked), int(paid[:asked].sum()))), delta)),
+            int(answered[:queried].sum()),
+            round_up(price(compose(before, mechanism.cost(int(queried), int(paid[:queried].sum()))), delta)),
         )
-        for asked in np.unique(np.linspace(0, len(answered), POINTS + 1).astype(int)[1:])
+        for queried in np.unique(np.linspace(0, len(answered), POINTS + 1).astype(int)[1:])
     ]
 
 

@@ -1,15 +1,15 @@
 """The guardian's computation in one round: it adds noise to its sums, garbles, and learns which queries passed.
 
 The guardian's state consists of *facts*: bytes under a name, stored once and never changed (`Facts`). The noise is
-drawn once, in `settle`, and **every question is answered once**. The noise of a threshold test is one number for all
+drawn once, in `settle`, and **every request is answered once**. The noise of a threshold test is one number for all
 classes. If a query could be tested again with that number on counts that the student party moved in between, exact
 votes would follow. So a restarted computation repeats its earlier messages: Δ, keys and labels come from a secret that
-is stored with the sums, and the digest of every question (the student's point, its hidden bits of each block with their
-check) is stored *before* it is answered. The same question gets the same bytes again; a different one is refused. A
+is stored with the sums, and the digest of every request (the student's point, its hidden bits of each block with their
+check) is stored *before* it is answered. The same request gets the same bytes again; a different one is refused. A
 student party gains nothing by asking again.
 
-The consistency check of the transfers (`transfer`) follows after its question is stored, and the next block is answered
-only after a check that passed. So a failed question is never replaced by another one, in this block or a later one: the
+The consistency check of the transfers (`transfer`) follows after its request is stored, and the next block is answered
+only after a check that passed. So a failed request is never replaced by another one, in this block or a later one: the
 release is not finished, and the reserved cost stays charged. Another edition has other noise, another Δ and other base
 transfers, and costs again. So a student party has one failed guess of bits of Δ for each paid release.
 """
@@ -184,10 +184,10 @@ class GuardianRound:
         return delta, base, Transcript.first(self._tests.context, point, base.points)
 
     def _remember(self, name: str, value: bytes, what: str) -> None:
-        """Store a question before it is answered; refuse another one than the stored one."""
+        """Store a request before it is answered; refuse another one than the stored one."""
         if self._facts.setdefault(name, value) != value:
             raise ProtocolError(
-                f"This {what} is not the one that was answered before. On the same noise another question would reveal "
+                f"This {what} is not the one that was answered before. On the same noise another request would reveal "
                 "exact votes, so it is never answered. The student party's state was changed or replaced: restore it. "
                 "The reserved cost stays charged."
             )
@@ -196,11 +196,11 @@ class GuardianRound:
         """Answer the transfers of a block with its garbled circuit.
 
         Raises:
-            ProtocolError: A block out of turn, another question than before, or a failed consistency check.
+            ProtocolError: A block out of turn, another request than before, or a failed consistency check.
         """
         plan = self._plan()
         phase, block = plan.find(number)
-        message = ExtensionMessage(*arrays_of(body, phase.question_specs(block)))
+        message = ExtensionMessage(*arrays_of(body, phase.request_specs(block)))
         delta, base, first = self._base
         before = first
         if number:
@@ -211,7 +211,7 @@ class GuardianRound:
         sender = ExtensionSender(delta, base.keys, Transcript(before), plan.offset(number))
         challenge = sender.challenge(message)
         digest = hashlib.sha256(challenge + message.bits.tobytes() + message.hashes.tobytes()).digest()
-        self._remember(f"question-{number}", digest, f"question of block {number}")
+        self._remember(f"request-{number}", digest, f"request of block {number}")
         return self._garble(phase, block, number, sender, message, challenge)
 
     def _garble(
@@ -230,7 +230,7 @@ class GuardianRound:
         except TransferError as error:
             raise ProtocolError(
                 f"Block {number} fails the consistency check of the transfers, so the student party departs from the "
-                "protocol. Nothing of the block was used. No other question is answered instead, and the reserved "
+                "protocol. Nothing of the block was used. No other request is answered instead, and the reserved "
                 "cost stays charged. Agree on another edition, with a student party that you trust."
             ) from error
         self._facts.setdefault(f"checked-{number}", challenge)

@@ -73,7 +73,7 @@ class Phase:
         """Return the bytes of a column of the block's transfers."""
         return column_bytes(self.circuit.inputs[1] * self.size(block))
 
-    def question_specs(self, block: int) -> Sequence[Spec]:
+    def request_specs(self, block: int) -> Sequence[Spec]:
         """Return the arrays of the student's message, an `ExtensionMessage`."""
         return (("u1", (WIDTH, self.width(block))), ("u1", (FIELD,)), ("u1", (WIDTH, FIELD)))
 

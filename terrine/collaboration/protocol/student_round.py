@@ -23,7 +23,7 @@ from terrine.collaboration.protocol.phase import ORIGIN, Plan
 from terrine.collaboration.protocol.randomness import Expansion, fresh_secret
 from terrine.collaboration.protocol.shares import ShareArray, opened_bits, signed
 
-Ask = Callable[[str, bytes], bytes]
+Post = Callable[[str, bytes], bytes]
 """Sends a message to the guardian and returns its answer: `base`, `blocks/N`, `opened/N`, `counts/N`."""
 
 
@@ -35,11 +35,11 @@ class StudentRound:
         facts: What was stored about it.
         closing: What the guardian said when it closed the round, `GuardianRound.closing`.
         shares: Sums of the shares of the parties that are counted, unsigned [queries, classes].
-        ask: Reaches the guardian.
+        post: Reaches the guardian.
     """
 
-    def __init__(self, agreement: Agreement, facts: Facts, closing: bytes, shares: ShareArray, ask: Ask) -> None:
-        self._agreement, self._facts, self._ask, self._shares = agreement, facts, ask, shares
+    def __init__(self, agreement: Agreement, facts: Facts, closing: bytes, shares: ShareArray, post: Post) -> None:
+        self._agreement, self._facts, self._post, self._shares = agreement, facts, post, shares
         self._origin = arrays_of(closing, [("u1", (ORIGIN,)), ("u1", (len(agreement.teachers),))])[0].tobytes()
         self._secret = facts.setdefault("secret", fresh_secret())
 
@@ -75,7 +75,7 @@ class StudentRound:
         assert plan.answered is not None
         for number, rows in enumerate(plan.count_blocks()):
             queries = plan.answered[rows]
-            answer = self._ask(f"counts/{number}", b"")
+            answer = self._post(f"counts/{number}", b"")
             (shares,) = arrays_of(answer, [(plan.count_kind, (len(queries), agreement.classes))])
             result[queries] = signed(self._shares[queries] + shares, opened_bits(agreement))
         return result
@@ -83,12 +83,12 @@ class StudentRound:
     def _evaluated(self, plan: Plan, numbers: Sequence[int]) -> Iterator[NDArray[np.uint8]]:
         """Yield the output bits of blocks, uint8 [outputs, queries]; the next block is garbled meanwhile."""
         with ThreadPoolExecutor(1) as pool:
-            asked = {number: pool.submit(self._begun, plan, number) for number in numbers[:1]}
+            exchanges = {number: pool.submit(self._begun, plan, number) for number in numbers[:1]}
             for number in numbers:
                 if number + 1 in numbers:
-                    asked[number + 1] = pool.submit(self._begun, plan, number + 1)
+                    exchanges[number + 1] = pool.submit(self._begun, plan, number + 1)
                 phase, block = plan.find(number)
-                begun = asked.pop(number).result()
+                begun = exchanges.pop(number).result()
                 stored = self._facts.get(f"values-{number}")
                 if stored is None:
                     assert begun is not None
@@ -96,7 +96,7 @@ class StudentRound:
                 outputs = len(phase.circuit.outputs)
                 labels, bits = arrays_of(stored, [*phase.opened_specs(block), ("u1", (outputs, phase.size(block)))])
                 if phase.number == 1:
-                    self._ask(f"opened/{number}", body_of(labels))
+                    self._post(f"opened/{number}", body_of(labels))
                 yield bits
 
     def _begun(self, plan: Plan, number: int) -> tuple[Labels, bytes] | None:
@@ -104,21 +104,21 @@ class StudentRound:
         if self._facts.get(f"values-{number}") is not None:
             return None
         phase, block = plan.find(number)
-        before = self._base[1] if number == 0 else self._facts.get(f"asked-{number - 1}")
+        before = self._base[1] if number == 0 else self._facts.get(f"requested-{number - 1}")
         assert before is not None
         draw = Expansion(self._secret, f"sacrificed bits {number}")
         transcript = Transcript(before)
         receiver = ExtensionReceiver(self._base[0], transcript, draw, plan.offset(number))
         message, labels = receiver.extend(phase.inputs(self._shares, block))
-        self._facts.setdefault(f"asked-{number}", transcript.state)
-        return labels, self._ask(f"blocks/{number}", body_of(*message))
+        self._facts.setdefault(f"requested-{number}", transcript.state)
+        return labels, self._post(f"blocks/{number}", body_of(*message))
 
     @cached_property
     def _base(self) -> tuple[NDArray[np.uint8], bytes]:
         """Keys of the base transfers, and the first state of the transcript."""
         context = Plan(self._agreement, self._origin).context
         base = BaseSender(context, Expansion(self._secret, "base transfers"))
-        answer = self._ask("base", body_of(np.frombuffer(base.point, np.uint8)))
+        answer = self._post("base", body_of(np.frombuffer(base.point, np.uint8)))
         (points,) = arrays_of(answer, [("u1", (WIDTH, POINT))])
         try:
             return base.keys(points), Transcript.first(context, base.point, points)

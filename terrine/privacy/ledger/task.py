@@ -74,21 +74,21 @@ def recorded(tasks: Sequence[Task], edition: str, target: str | None) -> Task | 
     return next((task for task in tasks if (task.edition, task.target) == (edition, target)), None)
 
 
-def as_recorded(tasks: Sequence[Task], asked: Task) -> Task:
+def as_recorded(tasks: Sequence[Task], requested: Task) -> Task:
     """Return a task as the account recorded it first; the first release decides whether names were found or declared.
 
     Raises:
         LedgerError: If found names differ from those of the edition's first task.
     """
-    first = recorded(tasks, asked.edition, asked.target)
+    first = recorded(tasks, requested.edition, requested.target)
     if first is None:
-        return asked
-    if first.identity() == asked.identity():
+        return requested
+    if first.identity() == requested.identity():
         return first
-    if asked.found:
+    if requested.found:
         raise LedgerError(
             f"Edition {first.edition} of the account has releases for the {first}, but these data have "
-            f"{', '.join(asked.names)}. For a different task, set data.edition=<name> (charged separately), or declare "
-            "its classes in order with data.classes. Nothing was released."
+            f"{', '.join(requested.names)}. For a different task, set data.edition=<name> (charged separately), or "
+            "declare its classes in order with data.classes. Nothing was released."
         )
-    return asked
+    return requested

@@ -106,18 +106,18 @@ class SharedAverages(SummedRounds):
     def steps(self, number: int) -> list[float]:
         return [lattice_step(self._mechanism(number)[0].sigma)]
 
-    def asked(self, number: int) -> int:
-        """See `SummedRounds.asked`: the centre, then θ relative to its start, then c."""
+    def broadcast_size(self, number: int) -> int:
+        """See `SummedRounds.broadcast_size`: the centre, then θ relative to its start, then c."""
         return self.features * (number > 0) + 2 * self.weights * (number > self.first)
 
-    def walk(self) -> RoundIterator:
+    def iterator(self) -> RoundIterator:
         return _AverageIterator(self)
 
-    def start(self, question: np.ndarray | None, number: int) -> Start:
-        """Return the start of round `number`, given the question of that round."""
-        if question is None:
+    def start(self, broadcast: np.ndarray | None, number: int) -> Start:
+        """Return the start of round `number`, given the broadcast of that round."""
+        if broadcast is None:
             return Start(None, None)
-        centre, *average = np.split(question, [self.features, self.features + self.weights])
+        centre, *average = np.split(broadcast, [self.features, self.features + self.weights])
         return Start(Average(*average) if number > self.first else None, centre if self.features else None)
 
     def shared(self, vectors: np.ndarray, number: int) -> np.ndarray:
@@ -162,14 +162,14 @@ class _AverageIterator:
         self._average = Average(np.zeros(shared.weights), np.zeros(shared.weights))
 
     @property
-    def question(self) -> np.ndarray | None:
-        """See `SharedAverages.asked`; None before the first release."""
+    def broadcast(self) -> np.ndarray | None:
+        """See `SharedAverages.broadcast_size`; None before the first release."""
         if not self._number:
             return None
         average = [self._average.value, self._average.control] if self._number > self._shared.first else []
         return np.concatenate([self._centre, *average])
 
-    def take(self, numbers: np.ndarray) -> None:
+    def receive(self, numbers: np.ndarray) -> None:
         """Process a released centre or mean update."""
         settings = self._shared.averaging.settings
         number, self._number = self._number - self._shared.first, self._number + 1

@@ -98,8 +98,8 @@ def test_show_as_json_counts_a_reservation_at_its_worst_case(options: list[str])
 
 
 def test_a_witness_is_a_line_or_a_file_of_them(options: list[str], tmp_path: Path) -> None:
-    told, line = terrine("--verify", *options).splitlines()
-    assert "intact: 4 rows" in told
+    detail, line = terrine("--verify", *options).splitlines()
+    assert "intact: 4 rows" in detail
     assert re.fullmatch(r"Terrine ledger, \d{4}-\d\d-\d\d: 4 rows, head [0-9a-f]{64}", line)
     assert "intact: 4 rows" in terrine("--witness", line, *options)
     (tmp_path / "seen").write_text(line.replace("4 rows", "5 rows"))

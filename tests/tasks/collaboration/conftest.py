@@ -3,7 +3,7 @@
 import pytest
 import yaml
 
-from tasks.collaboration.propose import Wish, propose
+from tasks.collaboration.propose import ProposalOptions, propose
 from tasks.parties.keys import create_key
 
 pytest.register_assert_rewrite("tests.party_trials")
@@ -50,7 +50,7 @@ def proposed(project):
     """Propose a small collaboration into a folder."""
 
     def make(folder, *assignments, **changes):
-        return propose(folder, "own", assignments, Wish(lines(project), **(WISH | changes)))[0]
+        return propose(folder, "own", assignments, ProposalOptions(lines(project), **(WISH | changes)))[0]
 
     return make
 

@@ -15,7 +15,7 @@ from tasks.collaboration.terms_page import page
 from tasks.config.params import validate
 from tasks.parties.config import OwnTeachers, read_party
 from tasks.parties.keys import acceptance_content, check_signature, create_key
-from tasks.parties.ledgers import OwnAccount, account_standing, open_ledger
+from tasks.parties.ledgers import OwnAccount, account_status, open_ledger
 from terrine.errors import BudgetError, InputError, LedgerError, SettingError
 
 
@@ -230,11 +230,11 @@ def test_the_account_of_a_party_goes_on_in_the_folder_of_another_proposal(name, 
     own = OwnAccount(config)
     own.check()
     own.charge()
-    spent = account_standing(config)["spent"]
+    spent = account_status(config)["spent"]
     assert spent == pytest.approx(6)
     second = party(read, tmp_path / "second")
     assert second.ledger == config.ledger
-    assert (account_standing(second)["spent"], account_standing(second)["budget"]) == (spent, 8.0)
+    assert (account_status(second)["spent"], account_status(second)["budget"]) == (spent, 8.0)
     with pytest.raises(BudgetError, match="past its budget"):
         OwnAccount(second).check()
     with pytest.raises(LedgerError, match=r"is registered with ε=8 at .*, not with ε=20 at"):
@@ -245,13 +245,13 @@ def test_the_account_of_a_party_goes_on_in_the_folder_of_another_proposal(name, 
     # Another account of the same ledger does not add up with it, unless they are linked.
     new = party(read, tmp_path / "fourth", account="new", budget=20.0)
     OwnAccount(new).check()
-    standing = account_standing(new)
+    standing = account_status(new)
     assert (standing["beside"], standing["spent"], standing["left"]) == (1, 0, 20)
     _, ledger = open_ledger(new.ledger)
     ledger.link(*ledger.datasets())
-    linked = account_standing(new)
+    linked = account_status(new)
     assert (linked["beside"], linked["spent"]) == (0, pytest.approx(6))
-    assert linked["left"] == account_standing(config)["left"] < 8
+    assert linked["left"] == account_status(config)["left"] < 8
 
 
 def test_a_party_may_have_no_record_of_a_class_and_is_told(proposal, other, tmp_path):

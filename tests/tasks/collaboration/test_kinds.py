@@ -9,7 +9,7 @@ import yaml
 from tasks.artefacts.images import read_backbone, read_queries
 from tasks.artefacts.records import read_assignment, read_dataset
 from tasks.collaboration.accept import accept, candidate
-from tasks.collaboration.local_training import given_by, open_run, own_params, prepare_run
+from tasks.collaboration.local_training import open_run, own_params, prepare_run, report_source
 from tasks.collaboration.student_training import learn
 from tasks.config.params import merge_overrides, validate
 from tasks.parties.answers import read_arrays, stored_answers
@@ -155,11 +155,11 @@ def test_teachers_of_every_kind_go_from_the_proposal_to_a_student(kind, agreed, 
     proposal = agreed(kind)
     terms = proposal.terms
     configs = joined(proposal, digits, project, tmp_path)
-    Site(tmp_path, terms, given_by, monkeypatch).run()
+    Site(tmp_path, terms, report_source, monkeypatch).run()
     # The answers are those of one place with the same noise.
     votes, noise = (votes_after_averages if kind == "averaged" else votes_of_the_library)(configs)
     student = read_party(tmp_path / "uni" / "party.yaml")
-    counts = count_votes(votes[: terms.asked], 10)
+    counts = count_votes(votes[: terms.queried], 10)
     noisy = counts + np.floor(noise.gaussian(counts.shape, terms.sigma) + 0.5)
     np.testing.assert_array_equal(read_arrays(student)["result"], noisy.astype(np.int64))
     assert len(np.unique(votes)) > 2
@@ -181,7 +181,7 @@ def test_teachers_of_every_kind_go_from_the_proposal_to_a_student(kind, agreed, 
     assert statement["epsilon"] == round_up(price(spent, terms.delta))
     assert statement["epsilon"] <= 14
     assert statement["delta_slack"] == pytest.approx(delta_slack(terms.numbers, terms.epsilon))
-    assert (statement["asked"], statement["teachers"], statement["unit"]) == (terms.asked, 5, "record")
+    assert (statement["queried"], statement["teachers"], statement["unit"]) == (terms.queried, 5, "record")
     assert ("averaging" in statement["mechanism"]) == (kind == "averaged")
     assert stored_answers(student)["guardian"]["epsilon"] == statement["epsilon"]
     if kind == "averaged":
@@ -192,7 +192,7 @@ def test_teachers_of_every_kind_go_from_the_proposal_to_a_student(kind, agreed, 
             "clip": 3.0,
             "centred": True,
         }
-        assert terms.numbers == 30 + 2 * 310 + terms.asked * 11
+        assert terms.numbers == 30 + 2 * 310 + terms.queried * 11
     check_refused_at_the_party(kind, proposal, configs["south"], digits, tmp_path)
 
 
@@ -228,7 +228,7 @@ def check_refused_at_the_party(kind, proposal, config, digits, folder):
             own_params(own.model_copy(update={"params": own.params | {"teachers": AVERAGES}}), silent, 2)
         longer = config.model_copy(update={"terms": terms.model_copy(update={"features": 31})})
         with pytest.raises(InputError, match="30 numbers long, and the terms say 31"):
-            given_by(longer)(0, None)
+            report_source(longer)(0, None)
         path = folder / "south" / "party.yaml"
         values = yaml.safe_load(path.read_text())
         del values["own"]
@@ -257,17 +257,17 @@ def test_a_party_that_missed_rounds_goes_on_with_what_it_last_knew(agreed, digit
     proposal = agreed("averaged", rounds=4)
     terms = proposal.terms
     config = joined(proposal, digits, project, tmp_path)["south"]
-    generator, asked = np.random.default_rng(0), terms.averages.asked
-    weights = [None, *(generator.normal(size=asked(number)) / 100 for number in range(1, 5))]
-    first = given_by(config)
+    generator, queried = np.random.default_rng(0), terms.averages.queried
+    weights = [None, *(generator.normal(size=queried(number)) / 100 for number in range(1, 5))]
+    first = report_source(config)
     shared = [first(number, weights[number]) for number in range(5)]
-    assert [own.shape for own in shared] == [(30, 1), (310, 1), (310, 1), (310, 1), (terms.asked, 2)]
+    assert [own.shape for own in shared] == [(30, 1), (310, 1), (310, 1), (310, 1), (terms.queried, 2)]
     # Started again it reports the very same, also the votes, whose stages have cleared their records away.
-    again = given_by(config)
+    again = report_source(config)
     for number in (3, 4, 0):
         np.testing.assert_array_equal(again(number, weights[number]), shared[number])
     # A party that was away in a round goes on with those of the round before.
-    late = given_by(config.model_copy(update={"own": config.own.model_copy(update={"work": tmp_path / "away"})}))
+    late = report_source(config.model_copy(update={"own": config.own.model_copy(update={"work": tmp_path / "away"})}))
     for number in (0, 1):
         np.testing.assert_array_equal(late(number, weights[number]), shared[number])
     assert (late(3, weights[3]) != shared[3]).any()

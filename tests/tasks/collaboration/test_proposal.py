@@ -9,7 +9,7 @@ import pytest
 
 from tasks.collaboration import proposal as proposals
 from tasks.collaboration.proposal import archive, opened, read_proposal
-from tasks.collaboration.propose import Wish, propose, propose_again
+from tasks.collaboration.propose import ProposalOptions, propose, propose_again
 from tasks.collaboration.terms_page import page
 from terrine.errors import InputError, SettingError
 from terrine.privacy.accounting.pricing import price
@@ -20,7 +20,7 @@ def test_terms_follow_from_a_preset_and_public_inputs_and_no_record_is_there_to_
     terms = proposal.terms
     assert list(terms.teachers.items()) == [("south", 9), ("north", 12)]
     assert (terms.guardian, terms.student, terms.minimum, terms.class_names) == ("trust", "uni", 21, ["ill", "well"])
-    assert (terms.size, terms.channels, terms.queries, terms.asked) == (8, 1, 60, 60)
+    assert (terms.size, terms.channels, terms.queries, terms.queried) == (8, 1, 60, 60)
     assert price(terms.event(), terms.delta) == pytest.approx(6)
     assert [terms.services[role].url for role in ("guardian", "student")] == [
         "https://127.0.0.1:7801",
@@ -36,8 +36,8 @@ def test_the_same_wish_is_the_same_proposal_and_another_vote_has_another_edition
     assert again.terms == proposal.terms
     editions = {proposal.terms.edition}
     editions |= {
-        proposed(tmp_path / str(number), *changes, **wish).terms.edition
-        for number, (changes, wish) in enumerate(
+        proposed(tmp_path / str(number), *changes, **options).terms.edition
+        for number, (changes, options) in enumerate(
             [(["backbone.projection=20"], {}), (["teachers.ridge=2"], {}), ([], {"class_names": ["a", "b"]})]
         )
     }
@@ -52,7 +52,7 @@ def test_the_same_wish_is_the_same_proposal_and_another_vote_has_another_edition
 def test_noise_that_is_chosen_hides_somebody_who_is_at_several_parties(proposal, proposed, tmp_path):
     twice = proposed(tmp_path / "twice", overlap=2).terms
     assert twice.sigma == pytest.approx(2 * proposal.terms.sigma)
-    assert twice.asked == proposal.terms.asked
+    assert twice.queried == proposal.terms.queried
     assert price(twice.event(), twice.delta) == pytest.approx(6)
 
 
@@ -88,15 +88,15 @@ AUTO = ["aggregation.mechanism=auto", "student.l2=0.5"]
 
 
 def test_a_mechanism_that_is_chosen_sums_records_where_somebody_says_how_many_there_are(project, tmp_path):
-    wish = Wish(lines(project), **(WISH | {"teachers": {"north": 1, "south": 2}}))
-    summed, outlook = propose(tmp_path / "sums", "own", AUTO, replace(wish, records=500))
+    options = ProposalOptions(lines(project), **(WISH | {"teachers": {"north": 1, "south": 2}}))
+    summed, outlook = propose(tmp_path / "sums", "own", AUTO, replace(options, records=500))
     assert (summed.terms.mechanism, summed.terms.records) == ("gradients", 500)
     assert summed.terms.learning["student"]["kind"] == "sums"
     assert re.fullmatch(r"A student learns from about \d+ records at all parties; the terms allow 1,500\.", *outlook)
-    few = propose(tmp_path / "few", "own", AUTO, replace(wish, records=2))[1]
+    few = propose(tmp_path / "few", "own", AUTO, replace(options, records=2))[1]
     assert "the terms allow 6." in few[0]
     assert few[1].startswith("Doubtful: ")
-    voted, outlook = propose(tmp_path / "votes", "own", AUTO, replace(wish, teachers={"north": 12, "south": 9}))
+    voted, outlook = propose(tmp_path / "votes", "own", AUTO, replace(options, teachers={"north": 12, "south": 9}))
     assert voted.terms.mechanism == "histogram"
     assert [text.split()[0] for text in outlook] == ["21", "Doubtful:"]
 

@@ -69,10 +69,10 @@ def run_with(root, name="small", **sections):
 def in_process(monkeypatch):
     """Have a run's services answer in this process."""
 
-    def run_trial(folder, given_by, *, limit):
+    def run_trial(folder, report_source, *, limit):
         terms = read_party(folder / "student" / "party.yaml").terms
         with pytest.MonkeyPatch.context() as patch:
-            site = Site(folder, terms, given_by, patch).run()
+            site = Site(folder, terms, report_source, patch).run()
             for name in ("guardian", "student"):
                 site.end(name)
         return stored_answers(read_party(folder / "student" / "party.yaml"))
@@ -134,7 +134,7 @@ def test_five_parties_release_what_the_local_pipeline_releases_with_the_same_noi
     aggregate.release_answers.fn(local)
     assert read_table(local.folders.answers / "answers.parquet").equals(apart)
     together = read_json(local.folders.statement)
-    same = ("epsilon", "event", "asked", "answered", "answered_per_class", "teachers", "noise", "delta_slack")
+    same = ("epsilon", "event", "queried", "answered", "answered_per_class", "teachers", "noise", "delta_slack")
     assert {name: statement[name] for name in same} == {name: together[name] for name in same}
     assert manifest["release_id"] != read_json(local.folders.answers / "manifest.json")["release_id"]
     assert (statement["trust_model"], together["trust_model"]) == ("parties", "central")
@@ -266,9 +266,9 @@ def test_of_somebody_at_several_parties_the_budget_pays_for_the_more(settings, o
     cost = price(terms.event(), terms.delta)
     one = run.params.aggregation.cost(1, 1)
     assert cost <= terms.epsilon * (1 + 1e-9)
-    assert mu_squared(terms.event()) == pytest.approx(overlap**2 * terms.asked * mu_squared(one))
+    assert mu_squared(terms.event()) == pytest.approx(overlap**2 * terms.queried * mu_squared(one))
     # One more answer would be one too many.
-    assert terms.asked == 60 or overlap**2 * (terms.asked + 1) * mu_squared(one) > mu_of(terms.epsilon, 1e-5) ** 2
+    assert terms.queried == 60 or overlap**2 * (terms.queried + 1) * mu_squared(one) > mu_of(terms.epsilon, 1e-5) ** 2
 
 
 @pytest.mark.parametrize("overlap", [1, 2])
@@ -304,8 +304,8 @@ def check_handed_on(config, terms, run, folder, monkeypatch):
     shutil.copytree(run.folders.dataset, Run(own.work, "own", run.params).folders.dataset)
     met = {}
 
-    def submit(config, given_by):
-        met.update(terms=config.terms, shared=given_by(config)(0, None))
+    def submit(config, report_source):
+        met.update(terms=config.terms, shared=report_source(config)(0, None))
 
     monkeypatch.setattr(finish, "submit", submit)
     at_home = finish_teacher(party, done.archive, 2.0, None)
@@ -351,12 +351,12 @@ def test_a_budget_that_pays_for_nothing_starts_nobody(voted):
 
 
 def test_what_was_not_asked_or_did_not_pass_has_no_label():
-    terms = terms_of(queries=5, asked=3)
+    terms = terms_of(queries=5, queried=3)
     arrays = released_arrays(terms, np.array([True, False, True]), np.array([2, -1, 0]))
     assert arrays["labels"].tolist() == [2, -1, 0, -1, -1]
     assert arrays["answered"].tolist() == [True, False, True, False, False]
     assert arrays["round"].tolist() == [0, 0, 0, -1, -1]
-    terms = terms_of(queries=3, asked=2, mechanism="histogram", threshold=None, sigma1=None, sigma2=None, sigma=2.0)
+    terms = terms_of(queries=3, queried=2, mechanism="histogram", threshold=None, sigma1=None, sigma2=None, sigma=2.0)
     arrays = released_arrays(terms, np.array([True, True]), np.array([[1, 5, -2, 0], [7, 7, 0, 0]]))
     assert arrays["labels"].tolist() == [1, 0, -1]
     np.testing.assert_array_equal(arrays["histograms"][:2], [[1, 5, -2, 0], [7, 7, 0, 0]])

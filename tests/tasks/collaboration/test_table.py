@@ -11,9 +11,9 @@ import yaml
 from tasks.artefacts.features import query_features
 from tasks.collaboration.accept import accept, candidate
 from tasks.collaboration.finish import PUBLIC, finish_student, finish_teacher
-from tasks.collaboration.local_training import given_by, open_run
+from tasks.collaboration.local_training import open_run, report_source
 from tasks.collaboration.proposal import read_proposal, write_proposal
-from tasks.collaboration.propose import Wish, propose
+from tasks.collaboration.propose import ProposalOptions, propose
 from tasks.collaboration.terms_page import page
 from tasks.parties.answers import read_arrays
 from tasks.parties.config import read_party
@@ -72,8 +72,8 @@ def proposed(project):
     lines = [create_key(project / "keys" / name, name, places.get(name)) for name in (*HELD, "trust", "uni")]
 
     def make(folder, *assignments):
-        wish = Wish(lines, HELD, "trust", "uni", class_names=["low", "high"], records=1000)
-        return propose(folder, "own", assignments, wish)[0]
+        options = ProposalOptions(lines, HELD, "trust", "uni", class_names=["low", "high"], records=1000)
+        return propose(folder, "own", assignments, options)[0]
 
     return make
 
@@ -113,7 +113,7 @@ def test_three_tables_go_from_the_proposal_to_predictions(proposal, project, tmp
     assert list(terms.table.columns) == list(COLUMNS)  # the order of the features
     assert "age: 17, 90" in " ".join(page(terms).split())
     configs = joined(proposal, project, tmp_path)
-    Site(tmp_path, terms, given_by, monkeypatch).run()
+    Site(tmp_path, terms, report_source, monkeypatch).run()
 
     # The sums are those of all rows in one place, with the same noise.
     drawn = query_features(open_run(configs["south"].own, terms, 1), "original")

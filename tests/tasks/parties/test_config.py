@@ -105,7 +105,7 @@ def test_a_configuration_that_cannot_be_is_refused(who, values, sentence, folder
         ({"teachers": {"a b": 1}, "minimum": 1}, "cannot be a party's name"),
         ({"teachers": {"one": 0}}, "holds at least one"),
         ({"minimum": 7}, "minimum=7 is above the 6 teachers"),
-        ({"asked": 21}, "asked=21 is above queries=20"),
+        ({"queried": 21}, "queried=21 is above queries=20"),
         ({"sigma": 4.0}, "sigma is not a part of confident"),
         ({"sigma1": None}, "sigma1 is missing of confident"),
         ({"mechanism": "interactive"}, "mechanism=interactive cannot be computed by parties"),
@@ -180,8 +180,18 @@ def test_parties_compare_all_that_they_agreed_on_also_whom_the_budget_protects()
 
 def test_a_release_of_parties_is_known_by_what_is_asked_and_the_names_and_order_of_classes():
     terms = terms_of()
-    known = {"guardian", "student", "teachers", "unit", "minimum", "queries", "asked", "queries_digest", "class_names"}
-    known |= {"mechanism", "sigma", "threshold", "sigma1", "sigma2", "epsilon", "delta", "edition"}
+    known = {
+        "guardian",
+        "student",
+        "teachers",
+        "unit",
+        "minimum",
+        "queries",
+        "queried",
+        "queries_digest",
+        "class_names",
+    }
+    known |= {"class_names", "mechanism", "sigma", "threshold", "sigma1", "sigma2", "epsilon", "delta", "edition"}
     assert set(terms.identity()) == known
     for names in ("dcba", "abc", "abcx"):
         assert terms.model_copy(update={"class_names": [*names]}).identity() != terms.identity()
@@ -205,7 +215,7 @@ def test_an_agreement_follows_from_the_terms():
     assert (agreement.reveal, agreement.threshold) == ("argmax", 3.0)
     assert (agreement.sigma, agreement.sigma_threshold) == (3.0, 4.0)
     plain = {"threshold": None, "sigma1": None, "sigma2": None, "sigma": 5.0}
-    agreement = terms_of(mechanism="histogram", asked=7, **plain).agreement()
+    agreement = terms_of(mechanism="histogram", queried=7, **plain).agreement()
     assert (agreement.reveal, agreement.sigma, agreement.sigma_threshold) == ("histogram", 5.0, None)
     assert agreement.queries == 7
 

@@ -42,7 +42,7 @@ HISTOGRAM = {"mechanism": "histogram", "threshold": None, "sigma1": None, "sigma
 TERMS = {
     "confident": terms_of(),
     "gnmax": terms_of(**HISTOGRAM | {"mechanism": "gnmax"}),
-    "histogram": terms_of(**HISTOGRAM, asked=15),
+    "histogram": terms_of(**HISTOGRAM, queried=15),
     "moments": terms_of_sums(),
     "gradients": terms_of_gradients(),
     "averages": terms_of_averages(),

@@ -82,11 +82,11 @@ def released(run):
 def test_a_release_in_any_number_of_rounds_stays_within_its_budget_and_is_made_once(voted, aggregation, queries):
     run = run_with(voted, aggregation=aggregation, queries=queries)
     answers, statement = released(run)
-    asked = answers["round"] >= 0
+    queried = answers["round"] >= 0
     assert statement["epsilon"] <= run.params.aggregation.epsilon
-    assert statement["asked"] == asked.sum() > statement["answered"] - 1
+    assert statement["queried"] == queried.sum() > statement["answered"] - 1
     assert statement["answered"] == answers["answered"].sum() > 0
-    assert not answers["answered"][~asked].any()
+    assert not answers["answered"][~queried].any()
     assert answers["round"].max() + 1 <= run.params.queries.rounds
     event = from_json(statement["event"])
     assert to_json(event) == statement["event"]
@@ -105,11 +105,11 @@ def test_what_counting_units_cost_is_in_the_statement_and_leaves_the_answers_les
     counted = run_with(voted, aggregation={"sigma": 19}, privacy={"units": 1450, "counted": 4.0})
     (_, without), (_, statement) = released(alone), released(counted)
     assert statement["mechanism"]["counted"] == {"units": 1450, "sigma": 4.0}
-    answers = RepeatedEvent(vote_answer(19.0), statement["asked"])
+    answers = RepeatedEvent(vote_answer(19.0), statement["queried"])
     whole = price(compose(GaussianEvent(1.0, 4.0), answers), 1e-5)
     assert statement["epsilon"] == pytest.approx(whole, abs=2e-4)
     assert statement["epsilon"] <= 2
-    assert statement["asked"] < without["asked"]
+    assert statement["queried"] < without["queried"]
 
 
 def test_what_is_asked_in_a_later_round_depends_on_what_the_earlier_released(voted):
@@ -306,7 +306,7 @@ def test_moments_are_released_once_for_their_share_and_the_statement_prices_them
     assert mu_squared(moments) == pytest.approx(0.1 * mu_of(budget, 1e-5) ** 2, rel=1e-6)
     answers = math.sqrt(mu_squared(from_json(statement["event"])) - mu_squared(moments))
     if aggregation is not INTERACTIVE:  # every answer is a histogram of sensitivity √2
-        assert answers == pytest.approx(math.sqrt(2 * statement["asked"]) / run.params.aggregation.sigma)
+        assert answers == pytest.approx(math.sqrt(2 * statement["queried"]) / run.params.aggregation.sigma)
     exact = epsilon_of(math.hypot(answers, math.sqrt(mu_squared(moments))), 1e-5)
     assert statement["epsilon"] == pytest.approx(exact, abs=2e-4)
     assert statement["epsilon"] <= budget

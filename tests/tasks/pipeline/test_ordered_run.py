@@ -125,8 +125,8 @@ def test_predict_serve_mlflow_and_export_say_the_number(made: Run, tmp_path: Pat
     assert answer["numbers"] == pytest.approx(said[:1])
     assert answer["labels"] == [told[0]["class"]]
     assert client.get("/model").json()["scale"] == {"edges": EDGES}
-    asked: dict[str, Any] = {"inputs": (images[:2, None] / 255).tolist()}
-    answers = client.post("/invocations", json=asked).json()["predictions"]
+    queried: dict[str, Any] = {"inputs": (images[:2, None] / 255).tolist()}
+    answers = client.post("/invocations", json=queried).json()["predictions"]
     assert [answer["number"] for answer in answers] == pytest.approx(said[:2], rel=1e-4)
     assert answers[0]["class"] == told[0]["class"]
     for edges in ([0, 1], [0, 3, 2, 5, 6], "none", [0, 1, 2, 3, None]):

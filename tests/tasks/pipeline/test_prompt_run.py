@@ -52,13 +52,13 @@ def test_private_records_pool_and_test_images_are_three_parts_and_the_manifest_s
         "test in private": 0,
     }
     queries = read_queries(finished.folders)
-    asked = np.concatenate(
+    queried = np.concatenate(
         [queries.images[batch] for batch, kind in zip(queries.batches, queries.sources, strict=True) if kind == "pool"]
     )
-    assert len(asked) == 45
+    assert len(queried) == 45
     private = {image.tobytes() for image in np.asarray(dataset.train_images)}
     test = {image.tobytes() for image in np.asarray(dataset.test_images)}
-    assert not {image.tobytes() for image in asked} & (private | test)
+    assert not {image.tobytes() for image in queried} & (private | test)
 
 
 def test_a_semi_supervised_student_has_the_rest_of_the_pool_without_answers(finished):

@@ -29,7 +29,7 @@ from terrine.queries import Queries
 BLOOD = ("basophil", "eosinophil", "erythroblast", "immature granulocytes (myelocytes, metamyelocytes)", "lymphocyte")
 
 
-def make_statement(labels, classes, *, asked, noise="secure", event=None, epsilon_total=None, **changes):
+def make_statement(labels, classes, *, queried, noise="secure", event=None, epsilon_total=None, **changes):
     answered = int((labels >= 0).sum())
     event = event or RepeatedEvent(vote_answer(25.0), answered)
     content = {
@@ -47,7 +47,7 @@ def make_statement(labels, classes, *, asked, noise="secure", event=None, epsilo
         "mechanism": {"mechanism": "histogram", "sigma": 25.0},
         "teachers": 50,
         "queries": len(labels),
-        "asked": asked,
+        "queried": queried,
         "answered": answered,
         "answered_per_class": released_per_class(labels, classes),
         "partition_digest": "fa" * 32,
@@ -68,7 +68,7 @@ def make_run(
     noise="secure",
     mechanism="histogram",
     queries=60,
-    asked=48,
+    queried=48,
     params=None,
 ):
     """Write the artefacts of a run, by hand, into an empty project folder."""
@@ -102,20 +102,20 @@ def make_run(
 
     votes = generator.integers(0, classes, (queries, 50))
     histograms = np.array([np.bincount(row, minlength=classes) for row in votes])
-    labels = np.where(np.arange(queries) < asked, histograms.argmax(axis=1), -1)
+    labels = np.where(np.arange(queries) < queried, histograms.argmax(axis=1), -1)
     if mechanism == "confident":
         labels[::3] = -1
-    rounds = np.where(np.arange(queries) < asked, 0, -1)
+    rounds = np.where(np.arange(queries) < queried, 0, -1)
     table = {"query": np.arange(queries), "round": rounds, "answered": labels >= 0, "label": labels}
     if mechanism == "histogram":
         noisy = histograms + generator.normal(0, 25, histograms.shape)
-        noisy[asked:] = np.nan
+        noisy[queried:] = np.nan
         table |= {f"count_{number}": noisy[:, number] for number in range(classes)}
     write_table(folders.answers / "answers.parquet", pd.DataFrame(table))
     manifest = {"mechanism": mechanism, "teachers": 50, "class_names": list(class_names), "queries": queries}
-    manifest |= {"asked": asked, "answered": int((labels >= 0).sum()), "noise": noise}
+    manifest |= {"queried": queried, "answered": int((labels >= 0).sum()), "noise": noise}
     write_json(folders.answers / "manifest.json", manifest)
-    write_json(folders.statement, make_statement(labels, classes, asked=asked, noise=noise))
+    write_json(folders.statement, make_statement(labels, classes, queried=queried, noise=noise))
 
     confusion = generator.integers(0, 4, (classes, classes)) + 30 * np.eye(classes, dtype=np.int64)
     per_class = [
@@ -336,7 +336,7 @@ def test_many_classes_make_a_drawn_matrix_with_its_worst_errors_named(tmp_path):
 
 @pytest.mark.parametrize(("size", "channels", "shown"), [(8, 1, 8), (28, 3, 28), (320, 3, 160)])
 def test_pictures_of_any_size_are_embedded_with_their_pixels(tmp_path, size, channels, shown):
-    run = make_run(tmp_path, size=size, channels=channels, queries=6, asked=6)
+    run = make_run(tmp_path, size=size, channels=channels, queries=6, queried=6)
     pictures = embedded(written(run))
     assert len(pictures) == 6
     assert {picture.size for picture in pictures} == {(shown, shown)}
@@ -352,11 +352,11 @@ def test_a_contact_sheet_shows_what_was_asked_of_its_source_beside_its_own_label
     """Three batches of two sources; every image is filled with its own number."""
     images = np.repeat(np.arange(30, dtype=np.uint8), 64).reshape(30, 1, 8, 8)
     queries = Queries(images, [np.arange(10), np.arange(10, 20), np.arange(20, 30)], ["a", "b", "a"])
-    labels, asked = np.arange(30) % 4, np.arange(30) < 24
-    answered = asked & (np.arange(30) % 5 != 0)
-    first, second = contact_sheets(queries, answered, np.where(answered, labels, -1), asked, list("wxyz"))
-    assert [first[name] for name in ("kind", "queries", "asked", "answered")] == ["a", 20, 14, 11]
-    assert [second[name] for name in ("kind", "queries", "asked", "answered")] == ["b", 10, 10, 8]
+    labels, queried = np.arange(30) % 4, np.arange(30) < 24
+    answered = queried & (np.arange(30) % 5 != 0)
+    first, second = contact_sheets(queries, answered, np.where(answered, labels, -1), queried, list("wxyz"))
+    assert [first[name] for name in ("kind", "queries", "queried", "answered")] == ["a", 20, 14, 11]
+    assert [second[name] for name in ("kind", "queries", "queried", "answered")] == ["b", 10, 10, 8]
     assert {picture["query"] for picture in first["pictures"]} == {*range(10), *range(20, 24)}
     for picture in (*first["pictures"], *second["pictures"]):
         query = picture["query"]
@@ -405,7 +405,7 @@ def test_a_statement_shows_no_data_dependent_figure(tmp_path):
 
 def test_a_statement_says_unit_neighbours_trust_and_where_inputs_came_from():
     mechanism = {"mechanism": "histogram", "sigma": 25.0, "counted": {"units": 1414, "sigma": 4.8018}}
-    statement = make_statement(np.array([0, 1, 1, -1]), 2, asked=3, unit="group", mechanism=mechanism)
+    statement = make_statement(np.array([0, 1, 1, -1]), 2, queried=3, unit="group", mechanism=mechanism)
     text = re.sub(r"\s+", " ", "".join(data for data, _ in Page(render_technical_page(statement, ["no", "yes"])).texts))
     for part in (
         "one group replaced, added or removed",
@@ -420,14 +420,20 @@ def test_a_statement_says_unit_neighbours_trust_and_where_inputs_came_from():
 
 
 def test_a_statement_without_answers_has_its_page():
-    assert "answered: 0" in render_technical_page(make_statement(np.full(4, -1), 3, asked=4), list("abc"))
+    assert "answered: 0" in render_technical_page(make_statement(np.full(4, -1), 3, queried=4), list("abc"))
 
 
 def test_optional_figures_appear_when_they_are_given():
     labels = np.zeros(3, dtype=np.int64)
     html = render_technical_page(
         make_statement(
-            labels, 2, asked=3, epsilon_tuning=9.25, epsilon_claimed=0.125, audit_epsilon=0.0625, audit_confidence=0.95
+            labels,
+            2,
+            queried=3,
+            epsilon_tuning=9.25,
+            epsilon_claimed=0.125,
+            audit_epsilon=0.0625,
+            audit_confidence=0.95,
         ),
         ["no", "yes"],
     )
@@ -439,7 +445,7 @@ def test_the_best_guess_is_bounded_by_simulated_attacks():
     """The optimal attack on a Gaussian mechanism: one bit, shifted by the sensitivity."""
     labels = np.zeros(100, dtype=np.int64)
     event = ComposedEvent((RepeatedEvent(threshold_test(40.0), 200), RepeatedEvent(vote_answer(20.0), 100)))
-    bound = correct_guesses(make_statement(labels, 2, asked=100, event=event))
+    bound = correct_guesses(make_statement(labels, 2, queried=100, event=event))
     mu = np.sqrt(200 / 40**2 + 100 * 2 / 20**2)
     generator = np.random.default_rng(0)
     with_record = generator.random(200_000) < 0.5
@@ -450,7 +456,9 @@ def test_the_best_guess_is_bounded_by_simulated_attacks():
 
 def test_other_mechanisms_are_bounded_by_their_epsilon():
     labels = np.zeros(1, dtype=np.int64)
-    statement = make_statement(labels, 2, asked=1, event=LaplaceEvent(sensitivity=1.0, scale=1.0), epsilon_dataset=9.0)
+    statement = make_statement(
+        labels, 2, queried=1, event=LaplaceEvent(sensitivity=1.0, scale=1.0), epsilon_dataset=9.0
+    )
     bound = correct_guesses(statement)
     # Guessing whether x + Laplace(1) came from 0 or 1 is right with probability 1 − ½ e^(−1/2).
     assert 100 * (1 - 0.5 * np.exp(-0.5)) <= bound <= 100 * np.e / (1 + np.e) + 0.2

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tasks.config.params import public_parameters, validate
-from tasks.pipeline.figures.subgroups import NOT_SAID, by_subgroup, load_subgroups
+from tasks.pipeline.figures.subgroups import MISSING, by_subgroup, load_subgroups
 from tasks.runtime.run import Run
 from terrine.data.dataset import Dataset
 from terrine.data.units import name_codes
@@ -30,8 +30,8 @@ def told(root, table=TABLE, units=None, groups=None):
 def test_records_are_found_by_name_and_what_is_not_said_is_a_subgroup_of_its_own(tmp_path):
     found, run = told(tmp_path)
     assert {name: list(values) for name, values in found.items()} == {
-        "scanner": ["new", "old", "old", NOT_SAID],
-        "sex": ["m", "f", NOT_SAID, NOT_SAID],
+        "scanner": ["new", "old", "old", MISSING],
+        "sex": ["m", "f", MISSING, MISSING],
     }
     assert "who.csv" not in str(public_parameters(run.params))
 

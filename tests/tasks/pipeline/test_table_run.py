@@ -98,10 +98,10 @@ def test_a_table_goes_through_every_stage_and_its_student_predicts(tmp_path):
     distance.measure_distance.fn(run)
     figures = read_json(run.folders.evaluation)
     rows = pd.read_csv(tmp_path / "adult.csv")
-    asked = TableStudent.load(run.folders.student)
-    assert asked.encoding.describe() == read_json(run.folders.images / "manifest.json")["columns"]
-    assert asked.notes(rows) == []
-    right = asked.answers(rows.drop(columns="income").sample(frac=1, axis=1))["class"] == rows["income"]
+    queried = TableStudent.load(run.folders.student)
+    assert queried.encoding.describe() == read_json(run.folders.images / "manifest.json")["columns"]
+    assert queried.notes(rows) == []
+    right = queried.answers(rows.drop(columns="income").sample(frac=1, axis=1))["class"] == rows["income"]
     assert right.mean() == pytest.approx(figures["accuracy"], abs=0.08)
     largest = max(entry["count"] for entry in figures["per_class"]) / figures["images"]
     assert figures["accuracy"] > largest + 0.05

@@ -144,16 +144,16 @@ def test_of_teachers_kept_one_by_one_only_the_missing_are_trained(prepared, tmp_
     lost = teach.teacher_path(run, 2)
     before = lost.read_bytes()
     lost.unlink()
-    asked = []
+    queried = []
     plain = teach.train_within_memory
     monkeypatch.setattr(
         teach,
         "train_within_memory",
-        lambda train, teachers, keep, **how: (asked.append(list(teachers)), plain(train, teachers, keep, **how)),
+        lambda train, teachers, keep, **how: (queried.append(list(teachers)), plain(train, teachers, keep, **how)),
     )
     teach.train_group.fn(run, group)
     teach.train_group.fn(run, group)
-    assert asked == [[2]]
+    assert queried == [[2]]
     assert lost.read_bytes() == before
 
 

@@ -266,7 +266,12 @@ def test_answers_are_never_written_under_other_class_names(root):
     run = run_of(root, "one")
     run_through(run, "dataset", "pretrain")
     release = sums.release_at_price(
-        run, "a" * 64, run.params.aggregation.course(0.1).event, sums.noise_source(run), lambda: {}, task=load_task(run)
+        run,
+        "a" * 64,
+        run.params.aggregation.schedule(0.1).event,
+        sums.noise_source(run),
+        lambda: {},
+        task=load_task(run),
     )
     for wrong in (release, replace(release, task=None)):
         with pytest.raises(ArtefactError, match="Nothing was published"):

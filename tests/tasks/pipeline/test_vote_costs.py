@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tasks.pipeline.vote_costs import Question, account
+from tasks.pipeline.vote_costs import CostQuery, account
 from tasks.tools.vote_files import read_answered, read_histograms
 from terrine.errors import InputError, SettingError
 from terrine.privacy.accounting.events import LaplaceEvent, RepeatedEvent
@@ -36,7 +36,7 @@ def counts(votes):
     return np.array([[int(np.sum(row == label)) for label in range(5)] for row in votes])
 
 
-CONFIDENT = Question(mechanism="confident", threshold=25, sigma1=20, sigma=8)
+CONFIDENT = CostQuery(mechanism="confident", threshold=25, sigma1=20, sigma=8)
 
 
 def test_votes_are_counted_class_by_class(save, votes, counts):
@@ -84,7 +84,7 @@ def test_flags_and_released_labels_say_what_was_answered(save):
 
 
 def test_exact_figures_follow_from_parameters_and_counts(counts):
-    gnmax = account(counts, Question(mechanism="gnmax", sigma=8))
+    gnmax = account(counts, CostQuery(mechanism="gnmax", sigma=8))
     assert gnmax["exact"]["epsilon"] == pytest.approx(epsilon_of(math.sqrt(2 * 60) / 8, 1e-5), rel=1e-12)
     assert gnmax["exact"]["may_be_published"]
     answered = np.arange(60) % 3 > 0
@@ -93,12 +93,12 @@ def test_exact_figures_follow_from_parameters_and_counts(counts):
     assert confident["answered"] == 40
     assert confident["exact"]["epsilon"] == pytest.approx(epsilon_of(mu, 1e-5), rel=1e-12)
     assert confident["exact"]["may_be_published"]
-    lnmax = account(counts, Question(mechanism="lnmax", scale=20))
+    lnmax = account(counts, CostQuery(mechanism="lnmax", scale=20))
     assert lnmax["exact"]["epsilon"] == price(RepeatedEvent(LaplaceEvent(1, 20), 120), 1e-5)
 
 
 def test_no_figure_that_looks_at_votes_may_be_published(counts):
-    expected = account(counts, Question(mechanism="confident", threshold=25, sigma1=20, sigma=8, sanitise=True))
+    expected = account(counts, CostQuery(mechanism="confident", threshold=25, sigma1=20, sigma=8, sanitise=True))
     assert expected["weighting"] == "expected"
     for name in ("exact", "data_independent", "data_dependent", "sanitised"):
         assert expected[name]["may_be_published"] is False
@@ -109,24 +109,24 @@ def test_one_draw_may_be_published_only_with_parameters_fixed_beforehand(counts)
     answered = np.arange(60) % 3 > 0
     options = {"mechanism": "confident", "threshold": 25, "sigma1": 20, "sigma": 8, "sanitise": True}
     fixed = {"order": 3.0, "beta": 0.1, "sigma_ss": 8.0}
-    assert account(counts, Question(**options, **fixed), answered)["sanitised"]["one_draw_may_be_published"]
-    assert not account(counts, Question(**options, **fixed))["sanitised"]["one_draw_may_be_published"]
-    assert not account(counts, Question(**options), answered)["sanitised"]["one_draw_may_be_published"]
-    assert not account(counts, Question(**options, **fixed), answered)["sanitised"]["may_be_published"]
+    assert account(counts, CostQuery(**options, **fixed), answered)["sanitised"]["one_draw_may_be_published"]
+    assert not account(counts, CostQuery(**options, **fixed))["sanitised"]["one_draw_may_be_published"]
+    assert not account(counts, CostQuery(**options), answered)["sanitised"]["one_draw_may_be_published"]
+    assert not account(counts, CostQuery(**options, **fixed), answered)["sanitised"]["may_be_published"]
 
 
 def test_the_result_is_json_also_where_nothing_needs_sanitising(counts):
-    result = account(counts, Question(mechanism="gnmax", sigma=1000, sanitise=True))
+    result = account(counts, CostQuery(mechanism="gnmax", sigma=1000, sanitise=True))
     assert json.loads(json.dumps(result, allow_nan=False)) == result
     assert result["sanitised"]["sigma_ss"] is None
     assert result["sanitised"]["mean"] == pytest.approx(result["data_dependent"]["epsilon"], rel=1e-3)
 
 
 def test_permuting_classes_or_queries_changes_no_figure(counts):
-    question = Question(mechanism="confident", threshold=25, sigma1=20, sigma=8, sanitise=True, order=3.0)
+    query = CostQuery(mechanism="confident", threshold=25, sigma1=20, sigma=8, sanitise=True, order=3.0)
     rng = np.random.default_rng(3)
     shuffled = rng.permutation(rng.permuted(counts, axis=1))
-    one, other = account(counts, question), account(shuffled, question)
+    one, other = account(counts, query), account(shuffled, query)
     for name in ("exact", "data_independent", "data_dependent"):
         assert other[name]["epsilon"] == pytest.approx(one[name]["epsilon"], rel=1e-12)
     assert other["sanitised"]["mean"] == pytest.approx(one["sanitised"]["mean"], rel=1e-12)
@@ -150,21 +150,21 @@ def test_permuting_classes_or_queries_changes_no_figure(counts):
 )
 def test_impossible_questions_are_refused(options):
     with pytest.raises(SettingError):
-        Question(**options)
+        CostQuery(**options)
 
 
 def test_the_realised_cost_needs_to_know_what_was_answered(counts):
     with pytest.raises(SettingError, match="--answered"):
-        account(counts, Question(mechanism="confident", threshold=25, sigma1=20, sigma=8, weighting="realised"))
+        account(counts, CostQuery(mechanism="confident", threshold=25, sigma1=20, sigma=8, weighting="realised"))
     with pytest.raises(InputError, match="answered"):
         account(counts, CONFIDENT, np.array([True]))
     with pytest.raises(SettingError, match="every query"):
-        account(counts, Question(mechanism="gnmax", sigma=8), np.ones(60, dtype=bool))
+        account(counts, CostQuery(mechanism="gnmax", sigma=8), np.ones(60, dtype=bool))
 
 
 def test_an_order_where_the_conditions_fail_is_refused(counts):
     with pytest.raises(SettingError, match="C5 and C6"):
-        account(counts, Question(mechanism="gnmax", sigma=4, sanitise=True, order=6.0))
+        account(counts, CostQuery(mechanism="gnmax", sigma=4, sanitise=True, order=6.0))
 
 
 def test_reference_runs_come_out_of_the_files(shared_folder):
@@ -173,7 +173,7 @@ def test_reference_runs_come_out_of_the_files(shared_folder):
         counts = read_histograms(
             Path(shared_folder) / "golden" / f"{row['dataset']}.npy", histograms=True, queries=row["queries"]
         )
-        question = Question(
+        query = CostQuery(
             mechanism={"lnmax": "lnmax", "gnmax": "gnmax", "gnmax_conf": "confident"}[row["mech"]],
             scale=row["lmbd"],
             sigma=row["sigma2"],
@@ -184,19 +184,19 @@ def test_reference_runs_come_out_of_the_files(shared_folder):
             orders="reference",
         )
         kind = "data_independent" if row["data_independent"] else "data_dependent"
-        result = account(counts, question)
+        result = account(counts, query)
         assert result["answered"] == pytest.approx(row["expected_answered"], rel=1e-10)
         assert result[kind]["epsilon"] == pytest.approx(row["expected_eps"], rel=1e-10)
         assert result[kind]["order"] == row["order"]
         if "mask_file" in row:
             answered = read_answered(Path(shared_folder) / "golden" / row["mask_file"], len(counts))
-            result = account(counts, question, answered)
+            result = account(counts, query, answered)
             assert result[kind]["epsilon"] == pytest.approx(row["realised_eps"], rel=1e-10)
     for row in golden["sanitised"]:
         counts = read_histograms(
             Path(shared_folder) / "golden" / f"{row['dataset']}.npy", histograms=True, queries=row["queries"]
         )
-        question = Question(
+        query = CostQuery(
             mechanism="gnmax" if row["T"] is None else "confident",
             sigma=row["sigma2"],
             threshold=row["T"],
@@ -209,7 +209,7 @@ def test_reference_runs_come_out_of_the_files(shared_folder):
         # The reference's own cost of the release is no bound (test_sanitize.py); with its β and σ_ss all but
         # that is equal.
         reference = row["optimised"]
-        result = account(counts, replace(question, beta=reference["beta"], sigma_ss=reference["sigma_ss"]))["sanitised"]
+        result = account(counts, replace(query, beta=reference["beta"], sigma_ss=reference["sigma_ss"]))["sanitised"]
         dearer = result["release_rdp"] - reference["release_rdp"]
         assert result["mean"] == pytest.approx(reference["sanitised_mean"] + dearer, rel=1e-10)
         assert result["standard_deviation"] == pytest.approx(reference["sanitised_std"], rel=1e-10)

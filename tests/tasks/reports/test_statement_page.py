@@ -47,10 +47,10 @@ from tests.terrine.privacy.test_statement import statement
 
 MARK = SignatureMark(datetime(2026, 3, 1, tzinfo=UTC), "01ab 23cd")
 VOTES = {"mechanism": "histogram", "sigma": 40.0}
-ALL = {"asked": 286}  # and answered
+ALL = {"queried": 286}  # and answered
 ANSWERS = RepeatedEvent(vote_answer(40.0), 286)
 YES_OR_NO = (200, 86)
-SUMS, GRADIENTS = Moments().course(mu_left(9.5, 1e-5)), Gradients(rounds=4)
+SUMS, GRADIENTS = Moments().schedule(mu_left(9.5, 1e-5)), Gradients(rounds=4)
 INTERACTIVE = {"mechanism": "interactive", "threshold": 200.0, "sigma1": 150.0, "sigma2": 40.0} | {
     "surprise": 50.0,
     "confidence": 0.9,
@@ -417,7 +417,7 @@ def combinations():
             about=next(statements),
         )
         number = sum(counts)
-        votes = {"mechanism": VOTES, "event": ANSWERS, "asked": 286, "queries": max(number, 286)}
+        votes = {"mechanism": VOTES, "event": ANSWERS, "queried": 286, "queries": max(number, 286)}
         yield facts, unit, (votes if number >= 286 and not sums else KINDS["sums"]) | next(audits)
 
 

@@ -19,8 +19,8 @@ def prepared(tmp_path, monkeypatch, evaluation, **changes):
     """A finished run with these figures."""
     run = Run(tmp_path, NAME, validate({"data": {"public_benchmark": True}}))
     statement = {"epsilon": 7.9903, "delta": 1e-5, "mechanism": {}, "unit": "record", "epsilon_claimed": None}
-    asked = {"noise": "replay", "private": True, "answered": 90, "asked": 100, "queries": 120, "teachers": 12}
-    content = {**statement, **asked, "facts": Facts("image").to_json(), **changes}
+    queried = {"noise": "replay", "private": True, "answered": 90, "queried": 100, "queries": 120, "teachers": 12}
+    content = {**statement, **queried, "facts": Facts("image").to_json(), **changes}
     monkeypatch.setattr(summary, "read_statement", lambda _: content)
     write_json(run.folders.evaluation, evaluation)
     return run

@@ -60,7 +60,7 @@ def test_replayed_noise_is_for_accounts_of_public_data_alone(tmp_path, values, m
     ],
 )
 def test_an_account_that_does_not_pay_says_its_name_and_commands_that_work_as_printed(tmp_path, monkeypatch, mechanism):
-    def asked(*changes):
+    def queried(*changes):
         for change in [{}, *map(parse_assignment, changes)]:
             values.update(merge(values, change))
         (tmp_path / "experiments" / "own.yaml").write_text(yaml.safe_dump(values | {"description": "own"}))
@@ -81,7 +81,7 @@ def test_an_account_that_does_not_pay_says_its_name_and_commands_that_work_as_pr
         "aggregation": {**mechanism, "epsilon": 6, "delta": 1e-6},
         "ledger": {"account": "our people", "epsilon": 8},
     }
-    ledger, account, worst = asked()
+    ledger, account, worst = queried()
     ledger.release(
         dataset=account,
         release_id="first",
@@ -92,15 +92,15 @@ def test_an_account_that_does_not_pay_says_its_name_and_commands_that_work_as_pr
         draw=lambda: ({}, worst),
     )
     with pytest.raises(BudgetError, match=r"Account our people: .*Spent or reserved so far") as refused:
-        asked()
+        queried()
     lines = str(refused.value).replace("\\\n", " ").splitlines()
     (raise_budget,) = (shlex.split(line) for line in lines if line.startswith("  terrine"))
     assert all(len(line) <= 80 for line in str(refused.value).splitlines() if line.startswith("  "))
     before = {**values}
-    asked(next(line for line in lines if line.startswith("This fits")).split()[3].rstrip("."))
+    queried(next(line for line in lines if line.startswith("This fits")).split()[3].rstrip("."))
 
     values.update(before)
     done = CliRunner().invoke(app, raise_budget[1:])
     assert done.exit_code == 0, done.output
     assert "our people over all runs is now" in done.output
-    asked(f"ledger.epsilon={raise_budget[3]}")
+    queried(f"ledger.epsilon={raise_budget[3]}")

@@ -36,8 +36,8 @@ def test_an_export_holds_files_that_answer_like_the_student_digests_and_statemen
     manifest = check_seal(tmp_path / "out")
     assert {"student-frozen.onnx", "student-frozen.pt2", "privacy.json", "statement.html"} <= set(manifest["digests"])
     assert set(HANDED_OVER) <= set(manifest["digests"])
-    told = (tmp_path / "out" / "privacy.json").read_bytes()
-    assert told == (tmp_path / "release" / "privacy.json").read_bytes()
+    detail = (tmp_path / "out" / "privacy.json").read_bytes()
+    assert detail == (tmp_path / "release" / "privacy.json").read_bytes()
     batch = images(5)
     session = onnxruntime.InferenceSession(str(tmp_path / "out" / "student-frozen.onnx"))
     expected = StudentModel.load(tmp_path / "out" / "student", "frozen").predict(batch)
@@ -55,10 +55,10 @@ def test_what_holds_statistics_of_own_images_goes_without_a_statement_and_says_w
     (exported,) = export_folder(student, tmp_path / "out", [], ["onnx"], reference=tmp_path / "own")
     assert exported.statistics == "frozen"
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"manifest.json", exported.file, "student"}
-    told = onnxruntime.InferenceSession(str(tmp_path / "out" / exported.file)).get_modelmeta().custom_metadata_map
-    assert not {"epsilon", "delta", "private", "summary", "statement_sha256"} & set(told)
-    assert told["reference"].startswith("NOT COVERED BY ANY ε")
-    assert check_seal(tmp_path / "out")["reference"] == told["reference"]
+    detail = onnxruntime.InferenceSession(str(tmp_path / "out" / exported.file)).get_modelmeta().custom_metadata_map
+    assert not {"epsilon", "delta", "private", "summary", "statement_sha256"} & set(detail)
+    assert detail["reference"].startswith("NOT COVERED BY ANY ε")
+    assert check_seal(tmp_path / "out")["reference"] == detail["reference"]
     with pytest.raises(InputError, match="There is no statement"):
         verify_statement(tmp_path / "out")
 
@@ -67,14 +67,14 @@ def test_an_onnx_file_says_what_it_is_and_refuses_what_it_cannot_answer(student,
     (exported,) = export_folder(student, tmp_path / "out", [], ["onnx"])
     assert exported.statistics == "original"  # what is served unless told otherwise
     session = onnxruntime.InferenceSession(str(tmp_path / "out" / exported.file))
-    told = session.get_modelmeta().custom_metadata_map
+    detail = session.get_modelmeta().custom_metadata_map
     model = StudentModel.load(student)
-    assert json.loads(told["class_names"]) == model.class_names
+    assert json.loads(detail["class_names"]) == model.class_names
     epsilon = json.loads((student.parent / "privacy.json").read_text())["epsilon_guaranteed"]
-    assert (told["epsilon"], told["input_dtype"], told["input_range"]) == (str(epsilon), "uint8", "0 to 255")
-    assert told["statement_sha256"] == hashlib.sha256((student.parent / "privacy.json").read_bytes()).hexdigest()
+    assert (detail["epsilon"], detail["input_dtype"], detail["input_range"]) == (str(epsilon), "uint8", "0 to 255")
+    assert detail["statement_sha256"] == hashlib.sha256((student.parent / "privacy.json").read_bytes()).hexdigest()
     (taken,), (given,) = session.get_inputs(), session.get_outputs()
-    assert taken.shape == json.loads(told["input_shape"]) == ["batch", *model.shape]
+    assert taken.shape == json.loads(detail["input_shape"]) == ["batch", *model.shape]
     assert given.shape == ["batch", len(model.class_names)]
     batch = images(5)
     np.testing.assert_allclose(

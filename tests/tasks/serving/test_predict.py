@@ -72,11 +72,11 @@ def test_files_that_can_be_read_are_answered_and_the_others_named(student, pictu
     (pictures / "cut.png").write_bytes((pictures / "4.png").read_bytes()[:-60])
     assert predict_files(model, [pictures], failed) == expected
     assert list(failed) == [pictures / "cut.png"]
-    asked = CliRunner().invoke(app, ["predict", str(pictures), "--folder", str(student), *extra])
-    assert asked.exit_code == 1
-    assert re.search(r"Not answered: \S*cut\.png is damaged: ", asked.stderr)
-    assert all(prediction.file.name in asked.stdout.replace("\n", "") for prediction in expected)
-    assert "cut.png" not in asked.stdout
+    queried = CliRunner().invoke(app, ["predict", str(pictures), "--folder", str(student), *extra])
+    assert queried.exit_code == 1
+    assert re.search(r"Not answered: \S*cut\.png is damaged: ", queried.stderr)
+    assert all(prediction.file.name in queried.stdout.replace("\n", "") for prediction in expected)
+    assert "cut.png" not in queried.stdout
 
 
 def test_a_student_is_found_in_an_export_and_only_one_source_is_taken(student):
@@ -90,9 +90,9 @@ def test_where_a_run_has_no_student_the_last_that_has_one_is_named(tmp_path, mon
     (tmp_path / "experiments").mkdir()
     (tmp_path / "params.yaml").write_text("run: refused\n")
     monkeypatch.setenv("TERRINE_ROOT", str(tmp_path))
-    with pytest.raises(ArtefactError) as told:
+    with pytest.raises(ArtefactError) as detail:
         student_folder()
-    assert "--run" not in str(told.value)
+    assert "--run" not in str(detail.value)
     for number, name in enumerate(("second", "first", "refused")):
         folders = Folders(tmp_path, name)
         folders.parameters.parent.mkdir(parents=True)

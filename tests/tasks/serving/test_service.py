@@ -272,14 +272,14 @@ def test_metrics_count_requests_by_route_and_answer(served):
 
 def test_a_statement_that_was_edited_or_is_another_students_is_not_told(tmp_path):
     folder = make_student(tmp_path / "student")
-    told = make_statement(folder)
-    (tmp_path / "privacy.json").write_text(json.dumps({**told, "epsilon": 0.1, "epsilon_guaranteed": 0.1}))
+    detail = make_statement(folder)
+    (tmp_path / "privacy.json").write_text(json.dumps({**detail, "epsilon": 0.1, "epsilon_guaranteed": 0.1}))
     with pytest.raises(ArtefactError, match=r"privacy.json is not what Terrine wrote.*epsilon"):
         build_app(folder)
     (tmp_path / "privacy.json").write_text('{"epsilon": 0.1}')
     with pytest.raises(ArtefactError, match=r"privacy.json is not what Terrine wrote"):
         build_app(folder)
-    (tmp_path / "privacy.json").write_text(json.dumps(told))
+    (tmp_path / "privacy.json").write_text(json.dumps(detail))
     assert build_app(folder)[0] is not None
     for other in ({"release": "02"}, {"release": None}):
         manifest = json.loads((folder / "manifest.json").read_text()) | other

@@ -79,7 +79,7 @@ def test_a_release_as_it_was_signed_holds_with_and_without_the_key(made, release
             ["ε", "mechanism", "signature", "student", "classes", "privacy.json", *pages.pages_in(release)], True
         )
         refuse_wrong(checks)
-    assert "100 × Gaussian(sensitivity 1.414, sigma 40)" in checks[0].told
+    assert "100 × Gaussian(sensitivity 1.414, sigma 40)" in checks[0].detail
     given, carried = (str(terrine(release, *extra).output) for extra in (("--key", made / "site.pem"), ()))
     assert "All checks passed.\n" in given
     assert "The sender was not verified" in " ".join(carried.split())
@@ -130,10 +130,10 @@ def changed(value):
 
 
 FIELDS = sorted([
-    "answered", "answered_per_class", "asked", "audit_confidence", "audit_epsilon", "code_version", "dataset", "delta",
+    "answered", "answered_per_class", "audit_confidence", "audit_epsilon", "code_version", "dataset", "delta",
     "delta_slack", "epsilon", "epsilon_account", "epsilon_budget", "epsilon_claimed", "epsilon_dataset",
     "epsilon_guaranteed", "epsilon_tuning", "event", "facts", "mechanism", "neighbouring", "noise",
-    "partition_digest", "partition_disjoint", "private", "public_inputs", "queries", "release_id", "run",
+    "partition_digest", "partition_disjoint", "private", "public_inputs", "queried", "queries", "release_id", "run",
     "schema_version", "summary", "task", "teachers", "trust_model", "trust_model_text", "unit", "warning",
 ])  # fmt: skip
 
@@ -220,7 +220,7 @@ def test_weights_cannot_be_changed_nor_another_student_put_there(made, release):
     manifest = json.loads((release / "student" / "manifest.json").read_text())
     write_json(release / "student" / "manifest.json", seal(release / "student", manifest))
     assert "another digest" in next(
-        check.told for check in verify_statement(release, site_key(made)) if check.what == "student"
+        check.detail for check in verify_statement(release, site_key(made)) if check.what == "student"
     )
     write_json(release / "student" / "manifest.json", seal(release / "student", {**manifest, "release": "02"}))
     assert "student" in wrong(verify_statement(release))
@@ -324,7 +324,7 @@ def test_a_statement_that_guarantees_nothing_says_so(release):
 
     write_json(release / "privacy.json", statement(noise="replay", release_id="01").to_dict())
     (release / "signature.json").unlink()
-    assert verify_statement(release)[0].told.startswith("NOT PRIVATE")
+    assert verify_statement(release)[0].detail.startswith("NOT PRIVATE")
 
 
 @pytest.mark.parametrize("name", ["privacy.json", "signature.json"])

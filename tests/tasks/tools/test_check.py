@@ -233,16 +233,16 @@ def test_what_another_run_of_the_account_released_is_not_priced_again(project):
     """Though nothing was chosen for this run yet: the count of units is known, and so are the numbers that follow."""
     settings = ["privacy.moments=0.05"]
     first = derive(project, "own", settings)
-    asked = inspect_run(project, first)
+    queried = inspect_run(project, first)
     run = Run(project, first, resolve_auto(project, first))
-    releases = list_releases(run, task=task_from_survey(run, asked.survey))
+    releases = list_releases(run, task=task_from_survey(run, queried.survey))
     for release in releases:
         release_at_price(run, release.identity, release.worst_case, make_noise(run, release.kind), lambda: {})
     other_student = inspect_run(project, derive(project, "own", [*settings, "student.l2=0.1"]))
     (note,) = [note for note in other_student.notes if "another question with the same names" in note]
     assert note.startswith("Edition 1 holds this release for the classes boot, shirt.")
-    assert not any("another question" in note for note in asked.notes)
-    assert (asked.cost, other_student.cost) == (pytest.approx(4, abs=1e-3), 0)
+    assert not any("another question" in note for note in queried.notes)
+    assert (queried.cost, other_student.cost) == (pytest.approx(4, abs=1e-3), 0)
     assert other_student.spent == other_student.total == pytest.approx(4, abs=1e-3)
     other_teachers = inspect_run(project, derive(project, "own", [*settings, "teachers.ridge=0.2"]))
     assert other_teachers.cost == price(releases[-1].worst_case, 1e-5) < 3.9
@@ -315,10 +315,10 @@ def test_the_estimated_time_depends_on_the_images_whose_features_are_computed(pr
         (60 + SHARED * (2 * records + tested + 3000) * 3 * image_seconds(224) / 2) / 60
     )
     votes = ["queries.count=6000", "backbone.invariance=true", "aggregation.sigma=9", "partition.teachers=20"]
-    asked = inspect_run(project, derive(project, "own", [*votes, "student.statistics=current", "data.size=28"]))
-    queries = asked.plan.queries
+    queried = inspect_run(project, derive(project, "own", [*votes, "student.statistics=current", "data.size=28"]))
+    queries = queried.plan.queries
     passed = 6000 + 4000 + 2000 + 2 * 6000 if queries == 6000 else 3 * queries + 2 * queries
-    assert asked.minutes == pytest.approx(
+    assert queried.minutes == pytest.approx(
         (60 + SHARED * (records + 2 * tested + passed) * 3 * image_seconds(28) / 2) / 60
     )
 
@@ -545,11 +545,11 @@ TRANSCRIBED = [
 
 
 def test_a_transcription_is_priced_exactly_and_held_against_its_account_and_the_papers_claim(project):
-    def looked_at(*more):
+    def inspected(*more):
         name = derive(project, "own", [*TRANSCRIBED, *more])
         return Run(project, name, resolve(project, name)), inspect_run(project, name)
 
-    run, found = looked_at("ledger.epsilon=30")
+    run, found = inspected("ledger.epsilon=30")
     exact, paper = price(event_of(section(run.params), 2), 1e-5), claimed(section(run.params), 2)
     assert (found.cost, found.exact, found.claimed, found.stops) == (exact, exact, paper, [])
     said = " ".join(
@@ -557,13 +557,13 @@ def test_a_transcription_is_priced_exactly_and_held_against_its_account_and_the_
     )
     assert "budget ε = 30, nothing spent so far; this run costs up to ε = 28.84; total ε = 28.84" in said
     assert f"ε = {paper:.4f}, which does not hold; exact: ε = 28.8" in said
-    assert any("past its budget of ε=8" in sentence for sentence in looked_at()[1].refusals)
-    (own,) = looked_at("transcription.epsilon=10", "ledger.epsilon=30")[1].refusals
+    assert any("past its budget of ε=8" in sentence for sentence in inspected()[1].refusals)
+    (own,) = inspected("transcription.epsilon=10", "ledger.epsilon=30")[1].refusals
     assert "annotation.sigma to 226.23 or more" in own
     ledger = open_transcribed(run)
     ledger.release(
         **release_terms(run, 2, task_from_survey(run, found.survey)),
         draw=lambda: ({"x": np.zeros(1)}, event_of(section(run.params), 2)),
     )
-    _, again = looked_at("ledger.epsilon=30")
+    _, again = inspected("ledger.epsilon=30")
     assert (again.cost, again.spent, again.exact, again.stops) == (0, found.total, exact, [])

@@ -95,7 +95,7 @@ class Pipeline:
                 "event": to_json(release.event),
                 "epsilon": round_up(epsilon_of_releases(settings.sigma)),
                 "answered": int(release.arrays["answered"].sum()),
-                "asked": QUERIES,
+                "queried": QUERIES,
                 "queries": QUERIES,
                 "epsilon_guaranteed": round_up(epsilon_of_releases(settings.sigma)),
                 "delta": DELTA,

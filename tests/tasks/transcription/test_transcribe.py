@@ -131,7 +131,7 @@ def test_a_transcription_writes_what_may_be_published_and_charges_once(prepared)
     statement_from(statement)
     assert statement["unit"] == "record"
     assert statement["teachers"] == 4
-    assert statement["asked"] == 48
+    assert statement["queried"] == 48
     assert statement["epsilon"] == pytest.approx(8.3855, abs=1e-3)
     assert statement["mechanism"]["mechanism"] == "annotation"
     assert not statement["private"]  # its noise is replayed
@@ -200,9 +200,9 @@ def test_a_release_made_again_asks_nobody_and_costs_nothing(prepared, monkeypatc
     before = {name: folder_digest(run.folders.release / name) for name in ("annotations", "student", "generator")}
     statement = read_json(run.folders.statement)
     shutil.rmtree(run.folders.release)
-    asked = Asked(monkeypatch)
+    queried = Asked(monkeypatch)
     run_through(run, "transcribe", "transcribe")
-    assert asked.iterations == []
+    assert queried.iterations == []
     assert {name: folder_digest(run.folders.release / name) for name in before} == before
     assert read_json(run.folders.statement) == statement
     assert charges(run) == [1, 1]
@@ -249,9 +249,9 @@ def test_what_decides_nothing_about_the_questions_makes_no_second_release(prepar
     before = {name: folder_digest(run.folders.release / name) for name in ("annotations", "student")}
     other = {"noise": "secure", "per_task": 3, "epsilon": 12, "student": {"final_steps": 9}}
     again = Run(run.root, run.name, new_run(run.root, {"transcription": other}).params)
-    asked = Asked(monkeypatch)
+    queried = Asked(monkeypatch)
     run_through(again, "teach", "transcribe")  # the clients lie in other files now
-    assert asked.iterations == []
+    assert queried.iterations == []
     assert charges(run) == [1, 1]
     assert folder_digest(run.folders.annotations) == before["annotations"]
     assert folder_digest(run.folders.student) != before["student"]
@@ -343,7 +343,7 @@ def test_two_records_that_nothing_but_their_labels_tells_apart_are_refused_and_n
     names, images = found.record_names.copy(), np.array(found.train_images)
     names[6] = names[5]
     monkeypatch.setattr(teach, "read_dataset", lambda folders: replace(found, train_names=names, train_images=images))
-    teach._check_told_apart(teach.read_dataset(run.folders))
+    teach._check_distinguishable(teach.read_dataset(run.folders))
     images[6] = images[5]
     with pytest.raises(SettingError, match=r"Records 5 and 6 .* Remove or rename one of the files"):
         run_through(run, "labels", "labels")

@@ -35,12 +35,12 @@ def answered_by_a_loop(mechanism: ConfidentGNMax, epsilon: float, seed: int) -> 
 @pytest.mark.parametrize("threshold", [-1e6, 60.0, 1e6])
 def test_it_answers_as_a_loop_over_queries_does(epsilon: float, threshold: float) -> None:
     mechanism = ConfidentGNMax(threshold=threshold, sigma1=30.0, sigma2=15.0)
-    labels, asked = answered_by_a_loop(mechanism, epsilon, seed=5)
+    labels, queried = answered_by_a_loop(mechanism, epsilon, seed=5)
     found = mechanism.answer(HISTOGRAMS, epsilon=epsilon, delta=1e-5, noise=ReplayNoise(5))
     assert found.labels.tolist() == labels
-    assert found.asked == asked
+    assert found.queried == queried
     assert found.answered.tolist() == [label >= 0 for label in labels]
-    tests, answers = RepeatedEvent(threshold_test(30.0), asked), RepeatedEvent(vote_answer(15.0), sum(found.answered))
+    tests, answers = RepeatedEvent(threshold_test(30.0), queried), RepeatedEvent(vote_answer(15.0), sum(found.answered))
     assert found.event == compose(tests, answers)
 
 
@@ -57,13 +57,13 @@ def test_no_order_of_outcomes_passes_the_budget_or_the_reservation(
 ) -> None:
     test, answer = threshold_test(sigma1), vote_answer(sigma2)
     outcomes = np.array(passed, dtype=bool)
-    asked = affordable_tests(outcomes, test, answer, GaussianFilter(epsilon, delta))
-    answered = int(outcomes[:asked].sum())
-    spent = compose(RepeatedEvent(test, asked), RepeatedEvent(answer, answered))
+    queried = affordable_tests(outcomes, test, answer, GaussianFilter(epsilon, delta))
+    answered = int(outcomes[:queried].sum())
+    spent = compose(RepeatedEvent(test, queried), RepeatedEvent(answer, answered))
     reserved = worst_case_of_tests(len(passed), test, answer, GaussianFilter(epsilon, delta))
     assert mu_squared(spent) <= mu_squared(reserved)
     assert epsilon_of(mu_squared(reserved) ** 0.5, delta) <= epsilon
-    if asked < len(passed):
+    if queried < len(passed):
         budget = GaussianFilter(epsilon, delta, mu_squared_spent=mu_squared(spent) * (1 + 1e-9))
         assert not budget.affords(compose(test, answer))
 
@@ -75,5 +75,5 @@ def test_the_setting_of_the_paper_costs_the_exact_figure() -> None:
     found = ConfidentGNMax(threshold=5e6, sigma1=150.0, sigma2=40.0).answer(
         histograms, epsilon=3.0, delta=1e-5, noise=ReplayNoise(0)
     )
-    assert (found.asked, found.answered.sum()) == (640, 286)
+    assert (found.queried, found.answered.sum()) == (640, 286)
     assert epsilon_of(mu_squared(found.event) ** 0.5, 1e-5) == pytest.approx(2.5426, abs=5e-5)

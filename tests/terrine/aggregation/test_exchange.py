@@ -30,36 +30,36 @@ def planted(name: str, canaries: int, features: int = FEATURES, findings: bool =
     generator = np.random.default_rng(5)
     whitening = Whitening.fit(generator.normal(size=(200, features)) @ generator.normal(size=(features, features)))
     kind = mechanism(name)
-    course = (kind.model_copy(update={"findings": CLASSES}) if findings else kind).course(mu)
-    return Exchange.of_canaries(course, whitening, canaries, CLASSES, generator)
+    schedule = (kind.model_copy(update={"findings": CLASSES}) if findings else kind).schedule(mu)
+    return Exchange.of_canaries(schedule, whitening, canaries, CLASSES, generator)
 
 
 def released(name: str, exchange: Exchange, coins: np.ndarray, noise) -> dict[str, np.ndarray]:
     return mechanism(name).release(exchange.world(coins), MU, noise)
 
 
-def in_one_row(course: RoundSchedule, numbers: np.ndarray, number: int, length: int) -> np.ndarray:
+def in_one_row(schedule: RoundSchedule, numbers: np.ndarray, number: int, length: int) -> np.ndarray:
     """The numbers of a round over the standard deviation of their noise."""
-    return numbers / np.concatenate([np.full(n, sigma) for n, sigma in course.noise(length, CLASSES, number)])
+    return numbers / np.concatenate([np.full(n, sigma) for n, sigma in schedule.noise(length, CLASSES, number)])
 
 
 def directions(exchange: Exchange, arrays: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     """D [canaries, numbers] and what was released less the middle, both over the noise: canary by canary, by the sums
     themselves."""
-    course, (length, _) = exchange.course, arrays["labels"].shape
+    schedule, (length, _) = exchange.schedule, arrays["labels"].shape
     rounds = [flatten_moments(arrays["second"], arrays["labels"]), *(g.ravel() for g in arrays.get("gradients", ()))]
-    descent: NoisyGradientDescent = course.descent(length)
+    descent: NoisyGradientDescent = schedule.descent(length)
     moves, residuals = [], []
     for number, numbers in enumerate(rounds):
-        question, own = descent.question, []
+        broadcast, own = descent.broadcast, []
         for canary in range(exchange.canaries):
             only = np.arange(exchange.canaries) == canary
-            one, other = (course.summing(world.subset(only))(question) * STEP for world in exchange.worlds)
-            own.append(in_one_row(course, one - other, number, length))
-        middle = sum(course.summing(world)(question) for world in exchange.worlds) * STEP / 2
+            one, other = (schedule.summing(world.subset(only))(broadcast) * STEP for world in exchange.worlds)
+            own.append(in_one_row(schedule, one - other, number, length))
+        middle = sum(schedule.summing(world)(broadcast) for world in exchange.worlds) * STEP / 2
         moves.append(np.array(own))
-        residuals.append(in_one_row(course, numbers - middle, number, length))
-        descent.take(numbers)
+        residuals.append(in_one_row(schedule, numbers - middle, number, length))
+        descent.receive(numbers)
     return np.concatenate(moves, axis=1), np.concatenate(residuals)
 
 
@@ -72,7 +72,7 @@ def test_canaries_move_the_sums_by_nearly_all_that_is_charged_and_never_by_more(
     moved = exchange.moved(arrays)
     assert np.all(moved <= 1)
     assert moved.mean() > (0.999 if name == "moments" else 0.75)
-    charged = Charge.of([exchange.course.event], 1e-5).mu
+    charged = Charge.of([exchange.schedule.event], 1e-5).mu
     assert moved == pytest.approx(np.linalg.norm(directions(exchange, arrays)[0], axis=1) / charged, rel=1e-6)
 
 
@@ -129,7 +129,7 @@ def audited(name, noise_of_run, canaries=400, releases=4):
         exchange.guess(released(name, exchange, own, noise_of_run(100 + number))).evidence
         for number, own in enumerate(coins)
     ]
-    charge = Charge.of([exchange.course.event], 1e-5)
+    charge = Charge.of([exchange.schedule.event], 1e-5)
     epsilon, mu = plan.bound(charge, plan.right(np.stack(evidence), coins), 0.95)
     return epsilon, mu / charge.mu, exchange.moved(rehearsal).max()
 
@@ -171,7 +171,7 @@ def test_records_that_are_counted_twice_are_caught(name, monkeypatch):
 
     def summing(self, own):
         once = plain(self, own)
-        return lambda question: 2 * once(question)
+        return lambda broadcast: 2 * once(broadcast)
 
     plain = sums.RoundSchedule.summing
     exchange = planted(name, 1000, features=120)
@@ -182,7 +182,7 @@ def test_records_that_are_counted_twice_are_caught(name, monkeypatch):
     monkeypatch.setattr(RoundSchedule, "summing", honest)
     guesses = [exchange.guess(arrays) for arrays in releases]
     plan = best_plan(guesses[0].information, 0.95, 4)
-    charge = Charge.of([exchange.course.event], 1e-5)
+    charge = Charge.of([exchange.schedule.event], 1e-5)
     right = plan.right(np.stack([guess.evidence for guess in guesses]), coins)
     assert plan.bound(charge, right, 0.95)[1] > charge.mu
 
@@ -192,7 +192,7 @@ def test_sound_sums_are_never_accused(name):
     """One release of 60 canaries, 30 times: at a confidence of 1 − 3e-11 each the chance that any is accused is below
     1e-9 for any seeds; at 95 % the bound says something in most of them, and with these seeds accuses none."""
     exchange, found = planted(name, 60, mu=2.0), []
-    charge = Charge.of([exchange.course.event], 1e-5)
+    charge = Charge.of([exchange.schedule.event], 1e-5)
     for seed in range(30):
         coins = np.random.default_rng(seed).random(60) < 0.5
         guess = exchange.guess(mechanism(name).release(exchange.world(coins), 2.0, ReplayNoise(seed)))
@@ -217,7 +217,7 @@ def test_other_records_enter_the_middle_and_no_direction():
         for world in exchange.worlds
     )
     coins = generator.random(20) < 0.5
-    among = Exchange(exchange.course, beside, 20)
+    among = Exchange(exchange.schedule, beside, 20)
     assert np.array_equal(among.world(coins).vectors[50:], exchange.world(coins).vectors)
     arrays = released("gradients", among, coins, Silence())
     assert np.array_equal(among.guess(arrays, noise=False).evidence > 0, coins)

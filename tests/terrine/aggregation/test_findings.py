@@ -69,17 +69,17 @@ def test_as_many_answers_are_given_as_a_loop_over_questions_can_pay(
     mechanism: GaussianHistogram, findings: int, bound: int, epsilon: float
 ) -> None:
     several = mechanism.model_copy(update={"findings": findings, "findings_bound": bound})
-    event, budget, asked = vote_answer(20.0), Spending(epsilon, 1e-5), 0
+    event, budget, queried = vote_answer(20.0), Spending(epsilon, 1e-5), 0
     for number in range(40 * findings):
         free = number % findings >= min(findings, 2 * bound)
         if not free and not budget.affords(event):
             break
         if not free:
             budget.spend(event)
-        asked += 1
+        queried += 1
     histograms = np.tile([60, 40], (40 * findings, 1))
     found = several.answer(histograms, epsilon=epsilon, delta=1e-5, noise=ReplayNoise(0))
-    assert found.asked == asked == several.certain(40 * findings, epsilon, 1e-5)
+    assert found.queried == queried == several.certain(40 * findings, epsilon, 1e-5)
     assert found.event == several.worst_case(40 * findings, epsilon, 1e-5)
     assert mu_squared(found.event) == pytest.approx(budget.mu_squared_spent)
 
@@ -106,13 +106,13 @@ def test_confident_answers_as_a_loop_over_questions_does_and_never_passes_its_re
     budget, noise = Spending(epsilon, 1e-5), ReplayNoise(3)
     test, answer = threshold_test(30.0), vote_answer(15.0)
     outcomes = noise.gaussian(len(counts), 30.0)
-    asked, answered, tests, answers = 0, 0, 0, 0
+    queried, answered, tests, answers = 0, 0, 0, 0
     for number, histogram in enumerate(counts):
         place = number % findings
         answered = 0 if place == 0 else answered
         if not budget.affords(compose(*[test] * (place < moved), answer)):
             break
-        asked += 1
+        queried += 1
         if place < moved:
             budget.spend(test)
             tests += 1
@@ -122,7 +122,7 @@ def test_confident_answers_as_a_loop_over_questions_does_and_never_passes_its_re
                 answers += 1
             answered += 1
     found = mechanism.answer(counts, epsilon=epsilon, delta=1e-5, noise=ReplayNoise(3))
-    assert found.asked == asked
+    assert found.queried == queried
     assert mu_squared(found.event) == pytest.approx(tests / 30.0**2 + answers * 2 / 15.0**2)
     assert mu_squared(found.event) <= mu_squared(mechanism.worst_case(len(counts), epsilon, 1e-5))
 

@@ -28,17 +28,17 @@ def some_records(count: int = 60, length: int = 5) -> Records:
 @pytest.mark.parametrize("kind", [Moments(), Gradients(rounds=3)], ids=lambda kind: kind.mechanism)
 def test_shares_of_parties_open_to_the_bits_of_one_place_with_the_same_noise(kind: Sums, mu: float) -> None:
     records, units = some_records(), np.random.default_rng(2).integers(0, 3, 60)
-    fixed, noise, opened = FixedPoint(records.length, CLASSES, kind.course(mu)), ReplayNoise(7), []
-    descent = fixed.course.descent(fixed.length)
-    parties = [fixed.course.summing(records.subset(units == party)) for party in range(4)]  # the last has no record
+    fixed, noise, opened = FixedPoint(records.length, CLASSES, kind.schedule(mu)), ReplayNoise(7), []
+    descent = fixed.schedule.descent(fixed.length)
+    parties = [fixed.schedule.summing(records.subset(units == party)) for party in range(4)]  # the last has no record
     for number, count in enumerate(fixed.counts):
         guardian = student = np.zeros(count, np.uint64)
         for summed in parties:
-            one, other = split(fixed.shared(summed(descent.question), 60, number), 64)
+            one, other = split(fixed.shared(summed(descent.broadcast), 60, number), 64)
             guardian, student = guardian + one, student + other
         noised = modulo(guardian.astype(np.int64) + fixed.noise(noise, number), 64)
         opened.append(signed(noised + student, 64))
-        descent.take(fixed.opened(opened[-1], number))
+        descent.receive(fixed.opened(opened[-1], number))
     released, plain = fixed.released(np.concatenate(opened)), kind.release(records, mu, ReplayNoise(7))
     assert released.keys() == plain.keys()
     assert all((released[name] == array).all() for name, array in plain.items())

@@ -29,7 +29,7 @@ def answered_by_a_loop(sigma: float, epsilon: float, seed: int) -> tuple[list[in
 def test_gnmax_answers_as_a_loop_over_queries_does(sigma: float, epsilon: float) -> None:
     labels, _ = answered_by_a_loop(sigma, epsilon, seed=3)
     found = GNMax(sigma=sigma).answer(HISTOGRAMS, epsilon=epsilon, delta=1e-5, noise=ReplayNoise(3))
-    assert found.asked == found.answered.sum() == len(labels)
+    assert found.queried == found.answered.sum() == len(labels)
     assert found.labels.tolist() == labels + [-1] * (len(HISTOGRAMS) - len(labels))
     assert found.histograms is None
     assert found.event == RepeatedEvent(vote_answer(sigma), len(labels))

@@ -40,12 +40,12 @@ def answered_by_a_loop(spent: Event, epsilon: float, seed: int) -> tuple[list[in
 @pytest.mark.parametrize("spent", [compose(), vote_answer(3.0)])
 def test_it_answers_as_the_algorithm_of_the_paper(spent: Event, epsilon: float) -> None:
     mechanism = PLAIN.informed_by(SCORES)
-    labels, reinforced, asked = answered_by_a_loop(spent, epsilon, seed=6)
+    labels, reinforced, queried = answered_by_a_loop(spent, epsilon, seed=6)
     found = mechanism.answer(HISTOGRAMS, epsilon=epsilon, delta=1e-5, noise=ReplayNoise(6), spent=spent)
     assert found.labels.tolist() == labels
     assert found.reinforced is not None
     assert found.reinforced.tolist() == reinforced
-    assert found.asked == asked
+    assert found.queried == queried
     assert mu_squared(found.event) <= mu_squared(mechanism.worst_case(150, epsilon, 1e-5, spent))
 
 
@@ -65,7 +65,7 @@ def test_a_round_without_anything_left_asks_nothing() -> None:
     mechanism = PLAIN.informed_by(SCORES)
     spent = vote_answer(1.0)
     found = mechanism.answer(HISTOGRAMS, epsilon=0.5, delta=1e-5, noise=ReplayNoise(2), spent=spent)
-    assert found.asked == 0
+    assert found.queried == 0
     assert not found.answered.any()
     assert mu_squared(mechanism.worst_case(150, 0.5, 1e-5, spent)) == 0
 

@@ -64,7 +64,7 @@ def test_no_mechanism_spends_more_than_it_reserves_or_reserves_more_than_its_bud
     reserved = mechanism.worst_case(QUERIES, epsilon, 1e-5)
     assert price(answers.event, 1e-5) <= price(reserved, 1e-5) <= epsilon
     assert ((answers.labels >= 0) == answers.answered).all()
-    assert (answers.labels[answers.asked :] == -1).all()
+    assert (answers.labels[answers.queried :] == -1).all()
     assert (answers.histograms is not None) == (mechanism.reveals == "histogram")
 
 
@@ -76,10 +76,10 @@ def test_permuting_the_classes_permutes_the_answers_where_the_vote_is_clear(name
     mechanism = built(name)
     answers = mechanism.answer(counts, epsilon=1.0, delta=1e-5, noise=ReplayNoise(0))
     permuted = mechanism.answer(counts[:, [2, 0, 1]], epsilon=1.0, delta=1e-5, noise=ReplayNoise(0))
-    assert answers.asked > 0
-    assert answers.labels[: answers.asked].tolist() == winners[: answers.asked].tolist()
+    assert answers.queried > 0
+    assert answers.labels[: answers.queried].tolist() == winners[: answers.queried].tolist()
     assert permuted.event == answers.event
-    assert permuted.labels[: answers.asked].tolist() == ((winners + 1) % 3)[: answers.asked].tolist()
+    assert permuted.labels[: answers.queried].tolist() == ((winners + 1) % 3)[: answers.queried].tolist()
 
 
 @pytest.mark.parametrize("name", PARAMETERS)

@@ -40,10 +40,10 @@ def test_one_round_in_order_is_the_mechanism_itself(mechanism: Mechanism, epsilo
         mechanism, HISTOGRAMS, rounds=1, adviser=in_order, epsilon=epsilon, delta=1e-5, noise=ReplayNoise(3)
     )
     assert found.answers.labels.tolist() == plain.labels.tolist()
-    assert found.answers.event == plain.event or found.answers.asked == 0
-    assert (found.round[: plain.asked] == 0).all()
-    assert (found.round[plain.asked :] == NEVER).all()
-    if plain.histograms is not None and plain.asked:
+    assert found.answers.event == plain.event or found.answers.queried == 0
+    assert (found.round[: plain.queried] == 0).all()
+    assert (found.round[plain.queried :] == NEVER).all()
+    if plain.histograms is not None and plain.queried:
         assert found.answers.histograms is not None
         np.testing.assert_array_equal(found.answers.histograms, plain.histograms)
 
@@ -64,7 +64,7 @@ def test_rounds_are_what_each_of_them_would_be_by_hand(mechanism: Mechanism, eps
         if number and isinstance(mechanism, InteractiveGNMax):
             turn = mechanism.informed_by(SCORES[taken])
         answers = turn.answer(HISTOGRAMS[taken], epsilon=epsilon, delta=1e-5, noise=noise, spent=event)
-        for place, query in enumerate(taken[: answers.asked]):
+        for place, query in enumerate(taken[: answers.queried]):
             labels[query], turns[query] = int(answers.labels[place]), number
         event, left = compose(event, answers.event), [query for query in left if turns[query] == NEVER]
     found = answer_in_rounds(
@@ -73,7 +73,7 @@ def test_rounds_are_what_each_of_them_would_be_by_hand(mechanism: Mechanism, eps
     assert found.answers.labels.tolist() == labels
     assert found.round.tolist() == turns
     assert found.answers.event == event
-    assert found.answers.asked == sum(turn != NEVER for turn in turns)
+    assert found.answers.queried == sum(turn != NEVER for turn in turns)
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS, ids=lambda mechanism: mechanism.mechanism)
@@ -91,13 +91,13 @@ def test_all_rounds_together_cost_at_most_what_is_reserved_and_that_is_within_th
 
 @pytest.mark.parametrize("mechanism", MECHANISMS[:2], ids=lambda mechanism: mechanism.mechanism)
 def test_rounds_buy_as_many_answers_as_one_round_does(mechanism: Mechanism) -> None:
-    asked = [
+    queried = [
         answer_in_rounds(
             mechanism, HISTOGRAMS, rounds=rounds, adviser=backwards, epsilon=1.0, delta=1e-5, noise=ReplayNoise(1)
-        ).answers.asked
+        ).answers.queried
         for rounds in (1, 4)
     ]
-    assert asked[0] == asked[1] < QUERIES
+    assert queried[0] == queried[1] < QUERIES
 
 
 def test_a_budget_that_ends_in_round_two_stops_there() -> None:
@@ -110,7 +110,7 @@ def test_a_budget_that_ends_in_round_two_stops_there() -> None:
     again = mechanism.informed_by(SCORES).answer(
         HISTOGRAMS, epsilon=1.0, delta=1e-5, noise=ReplayNoise(1), spent=found.answers.event
     )
-    assert again.asked == 0
+    assert again.queried == 0
 
 
 def test_the_adviser_sees_released_answers_and_nothing_else() -> None:

@@ -166,12 +166,12 @@ def test_no_unit_moves_a_gradient_by_more_than_is_charged(clip: float, lens: np.
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=list(KINDS))
 def test_adding_or_removing_a_unit_costs_what_it_moves_and_less_than_exchanging_it(kind: Sums) -> None:
-    course = kind.course(1.3)
-    assert mu_squared(course.event) == pytest.approx(1.3**2)
-    moved = ALONE / course.sigma**2
-    if course.rounds:
-        moved += course.rounds * (course.clip / course.sigma_gradients) ** 2
-    assert mu_squared(course.event_added) == pytest.approx(moved)
+    schedule = kind.schedule(1.3)
+    assert mu_squared(schedule.event) == pytest.approx(1.3**2)
+    moved = ALONE / schedule.sigma**2
+    if schedule.rounds:
+        moved += schedule.rounds * (schedule.clip / schedule.sigma_gradients) ** 2
+    assert mu_squared(schedule.event_added) == pytest.approx(moved)
     assert moved < 0.45 * 1.3**2
 
 
@@ -191,20 +191,20 @@ def test_through_the_lens_all_directions_say_as_much_and_steps_are_those_of_plai
     vectors = generator.normal(size=(4000, 5)) * [5, 2, 1, 0.5, 0.3]
     vectors *= (1 - 1e-9) / np.linalg.norm(vectors, axis=1, keepdims=True)
     records = of(vectors, generator.integers(0, CLASSES, 4000))
-    course = RoundSchedule(sigma=1e-3, rounds=2, clip=1.0, learning_rate=0.7, sigma_gradients=1e-3)
-    descent, summed = course.descent(5), course.summing(records)
-    descent.take(summed(None) * STEP)
-    question = descent.question
-    assert question is not None
-    assert len(question) == course.asked(5, CLASSES, 1)
-    head, lens = question[: 5 * CLASSES].reshape(5, CLASSES), np.diag(question[5 * CLASSES : 5 * CLASSES + 5])
-    lens[np.triu_indices(5, 1)] = lens.T[np.triu_indices(5, 1)] = question[5 * CLASSES + 5 :]
+    schedule = RoundSchedule(sigma=1e-3, rounds=2, clip=1.0, learning_rate=0.7, sigma_gradients=1e-3)
+    descent, summed = schedule.descent(5), schedule.summing(records)
+    descent.receive(summed(None) * STEP)
+    broadcast = descent.broadcast
+    assert broadcast is not None
+    assert len(broadcast) == schedule.broadcast_size(5, CLASSES, 1)
+    head, lens = broadcast[: 5 * CLASSES].reshape(5, CLASSES), np.diag(broadcast[5 * CLASSES : 5 * CLASSES + 5])
+    lens[np.triu_indices(5, 1)] = lens.T[np.triu_indices(5, 1)] = broadcast[5 * CLASSES + 5 :]
     second = records.second_moments() * STEP
     np.testing.assert_allclose(lens @ second @ lens, np.eye(5) * len(vectors) / 5, atol=len(vectors) * 1e-3)
-    gradient = summed(question) * STEP
-    descent.take(gradient)
-    assert descent.question is not None
-    stepped = descent.question[: 5 * CLASSES].reshape(5, CLASSES)
+    gradient = summed(broadcast) * STEP
+    descent.receive(gradient)
+    assert descent.broadcast is not None
+    stepped = descent.broadcast[: 5 * CLASSES].reshape(5, CLASSES)
     np.testing.assert_allclose(stepped, head - 0.7 * 5 / len(vectors) * gradient.reshape(5, CLASSES), rtol=1e-3)
     np.testing.assert_allclose(descent.final_head, lens @ stepped)
 

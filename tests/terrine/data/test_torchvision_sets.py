@@ -122,16 +122,16 @@ def test_colour_sets_become_channels_first(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_svhn_is_asked_for_by_split_and_has_labels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
+    queried = []
 
     def constructor(root: str, split: str, download: bool) -> SimpleNamespace:
-        asked.append(split)
+        queried.append(split)
         return SimpleNamespace(data=np.zeros((10, 3, 32, 32), dtype=np.uint8), labels=np.arange(10))
 
     monkeypatch.setattr(torchvision.datasets, "SVHN", constructor)
     dataset = load("svhn", root=tmp_path)
     dataset.validate()
-    assert asked == ["train", "test"]
+    assert queried == ["train", "test"]
     assert dataset.class_names == tuple("0123456789")
 
 

@@ -57,7 +57,7 @@ def test_a_student_of_the_same_answers_is_that_of_the_stage(run, made, tmp_path)
     release = tr.Ledger.open(tmp_path, budget=None).release(tr.GaussianHistogram(sigma=5), votes, epsilon=20)
     _, _, about = read_answers(run)
     table = np.load(next((run.root / "data/private/ledger/releases").glob("*.npz")))
-    assert about["asked"] == release.statement().asked
+    assert about["queried"] == release.statement().queried
     release.histograms[:] = table["arrays/histograms"]
     student = tr.LinearStudent().fit(queries, release, backbone, seed=SEED)
     assert np.array_equal(student.head.weight, read_student(run.folders)[1].weight)

@@ -79,11 +79,11 @@ def brought_by(requirements):
         if name in found:
             continue
         try:
-            asked = importlib.metadata.requires(name) or []
+            queried = importlib.metadata.requires(name) or []
         except importlib.metadata.PackageNotFoundError:
             continue
         found.add(name)
-        waiting.extend(Requirement(text) for text in asked)
+        waiting.extend(Requirement(text) for text in queried)
     return found
 
 
@@ -94,8 +94,8 @@ installed = functools.cache(importlib.metadata.packages_distributions)
 def absent_without(wheel, extras=()):
     """The top-level packages that are installed here and that the wheel with these extras does not bring."""
     about = HeaderParser().parsestr(next(wheel.glob("terrine-*.dist-info/METADATA")).read_text(encoding="utf-8"))
-    asked = [Requirement(text) for text in about.get_all("Requires-Dist")]
-    own = [r for r in asked if r.marker is None or any(r.marker.evaluate({"extra": extra}) for extra in extras)]
+    queried = [Requirement(text) for text in about.get_all("Requires-Dist")]
+    own = [r for r in queried if r.marker is None or any(r.marker.evaluate({"extra": extra}) for extra in extras)]
     for requirement in own:
         requirement.marker = None
     brought = brought_by(map(str, own))

@@ -93,14 +93,14 @@ def test_decimals_decide_as_doubles_do_where_doubles_can(
 
 
 def test_a_candidate_next_to_its_probability_is_decided_by_decimals(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[int] = []
-    monkeypatch.setattr(discrete_sampling, "_below", lambda first, power, exponent: bool(asked.append(first)))
+    queried: list[int] = []
+    monkeypatch.setattr(discrete_sampling, "_below", lambda first, power, exponent: bool(queried.append(first)))
     # Strip 0 and z = 1 at s = 2: kept with probability exp((1 - 1/4) / 2) / 2, and the word of 64 bits is that.
     word = int(math.exp(0.375) / 2 * 2**64)
     words = iter([np.full(16, 0b11, dtype=np.uint64), np.full(16, word, dtype=np.uint64)])
     monkeypatch.setattr(discrete_sampling, "_random", lambda count: next(words))
     assert len(discrete_sampling._candidates("gaussian", 16, 2.0)) == 0
-    assert asked == [word] * 16
+    assert queried == [word] * 16
 
 
 def test_a_run_of_zeros_goes_on_in_further_words(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,7 +49,7 @@ def statement(**changes: Any) -> PrivacyStatement:
         "mechanism": {"mechanism": "confident", "threshold": 200.0, "sigma1": 150.0, "sigma2": 40.0},
         "teachers": 250,
         "queries": 1000,
-        "asked": 640,
+        "queried": 640,
         "answered": 286,
         "answered_per_class": (200, 86, 0),
         "partition_digest": "89ab",
@@ -96,7 +96,7 @@ def test_it_says_everything_that_a_release_must_say() -> None:
     expected = {
         "unit", "neighbouring", "delta", "trust_model", "epsilon", "epsilon_dataset",
         "epsilon_guaranteed", "epsilon_account", "epsilon_budget",
-        "epsilon_tuning", "audit_epsilon", "noise", "queries", "asked", "answered", "answered_per_class",
+        "epsilon_tuning", "audit_epsilon", "noise", "queries", "queried", "answered", "answered_per_class",
         "partition_digest", "partition_disjoint", "public_inputs", "code_version", "schema_version",
     }  # fmt: skip
     assert expected <= set(content)

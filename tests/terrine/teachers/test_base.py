@@ -69,7 +69,7 @@ def test_every_kind_keeps_what_the_protocol_promises(
     """Only the teacher's records matter; the state is the same in every group; batches of votes are fixed."""
     settings = TEACHERS.of(name)(initialisation=initialisation, **QUICK[name])
     kind = settings.build(IMAGES)
-    data, asked = (feature_records, feature_queries) if settings.inputs == "features" else (records, queries)
+    data, queried = (feature_records, feature_queries) if settings.inputs == "features" else (records, queries)
     states = dict(kind.train(data, range(5), seed=1, device=device))
     assert list(states) == list(range(5))
     for group in ([0, 1], [4], [2, 3]):
@@ -87,9 +87,9 @@ def test_every_kind_keeps_what_the_protocol_promises(
     for teacher in range(5):
         same = all(np.array_equal(changed[teacher][entry], states[teacher][entry]) for entry in states[teacher])
         assert same == (teacher != 2)
-    votes = kind.vote(states.values(), asked, device=device)
+    votes = kind.vote(states.values(), queried, device=device)
     assert votes.shape == (60, 5)
-    assert np.array_equal(votes[:, [3]], kind.vote([states[3]], asked, device=device))
+    assert np.array_equal(votes[:, [3]], kind.vote([states[3]], queried, device=device))
 
 
 @pytest.mark.parametrize("name", TEACHERS.names())

@@ -83,8 +83,8 @@ def test_training_learns(records):
     longer = ScratchTeachers(epochs=12, batch=8, learning_rate=0.003)
     (_, state) = next(scratch(settings=longer).train(records, [0], seed=7))
     own = records.assignment == 0
-    asked = Queries(records.inputs[own], [np.arange(own.sum())])
-    votes = vote_with_networks([state], classifier(), asked, "current", device="cpu")
+    queried = Queries(records.inputs[own], [np.arange(own.sum())])
+    votes = vote_with_networks([state], classifier(), queried, "current", device="cpu")
     assert (votes[:, 0] == records.labels[own]).mean() > 0.9
 
 

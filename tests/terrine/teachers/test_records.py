@@ -193,10 +193,10 @@ def test_a_majority_of_teachers_of_ten_records_is_better_with_copies():
     data, queries = tr.load_dataset("digits", size=16), tr.draw("dead_leaves", count=200, size=16, seed=0)
     backbone = tr.Scattering(projection=40, invariance=True).fit(queries)
     parts = tr.partition(data, teachers=140, seed=0)
-    asked = tr.Queries(data.test_images, np.array_split(np.arange(len(data.test_images)), 2))
+    queried = tr.Queries(data.test_images, np.array_split(np.arange(len(data.test_images)), 2))
     right = {}
     for copies in (0, 3):
-        votes = tr.LinearTeachers(copies=copies).fit(data, parts, backbone).vote(asked)
+        votes = tr.LinearTeachers(copies=copies).fit(data, parts, backbone).vote(queried)
         counted = np.stack([np.bincount(row, minlength=10) for row in votes.values])
         right[copies] = (counted.argmax(axis=1) == data.test_labels).mean()
     assert right[3] > right[0], right

@@ -145,20 +145,20 @@ def test_every_block_is_answered_in_one_way_however_often_a_round_is_asked(monke
     loop = answered(agreed, random_votes(agreed), Noise(agreed))[2]
     said = {path: answer for path, _, answer in loop.record}
     blocks = [path for path in said if path.startswith("blocks")]
-    for asked in range(len(blocks)):
+    for queried in range(len(blocks)):
         # It repeats what it asked, and asks something else where nothing was answered yet.
         facts = {name: value for name, value in loop.facts[0].items()
-                 if name in ("settled", "base") or int(name.rpartition("-")[2]) < asked}  # fmt: skip
+                 if name in ("settled", "base") or int(name.rpartition("-")[2]) < queried}  # fmt: skip
         shift = np.zeros((agreed.queries, agreed.classes), int)
-        shift[4 * min(asked, 3) :] = 2
+        shift[4 * min(queried, 3) :] = 2
         cheating = Loop(agreed, loop.reports, loop.noise, (facts, {"secret": loop.facts[1]["secret"]}), shift=shift)
         cheating.names = loop.names
         cheating.student().run()
-        told = [(path, answer) for path, _, answer in cheating.record if path in blocks[:asked]]
-        assert told == [(path, said[path]) for path in blocks[:asked]]
+        told = [(path, answer) for path, _, answer in cheating.record if path in blocks[:queried]]
+        assert told == [(path, said[path]) for path in blocks[:queried]]
         if not shift.any():
             continue
-        # That was its one question about those: it is not told what its true sums would have given.
+        # That was its one request about those: it is not told what its true sums would have given.
         honest = again(cheating)
         with pytest.raises(ProtocolError, match="is not the one that was answered before"):
             honest.student().run()

@@ -47,13 +47,13 @@ class Thief(StudentRound):
         if number != self.block:
             return super()._begun(plan, number)
         circuit, block = plan.find(number)
-        before = self._base[1] if number == 0 else self._facts.get(f"asked-{number - 1}")
+        before = self._base[1] if number == 0 else self._facts.get(f"requested-{number - 1}")
         draw = Expansion(self._secret, f"sacrificed bits {number}")
         cheater = Cheater(self._base[0], Transcript(before), draw, plan.offset(number))
         cheater.guess, cheater.flips = self.guess, flips_of(circuit.inputs(self._shares, block).size, self.places)
         message, labels = cheater.extend(circuit.inputs(self._shares, block))
-        self._facts.setdefault(f"asked-{number}", cheater._transcript.state)
-        return labels.copy(), self._ask(f"blocks/{number}", body_of(*message))
+        self._facts.setdefault(f"requested-{number}", cheater._transcript.state)
+        return labels.copy(), self._post(f"blocks/{number}", body_of(*message))
 
     def _opened(self, plan, number, own, answer):
         if number == self.block and self.places is SPREAD:
@@ -163,7 +163,7 @@ def test_a_failed_check_is_final_whatever_is_asked_after_it(block, monkeypatch):
     loop = loop_of(confident(queries=3 * 128))
     with pytest.raises(ProtocolError, match=f"Block {block} fails"):
         loop.student(Same).run()
-    assert f"question-{block}" in loop.facts[0]
+    assert f"request-{block}" in loop.facts[0]
     told = tables(loop)
     assert len(told) == block
     for student, fault in (

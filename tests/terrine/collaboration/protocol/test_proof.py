@@ -157,8 +157,8 @@ def test_a_server_that_shifts_its_shares_to_ask_for_a_vote_gets_the_same_refusal
     counts[:, class_] = 1
     shares, digits, proofs = made(counts, 1)
     for shift in ([1, PRIME - 1], [PRIME - 1, 1]):
-        asked = add(shares[1], np.broadcast_to(np.array(shift, np.uint64), (6, 2)))
-        assert not opened(1, (shares[0], asked), digits, proofs)
+        queried = add(shares[1], np.broadcast_to(np.array(shift, np.uint64), (6, 2)))
+        assert not opened(1, (shares[0], queried), digits, proofs)
         # Nor does it help to claim that the shares are those of the proof: the other side's part does not change.
         mine = opening(CONTEXT, 1, shares[0], digits[0], proofs[0], second=False)
         assert mine[0] == opening(CONTEXT, 1, shares[1], digits[1], proofs[1], second=True)[0]

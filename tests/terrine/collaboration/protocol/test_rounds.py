@@ -168,12 +168,12 @@ def test_a_round_cut_off_at_any_write_of_either_goes_on_with_the_same_bytes(agre
     votes, noise = random_votes(agreed), Noise(agreed)
     loop = Loop(agreed, reports := reports_of(agreed, votes), noise)
     passed, result = loop.run()
-    said = {path: (question, answer) for path, question, answer in loop.record}
+    said = {path: (request, answer) for path, request, answer in loop.record}
     start = {"settled": loop.facts[0]["settled"]}, {"secret": loop.facts[1]["secret"]}
     for victim in (0, 1):
         writes = 0
         for writes in range(1, 200):
-            # The guardian's answer to a question that it has stored is lost; the student's is not stored yet.
+            # The guardian's answer to a request that it has stored is lost; the student's is not stored yet.
             for when in (("after",), ("before",))[victim]:
                 facts = [dict(one) for one in start]
                 facts[victim] = Mortal(facts[victim], (writes, when))
@@ -189,8 +189,8 @@ def test_a_round_cut_off_at_any_write_of_either_goes_on_with_the_same_bytes(agre
                 found = again.student().run()
                 np.testing.assert_array_equal(found[0], passed)
                 np.testing.assert_array_equal(found[1], result)
-                for path, question, answer in broken.record + again.record:
-                    assert said[path] == (question, answer)
+                for path, request, answer in broken.record + again.record:
+                    assert said[path] == (request, answer)
             if over:
                 break
         assert agreed.reveal != "argmax" or writes > 3
@@ -202,7 +202,7 @@ def test_labels_and_keys_of_another_round_on_the_same_votes_are_fresh():
     loops = [answered(agreed, random_votes(agreed), Noise(agreed))[2] for _ in range(2)]
 
     def words(loop):
-        data = b"".join(part for path, question, answer in loop.record for part in (question, answer))
+        data = b"".join(part for path, request, answer in loop.record for part in (request, answer))
         return {data[place : place + 16] for place in range(0, len(data) - 15, 8)}
 
     shared = words(loops[0]) & words(loops[1])
@@ -213,9 +213,9 @@ def test_a_label_that_was_never_made_is_not_opened():
     agreed = confident(queries=20)
     loop = Loop(agreed, reports_of(agreed, random_votes(agreed)), Noise(agreed))
 
-    def spoil(path, question):
+    def spoil(path, request):
         if path == "opened/0":
-            wrong = bytearray(question)
+            wrong = bytearray(request)
             wrong[16 * 7] ^= 4
             with pytest.raises(ProtocolError, match="does not exist"):
                 GuardianRound(agreed, loop.facts[0]).opened(0, bytes(wrong))
@@ -230,13 +230,13 @@ def test_altered_tables_are_found_by_the_student(place, queries):
     loop = Loop(agreed, reports_of(agreed, random_votes(agreed)), Noise(agreed))
     loop.close()
 
-    def ask(path, question):
-        answer = bytearray(answered_by(GuardianRound(agreed, loop.facts[0]), path, question))
+    def post(path, request):
+        answer = bytearray(answered_by(GuardianRound(agreed, loop.facts[0]), path, request))
         for query in range(queries * path.startswith("blocks")):  # a ciphertext is used for one of two colours
             answer[place + 16 * query] ^= 1
         return bytes(answer)
 
-    loop.ask = ask
+    loop.post = post
     with pytest.raises(ProtocolError, match="altered"):
         loop.student().run()
 
@@ -246,7 +246,7 @@ def test_points_outside_the_group_are_refused():
     loop = Loop(agreed, reports_of(agreed, random_votes(agreed)), Noise(agreed))
     with pytest.raises(ProtocolError, match="group"):
         loop.close().base(b"\1" + bytes(31))
-    loop.ask = lambda path, question: (b"\1" + bytes(31)) * 128
+    loop.post = lambda path, request: (b"\1" + bytes(31)) * 128
     with pytest.raises(ProtocolError, match="group"):
         loop.student().run()
 
@@ -258,24 +258,24 @@ def test_questions_out_of_turn_and_malformed_ones_are_refused(monkeypatch):
     with pytest.raises(ProtocolError, match="not closed"):
         GuardianRound(agreed, {}).base(bytes(32))
     guardian = loop.close()
-    questions = {}
-    loop.before = lambda path, question: questions.setdefault(path, question)
+    requests = {}
+    loop.before = lambda path, request: requests.setdefault(path, request)
     with pytest.raises(ProtocolError, match="base transfers come first"):
-        guardian.block(0, bytes(len(phase_question(guardian))))
+        guardian.block(0, bytes(len(phase_request(guardian))))
     loop.run()
     fresh = Loop(agreed, loop.reports, loop.noise, ({"settled": loop.facts[0]["settled"]}, dict(loop.facts[1])))
     guardian = GuardianRound(agreed, fresh.facts[0])
-    guardian.base(questions["base"])
-    for path, question, fault in (
-        ("blocks/1", questions["blocks/1"], "comes too early"),
-        ("blocks/7", questions["blocks/1"], "does not exist"),
-        ("opened/0", questions["opened/0"], "no outputs to open"),
+    guardian.base(requests["base"])
+    for path, request, fault in (
+        ("blocks/1", requests["blocks/1"], "comes too early"),
+        ("blocks/7", requests["blocks/1"], "does not exist"),
+        ("opened/0", requests["opened/0"], "no outputs to open"),
         ("counts/0", b"", "No counts are revealed"),
         ("blocks/0", b"", "are expected here"),
         ("base", bytes(31), "are expected here"),
     ):
         with pytest.raises(ProtocolError, match=fault):
-            answered_by(guardian, path, question)
+            answered_by(guardian, path, request)
     rng = np.random.default_rng(0)
     for _ in range(1_000):
         path = f"{rng.choice(['base', 'blocks', 'opened', 'counts'])}/{rng.integers(0, 12)}"
@@ -283,6 +283,6 @@ def test_questions_out_of_turn_and_malformed_ones_are_refused(monkeypatch):
             answered_by(guardian, path, rng.bytes(rng.integers(0, 64)) + b"x")
 
 
-def phase_question(guardian):
+def phase_request(guardian):
     plan = guardian._tests
-    return bytes(sum(np.prod(shape) for _, shape in plan.phases[0].question_specs(0)))
+    return bytes(sum(np.prod(shape) for _, shape in plan.phases[0].request_specs(0)))

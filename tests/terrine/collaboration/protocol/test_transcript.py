@@ -62,8 +62,8 @@ def seen():
             _, shares, digits, *_ = arrays_of(loop.reports["north"][place], report_specs(agreed, "north"))
             views[key].append(shares)
             views[key.replace("share", "digits")].append(digits[..., 0])
-        hidden = [question for path, question, _ in loop.record if path == "blocks/1"]
-        columns = arrays_of(hidden[0], phase.question_specs(0))[0]
+        hidden = [request for path, request, _ in loop.record if path == "blocks/1"]
+        columns = arrays_of(hidden[0], phase.request_specs(0))[0]
         rows = transfer.transposed(columns)[: phase.circuit.inputs[1] * QUERIES]
         views["hidden bits"].append(rows.reshape(-1, QUERIES, 2))
     patch.undo()
@@ -167,8 +167,8 @@ def test_nothing_but_the_output_is_opened(agreed):
         assert len(one.circuit.outputs) == (1 if one.number == 1 else 2)  # whether it passed; a class of four
         arrays_of(said[f"blocks/{number}"], one.tables_specs(0))  # what decodes labels, for outputs only
     if agreed.threshold is not None:
-        ((question, answer),) = [(question, answer) for path, question, answer in loop.record if path == "opened/0"]
-        assert (len(question), answer) == (16 * agreed.queries, b"")
+        ((request, answer),) = [(request, answer) for path, request, answer in loop.record if path == "opened/0"]
+        assert (len(request), answer) == (16 * agreed.queries, b"")
     if agreed.reveal != "argmax":
         arrays_of(said["counts/0"], [(plan.count_kind, (int(passed.sum()), agreed.classes))])
 
@@ -183,7 +183,7 @@ def test_neither_side_receives_the_others_shares():
     state = GuardianRound(agreed, loop.facts[0])._state
     secrets = {"guardian": [student._shares, modulo(student._shares, 4)], "student": [state[3], state[4]]}
     received = {
-        "guardian": b"".join([question for _, question, _ in loop.record] + [one for one, _ in loop.reports.values()]),
+        "guardian": b"".join([request for _, request, _ in loop.record] + [one for one, _ in loop.reports.values()]),
         "student": b"".join([answer for _, _, answer in loop.record] + [one for _, one in loop.reports.values()]),
     }
     for party, arrays in secrets.items():

@@ -267,7 +267,7 @@ def test_arrays_of_objects_are_not_stored(ledger: Ledger) -> None:
 
 def test_scalars_empty_arrays_and_foreign_byte_orders_come_back_as_they_were(ledger: Ledger) -> None:
     arrays = {
-        "asked": np.array(3),
+        "queried": np.array(3),
         "none": np.zeros((0, 4)),
         "swapped": np.arange(3, dtype=">i4"),
         "fortran": np.asfortranarray(np.arange(6.0).reshape(2, 3)),

@@ -144,7 +144,7 @@ def neighbours():
     return Records(inputs, labels, assignment, 2), Records(inputs, other, assignment, 2)
 
 
-def asked():
+def queried():
     """Directions all around."""
     angles = np.linspace(0, 2 * np.pi, 40, endpoint=False)
     return Queries(np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32), [np.arange(40)])
@@ -153,7 +153,7 @@ def asked():
 def votes_from(records, average, own):
     kind = AveragedKind(ROUNDS, LEARNER, PARTIES, lambda: RoundState(average, own))
     states = [state for _, state in kind.train(records, range(PARTIES), seed=0)]
-    return count_votes(kind.vote(states, asked()), 2)
+    return count_votes(kind.vote(states, queried()), 2)
 
 
 def test_the_published_form_is_caught_when_its_claim_is_audited_as_if_it_held():
@@ -182,7 +182,8 @@ def test_conventional_teachers_pass_the_same_audit():
     settings = averaged(averaging="none", correction="none", rounds=3, steps=2, learning_rate=2.0, batch=1)
     kind = AveragedKind(settings, LEARNER, PARTIES)
     one, other = (
-        count_votes(kind.vote([s for _, s in kind.train(r, range(PARTIES), seed=0)], asked()), 2) for r in neighbours()
+        count_votes(kind.vote([s for _, s in kind.train(r, range(PARTIES), seed=0)], queried()), 2)
+        for r in neighbours()
     )
     assert np.abs(one - other).max() == 1
 
@@ -223,7 +224,7 @@ def private_runs(hypothesis, runs, averaging, sigma, noise):
     histograms = []
     for records, mine in zip(sides, own, strict=True):
         values = np.repeat(average.value, PARTIES, axis=0) + learned(records, average, mine, ROUNDS.rounds - 1).update
-        votes = LEARNER.vote([LEARNER.state(weights) for weights in values], asked())
+        votes = LEARNER.vote([LEARNER.state(weights) for weights in values], queried())
         ones = votes.T.reshape(runs, PARTIES, -1).sum(axis=1)
         histograms.append(np.stack([PARTIES - ones.astype(np.int64), ones.astype(np.int64)], axis=2))
     assert np.abs(histograms[0] - histograms[1]).max() <= 1

@@ -33,10 +33,10 @@ def vectors_of(shared, number, generator):
 @pytest.mark.parametrize("dealt", [[3, 3], [1, 2, 3], [6]])
 def test_parties_release_what_one_place_releases_with_the_same_noise_to_the_bit(form, dealt):
     shared, generator = shared_averages(**form), np.random.default_rng(0)
-    averaging, walk = shared.averaging, shared.walk()
+    averaging, state = shared.averaging, shared.iterator()
     apart, together = ReplayNoise(5), ReplayNoise(5)
     average, centre = Average(np.zeros(WEIGHTS), np.zeros(WEIGHTS)), np.empty(0)
-    assert walk.question is None
+    assert state.broadcast is None
     for number in range(shared.passes):
         vectors = vectors_of(shared, number, generator)
         total = np.zeros(shared.counts[number], "<u8")
@@ -46,7 +46,7 @@ def test_parties_release_what_one_place_releases_with_the_same_noise_to_the_bit(
             total += (own - mask) + mask
         total += shared.noise(apart, number).astype("<u8")
         released = shared.opened(total.view(np.int64), number)
-        walk.take(released)
+        state.receive(released)
         place = number - shared.first
         if place < 0:
             centre = averaging.release_centre([vectors], together)
@@ -56,9 +56,9 @@ def test_parties_release_what_one_place_releases_with_the_same_noise_to_the_bit(
             np.testing.assert_array_equal(released, plain)
             average = server_step(average, plain, derived_control(average, plain, settings, place), settings)
         told = [average.value, average.control] if place >= 0 else []
-        np.testing.assert_array_equal(walk.question, np.concatenate([centre, *told]))
-        assert len(walk.question) == shared.asked(number + 1)
-    start = shared.start(walk.question, shared.passes)
+        np.testing.assert_array_equal(state.broadcast, np.concatenate([centre, *told]))
+        assert len(state.broadcast) == shared.broadcast_size(number + 1)
+    start = shared.start(state.broadcast, shared.passes)
     np.testing.assert_array_equal(start.average.value, average.value)
     np.testing.assert_array_equal(start.average.control, average.control)
     assert (start.centre is None) == (not shared.features)
