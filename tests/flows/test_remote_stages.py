@@ -18,8 +18,8 @@ from tests.flows.conftest import set_small
 def made(project, monkeypatch):
     """Local stages and requests to deployments of a run that sends `teach` to one."""
     set_small(project, runner={"elsewhere": {"teach": "stage/gpu"}})
-    seen = SimpleNamespace(project=project, here=[], queried=[])
-    monkeypatch.setattr(flow, "run_remotely", lambda *queried: seen.queried.append(queried))
+    seen = SimpleNamespace(project=project, here=[], requested=[])
+    monkeypatch.setattr(flow, "run_remotely", lambda *requested: seen.requested.append(requested))
     monkeypatch.setattr(flow, "_run_here", lambda root, run, stage: seen.here.append(stage))
     return seen
 
@@ -28,14 +28,14 @@ def test_a_stage_runs_at_the_deployment_that_is_named_for_it_and_others_here(mad
     for stage in ("vote", "teach"):
         flow._run_stage(made.project, "small", stage)
     assert made.here == ["vote"]
-    assert made.queried == [("stage/gpu", "small", "teach")]
+    assert made.requested == [("stage/gpu", "small", "teach")]
 
 
 def test_without_a_server_of_the_users_every_stage_runs_here(made, monkeypatch):
     monkeypatch.setattr(flow.server, "is_temporary", lambda: True)
     flow._run_stage(made.project, "small", "teach")
     assert made.here == ["teach"]
-    assert not made.queried
+    assert not made.requested
 
 
 def test_a_deployment_without_a_run_that_waits_for_it_runs_no_stage(made, monkeypatch):

@@ -257,8 +257,8 @@ def test_a_party_that_missed_rounds_goes_on_with_what_it_last_knew(agreed, digit
     proposal = agreed("averaged", rounds=4)
     terms = proposal.terms
     config = joined(proposal, digits, project, tmp_path)["south"]
-    generator, queried = np.random.default_rng(0), terms.averages.queried
-    weights = [None, *(generator.normal(size=queried(number)) / 100 for number in range(1, 5))]
+    generator, size = np.random.default_rng(0), terms.averages.broadcast_size
+    weights = [None, *(generator.normal(size=size(number)) / 100 for number in range(1, 5))]
     first = report_source(config)
     shared = [first(number, weights[number]) for number in range(5)]
     assert [own.shape for own in shared] == [(30, 1), (310, 1), (310, 1), (310, 1), (terms.queried, 2)]
