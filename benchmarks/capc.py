@@ -36,13 +36,13 @@ class Labelled:
     Attributes:
         queries: int64 [answered], the numbers of the images that were answered.
         labels: int64 [answered], their noisy labels.
-        asked: How many images it asked about before its share was spent.
+        queried: How many images it asked about before its share was spent.
     """
 
     teacher: int
     queries: NDArray[np.int64]
     labels: NDArray[np.int64]
-    asked: int
+    queried: int
     event: Event
 
 

@@ -45,7 +45,7 @@ def terms_of(folder: Path, parties: int, held: int, queries: int, mechanism: str
         unit="record",
         minimum=total,
         queries=queries,
-        asked=queries,
+        queried=queries,
         queries_digest="a" * 64,
         query_shards=["b" * 64],
         backbone="c" * 64,

@@ -49,8 +49,8 @@ def test_the_greedy_teacher_is_the_mechanism_on_the_others_votes_in_its_own_orde
     rows = [row for row in range(250) if plain.answered[row]]
     assert labelled.queries.tolist() == [order[row] for row in rows]
     assert labelled.labels.tolist() == [plain.labels[row] for row in rows]
-    assert (labelled.asked, labelled.event) == (plain.asked, plain.event)
-    assert 0 < len(rows) < plain.asked < 250
+    assert (labelled.queried, labelled.event) == (plain.queried, plain.event)
+    assert 0 < len(rows) < plain.queried < 250
 
 
 @pytest.mark.parametrize(("epsilon", "teachers"), [(10.0, 200), (2.0, 50), (0.5, 7)])
@@ -72,10 +72,10 @@ def test_fair_teachers_stay_within_their_shares_and_together_within_the_budget()
         assert set(own.queries) <= set(part)
         assert epsilon_of(math.sqrt(mu_squared(own.event)), 1e-5) <= share
         # One more question would not have fitted.
-        assert own.asked == len(part) or mu_squared(own.event) + 2 / 36 > mu_of(share, 1e-5) ** 2 * (1 - 1e-9)
+        assert own.queried == len(part) or mu_squared(own.event) + 2 / 36 > mu_of(share, 1e-5) ** 2 * (1 - 1e-9)
     assert 0 < epsilon_together(labelled, 1e-5) <= 8
     greedy = greedy_teacher(votes, 5, 0, np.arange(600), mechanism, epsilon=8, delta=1e-5, noise=ReplayNoise(2))
-    assert sum(own.asked for own in labelled) <= greedy.asked
+    assert sum(own.queried for own in labelled) <= greedy.queried
     agree = np.mean([truth[q] == label for own in labelled for q, label in zip(own.queries, own.labels, strict=True)])
     assert agree > 0.4
 
@@ -84,7 +84,7 @@ def test_a_share_too_small_for_one_question_asks_none():
     votes, _ = some_votes()
     parts = np.array_split(np.arange(300), 20)
     labelled = fair_teachers(votes, 5, parts, GNMax(sigma=1.0), epsilon=1, delta=1e-5, noise=ReplayNoise(2))
-    assert [own.asked for own in labelled] == [0] * 20
+    assert [own.queried for own in labelled] == [0] * 20
     assert epsilon_together(labelled, 1e-5) == 0
 
 
