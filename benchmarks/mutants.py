@@ -95,8 +95,10 @@ AUDITS: dict[str, tuple[str, ...]] = {
     "gradients": ("--mechanism", "gradients"),
     "neighbours": ("--run", "digits", "--neighbours", "2"),
     "neighbours of groups": ("--run", "people", "--neighbours", "2"),
+    "canary rows": ("--run", "rows", "--canaries", "100"),
 }
-"""Arguments of `terrine audit`. `digits` is a run on digits whose rows have ids; `people` on the same in groups."""
+"""Arguments of `terrine audit`. `digits` is a run on digits whose rows have ids; `people` on the same in groups; `rows`
+sums the rows of a table."""
 
 DETECTORS = ("tests", "harness", "audit")
 NAMES = {"tests": "privacy tests", "harness": "neighbour harness", "audit": "terrine audit"}
@@ -140,9 +142,24 @@ for name, unit in (("digits", "record"), ("people", "group")):
         "ledger": {"account": "digits", "epsilon": 20},
     }
     (root / "experiments" / f"{name}.yaml").write_text(yaml.safe_dump(values))
+columns = [f"x{number}" for number in range(8)]
+lines = [",".join([*map(str, image.reshape(-1)[20:28]), f"digit {label}"]) for image, label in zip(images, labels)]
+(root / "rows.csv").write_text("\\n".join([",".join([*columns, "kind"]), *lines]))
+values = {
+    "description": "a table for an audit",
+    "data": {"name": "table", "path": "rows.csv", "target": "kind", "columns": {name: [0, 255] for name in columns}},
+    "partition": {"teachers": 2},
+    "queries": {"count": 200},
+    "backbone": {"kind": "columns"},
+    "teachers": {"statistics": "original"},
+    "aggregation": {"mechanism": "gradients", "rounds": 4, "epsilon": 1},
+    "student": {"kind": "sums"},
+    "ledger": {"account": "rows", "epsilon": 20},
+}
+(root / "experiments" / "rows.yaml").write_text(yaml.safe_dump(values))
 from flows.stages import run_through
 from tasks.runtime.parameters import write_parameters
-for name in ("digits", "people"):
+for name in ("digits", "people", "rows"):
     run_through(write_parameters(root, name), "dataset", "pretrain")
 """
 

@@ -102,9 +102,11 @@ def test_sums_made_again_on_a_neighbour_are_the_stored_ones_and_only_their_keepe
     assert any("data.edition=2" in told for told in data_changes(run))
 
 
-@pytest.mark.parametrize("unit", ["record", "group"])
-def test_an_audit_of_sums_finds_no_unit_of_the_data_that_moves_them_by_more_than_is_charged(tmp_path, unit):
-    run = settle(tmp_path, FORM, worlds.base(), privacy={"unit": unit}, **SUMS)
+@pytest.mark.parametrize(
+    ("form", "unit"), [(FORM, "record"), (FORM, "group"), (FORMATS["table with declared columns"], "record")]
+)
+def test_an_audit_of_sums_finds_no_unit_of_the_data_that_moves_them_by_more_than_is_charged(tmp_path, form, unit):
+    run = settle(tmp_path, form, worlds.base(), privacy={"unit": unit}, **SUMS)
     run_through(run, "dataset", "pretrain")
     before = files(run.root)
     result = audit_neighbours(run, refused, 2)

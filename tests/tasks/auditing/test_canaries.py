@@ -51,6 +51,21 @@ SUMS = {
     "groups": {"aggregation": {"mechanism": "moments"}, "privacy": {"unit": "group"}},
 }
 """Sections of runs whose records are summed."""
+TABLE = {
+    "data": {
+        "name": "table",
+        "path": "rows.csv",
+        "target": "kind",
+        "columns": {"x": [0, 1], "y": [0, 1], "z": [0, 1], "word": ["a", "b", "c"]},
+    },
+    "partition": {"teachers": 24},
+    "queries": {"count": 200},
+    "backbone": {"kind": "columns"},
+    "teachers": {"optimiser": "ridge", "statistics": "original"},
+    "student": {"kind": "sums"},
+    "aggregation": {"mechanism": "gradients", "rounds": 4, "epsilon": 1},
+    "ledger": {"account": "rows", "epsilon": 8},
+}
 
 
 def summed(root, name):
@@ -58,6 +73,23 @@ def summed(root, name):
     base = {section: values for section, values in VALUES.items() if section != "aggregation"}
     base |= {"aggregation": {"epsilon": 2, "noise": "replay"}, "student": {"kind": "sums"}}
     run = Run(root, "sums", validate(merge_overrides(base, SUMS[name])))
+    run_through(run, "dataset", "aggregate")
+    return run
+
+
+class Seeded(ReplayNoise):
+    """Seeded noise that a ledger of private data accepts."""
+
+    kind = "secure"
+
+
+def table(root, epsilon, monkeypatch):
+    """A run that sums the rows of a table, with its release."""
+    monkeypatch.setattr("tasks.pipeline.sums.noise_source", lambda run: Seeded(0))
+    generator = np.random.default_rng(0)
+    rows = [f"{x},{y},{z},{'abcd'[int(4 * z)]},{'no' if x < y else 'yes'}" for x, y, z in generator.random((800, 3))]
+    (root / "rows.csv").write_text("\n".join(["x,y,z,word,kind", *rows]))
+    run = Run(root, "rows", validate(merge_overrides(TABLE, {"aggregation": {"epsilon": epsilon}})))
     run_through(run, "dataset", "aggregate")
     return run
 
@@ -123,8 +155,17 @@ def test_a_sound_run_that_sums_records_is_not_accused_and_only_the_private_figur
     assert result["epsilon_without_noise"] > 3
 
 
-def test_in_a_run_that_sums_records_missing_noise_and_gradients_of_any_length_are_found(tmp_path, monkeypatch):
-    run = summed(tmp_path, "gradients")
+@pytest.mark.parametrize("epsilon", [1, 4])
+def test_a_sound_run_that_sums_rows_of_a_table_is_not_accused(tmp_path, monkeypatch, epsilon):
+    result = audit_canaries(table(tmp_path, epsilon, monkeypatch), run_through, 300)
+    assert (result["caught"], result["fault"]) == (False, None)
+    assert result["epsilon_at_least"] <= result["epsilon_charged"] == pytest.approx(epsilon)
+    assert result["epsilon_without_noise"] > 3
+
+
+@pytest.mark.parametrize("records", ["images", "rows"])
+def test_in_a_run_that_sums_records_missing_noise_and_gradients_of_any_length_are_found(tmp_path, monkeypatch, records):
+    run = summed(tmp_path, "gradients") if records == "images" else table(tmp_path, 1, monkeypatch)
     with monkeypatch.context() as quiet:
         quiet.setattr(ReplayNoise, "gaussian", lambda self, shape, sigma: np.zeros(shape))
         result = audit_canaries(run, run_through, 100)

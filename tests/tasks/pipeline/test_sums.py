@@ -24,6 +24,7 @@ from terrine.aggregation.sums import mu_left
 from terrine.deployment.model import StudentModel
 from terrine.errors import SettingError
 from terrine.privacy.accounting.events import from_json
+from terrine.privacy.accounting.gaussian import mu_squared
 from terrine.privacy.noise import ReplayNoise
 
 VALUES = {
@@ -80,6 +81,24 @@ def test_a_run_says_what_it_released_and_its_student_answers_each_image_by_itsel
     assert {"noisy sums released", "ε if a record is only added or removed"} <= {
         line.strip().rsplit("  ", 1)[0].strip() for line in result(run).plain.splitlines()
     }
+
+
+@pytest.mark.parametrize("mechanism", [{"mechanism": "moments"}, {"mechanism": "gradients", "rounds": 3, "clip": 0.5}])
+def test_a_run_draws_the_noise_that_its_ledger_charges(tmp_path, monkeypatch, mechanism):
+    plain, drawn = ReplayNoise.gaussian, []
+
+    def noted(self, shape, sigma):
+        drawn.append(sigma)
+        return plain(self, shape, sigma)
+
+    monkeypatch.setattr(ReplayNoise, "gaussian", noted)
+    run = run_of(tmp_path, {"aggregation": {**mechanism, "noise": "replay"}})
+    run_through(run, "dataset", "aggregate")
+    ledger, account = open_account(run)
+    (charged,) = ledger.events(account)
+    moments, gradients = drawn[0], drawn[-3:] if "rounds" in mechanism else []
+    spent = 4.5 / moments**2 + sum(1 / sigma**2 for sigma in gradients)
+    assert spent == pytest.approx(mu_squared(charged))
 
 
 def check_vectors_are_kept(run, monkeypatch):
