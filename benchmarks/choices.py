@@ -1,6 +1,6 @@
 """Measurements behind defaults and advice: sums or votes, rounds and features, temperatures, small classes.
 
-    python benchmarks/choices.py mechanisms|rounds|whitening|unequal|sharpness|calibration|small
+    python -m benchmarks.choices mechanisms|rounds|whitening|unequal|sharpness|calibration|small
         [--root FOLDER] [--work FOLDER] [--repeats 3]
 
 Features are the first 100 of those of benchmarks/sums.py, under moments released for 5 % of the budget. The number of
@@ -29,13 +29,13 @@ from functools import partial
 from unittest.mock import patch
 
 import numpy as np
-from cells import KEPT, common_options, datasets, heading, row, spread
-from features import Kept, counted_votes, student_of_votes, vectors_of
 from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax, softmax
-from sums import DELTA, features
 
 import terrine as tr
+from benchmarks.cells import KEPT, common_options, datasets, heading, row, spread
+from benchmarks.features import Kept, counted_votes, student_of_votes, vectors_of
+from benchmarks.sums import DELTA, features
 from terrine.aggregation import gradient_rounds as schedule
 from terrine.aggregation.records import Records, Whitening
 from terrine.aggregation.sums import Sums, mu_left

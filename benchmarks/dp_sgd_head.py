@@ -55,6 +55,18 @@ def exchanged(sigma: float, q: float, rounds: int, delta: float, before: float =
     return float(spent.get_epsilon_for_delta(delta))
 
 
+def added(sigma: float, q: float, rounds: int, delta: float, before: float = 0.0) -> float:
+    """Compute the same if a record is added or removed. Arguments: `exchanged`."""
+    with from_extra("dev", "Prices of DP-SGD"):
+        from dp_accounting.pld import privacy_loss_distribution as losses
+
+    spent = losses.from_gaussian_mechanism(sigma, sampling_prob=q, value_discretization_interval=1e-3)
+    spent = spent.self_compose(rounds)
+    if before:
+        spent = spent.compose(losses.from_gaussian_mechanism(1 / before, value_discretization_interval=1e-3))
+    return float(spent.get_epsilon_for_delta(delta))
+
+
 @functools.cache
 def noise_for(
     epsilon: float, q: float, rounds: int, delta: float, before: float = 0.0, step: float = 1e-3

@@ -1,6 +1,6 @@
 """Teachers who lean to the larger class: accuracy by draws of the noise, and by how much of the lean is taken back.
 
-    python benchmarks/leaning.py [--root FOLDER] [--work FOLDER] [--repeats 10] [--data MNIST …] [--priors 1 0.5]
+    python -m benchmarks.leaning [--root FOLDER] [--work FOLDER] [--repeats 10] [--data MNIST …] [--priors 1 0.5]
 
 PneumoniaMNIST, blood cells and MNIST, as votes of benchmarks/rivals.py have them: 200 features (100 of blood cells)
 under moments released for 5 % of ε = 1, 6,000 synthetic queries, a linear student, replayed noise drawn `--repeats`
@@ -11,10 +11,10 @@ AUC; and accuracy and balanced accuracy on what was held out, by which a setting
 """
 
 import numpy as np
-from cells import KEPT, common_options, datasets, heading, row, spread
-from features import TEACHERS, student_of_votes
-from sums import DELTA, EPSILONS, features
 
+from benchmarks.cells import KEPT, common_options, datasets, heading, row, spread
+from benchmarks.features import TEACHERS, student_of_votes
+from benchmarks.sums import DELTA, EPSILONS, features
 from terrine.data.partition import dirichlet, iid
 from terrine.heads import predict
 from terrine.measures import balanced_accuracy, macro_auc

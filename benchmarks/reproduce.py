@@ -172,9 +172,10 @@ class Row:
 
     @property
     def epsilon(self) -> str:
-        """The largest exact ε."""
+        """The largest exact ε; in brackets the one for a unit that is only added or removed, if it is smaller."""
         found = [run["epsilon"] for run in self.figures]
-        return "none" if None in found else f"{max(found):.4f}"
+        added = [run["epsilon_added"] for run in self.figures if run.get("epsilon_added") is not None]
+        return "none" if None in found else f"{max(found):.4f}" + (f" ({max(added):.4f})" if added else "")
 
     @property
     def answered(self) -> str:
@@ -196,7 +197,8 @@ def figures(run: Run, *, published: bool = False) -> dict[str, float]:
     if published and not run.params.data.public_benchmark:
         accuracy = in_batches = known_accuracy(run).get("accuracy_released", math.nan)
     public = {name: statement[name] for name in ("epsilon", "delta", "answered", "queried", "queries", "teachers")}
-    return {"accuracy": accuracy, "in_batches": in_batches} | public
+    added = statement.get("epsilon_added")
+    return {"accuracy": accuracy, "in_batches": in_batches, "epsilon_added": added} | public
 
 
 def make_all(root: Path, rows: Sequence[Row], workers: int = 1) -> bool:

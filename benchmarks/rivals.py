@@ -1,7 +1,7 @@
 """One table for all: what is learnt from the same vectors of the same records, by who trusts whom with what.
 
     pip install opacus
-    python benchmarks/rivals.py [--root FOLDER] [--work FOLDER] [--data digits MNIST …] [--parties 0 20 200 1000]
+    python -m benchmarks.rivals [--root FOLDER] [--work FOLDER] [--data digits MNIST …] [--parties 0 20 200 1000]
 
 Every method reads the vectors that `aggregation.mechanism: gradients` sums (benchmarks/sums.py, public statistics), and
 has ε = 1, 2 and 6 at δ = 1e-5 with replayed noise, one draw, and votes the mean of five: of two classes at ε = 1 draws
@@ -30,12 +30,12 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from cells import KEPT, Cells, common_options, datasets
-from dp_fedavg import FedAvgSettings
-from dp_fedavg import train as federated
-from features import QUIET, TEACHERS, student_of_votes
-from sums import DELTA, EPSILONS, KINDS, features, right, vectors
 
+from benchmarks.cells import KEPT, Cells, common_options, datasets
+from benchmarks.dp_fedavg import FedAvgSettings
+from benchmarks.dp_fedavg import train as federated
+from benchmarks.features import QUIET, TEACHERS, student_of_votes
+from benchmarks.sums import DELTA, EPSILONS, KINDS, features, right, vectors
 from terrine.aggregation.records import Records
 from terrine.aggregation.sums import Sums, mu_left
 from terrine.data.partition import dirichlet, iid

@@ -13,6 +13,7 @@ A page shows a table, or a part of it by its columns and by the first cells of i
     <!-- table: prompts/kinds | columns: teachers; ε = 7.2 | rows: linear on scattering -->
     <!-- end -->
 
+Below a table `comparison/...` stand the published figures of benchmarks/comparison.yaml.
 The table `mutants` comes from benchmarks/mutants.json, `cells` and `cells/PAPER` from benchmarks/papers.
 """
 
@@ -21,7 +22,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from benchmarks import mutants, paper_cells
+from benchmarks import comparison, mutants, paper_cells
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 MEASUREMENTS = REPOSITORY / "docs" / "measurements"
@@ -62,6 +63,8 @@ def written(asked: str) -> str:
     if "columns" not in table:
         return "\n".join(line for block in table["measured"] for line in block["text"])
     columns, rows = table["columns"], [row for block in table["measured"] for row in block["rows"]]
+    if name.startswith("comparison/"):
+        rows = [*rows, *comparison.published(name.removeprefix("comparison/"), columns)]
     for part in parts:
         kind, _, listed = part.partition(": ")
         wanted = [entry.strip() for entry in listed.split(";")]

@@ -61,10 +61,11 @@ def compare(
     console, cells = printer(), table_cells(rows)
     table = plain_table(Column("run", no_wrap=True, overflow="fold"), padding=(0, 1))
     for heading in list(cells[0])[1:]:
-        table.add_column(heading, justify="right", no_wrap=heading in ("ε", "δ", "as served", "front"))
+        table.add_column(heading, justify="right", no_wrap=heading in ("ε", "ε, added", "δ", "as served", "front"))
     for texts in cells:
         table.add_row(*texts.values())
     console.print(table)
+    console.print("ε, added: if a unit is only added or removed (sums of records).")
     console.print("front: no run on the same data is as accurate at a smaller ε (Pareto front).")
     for row, differs in zip(rows, differences(rows), strict=True):
         if differs:

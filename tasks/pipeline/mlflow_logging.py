@@ -189,8 +189,9 @@ def _log_queries(statement: Mapping[str, Any]) -> None:
 
 
 def _metrics(run: Run, statement: dict[str, Any]) -> dict[str, float | None]:
-    names = ("epsilon", "epsilon_guaranteed", "audit_epsilon", "answered")
-    metrics: dict[str, float | None] = {name: statement[name] for name in names[: 3 if sums_over_records(run) else 4]}
+    names = ("epsilon", "epsilon_guaranteed", "epsilon_added", "audit_epsilon", "answered")
+    known = names[: 4 if sums_over_records(run) else 5]
+    metrics: dict[str, float | None] = {name: statement.get(name) for name in known}
     metrics |= {f"system/drawing_{name}": value for name, value in drawing_cost(run).items()}
     if run.params.tracking.private_metrics:
         figures = read_json(run.folders.accounting / "figures.json")

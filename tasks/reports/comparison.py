@@ -39,6 +39,7 @@ class Compared:
         run: Its name.
         data: Runs are comparable if this is equal: same data, same unit.
         epsilon: Guaranteed ε at `delta`; None if nothing is guaranteed.
+        epsilon_added: ε under add/remove neighbours; None if it is not smaller.
         delta: δ of the guarantee.
         accuracy: In [0, 1]; None if it is private.
         plus_minus: Half the width of the interval that noise leaves.
@@ -52,6 +53,7 @@ class Compared:
     run: str
     data: str
     epsilon: float | None
+    epsilon_added: float | None
     delta: float
     accuracy: float | None
     plus_minus: float
@@ -110,6 +112,7 @@ def _read(root: Path, name: str) -> Compared:
         run=name,
         data=series(run.params, statement["dataset"]),
         epsilon=statement["epsilon_guaranteed"],
+        epsilon_added=statement.get("epsilon_added"),
         delta=statement["delta"],
         accuracy=accuracy,
         plus_minus=plus_minus,
@@ -176,6 +179,7 @@ def table_cells(rows: Sequence[Compared]) -> list[dict[str, str]]:
         {
             "run": row.run,
             "ε": epsilon(row.epsilon),
+            "ε, added": "–" if row.epsilon_added is None else epsilon(row.epsilon_added),
             "δ": probability(row.delta),
             "as served": "private" if row.accuracy is None else shown_accuracy(row.accuracy, row.plus_minus),
             "front": "yes" if row.run in best else "",

@@ -100,6 +100,8 @@ def for_anybody(run: Run) -> dict[str, str]:
     rows = {"run": run.name, "ε": "none: NOT PRIVATE"}
     if statement["private"]:
         rows["ε"] = f"{statement['epsilon_guaranteed']:g} at δ = {statement['delta']:g}, per {statement['unit']}"
+        if "epsilon_added" in statement:
+            rows["ε if only added or removed"] = f"{statement['epsilon_added']:g}"
         rows |= {"not protected": " ".join(public)} if (public := sentences(statement, "unprotected")) else {}
     if "accuracy" in accuracy:
         rows["accuracy as served (test split)"] = f"{100 * accuracy['accuracy']:.2f} %"

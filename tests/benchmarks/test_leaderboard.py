@@ -3,8 +3,12 @@
 import json
 
 import numpy as np
+import pandas as pd
 import pytest
+import yaml
+from PIL import Image
 
+from benchmarks import features as shared
 from benchmarks import leaderboard as module
 from benchmarks.leaderboard import METHODS, Entry, available, leaderboard, main, student_of_votes
 from terrine.data.dataset import Dataset
@@ -67,7 +71,7 @@ def test_every_method_has_a_row_at_no_more_than_its_exact_price_and_more_budget_
     written = json.loads((tmp_path / "work" / "leaderboard.json").read_text())
     assert written["rows"] == rows
     assert written["notice"].startswith("NOT PRIVATE")
-    assert "| pneumoniamnist | 1,200 | votes | 0.5000 |" in (tmp_path / "work" / "leaderboard.md").read_text()
+    assert "| pneumoniamnist | 1,200 | votes | 0.5000 | 0.5000 |" in (tmp_path / "work" / "leaderboard.md").read_text()
 
 
 def test_a_leaderboard_that_was_killed_measures_only_what_is_missing(tmp_path, features, monkeypatch):
@@ -132,3 +136,76 @@ def test_images_of_a_set_are_read_without_its_validation_split(tmp_path, monkeyp
     monkeypatch.setattr(module, "load_dataset", load)
     Entry("bloodmnist", tmp_path, tmp_path).load()
     assert (asked["validation"], asked["channels"], asked["download"]) == ("drop", 3, False)
+
+
+def chest_x_rays(folder, generator):
+    """Write a stand-in for CheXpert: its folders and tables, with brighter images for one finding."""
+    for split, count in (("train", 60), ("valid", 24)):
+        rows = []
+        for number in range(count):
+            path = f"CheXpert-v1.0-small/{split}/patient{number:05}/study1/view1_frontal.jpg"
+            own = {finding: generator.choice(["1.0", "0.0", "-1.0", ""]) for finding in module.FINDINGS}
+            own["Edema"] = str(float(number % 2))
+            image = generator.integers(0, 128, (40, 48)) + 100 * (number % 2)
+            place = folder / path.partition("/")[2]
+            place.parent.mkdir(parents=True)
+            Image.fromarray(image.astype(np.uint8)).save(place)
+            rows.append({"Path": path, "Sex": "Female", "No Finding": "", **own})
+        pd.DataFrame(rows).to_csv(folder / f"{split}.csv", index=False)
+
+
+def retinas(folder, generator):
+    """Write a stand-in for EyePACS: photographs, grades, and the solution of the competition."""
+    for split, table, count in (("train", "trainLabels.csv", 60), ("test", "retinopathy_solution.csv", 25)):
+        (folder / split).mkdir(parents=True)
+        rows = []
+        for number in range(count):
+            level = number % 5
+            image = generator.integers(0, 56, (50, 40, 3)) + 40 * level
+            Image.fromarray(image.astype(np.uint8)).save(folder / split / f"{number}_left.jpeg")
+            rows.append({"image": f"{number}_left", "level": level, "Usage": "Private"})
+        pd.DataFrame(rows).to_csv(folder / table, index=False)
+
+
+def test_chexpert_and_eyepacs_are_read_from_their_folders_and_written_for_the_public_leaderboard(tmp_path, monkeypatch):
+    for name, value in (("SIDE", 28), ("FEATURES", 20)):
+        monkeypatch.setattr(module, name, value)
+    monkeypatch.setattr(shared, "QUERIES", 60)
+    generator = np.random.default_rng(0)
+    for name, write in (("chexpert", chest_x_rays), ("eyepacs", retinas)):
+        (tmp_path / name).mkdir()
+        write(tmp_path / name, generator)
+    work = tmp_path / "work"
+    main(["--root", str(tmp_path), "--work", str(work), "--epsilon", "8", "--seeds", "2", "--added"])
+    rows = json.loads((work / "leaderboard.json").read_text())["rows"]
+    assert [(row["set"], row["method"]) for row in rows] == [
+        (name, method) for name in ("chexpert", "eyepacs") for method in module.SUMS
+    ]
+    x_rays, eyes = rows[:3], rows[3:]
+    assert all(row["accuracy"] == [] and row["records"] == 60 and row["delta"] == 1e-6 for row in x_rays)
+    assert all(len(row["accuracy"]) == len(row["auc"]) and row["delta"] == 1e-5 for row in eyes)
+    for row in (x_rays[1], eyes[1]):
+        assert 7.9 < row["epsilon_added"] <= 8 < row["epsilon"]
+    assert np.mean(eyes[1]["auc"]) > 0.7
+    (entry,) = yaml.safe_load((work / "chexpert.yml").read_text())
+    first = entry["claims"][0]
+    assert (first["epsilon"], first["delta"], first["neighbouring_relation"]) == (8.0, 1e-6, "add/remove")
+    assert first["private_accuracy"] == f"{100 * np.mean(x_rays[0]['auc']):.2f}% AUC"
+    assert len(entry["claims"]) == 2
+    assert set(first) >= {"public_data", "model", "dp_accountant"}
+
+
+def test_uncertain_findings_count_as_present_and_missing_ones_do_not(tmp_path):
+    (tmp_path / "chexpert").mkdir()
+    chest_x_rays(tmp_path / "chexpert", np.random.default_rng(1))
+    data = Entry("chexpert", tmp_path, tmp_path).load()
+    table = pd.read_csv(tmp_path / "chexpert" / "train.csv")
+    wanted = table[list(module.FINDINGS)].isin([1.0, -1.0]).to_numpy()
+    assert (data.train_labels == wanted).all()
+    assert data.test_labels.shape == (24, 5)
+
+
+def test_votes_and_dp_sgd_have_no_row_at_the_epsilon_of_adding_a_record(tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        main(["--added", "--method", "votes"])
+    assert "--added supports --method moments" in capsys.readouterr().err

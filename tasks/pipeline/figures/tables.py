@@ -35,7 +35,8 @@ POINTS = 50
 def write_metrics(run: Run) -> None:
     """Write ε, the number of answers and the publishable accuracy of a run with MLflow's names."""
     statement = read_json(run.folders.statement)
-    found = {name: statement[name] for name in ("epsilon", "epsilon_guaranteed", "answered")} | known_accuracy(run)
+    names = ("epsilon", "epsilon_guaranteed", "epsilon_added", "answered")
+    found = {name: statement.get(name) for name in names} | known_accuracy(run)
     write_json(run.folders.metrics, {name: value for name, value in found.items() if value is not None})
 
 
