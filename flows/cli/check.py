@@ -168,6 +168,7 @@ def show(found: Finding, console: Console, *, findings: bool = True) -> None:
     if found.strength is not None:
         table.add_row("sums", _sums(found))
     table.add_row("price", _price(found))
+    table.add_row("which ε?", "docs/which-epsilon.md compares ε with published values")
     if found.claimed is not None:
         exact = "no ε" if found.exact is None else f"ε = {found.exact:.4f}"
         wrong = found.exact is None or found.claimed < found.exact

@@ -49,6 +49,7 @@ def statement(
     """
     from tasks.reports.language import LANGUAGES
     from tasks.runtime.accounts import site_signing_file, site_signing_key
+    from tasks.runtime.releases import missing_about
     from tasks.runtime.run import chosen_run
     from tasks.serving.pages import write_pages, write_single_page
     from terrine.files import write_text
@@ -74,12 +75,17 @@ def statement(
         write_single_page(made.folders.release, (language or ["en"])[0], html, pdf)
         console.print(f"Written: {', '.join(str(file) for file in (html, pdf) if file is not None)}")
         return
+    if sign and (missing := missing_about(made.params)):
+        raise SettingError(
+            f"The statement about private data lacks {', '.join(missing)}. Add them without cost: "
+            f"terrine run {made.name} --set about.purpose='...'"
+        )
     key = site_signing_key(made) if sign else None
     written = write_pages(made.folders.release, list(dict.fromkeys(language or LANGUAGES)), key)
     if sign:
         from tasks.serving.attestations import sign_for_tools
 
-        written.files += sign_for_tools(made.folders.release, site_signing_file(made))
+        written.files.extend(sign_for_tools(made.folders.release, site_signing_file(made)))
     if written.no_pdf is not None:
         console.print(written.no_pdf, style="yellow")
     console.print(f"Written to {made.folders.release}: {', '.join(written.files)}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,11 @@ SUMS = "sums.safetensors"
 """File of the answers with the noisy sums and the public map from features to summed vectors."""
 
 
+def exact_head_file(folders: Folders, release_id: str) -> Path:
+    """Return the file with the head that the exact sums of a release give. Private."""
+    return folders.accounting / f"exact-head-{release_id[:16]}.safetensors"
+
+
 def sums_over_records(run: Run) -> bool:
     """Return whether a run releases sums over records instead of votes of teachers."""
     return run.params.aggregation.reveals == "sums"
@@ -35,12 +41,18 @@ def load_sums_student(run: Run) -> tuple[TrainedStudent, dict[str, Any]]:
     """
     about, arrays = read_json(run.folders.answers / "manifest.json"), read_tensors(run.folders.answers / SUMS)
     whitening = Whitening(arrays["mean"], arrays["matrix"], arrays["constant"].item())
-    weight, bias = whitening.head(RoundSchedule(**about["schedule"]).final_head(arrays))
+    head = make_head(whitening, RoundSchedule(**about["schedule"]).final_head(arrays), bool(about.get("findings")))
     backbone = None
     if (path := run.folders.answers / MOMENTS).is_file():
         set_statistics(backbone := read_backbone(run.folders), read_tensors(path))
-    kind = FindingsHead if about.get("findings") else LinearHead
-    return TrainedStudent(kind(weight.astype(np.float32), bias.astype(np.float32)), backbone), about
+    return TrainedStudent(head, backbone), about
+
+
+def make_head(whitening: Whitening, weights: np.ndarray, findings: bool) -> LinearHead:
+    """Return the head on features, given weights [length, classes] on vectors."""
+    weight, bias = whitening.head(weights)
+    kind = FindingsHead if findings else LinearHead
+    return kind(weight.astype(np.float32), bias.astype(np.float32))
 
 
 def read_student(folders: Folders) -> tuple[Backbone, Head, dict[str, Any]]:

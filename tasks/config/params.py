@@ -13,7 +13,6 @@ from pydantic import Field, ValidationError, ValidationInfo, field_validator, mo
 from tasks.config.listing import list_settings
 from tasks.config.sections import (
     WITH_MOMENTS,
-    About,
     Collaboration,
     Evaluation,
     LedgerSettings,
@@ -32,6 +31,7 @@ from terrine.data.sources.digits import Digits
 from terrine.errors import SettingError, did_you_mean, offered
 from terrine.models.architecture import ARCHITECTURES
 from terrine.models.scattering import Scattering
+from terrine.privacy.facts import About
 from terrine.settings import AtHome, Kinds, Settings, sections_of
 from terrine.students.linear import LinearStudent
 from terrine.students.student import STUDENTS

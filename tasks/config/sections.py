@@ -106,23 +106,6 @@ class Pretraining(SimCLRSettings):
     """Number and sources of the pretraining images. Required if the backbone is pretrained in the run."""
 
 
-class About(Settings):
-    """The operator's statement about the data. It is published in the privacy statement; Terrine cannot check it."""
-
-    description: str | None = None
-    """Description of the data."""
-    purpose: str | None = None
-    """Purpose of the processing."""
-    controller: str | None = None
-    """Institution that is responsible for the data."""
-    contact: str | None = None
-    """Contact for questions, for example an e-mail address."""
-    collected: str | None = None
-    """Period in which the data were collected."""
-    one_per_person: bool | None = None
-    """True if each person has only one protected unit (record or group); null: not stated."""
-
-
 class Evaluation(Settings):
     """Evaluation on the private test split, and release of the accuracy."""
 

@@ -13,6 +13,7 @@ import numpy as np
 from tasks.artefacts.images import POOL, pool_order
 from tasks.artefacts.records import read_dataset, read_pool_labels
 from tasks.artefacts.released import read_student
+from tasks.pipeline.figures.errors import write_errors
 from tasks.pipeline.figures.party_accuracy import write_party_accuracy
 from tasks.pipeline.figures.released_accuracy import release_accuracy
 from tasks.pipeline.figures.subgroups import by_subgroup, load_subgroups
@@ -59,6 +60,7 @@ def evaluate_student(run: Run) -> None:
         found["in_batches"] = {"statistics": served.description["statistics"], **figures_in_batches(run, dataset)}
     answers = answer_figures(run)
     write_json(run.folders.evaluation, found if answers is None else found | {"answers": answers})
+    write_errors(run, dataset, served, predicted)
     write_party_accuracy(run, dataset, served.predict)
     release_accuracy(run, dataset)
 

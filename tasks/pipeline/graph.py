@@ -119,9 +119,9 @@ MAIN = Pipeline(
             settings="seed student.statistics student.batch partition.kind evaluation privacy aggregation.delta"
             " aggregation.noise",
             needs="release/student release/answers release/privacy.json private/dataset private/partition"
-            " public/images",
-            makes="private/evaluation.json private/party_accuracy.json release/accuracy.json release/metrics.json"
-            " release/plots",
+            " private/accounting public/backbone public/images",
+            makes="private/evaluation.json private/errors.json private/party_accuracy.json release/accuracy.json"
+            " release/metrics.json release/plots",
         ),
         Stage(
             "distance",
@@ -138,7 +138,8 @@ MAIN = Pipeline(
             code="tasks/reports",
             settings="tracking",
             needs="release/accuracy.json release/privacy.json release/answers release/student private/evaluation.json"
-            " private/partition private/party_accuracy.json private/accounting private/distance public/images",
+            " private/errors.json private/partition private/party_accuracy.json private/accounting private/distance"
+            " public/images",
             makes="private/report.html",
         ),
     ),

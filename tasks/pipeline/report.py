@@ -17,6 +17,7 @@ from tasks.config.params import public_parameters
 from tasks.config.presets import read_preset, reproduce_command
 from tasks.config.values import flat
 from tasks.pipeline.distance import distance_rows
+from tasks.pipeline.figures.errors import FILE as ERRORS
 from tasks.reports.accuracy import OF_ORDER, gap_warning, released_accuracy, released_error, shown_measure
 from tasks.reports.charts import confusion_colours, png_data_uri, stacked_histogram, white_reads_better
 from tasks.reports.pages import bar_rows, percent, plain, render
@@ -64,6 +65,7 @@ def write_report(run: Run) -> None:
         "answers": manifest,
         "votes": None if run.params.aggregation.reveals == "sums" else votes_shown(run, statement, manifest),
         "evaluation": evaluation(read_json(run.folders.evaluation)),
+        "errors": read_json(run.folders.private / ERRORS),
         "released": released_accuracy(run.folders) or released_error(run.folders),
         **private_tables(
             read_json(run.folders.accounting / "figures.json"),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import logging
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -35,6 +36,7 @@ from terrine.settings import Unit
 TECHNICAL = "statement.html"
 WIDE = 95.0
 """Correct guesses in a hundred from which a page says that the limit is wide."""
+_CODE = re.compile(r"terrine (\S+) commit (\w+) modified (yes|no)")
 _VOTES = ("histogram", "gnmax", "lnmax", "confident", "interactive")
 TRANSCRIPTION_TEXTS = {
     "annotation": "Model transcription (DPSD): for images of a generator, the teachers' gradients with respect to the "
@@ -123,7 +125,7 @@ def _page_values(statement: Mapping[str, Any], code: str, mark: SignatureMark | 
         "done": done(statement),
         "about": None if given is None else {key: value for key, value in given.items() if key != "one_per_person"},
         "author": (given or {}).get("controller") or "Terrine",
-        "files": published_files(statement),
+        "files": published_files(statement, signed=mark is not None),
         "mark": mark,
         "shown": values,
         "wide": (guesses or 0) > WIDE,
@@ -147,7 +149,7 @@ def done(statement: Mapping[str, Any]) -> list[str]:
     return [*first, *extras, "student"] if statement["private"] else first
 
 
-def published_files(statement: Mapping[str, Any]) -> list[tuple[str, str]]:
+def published_files(statement: Mapping[str, Any], *, signed: bool) -> list[tuple[str, str]]:
     """Return the files of a release that may be published: names, and the key of the message that describes them."""
     mechanism, transcribed = statement["mechanism"], statement["mechanism"].get("mechanism") in TRANSCRIPTION_TEXTS
     files = [("student/", "file_student")]
@@ -156,9 +158,12 @@ def published_files(statement: Mapping[str, Any]) -> list[tuple[str, str]]:
     elif "parties" not in mechanism:  # a student party publishes no answers
         files.append(("answers/", "file_sums" if "numbers" in mechanism else "file_answers"))
     files.append(("privacy.json, statement*, model-card.md, signature.json", "file_statement"))
-    if statement["facts"]["accuracy_epsilon"] is not None:
-        files.append(("accuracy.json", "file_accuracy"))
-    return files if "parties" in mechanism else [*files, ("metrics.json, plots/", "file_tables")]
+    if signed:
+        files.append(("attestation.json, model.sig, model-key.pem", "file_attestation"))
+    if "parties" in mechanism:
+        return files
+    none = statement["facts"]["accuracy_epsilon"] is None
+    return [*files, ("accuracy.json", f"file_{'no_' * none}accuracy"), ("metrics.json, plots/", "file_tables")]
 
 
 def _reason(statement: Mapping[str, Any]) -> str:
@@ -166,6 +171,12 @@ def _reason(statement: Mapping[str, Any]) -> str:
     if statement["noise"] != "secure":
         return "replay"
     return "method" if statement["partition_disjoint"] else "partition"
+
+
+def _code(statement: Mapping[str, Any]) -> dict[str, str]:
+    """Return Terrine's version, the project's commit, and `modified`: yes or no; empty texts outside of git."""
+    found = _CODE.fullmatch(statement["code_version"])
+    return dict(zip(("version", "commit", "modified"), found.groups() if found else ("", "", ""), strict=True))
 
 
 def _noun(statement: Mapping[str, Any]) -> str:
@@ -217,6 +228,7 @@ def placeholder_values(
         "overlap": language.number(mechanism.get("overlap", 1)),
         "parties": ", ".join(mechanism.get("parties", ())),
         "opened": language.date(datetime.fromisoformat(opened)) if (opened := mechanism.get("opened")) else "",
+        **_code(statement),
         "date": "" if mark is None else language.date(mark.when),
         "key": "" if mark is None else mark.key,
     }

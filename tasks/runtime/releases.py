@@ -21,7 +21,7 @@ from tasks.runtime.task import load_task
 from terrine.errors import ArtefactError
 from terrine.planning import noise_of_count
 from terrine.privacy.accounting.events import Event, NonPrivateEvent, compose, count_of_units
-from terrine.privacy.facts import About, Record
+from terrine.privacy.facts import Record
 from terrine.privacy.ledger.account import Account, check_together
 from terrine.privacy.ledger.ledger import Ledger
 from terrine.privacy.ledger.task import Task
@@ -219,14 +219,20 @@ def describe_counting(params: Params) -> dict[str, Any]:
     return {"counted": {"units": params.privacy.units, "sigma": params.privacy.counted}}
 
 
+def missing_about(params: Params) -> list[str]:
+    """Return the settings of the operator's statement that a signed statement about private data needs and lacks."""
+    stated = {} if params.data.public_benchmark else params.about.model_dump()
+    return [f"about.{name}" for name, value in stated.items() if value is None or value == ""]
+
+
 def record_facts(params: Params) -> dict[str, Any]:
     """Return the arguments of `Facts` that follow from settings."""
-    own, stated = not params.data.public_benchmark, params.about.model_dump()
+    own = not params.data.public_benchmark
     return {
         "record": _RECORDS.get(params.data.name, "image"),
         "held_out": True,
         "accuracy_epsilon": params.evaluation.epsilon,
-        "about": About(**stated) if own or any(stated.values()) else None,
+        "about": params.about if own or any(params.about.model_dump().values()) else None,
         "declared_units": params.privacy.units if own and not params.privacy.counted else None,
     }
 

@@ -38,6 +38,7 @@ from tasks.runtime.releases import (
     check_fit,
     inputs_cost,
     list_releases,
+    missing_about,
     noise_on_count,
     unpaid,
     worst_cases,
@@ -142,6 +143,11 @@ def inspect_run(root: Path, name: str) -> Finding:
         found.notes.append(
             f"The data files have changed since run {name} read them: {how}. Its releases are about the earlier data. "
             "`terrine run` compares the records; for a release about other records, set a new data.edition."
+        )
+    if missing := missing_about(run.params):
+        found.notes.append(
+            f"The statement lacks {', '.join(missing)}, which signing requires. Set them at any time, without cost: "
+            "--set about.purpose='...'."
         )
     weak = weak_classes(found)
     _on_weak_classes(found, weak)

@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
 from terrine.errors import SettingError
+from terrine.settings import Settings
 
 Record = Literal["image", "dicom", "volume", "row"]
 """Kind of a record: an image file, the DICOM files of one row of labels, a volume, or a row of a table."""
@@ -47,21 +48,21 @@ class Unprotected:
     count: int
 
 
-@dataclass(frozen=True)
-class About:
-    """The operator's own statement about the data, which Terrine cannot check; None: not given."""
+class About(Settings):
+    """The operator's statement about the data. It is published in the privacy statement; Terrine cannot check it."""
 
     description: str | None = None
+    """Description of the data."""
     purpose: str | None = None
+    """Purpose of the processing."""
     controller: str | None = None
+    """Institution that is responsible for the data."""
     contact: str | None = None
+    """Contact for questions, for example an e-mail address."""
     collected: str | None = None
+    """Period in which the data were collected."""
     one_per_person: bool | None = None
-
-    def __post_init__(self) -> None:
-        texts = (self.description, self.purpose, self.controller, self.contact, self.collected)
-        _require(all(text is None or isinstance(text, str) for text in texts), "the operator's statement is text")
-        _require(self.one_per_person in (None, True, False), f"one_per_person={self.one_per_person!r} is not a boolean")
+    """True if each person has only one protected unit (record or group); null: not stated."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,7 @@ class Facts:
     def to_json(self) -> dict[str, Any]:
         """Return the facts as JSON values."""
         items = {name: [asdict(item) for item in getattr(self, name)] for name in ("examples", "unprotected")}
-        return asdict(self) | items
+        return asdict(self) | items | {"about": self.about and self.about.model_dump()}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Facts:
@@ -113,6 +114,7 @@ class Facts:
         Raises:
             SettingError: The facts contradict each other.
             TypeError: The values are not those of facts.
+        ValueError: The operator's statement is not valid.
         """
         examples = tuple(Examples(**item) for item in values["examples"])
         unprotected = tuple(Unprotected(**item) for item in values["unprotected"])

@@ -100,7 +100,7 @@ def save_model(student, folder):
 def test_a_release_of_a_pool_has_none_of_its_images_and_names_how_many_are_public(images):
     run, statement = finished(images, IMAGES)
     pool = load_dataset_of(run)
-    listed = [name.rstrip("/") for names, _ in published_files(statement) for name in names.split(", ")]
+    listed = [name.rstrip("/") for names, _ in published_files(statement, signed=False) for name in names.split(", ")]
     assert all(any(fnmatch(path.name, name) for name in listed) for path in run.folders.release.iterdir())
     assert records_in(run.folders.images, pool) >= 120
     assert records_in(run.folders.release, pool) == 0

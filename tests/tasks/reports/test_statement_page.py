@@ -217,9 +217,8 @@ def test_every_message_is_said_somewhere_and_every_value_is_in_a_message_or_on_t
     template = (TEMPLATES / "statement_page.html").read_text(encoding="utf-8")
     keys = {key for key, message in language.messages.items() if isinstance(message, str)}
     found = {key for content in CONTENTS.values() for key in done(content)}
-    found |= {key for content in CONTENTS.values() for _, key in published_files(content)} | {
-        key for _, key, *_ in TABLE
-    }
+    found |= {key for content in CONTENTS.values() for _, key in published_files(content, signed=True)}
+    found |= {key for _, key, *_ in TABLE} | {"code_no", "code_yes"}
     found |= {key for key in keys if f'"{key}"' in template}
     found |= {f"{kind}_{unit}" for kind in ("worlds", "replaced") for unit in ("record", "group", "label")}
     found |= {f"about_{name}" for name in ("description", "purpose", "controller", "contact", "collected", "person")}
@@ -247,6 +246,13 @@ def test_every_kind_of_statement_has_a_page_in_every_language(name):
             assert Language.load(code).exact(content["epsilon_guaranteed"]).replace("\u202f", " ") in text
             assert Language.load(code).number(correct_guesses(content), 1) in text
     assert len(set(pages.values())) == len(LANGUAGES)
+
+
+def test_the_software_is_named_in_the_pages_language():
+    content = CONTENTS["confident"] | {"code_version": "terrine 0.2.0 commit 1a2b modified no"}
+    assert "Terrine 0.2.0; Projekt unverändert seit Commit 1a2b" in text_of(render_statement_page(content, "de"))
+    other = content | {"code_version": "terrine 0.2.0 epsilon 1 modified no"}
+    assert "terrine 0.2.0 epsilon 1 modified no" in text_of(render_statement_page(other, "de"))
 
 
 def test_a_run_that_guarantees_nothing_prints_no_epsilon():
@@ -400,7 +406,7 @@ def combinations():
     subsets = [list(compress(every, bits)) for bits in product((0, 1), repeat=len(every))]
     switches = cycle(product((0, 1), repeat=4))
     statements = cycle(
-        (None, About(), About(purpose="care", one_per_person=True), About("scans", one_per_person=False))
+        (None, About(), About(purpose="care", one_per_person=True), About(description="scans", one_per_person=False))
     )
     audits = cycle(({}, {}, {"audit_epsilon": 0.5, "audit_confidence": 0.95}))
     for chosen, record, unit in product(subsets, get_args(Record), ("record", "group")):
@@ -510,7 +516,14 @@ def test_the_longest_statement_fits_two_sheets(code):
         pytest.skip("weasyprint, or the pango that it needs, is not installed")
 
     mechanism = {**KINDS["moments and count"]["mechanism"], "mechanism": "interactive", "overlap": 3, "averaging": {}}
-    about = About("chest X-rays", "triage", "Clinic A", "privacy@clinic.example", "2019 to 2023", True)
+    about = About(
+        description="chest X-rays",
+        purpose="triage",
+        controller="Clinic A",
+        contact="privacy@clinic.example",
+        collected="2019 to 2023",
+        one_per_person=True,
+    )
     facts = Facts("image", (Examples("programs", 1000),), held_out=True, about=about)
     content = made("all figures", mechanism=mechanism, trust_model="parties", unit="group", facts=facts)
     page = render_statement_page(content, code, MARK)

@@ -86,6 +86,8 @@ def test_it_shows_records_classes_files_images_votes_and_price_and_leaves_nothin
         "all become 8 x 8, colour",
         "account clinic: budget ε = 8, nothing spent so far; this run costs up to ε = 4",
         "min on two cores",
+        "docs/which-epsilon.md",
+        "lacks about.description, about.purpose",
         "All images are grey",
     ):
         assert part in said, part

@@ -129,7 +129,7 @@ def test_numbers_are_those_of_the_facts():
 
 
 def test_facts_are_read_back_and_changed_ones_are_refused():
-    about = About("scans", contact="ethics@clinic", one_per_person=False)
+    about = About(description="scans", contact="ethics@clinic", one_per_person=False)
     facts = Facts("row", (Examples("own rows", 5),), (Unprotected("own rows", 6),), about=about)
     assert Facts.from_json(json.loads(json.dumps(facts.to_json()))) == facts
     for wrong in (
@@ -139,7 +139,7 @@ def test_facts_are_read_back_and_changed_ones_are_refused():
         {"examples": [{"origin": "own rows"}]},
         {"about": {"owner": "x"}},
     ):
-        with pytest.raises((SettingError, TypeError)):
+        with pytest.raises((SettingError, TypeError, ValueError)):
             Facts.from_json(facts.to_json() | wrong)
 
 
