@@ -9,7 +9,7 @@ from io import TextIOWrapper
 import typer
 from rich.text import Text
 
-from flows.cli import accounting, audit, check, compare, images, ledger, party, release, run, student
+from flows.cli import accounting, airlock, audit, check, compare, images, ledger, party, release, run, student
 from flows.environment import prepare_environment
 from flows.printing import LoggedError, printer
 from flows.stopping import stoppable
@@ -27,7 +27,14 @@ PANELS: dict[str, tuple[Callable[..., None], ...]] = {
         *(run.init, check.check, stoppable()(run.run), stoppable()(run.sweep)),
         *(run.presets, run.params, compare.compare),
     ),
-    "Privacy": (ledger.ledger, accounting.account, stoppable()(release.statement), release.verify, audit.audit),
+    "Privacy": (
+        ledger.ledger,
+        accounting.account,
+        stoppable()(release.statement),
+        release.verify,
+        audit.audit,
+        airlock.airlock,
+    ),
     "Student": (student.predict, student.serve, student.export),
     "Images": (images.images,),
 }

@@ -1,5 +1,6 @@
 """Public files of a run on private data contain no bytes that are local to the site."""
 
+import zipfile
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,18 +15,34 @@ from tasks.artefacts.features import query_features
 from tasks.artefacts.records import read_dataset
 from tasks.config.presets import derive, resolve
 from tasks.config.values import read_yaml
+from tasks.desk.airlock import build_kit
 from tasks.pipeline.graph import MAIN
 from tasks.pipeline.mlflow_logging import stage_costs
 from tasks.reports.summary import for_anybody
+from tasks.runtime.accounts import open_account, site_signing_key, stored_people
+from tasks.runtime.releases import record_audit
 from tasks.runtime.run import Run, open_run
-from tasks.runtime.store import read_array, read_json, read_table
+from tasks.runtime.store import read_array, read_json, read_table, write_json
+from tasks.serving.pages import write_pages
 from tasks.transcription.graph import TRANSCRIPTION
 from terrine.deployment.model import StudentModel
 from terrine.errors import SettingError
+from terrine.files import file_digest
+from terrine.privacy.accounting.events import GaussianEvent
 from terrine.students.answers import histogram_answers
 from terrine.students.linear import fit
 from tests.flows.conftest import set_small
 
+MEMBERSHIP = {
+    "shadows": 16,
+    "unit": "record",
+    "auc": {"value": 0.123456, "low": 0.1, "high": 0.2},
+    "members_found": {"0.001": {"value": 0.123456}},
+    "epsilon_at_least": 0.123456,
+    "epsilon_charged": 1.0,
+    "delta": 1e-5,
+    "confidence": 0.95,
+}
 SECRETS = ("SecretAccount", "SecretPath", "SecretUrl", "SecretKey", "SecretStore")
 APART = {"synthesize", "pretrain", "student"}
 
@@ -270,3 +287,42 @@ def test_a_flow_run_is_named_without_what_stays_at_home(monkeypatch):
     queried = SimpleNamespace(parameters={"preset": "small", "overrides": overrides})
     monkeypatch.setattr(pipeline, "flow_run", queried)
     assert pipeline._run_name() == "small seed=3 data.path ledger nonsense"
+
+
+def test_an_airlock_kit_has_public_files_only_and_names_no_other_run_of_the_account(clinic, tmp_path):
+    """Every private file has content that can be recognised, and attacks were run on private records."""
+    write_pages(clinic.folders.release, ["en"], site_signing_key(clinic))
+    record_audit(clinic, {"secret": "not in the statement"})
+    for name in ("membership.json", "canaries.json"):
+        write_json(clinic.folders.private / name, MEMBERSHIP)
+    ledger, account = open_account(clinic)
+    other = {"delta": 1e-5, "noise_kind": "secure", "data": stored_people(clinic)}
+    ledger.release(
+        dataset=account,
+        release_id="0f" * 32,
+        run="SecretRun",
+        worst_case=GaussianEvent(1.0, 1000.0),
+        draw=lambda: ({"sums": np.zeros(1)}, GaussianEvent(1.0, 1000.0)),
+        **other,
+    )
+    kit = build_kit(clinic, tmp_path / "kit")
+    files = {path.relative_to(kit.folder).as_posix(): path for path in kit.folder.rglob("*") if path.is_file()}
+    released = {path.relative_to(clinic.folders.release).as_posix() for path in clinic.folders.release.rglob("*")}
+    made = {"index.html", "kit.json", "kit.sig", "ledger.json", "satre.yaml", "sbom.json"}
+    assert set(files) - released == made | {"statement-1.json", "verify.html", "verify.py"}
+    assert "answers/manifest.json" in released - set(files)
+    private = {file_digest(path) for path in (clinic.root / "data" / "private").rglob("*") if path.is_file()}
+    assert not private & {file_digest(path) for path in files.values()}
+    packed = zipfile.ZipFile(kit.archive)
+    assert {name.removeprefix("kit/") for name in packed.namelist()} == set(files)
+    contents = [path.read_bytes() for path in files.values()] + [packed.read(name) for name in packed.namelist()]
+    secrets = (*SECRETS, "SecretRun", "0f" * 32, "0.123456", "not in the statement", str(clinic.root))
+    for secret in secrets:
+        assert not any(secret.encode() in content for content in contents), secret
+    excerpt, statement = read_json(files["ledger.json"]), read_json(clinic.folders.statement)
+    assert [entry["kind"] for entry in excerpt["releases_of_this_run"]] == ["answers", "accuracy"]
+    assert excerpt["releases_of_this_run"][0]["event"] == statement["event"]
+    assert excerpt["epsilon_of_all_releases"] == statement["epsilon_dataset"]
+    assert excerpt["verified"] is True
+    assert kit.inside == clinic.folders.private / "airlock"
+    assert {path.name for path in kit.inside.iterdir()} == {"membership.json", "canaries.json", "report.json"}

@@ -1,0 +1,50 @@
+"""Membership results in the report format of SACRO-ML 2.0.0 (`sacroml/attacks/attack.py`, `report.py`).
+
+Output checkers of secure environments read reports of this format. It contains the metrics of the attack that Terrine
+computes; SACRO-ML's other metrics are absent.
+"""
+
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+FORMAT = "2.0.0"
+"""Version of SACRO-ML whose format is written."""
+_NAME = "LiRA Attack"
+
+
+def membership_report(result: Mapping[str, Any], statement: Mapping[str, Any], terrine: str) -> dict[str, Any]:
+    """Return the content of a report.json.
+
+    Args:
+        result: Result of `tasks.auditing.membership.audit_student`.
+        statement: Content of the run's privacy.json.
+        terrine: Version of Terrine.
+    """
+    log_id = str(uuid.uuid5(uuid.NAMESPACE_URL, f"urn:terrine:release:{statement['release_id']}"))
+    rates = {f"TPR@{100 * float(fpr):g}%": rate["value"] for fpr, rate in result["members_found"].items()}
+    return {
+        f"{_NAME}_{log_id}": {
+            "log_id": log_id,
+            "metadata": {
+                "sacroml_version": FORMAT,
+                "generator": f"terrine {terrine}",
+                "attack_name": _NAME,
+                "attack_params": {"n_shadow_models": result["shadows"], "mode": "online", "unit": result["unit"]},
+                "global_metrics": {
+                    "AUC_low": result["auc"]["low"],
+                    "AUC_high": result["auc"]["high"],
+                    "epsilon_at_least": result["epsilon_at_least"],
+                    "epsilon_charged": result["epsilon_charged"],
+                    "delta": result["delta"],
+                    "confidence": result["confidence"],
+                },
+                "target_model": f"Terrine student of run {statement['run']}",
+                "target_model_params": {},
+                "target_train_params": {},
+            },
+            "attack_experiment_logger": {
+                "attack_instance_logger": {"instance_0": {"AUC": result["auc"]["value"], **rates}}
+            },
+        }
+    }
