@@ -25,6 +25,7 @@ from terrine.deployment.network import ServingStatistics
 from terrine.deployment.rows import TableStudent, takes_table
 from terrine.errors import InputError
 
+SHAPES = "shapes.csv"
 _COMPARED = 16
 
 
@@ -128,9 +129,12 @@ def _export_table(
     """Write the student of a table to `target`; return its files, and the description of their inputs.
 
     `student.onnx` takes the table's columns; `student.pt2` takes encoded rows, float32 [batch, features], because a
-    torch program takes no text. metadata: Entries of the ONNX file about the guarantee.
+    torch program takes no text. `shapes.csv` lists the contributions of columns to the scores of a linear student.
+    metadata: Entries of the ONNX file about the guarantee.
     """
     student = TableStudent.load(student_folder)
+    if (shapes := student.shapes()) is not None:
+        shapes.to_csv(target / SHAPES, index=False)
     rows = _compared_rows(student.encoding)
     encoded = student.encoding.apply(rows, "The compared rows", "row")
     names = json.dumps(student.class_names, ensure_ascii=False)

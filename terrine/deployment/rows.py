@@ -99,6 +99,25 @@ class TableStudent:
         """Return predictions with class names (`StudentModel.answers`); see `predict` for the arguments."""
         return self.student.answers(self.predict(rows, where, unit), rows.index)
 
+    def shapes(self) -> pd.DataFrame | None:
+        """Return the contribution of each column to the scores, or None if the head is not linear.
+
+        Scores of a row, whose softmax are the probabilities, are the row `(intercept)` plus one contribution for each
+        column: that of its word, or of its number by linear interpolation between knots. A missing value contributes 0.
+
+        Returns:
+            A data frame with columns `column`, `value` (a knot or a word) and `score of CLASS` for each class.
+        """
+        import pandas as pd
+
+        head = self.student.network.head
+        if not isinstance(head, torch.nn.Linear):
+            return None
+        values = [(column.name, value) for column in self.encoding.columns for value in column.values or column.knots]
+        shapes = pd.DataFrame([("(intercept)", ""), *values], columns=["column", "value"])
+        scores = torch.cat([head.bias[None], head.weight.T]).numpy(force=True)
+        return shapes.assign(**{f"score of {name}": scores[:, k] for k, name in enumerate(self.class_names)})
+
     def notes(self, rows: pd.DataFrame) -> list[str]:
         """Return sentences about ignored columns and unknown words."""
         known = {column.name for column in self.encoding.columns}

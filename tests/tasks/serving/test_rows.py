@@ -233,6 +233,7 @@ def test_the_export_takes_raw_columns_and_answers_like_the_student(student, tmp_
     assert max(item.difference for item in exported) < 1e-5
     manifest = check_seal(tmp_path / "out")
     assert {"student.onnx", "student.pt2", "student/encoding.json"} <= set(manifest["digests"])
+    assert ("shapes.csv" in manifest["digests"]) == (TableStudent.load(student).shapes() is not None)
     assert [column["dtype"] for column in manifest["input"]["onnx"]] == ["float64", "string", "float64"]
     session = onnxruntime.InferenceSession(str(tmp_path / "out" / "student.onnx"))
     assert [value.name for value in session.get_inputs()] == ["age", "work", "gain"]
@@ -240,6 +241,25 @@ def test_the_export_takes_raw_columns_and_answers_like_the_student(student, tmp_
     rows = ROWS.fillna({"work": ""})
     (answers,) = session.run(["probabilities"], onnx_inputs(TABLE, rows))
     np.testing.assert_allclose(answers, expected(student), atol=1e-6)
+
+
+def test_the_export_of_a_linear_student_lists_what_each_column_adds_to_the_scores(linear, tmp_path):
+    export_folder(linear, tmp_path / "out", [], [])
+    assert "shapes.csv" in check_seal(tmp_path / "out")["digests"]
+    shapes = pd.read_csv(tmp_path / "out" / "shapes.csv", keep_default_na=False)
+    assert list(shapes) == ["column", "value", "score of <=50K", "score of >50K"]
+    scores = []
+    for row in ROWS.to_dict("records"):
+        score = shapes.loc[shapes["column"] == "(intercept)"].iloc[0, 2:].to_numpy(float)
+        for column in TABLE.columns:
+            own, value = shapes.loc[shapes["column"] == column.name], row[column.name]
+            if column.values is not None:
+                own = own.loc[own["value"] == ("" if pd.isna(value) else str(value))]
+                score = score + own.iloc[:, 2:].to_numpy(float).sum(axis=0)
+            elif not pd.isna(value):
+                score = score + [np.interp(value, own["value"].astype(float), own.iloc[:, k]) for k in (2, 3)]
+        scores.append(np.exp(score) / np.exp(score).sum())
+    np.testing.assert_allclose(scores, expected(linear), atol=1e-6)
 
 
 def test_a_tables_student_without_an_encoding_is_refused(linear, tmp_path):
