@@ -75,6 +75,35 @@ class RandomisedResponseEvent(Event):
 
 
 @dataclass(frozen=True)
+class SampledGaussianEvent(Event):
+    """Gaussian noise on a sum over a Poisson sample: each unit is in the sum with probability `rate`, independently.
+
+    Without the unit that differs, the outcome is N(0, sigma²) along one direction. If it is in the sample, the mean is
+    `plus` for one of the neighbours and −`minus` for the other. With contributions of norm C at most, a unit that is
+    replaced has plus = minus = C, and a unit that is added or removed has plus = C and minus = 0
+    (`loss_distribution`).
+    """
+
+    plus: float
+    minus: float
+    sigma: float
+    rate: float
+
+    def __post_init__(self) -> None:
+        _set_real(self, "plus", minimum=0.0)
+        _set_real(self, "minus", minimum=0.0)
+        _set_real(self, "sigma", above=0.0)
+        _set_real(self, "rate", above=0.0)
+        if self.rate > 1:
+            raise SettingError(f"rate of SampledGaussianEvent must be at most 1, got {self.rate!r}.")
+
+    @property
+    def mirrored(self) -> "SampledGaussianEvent":
+        """The same with the neighbours exchanged."""
+        return SampledGaussianEvent(self.minus, self.plus, self.sigma, self.rate)
+
+
+@dataclass(frozen=True)
 class RepeatedEvent(Event):
     """The same event `count` times in adaptive composition; zero times is allowed and free."""
 
@@ -108,6 +137,7 @@ _MECHANISMS: dict[str, type[Event]] = {
     "gaussian": GaussianEvent,
     "laplace": LaplaceEvent,
     "randomised_response": RandomisedResponseEvent,
+    "sampled_gaussian": SampledGaussianEvent,
     "non_private": NonPrivateEvent,
 }
 """Events that are no compositions, by the name of their stored form, which holds their fields."""

@@ -3,7 +3,7 @@
 A mechanism is *dominated* by a pair of distributions (P, Q) when its hockey-stick divergence between any two neighbours
 is at most that of the pair, δ(ε) = E_P[(1 − e^(ε − L))₊] with the privacy loss L = log(P/Q), at every real ε. Pairs of
 the steps of an adaptive composition multiply to a pair of the whole (Zhu, Dong & Wang 2022, Theorem 10), so losses add
-up as independent random numbers do. The pairs used here are their own mirror images, so that one direction is both:
+up as independent random numbers do. Most pairs used here are their own mirror images, so that one direction is both:
 
 - Laplace noise with L1 sensitivity s, in units of its scale: one coordinate shifted by s. Splitting a shift over two
   coordinates, a + b = s, gives for s − 2t = ε, 0 ≤ t ≤ s, δ = 1 − e^−t (1 + min(t, a, b, s − t)/2), never above the
@@ -12,6 +12,16 @@ up as independent random numbers do. The pairs used here are their own mirror im
 - k-ary randomised response between two categories: the answers p, q and k − 2 equal ones, with losses ε, −ε and 0.
   An answer that is uniform is an average of these, and the divergence is convex.
 - Gaussian mechanisms: together one, by μ² (`gaussian`), exactly.
+- Gaussian noise on a Poisson sample: P = (1 − q) N(0, σ²) + q N(plus, σ²), Q = (1 − q) N(0, σ²) + q N(−minus, σ²).
+  Let a unit's contributions be vectors f and g, P_f = (1 − q) N(0, σ²I) + q N(f, σ²I). For a unit that is added or
+  removed (g = 0), f and 0 are images of plus and 0 under one linear map and further noise (Zhu et al. 2022, Theorem
+  11). For one that is replaced, let α ≥ 1 (mirrored below 1). The best test for P_f against α P_g accepts A = {x :
+  α q N_g(x) + (α − 1)(1 − q) N_0(x) ≤ q N_f(x)}, i.e. where c₁ e^((g − f)x/σ²) + c₂ e^(−fx/σ²) ≤ 1 for some
+  c₁, c₂ ≥ 0. So A + u ⊂ A if fu ≥ 0 and (f − g)u ≥ 0: moving g by −u or f by u makes A, and hence the best test,
+  no worse. Rotating g away from f moves it so, at every angle. Once f and g are opposite, so does lengthening either
+  one. The worst case is therefore f = −g with the largest norm. If a sample of fixed size replaces one unit by another,
+  the same holds for contributions relative to the unit that takes the place, at most twice as long. The two directions
+  differ if plus ≠ minus: each is composed on its own, and the larger ε counts.
 
 Losses are rounded to a lattice of step h so that the curve can only rise: a mass at a loss between two points goes to
 both, such that the masses under P and under Q stay what they were. The new δ is the chord of the old one between
@@ -37,6 +47,7 @@ from terrine.privacy.accounting.events import (
     GaussianEvent,
     LaplaceEvent,
     RandomisedResponseEvent,
+    SampledGaussianEvent,
     UnsupportedEventError,
     counts,
 )
@@ -57,6 +68,12 @@ _FFT_ROUNDING = 32 * 2.0**-53
 _SMALLEST_MU = 1e-5
 # Relative rounding of one evaluation of the curve.
 _MARGIN = 1e-8
+# Gaussian noise beyond this many standard deviations has next to no mass; what it has is added to δ.
+_BEYOND = 14.0
+# Above this shift, in standard deviations, sampling is ignored.
+_LARGEST_SHIFT = 10.0
+# Growth of the distance between lattice points in the tail of a sampled Gaussian's loss.
+_GROWTH = 0.01
 # Tilts to try: from a negligible tilt to one that leaves only the largest loss.
 _TILTS, _LOW, _HIGH = 81, 1e-3, 1e5
 
@@ -66,16 +83,17 @@ class _Step:
     """One mechanism's losses on the lattice, and how often it is run.
 
     Attributes:
-        first: Lattice index of the smallest loss.
-        masses: Probabilities under P at successive points.
+        count: Number of runs.
+        index: Lattice indices of the losses, increasing.
+        masses: Their probabilities under P.
     """
 
     count: int
-    first: int
+    index: NDArray[np.int64]
     masses: Floats
 
     def losses(self, h: float) -> Floats:
-        return np.asarray(h * np.arange(self.first, self.first + len(self.masses), dtype=np.float64))
+        return h * self.index.astype(np.float64)
 
     def cumulants(self, tilts: Floats, h: float) -> Floats:
         """log E[e^(tL)] of one run at every t."""
@@ -100,7 +118,7 @@ def loss_epsilon(event: Event, delta: float) -> float:
     mu, others = _parts(event)
     if not others:
         return epsilon_of(mu, delta)
-    return _Losses(mu, others, delta).epsilon()
+    return max(_Losses(mu, each, delta).epsilon() for each in _directions(others))
 
 
 def loss_delta(event: Event, epsilon: float, *, near: float = 1e-6) -> float:
@@ -110,7 +128,13 @@ def loss_delta(event: Event, epsilon: float, *, near: float = 1e-6) -> float:
     mu, others = _parts(event)
     if not others:
         return delta_of(mu, epsilon)
-    return min(1.0, _Losses(mu, others, near).delta_at(epsilon))
+    return min(1.0, max(_Losses(mu, each, near).delta_at(epsilon) for each in _directions(others)))
+
+
+def _directions(others: dict[Event, int]) -> list[dict[Event, int]]:
+    """Return the mechanisms, and the same with neighbours exchanged if this is not equal."""
+    mirrored = {part.mirrored if isinstance(part, SampledGaussianEvent) else part: n for part, n in others.items()}
+    return [others] if mirrored == others else [others, mirrored]
 
 
 def _parts(event: Event) -> tuple[float, dict[Event, int]]:
@@ -121,7 +145,9 @@ def _parts(event: Event) -> tuple[float, dict[Event, int]]:
         match part:
             case GaussianEvent():
                 square.append(count * mu_squared(part))
-            case LaplaceEvent() | RandomisedResponseEvent():
+            case SampledGaussianEvent() if part.rate == 1 or part.plus + part.minus > _LARGEST_SHIFT * part.sigma:
+                square.append(count * ((part.plus + part.minus) / part.sigma) ** 2)  # never less than with sampling
+            case LaplaceEvent() | RandomisedResponseEvent() | SampledGaussianEvent():
                 if _largest_loss(part) > 0:
                     others[part] = count
             case _:
@@ -135,11 +161,15 @@ def _largest_loss(part: Event) -> float:
             return part.sensitivity / part.scale
         case RandomisedResponseEvent():
             return part.epsilon
+        case SampledGaussianEvent():  # up to a negligible mass
+            return float(np.max(np.abs(sampled_loss(part, _ends(part)))))
     raise UnsupportedEventError(f"No privacy loss distribution is known for a {type(part).__name__}.")
 
 
 def _spread(part: Event) -> float:
     """About the standard deviation of a loss: what the lattice has to resolve."""
+    if isinstance(part, SampledGaussianEvent):
+        return _sampled_spread(part)
     top = _largest_loss(part)
     return min(top, 2.0) if isinstance(part, LaplaceEvent) else top / math.cosh(min(top, 700.0) / 2)
 
@@ -158,16 +188,28 @@ class _Losses:
         self.mu = max(mu, _SMALLEST_MU) if mu else 0.0
         self.top = max(map(_largest_loss, others))
         # About the largest standard deviation that the sum of the others may have.
-        self.root = math.sqrt(math.fsum(count * _largest_loss(part) ** 2 for part, count in others.items()))
+        sampled = [part for part in others if isinstance(part, SampledGaussianEvent)]
+        self.root = math.sqrt(
+            math.fsum(n * (_spread if part in sampled else _largest_loss)(part) ** 2 for part, n in others.items())
+        )
+        self.lost = sum(others[part] for part in sampled) * float(scipy.special.ndtr(-_BEYOND))
+        if self.lost >= delta:
+            raise UnsupportedEventError(
+                f"Losses of {sum(others.values())} sampled steps are too coarse for δ = {delta:g}."
+            )
         # Rounding adds at most h²/4 to the variance of a loss.
         variance = mu**2 + math.fsum(count * _spread(part) ** 2 for part, count in others.items())
         step = min(_COARSEST, math.sqrt(variance / sum(others.values())) / _RESOLUTION)
         if len(others) == 1 and isinstance(next(iter(others)), RandomisedResponseEvent):
             step = math.inf  # −ε, 0 and ε are a lattice already
         while True:
-            # The largest loss of what adds most to the sum lies on the lattice, a hair below its point.
-            most = _largest_loss(max(others, key=lambda part: others[part] * _largest_loss(part) ** 2))
-            self.h = most / max(1, math.ceil(most / max(step, most * _FINEST) * (1 - 1e-12))) * (1 + 1e-15)
+            # The largest loss of what adds most to the sum lies on the lattice, a hair below its point. Losses of
+            # sampled Gaussians lie on no lattice.
+            bounded = [part for part in others if part not in sampled]
+            most = _largest_loss(max(bounded or others, key=lambda part: others[part] * _largest_loss(part) ** 2))
+            self.h = max(step, most * _FINEST) if bounded else step
+            if not sampled:
+                self.h = most / max(1, math.ceil(most / self.h * (1 - 1e-12))) * (1 + 1e-15)
             self.steps = [_step(part, count, self.h) for part, count in others.items()]
             self._choose_tilt()
             first, last = self._window()
@@ -198,8 +240,8 @@ class _Losses:
             moves = np.geomspace(_LOW / self.root, _HIGH / self.top, _TILTS)
             rise = self._cumulants(self.tilt + sign * moves) - self.discrete
             ends.append(float(np.min((rise - _TAIL) / moves)))
-        lowest = sum(step.count * step.first for step in self.steps)
-        highest = sum(step.count * (step.first + len(step.masses) - 1) for step in self.steps)
+        lowest = sum(step.count * int(step.index[0]) for step in self.steps)
+        highest = sum(step.count * int(step.index[-1]) for step in self.steps)
         return max(lowest, math.floor(-ends[0] / self.h)), min(highest, math.ceil(ends[1] / self.h))
 
     def _convolve(self, first: int, last: int) -> None:
@@ -210,9 +252,9 @@ class _Losses:
             losses = step.losses(self.h)
             tilted = step.masses * np.exp(self.tilt * (losses - losses[-1]))
             tilted /= tilted.sum()
-            around = np.bincount(np.arange(len(tilted)) % length, weights=tilted, minlength=length)
+            around = np.bincount((step.index - step.index[0]) % length, weights=tilted, minlength=length)
             transform *= scipy.fft.rfft(around) ** step.count
-            start += step.count * step.first
+            start += step.count * int(step.index[0])
             weight += step.count * float(np.linalg.norm(around))
             runs += step.count * (1 + self.tilt * float(losses[-1] - losses[0]))
         around = scipy.fft.irfft(transform, n=length)
@@ -232,7 +274,7 @@ class _Losses:
         renyi = self.total - self.tilt * epsilon
         renyi += self.tilt * math.log(self.tilt) - (1 + self.tilt) * math.log1p(self.tilt)
         error = self.error * math.exp(min(renyi, 700.0))
-        return float(np.dot(self.masses, _curve(self.mu, epsilon - self.losses))) * self.scale + error
+        return float(np.dot(self.masses, _curve(self.mu, epsilon - self.losses))) * self.scale + error + self.lost
 
     def epsilon(self) -> float:
         """Return the smallest ε at which the bound on δ is met, rounded up."""
@@ -253,6 +295,8 @@ class _Losses:
 
 def _step(part: Event, count: int, h: float) -> _Step:
     """Return the losses of one mechanism on the lattice."""
+    if isinstance(part, SampledGaussianEvent):
+        return _sampled_step(part, count, h)
     top = _largest_loss(part)
     last = math.ceil(top / h)
     masses = np.zeros(2 * last + 1)
@@ -266,7 +310,63 @@ def _step(part: Event, count: int, h: float) -> _Step:
             _add(masses, 0.5, top, h)
             _add(masses, 0.5 * math.exp(-top), -top, h)
             _add_density(masses, top, h)
-    return _Step(count, -last, masses)
+    return _Step(count, np.arange(-last, last + 1), masses)
+
+
+def _ends(part: SampledGaussianEvent) -> Floats:
+    """Return the outcomes beyond which the first distribution has next to no mass."""
+    return np.array([-_BEYOND * part.sigma, part.plus + _BEYOND * part.sigma])
+
+
+def sampled_loss(part: SampledGaussianEvent, outcomes: Floats) -> Floats:
+    """Return the privacy loss at outcomes, which it increases with; the sampling rate is below 1."""
+    log_in, log_out, variance = math.log(part.rate), math.log1p(-part.rate), part.sigma**2
+    first = np.logaddexp(log_out, log_in + part.plus * (outcomes - part.plus / 2) / variance)
+    second = np.logaddexp(log_out, log_in - part.minus * (outcomes + part.minus / 2) / variance)
+    return np.asarray(first - second)
+
+
+@lru_cache(maxsize=256)
+def _sampled_spread(part: SampledGaussianEvent) -> float:
+    low, high = _ends(part)
+    outcomes = np.linspace(low, high, 4001)
+    weights = (1 - part.rate) * np.exp(-((outcomes / part.sigma) ** 2) / 2)
+    weights += part.rate * np.exp(-(((outcomes - part.plus) / part.sigma) ** 2) / 2)
+    losses = sampled_loss(part, outcomes)
+    return float(np.sqrt(np.cov(losses, aweights=weights)))
+
+
+def _sampled_step(part: SampledGaussianEvent, count: int, h: float) -> _Step:
+    """Return the losses on the lattice, whose points are sparse in the tails."""
+    low, high = _ends(part)
+    bottom, top = (float(end) / h for end in sampled_loss(part, np.array([low, high])))
+    offsets = list(range(math.ceil(8 * _sampled_spread(part) / h) + 1))
+    while offsets[-1] < max(abs(bottom), abs(top)) + 1:
+        offsets.append(max(offsets[-1] + 1, math.ceil(offsets[-1] * (1 + _GROWTH))))
+    index = np.array([-offset for offset in offsets[:0:-1]] + offsets)
+    # From the last point below all losses to the first one above them.
+    index = index[np.searchsorted(index, bottom) - 1 : np.searchsorted(index, top) + 1]
+    lower, upper = np.full(len(index), low), np.full(len(index), high)
+    for _ in range(64):
+        middle = (lower + upper) / 2
+        below = sampled_loss(part, middle) < h * index
+        lower, upper = np.where(below, middle, lower), np.where(below, upper, middle)
+    edges = np.concatenate(([low], lower[1:-1], [high]))
+    width = h * np.diff(index)
+
+    def mass(mean: float) -> Floats:
+        left, right = (edges[:-1] - mean) / part.sigma, (edges[1:] - mean) / part.sigma
+        ndtr = scipy.special.ndtr
+        return np.where(left > 0, ndtr(-left) - ndtr(-right), ndtr(right) - ndtr(left))
+
+    under_p = (1 - part.rate) * mass(0.0) + part.rate * mass(part.plus)
+    under_q = ((1 - part.rate) * mass(0.0) + part.rate * mass(-part.minus)) * np.exp(h * index[:-1])
+    share = np.clip((under_p - under_q) / -np.expm1(-width), 0.0, under_p)
+    masses = np.zeros(len(index))
+    masses[1:] += share
+    masses[:-1] += under_p - share
+    masses[1] += max(0.0, 1 - float(masses.sum()))  # what is below the lowest loss
+    return _Step(count, index, masses)
 
 
 def _add(masses: Floats, mass: float, loss: float, h: float) -> None:

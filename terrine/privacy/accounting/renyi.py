@@ -12,6 +12,7 @@ Two conversions to (ε, δ) exist, and figures made with different ones must not
 Curves are arrays over `orders`, all above 1. Everything in this module depends on public parameters only.
 """
 
+import functools
 import math
 from typing import Literal
 
@@ -27,6 +28,7 @@ from terrine.privacy.accounting.events import (
     NonPrivateEvent,
     RandomisedResponseEvent,
     RepeatedEvent,
+    SampledGaussianEvent,
     UnsupportedEventError,
     counts,
 )
@@ -129,6 +131,40 @@ def randomised_response_rdp(epsilon: float, categories: int, orders: Floats) -> 
     return np.asarray(np.maximum(np.logaddexp.reduce(terms), 0.0) / (orders - 1))
 
 
+# Grid for sampled Gaussians: distance of its points and farthest mean of the integrand, in standard deviations.
+_POINTS, _FARTHEST = 0.02, 400.0
+# Rounding of a sum over that grid, and of one of its terms.
+_ROUNDING, _ROUNDING_OF_TERMS = 1e-10, 2.0**-51
+
+
+@functools.lru_cache(maxsize=4096)
+def _sampled_gaussian_rdp(plus: float, minus: float, rate: float, alpha: float) -> float:
+    """Return the RDP of noise N(0, 1) on a Poisson sample in one direction (`loss_distribution`).
+
+    E_Q[(P/Q)^α] is integrated by the trapezoidal rule. Its integrand is analytic in a strip of half-width π/shift, so
+    the error falls exponentially with the distance of the points (Trefethen & Weideman 2014, Theorem 5.1). At orders
+    too large for the grid, the RDP without sampling is returned, which is an upper bound.
+    """
+    whole = alpha * (plus + minus) ** 2 / 2
+    if rate == 1 or alpha * (plus + minus) > _FARTHEST:
+        return whole
+    log_in, log_out = math.log(rate), math.log1p(-rate)
+    step = _POINTS / max(1.0, plus / 4, minus / 4)
+    x = np.arange(-12.0 - minus, alpha * (plus + minus) + 12.0, step)
+    log_q = np.logaddexp(log_out, log_in - minus * (x + minus / 2))
+    loss = np.logaddexp(log_out, log_in + plus * (x - plus / 2)) - log_q
+    log_q += math.log(step / math.sqrt(2 * math.pi)) - x * x / 2
+    far = alpha * loss > 30
+    near = np.minimum(loss, 30 / alpha)
+    # E − 1 = E_Q[(P/Q)^α − 1 − α (P/Q − 1)], so that small values keep their digits.
+    weights, linear = np.where(far, 0.0, np.exp(log_q)), alpha * np.expm1(near)
+    excess = np.dot(weights, np.expm1(alpha * near) - linear) + _ROUNDING_OF_TERMS * np.dot(weights, np.abs(linear))
+    logarithm = math.log1p(max(0.0, float(excess)))
+    if far.any():
+        logarithm = float(np.logaddexp(logarithm, np.logaddexp.reduce((log_q + alpha * loss)[far])))
+    return min(whole, logarithm / (alpha - 1) * (1 + _ROUNDING))
+
+
 def rdp_of_event(event: Event, orders: ArrayLike) -> Floats:
     """Return the RDP curve of `event` at `orders`.
 
@@ -143,6 +179,12 @@ def rdp_of_event(event: Event, orders: ArrayLike) -> Floats:
             return laplace_rdp(event.sensitivity, event.scale, alpha)
         case RandomisedResponseEvent():
             return randomised_response_rdp(event.epsilon, event.categories, alpha)
+        case SampledGaussianEvent():
+            plus, minus = event.plus / event.sigma, event.minus / event.sigma
+            both = {(plus, minus), (minus, plus)}
+            return np.array(
+                [max(_sampled_gaussian_rdp(*shifts, event.rate, float(a)) for shifts in both) for a in alpha]
+            )
         case RepeatedEvent():
             # Zero times an infinite cost is nothing.
             return event.count * rdp_of_event(event.event, alpha) if event.count else np.zeros_like(alpha)
@@ -171,6 +213,8 @@ def pure_epsilon(event: Event) -> float:
             return math.fsum(pure_epsilon(part) for part in event.events)
         case GaussianEvent():
             return math.inf if event.sensitivity else 0.0
+        case SampledGaussianEvent():
+            return math.inf if event.plus + event.minus else 0.0
         case NonPrivateEvent():
             return math.inf
         case _:
@@ -185,6 +229,12 @@ def mu_squared_bound(event: Event) -> float:
     """
     squares = []
     for part, count in counts(event).items():
-        square = mu_squared(part) if isinstance(part, GaussianEvent) else pure_mu(pure_epsilon(part)) ** 2
+        match part:
+            case GaussianEvent():
+                square = mu_squared(part)
+            case SampledGaussianEvent():  # without sampling: no smaller μ bounds its trade-off curve at small errors
+                square = ((part.plus + part.minus) / part.sigma) ** 2
+            case _:
+                square = pure_mu(pure_epsilon(part)) ** 2
         squares.append(count * square)
     return math.fsum(squares)
