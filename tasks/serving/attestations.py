@@ -37,8 +37,8 @@ with from_extra("statement", "Signatures"):
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-PREDICATE = f"https://terrine.example/privacy-statement/v{SCHEMA_VERSION}"
-"""Type of the predicate, which is the content of privacy.json in this version of its schema."""
+PREDICATE = f"urn:terrine:schema:privacy-statement:{SCHEMA_VERSION}"
+"""Type of the predicate: the identifier of the JSON Schema that privacy.json follows."""
 MODEL_SIGNING = "model-signing.pem"
 """File name of the site's key for model signatures, in the folder of its signing key."""
 

@@ -116,8 +116,8 @@ def _signed_for_tools(folder: Path, key: Ed25519PublicKey | None) -> Iterator[Ch
     for name in (ATTESTATION, MODEL_SIGNATURE):
         if (folder / name).is_file():
             try:
-                told = check_model_signature(folder) if name == MODEL_SIGNATURE else check_attestation(folder, key)
-                yield Check(name, attested or None, told if attested else f"{told} Its key is not attested.")
+                detail = check_model_signature(folder) if name == MODEL_SIGNATURE else check_attestation(folder, key)
+                yield Check(name, attested or None, detail if attested else f"{detail} Its key is not attested.")
             except (TerrineError, OSError, *_FAULTS) as error:
                 yield Check(name, False, str(error) or f"It is damaged ({type(error).__name__}).")
 

@@ -179,7 +179,7 @@ def test_an_attestation_of_another_release_does_not_pass(release, public, tmp_pa
     """Its signature is valid, and its digests and predicate are those of other files."""
     content = json.loads((release / "privacy.json").read_text())
     write_json(release / "privacy.json", content | {"run": "other"})
-    found = {check.what: check.told for check in verify_statement(release, public)}
+    found = {check.what: check.detail for check in verify_statement(release, public)}
     assert found["attestation.json"] == "privacy.json has another digest."
 
 
