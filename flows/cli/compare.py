@@ -79,21 +79,23 @@ def compare(
 
 
 def _open_mlflow(port: int) -> NoReturn:
-    """Replace this process with MLflow's UI and print the address of the comparison."""
+    """Print the addresses of all runs and of the latest sweep, and replace this process with MLflow's UI."""
     from tasks.config.presets import project_root, resolve, selected_run
-    from tasks.pipeline.mlflow_runs import create_database
+    from tasks.pipeline.mlflow_runs import create_database, open_experiment, runs_view, sweep_view
     from tasks.runtime.locks import at_work
     from tasks.runtime.run import Run
-    from tasks.runtime.store import read_json
 
     root = project_root()
     name = selected_run(root)
     run = Run(root, name, resolve(root, name))
-    record = run.folders.private / "tracking.json"
-    view = read_json(record).get("view", "") if record.is_file() else ""
     with at_work(root):
         create_database(run)
-    print(f"MLflow: http://127.0.0.1:{port}/{view} in a few seconds (stop with Ctrl-C)", flush=True)
+        client, experiment = open_experiment(run)
+        sweep = sweep_view(client, experiment)
+    address = f"http://127.0.0.1:{port}/"
+    print(f"MLflow, in a few seconds (stop with Ctrl-C): {address}{runs_view(experiment)}", flush=True)
+    if sweep is not None:
+        print(f"The latest sweep: {address}{sweep}", flush=True)
     uri = run.database(run.params.tracking.uri)
     arguments = ["-m", "mlflow", "ui", "--backend-store-uri", uri, "--host", "127.0.0.1", "--port", str(port)]
     os.execv(sys.executable, [sys.executable, *arguments])

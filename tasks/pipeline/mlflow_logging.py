@@ -3,8 +3,8 @@
 Figures that depend on private records are logged only with `tracking.private_metrics`, which is for public benchmarks.
 Otherwise only released and public values are logged.
 
-MLflow's comparison of runs (`view`) orders charts by metric name, those under `system/` last. Names are chosen so that
-accuracy and ε come first.
+MLflow orders charts of runs by metric name, with those under `system/` last, and columns of models by time of logging.
+Names are chosen so that accuracy and ε come first.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tasks.artefacts.released import sums_over_records
 from tasks.config.presets import reproduce_command
 from tasks.pipeline.distance import distance_metrics
 from tasks.pipeline.graph import MAIN
-from tasks.pipeline.mlflow_runs import attempt, open_experiment, started_record, view
+from tasks.pipeline.mlflow_runs import attempt, open_experiment, started_record
 from tasks.pipeline.synthesize import drawing_cost
 from tasks.reports.accuracy import known_accuracy, released_accuracy, released_error, served_accuracy
 from tasks.reports.comparison import effective_settings
@@ -118,15 +118,14 @@ def _log(
                 **tags,
             }
         )
-        model = None
+        known = {_BEHIND.get(name, name): value for name, value in {**metrics, **known_accuracy(run)}.items()}
+        # Before the models, to which MLflow copies the metrics and parameters of the run.
+        mlflow.log_metrics({name: value for name, value in sorted(known.items()) if value is not None})
+        mlflow.log_metrics(stage_costs(run, pipeline))
         if settings.register_student:
             from tasks.serving.mlflow_model import log_student_models  # imports the network of the student
 
-            # `sweep` registers the selected candidate.
-            model = log_student_models(run, register=not is_candidate(run)).model_id
-        known = {_BEHIND.get(name, name): value for name, value in {**metrics, **known_accuracy(run)}.items()}
-        mlflow.log_metrics({name: value for name, value in known.items() if value is not None}, model_id=model)
-        mlflow.log_metrics(stage_costs(run, pipeline))
+            log_student_models(run, register=not is_candidate(run))  # `sweep` registers the selected candidate
         _log_queries(statement)
         mlflow.log_artifact(str(run.folders.public_parameters))
         evaluated = [run.folders.evaluation] if run.params.data.public_benchmark else []
@@ -139,7 +138,7 @@ def _log(
         if settings.private_metrics:
             mlflow.log_artifact(str(run.folders.report), "report")
     started_record(run).unlink(missing_ok=True)
-    return {"run_id": identity, "uri": settings.uri, "view": view(experiment)}
+    return {"run_id": identity, "uri": settings.uri}
 
 
 def stage_costs(run: Run, pipeline: Pipeline) -> dict[str, float]:

@@ -7,6 +7,7 @@ when they are finished (`tasks.pipeline.mlflow_logging`).
 
 from __future__ import annotations
 
+import json
 import logging
 import sqlite3
 import tempfile
@@ -15,6 +16,7 @@ from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
+from urllib.parse import urlencode
 
 from tasks.config.presets import reproduce_command, resolve
 from tasks.runtime.code_digest import git_commit
@@ -32,13 +34,30 @@ Logged = TypeVar("Logged")
 StageRunner = Callable[[Path, str, str], None]
 """Runs a stage: called with the project, the run's name and the stage's."""
 
+SWEEP = "terrine.sweep"
+"""Tag of a sweep's MLflow run, the parent of its candidates."""
+
 _logger = logging.getLogger(__name__)
 
 
-def view(experiment: str) -> str:
-    """Return the path in MLflow's UI of the comparison of an experiment's runs, lowest ε first."""
+def runs_view(experiment: str) -> str:
+    """Return the path in MLflow's UI of an experiment's runs: charts, lowest ε first, candidates beside other runs."""
     order = "orderByKey=metrics.%60epsilon%60&orderByAsc=true"
     return f"#/experiments/{experiment}/runs?workflowType=machine_learning&compareRunsMode=CHART&{order}"
+
+
+def sweep_view(client: MlflowClient, experiment: str) -> str | None:
+    """Return the path in MLflow's UI of the comparison of the latest sweep's candidates, or None without a sweep.
+
+    Axes of the comparison's first chart are the varied settings and the metric that was logged first.
+    """
+    sweeps = client.search_runs([experiment], f"tags.`{SWEEP}` LIKE '%'", max_results=1)
+    if not sweeps:
+        return None
+    own = f"tags.`mlflow.parentRunId` = '{sweeps[0].info.run_id}'"
+    candidates = client.search_runs([experiment], own, order_by=["metrics.epsilon"])
+    runs, experiments = [run.info.run_id for run in candidates], [experiment]
+    return f"#/compare-runs?{urlencode({'runs': json.dumps(runs), 'experiments': json.dumps(experiments)})}"
 
 
 def tracked(run_stage: StageRunner) -> StageRunner:

@@ -21,8 +21,9 @@ from tasks.config.params import Params
 from tasks.config.presets import derive, redact_override, resolve
 from tasks.config.values import digest
 from tasks.pipeline.mlflow_logging import log_run
-from tasks.pipeline.mlflow_runs import attempt, open_experiment
+from tasks.pipeline.mlflow_runs import SWEEP, attempt, open_experiment
 from tasks.reports.accuracy import released_accuracy, shown_accuracy
+from tasks.reports.comparison import compared, render_comparison
 from tasks.runtime.accounts import noise_source, open_account
 from tasks.runtime.parameters import preview_auto, resolve_auto, resolve_without_data, survey_data, task_from_survey
 from tasks.runtime.release_identity import release_digest
@@ -39,8 +40,6 @@ from terrine.privacy.ledger.task import Task
 
 Selection = Literal["none", "evaluation", "released"]
 
-TAG = "terrine.sweep"
-"""Tag of a sweep's MLflow run."""
 PRICES = ("epsilon_tuning_composed", "epsilon_tuning_repeat_and_select")
 
 FIXED = ("data", "privacy", "ledger", "tracking", "runner", "aggregation.delta", "aggregation.noise")
@@ -315,8 +314,8 @@ def log_sweep(root: Path, preset: str, result: dict[str, Any]) -> str | None:
 def _log(first: Run, finished: list[Run], identities: list[str], preset: str, result: dict[str, Any]) -> str:
     client, experiment = open_experiment(first)
     name = f"{preset}-sweep-{digest([row['run'] for row in result['candidates']], 8)}"
-    known = client.search_runs([experiment], f"tags.`{TAG}` = '{name}'", max_results=1)
-    found = known[0] if known else client.create_run(experiment, run_name=name, tags={TAG: name})
+    known = client.search_runs([experiment], f"tags.`{SWEEP}` = '{name}'", max_results=1)
+    found = known[0] if known else client.create_run(experiment, run_name=name, tags={SWEEP: name})
     parent = str(found.info.run_id)
     prices = {name: result[name] for name in PRICES}
     for run_id in identities:
@@ -335,6 +334,14 @@ def _log(first: Run, finished: list[Run], identities: list[str], preset: str, re
             runs = {run.name: (run, identity) for run, identity in zip(finished, identities, strict=False)}
             register(*runs[result["selected"]])
     client.log_dict(parent, logged, "sweep.json")
+    if logged["candidates"]:
+        headings, *cells = table_cells(logged)
+        rows = [headings, ["---"] * len(headings), *cells]
+        table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
+        client.set_tag(parent, "mlflow.note.content", "\n\n".join([table, *summary(logged)]))
+    if finished:
+        page = render_comparison(compared(first.root, [run.name for run in finished]))
+        client.log_text(parent, page, "comparison.html")
     client.set_terminated(parent)
     return parent
 

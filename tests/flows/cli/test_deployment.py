@@ -128,6 +128,13 @@ def test_a_run_registers_its_student_with_the_privacy_statement(finished, prefec
     logged = {output.model_id for output in client.get_run(record["run_id"]).outputs.model_outputs}
     flavours = {mlflow.get_logged_model(identity).name: identity for identity in logged}
     assert set(flavours) == {"student", "student-torch"}
+    model = mlflow.get_logged_model(flavours["student"])
+    assert [metric.key for metric in model.metrics][:2] == ["accuracy", "epsilon"]  # the first columns of its table
+    assert model.params["aggregation.sigma"] == "6.0"
+    experiment, epsilon = [model.experiment_id], statement["epsilon"]
+    for bound, found in ((epsilon + 0.01, set(flavours)), (epsilon - 0.01, set())):
+        models = client.search_logged_models(experiment, filter_string=f"metrics.epsilon < {bound}")
+        assert {each.name for each in models} == found
     network = mlflow.pytorch.load_model(f"models:/{flavours['student-torch']}")
     np.testing.assert_allclose(network(torch.from_numpy(batch)).numpy(), expected, atol=1e-5)
 

@@ -1,10 +1,12 @@
 """A search over settings: its candidates, what is checked before it starts, and what it says it cost."""
 
+import json
 import math
 import re
 import shutil
 from contextlib import contextmanager
 from types import SimpleNamespace
+from urllib.parse import parse_qs
 
 import numpy as np
 import pytest
@@ -16,6 +18,7 @@ import tasks.runtime.versioning
 import tasks.tools.sweep
 from tasks.config.presets import selected_run
 from tasks.pipeline.aggregate import release_once
+from tasks.pipeline.mlflow_runs import sweep_view
 from tasks.runtime.accounts import open_account
 from tasks.runtime.parameters import write_parameters
 from tasks.runtime.releases import accuracy_mechanism, assurance, identity_in_ledger, is_candidate, list_releases
@@ -432,7 +435,16 @@ def test_mlflow_has_both_prices_on_the_sweep_and_on_every_candidate(project, sta
             assert metrics[name] == result[name]
     for identity in identities:
         assert client.get_run(identity).data.tags["mlflow.parentRunId"] == parent
-    assert {item.path for item in client.list_artifacts(parent)} == {"sweep.json"}
+    assert {item.path for item in client.list_artifacts(parent)} == {"sweep.json", "comparison.html"}
+    (page,) = (project / "mlartifacts").rglob("comparison.html")
+    assert all(f"<td>{run}</td>" in page.read_text() for run in runs)
+    table = client.get_run(parent).data.tags["mlflow.note.content"].splitlines()
+    assert table[0] == "| σ | run | release | exact ε | answered / asked | accuracy as served % |"
+    assert [line.split(" | ")[1] for line in table[2:4]] == runs
+    opened = parse_qs(sweep_view(client, experiment).removeprefix("#/compare-runs?"))
+    assert sorted(json.loads(opened["runs"][0])) == sorted(identities)
+    assert json.loads(opened["experiments"][0]) == [experiment]
+    assert sweep_view(client, client.create_experiment("without a sweep")) is None
     assert client.get_run(parent).data.tags["selected_by_evaluation"] == result["selected"]
     selected = dict(zip(runs, identities, strict=True))[result["selected"]]
     assert registered == [(result["selected"], selected)] * 2
@@ -467,7 +479,9 @@ def test_mlflow_is_not_told_why_a_candidate_failed_on_private_data_nor_where_fil
     log_sweep(project, "trial", stages.result)
     assert "class 3 of 17" in str(stages.result)
     (logged,) = (project / "mlartifacts").rglob("sweep.json")
-    text = logged.read_text()
+    (page,) = (project / "mlartifacts").rglob("comparison.html")
+    (note,) = (project / "mlruns").rglob("mlflow.note.content")
+    text = logged.read_text() + page.read_text() + note.read_text()
     assert ("class 3 of 17" in text) != private
     assert "secret.host" not in text
     # That it failed may say how many private records there are.
