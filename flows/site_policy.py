@@ -25,7 +25,7 @@ NEVER = (
     "tracking.private_metrics",
 )
 """Settings that a deployment may never override: the account and its budget, the protected unit, and the noise. The
-same holds for settings that name files and machines of the site (`terrine.settings.AtHome`)."""
+same holds for settings that name files and machines of the site (`terrine.settings.SiteLocal`)."""
 
 
 def check_overrides(root: Path, overrides: list[str]) -> None:

@@ -34,12 +34,12 @@ from pydantic.fields import FieldInfo
 from terrine.errors import SettingError, did_you_mean
 
 __all__ = [
-    "AtHome",
     "Automatic",
     "Field",
     "Kinds",
     "Literal",
     "Settings",
+    "SiteLocal",
     "Unit",
     "import_modules",
     "load_plugins",
@@ -58,7 +58,7 @@ class Unit:
 
 
 @dataclass(frozen=True)
-class AtHome:
+class SiteLocal:
     """Marks a setting that names a site's files, machines or data, which is omitted from all published files.
 
     `unless` lists values that may be published.

@@ -32,7 +32,7 @@ from terrine.errors import SettingError, did_you_mean, offered
 from terrine.models.architecture import ARCHITECTURES
 from terrine.models.scattering import Scattering
 from terrine.privacy.facts import About
-from terrine.settings import AtHome, Kinds, Settings, sections_of
+from terrine.settings import Kinds, Settings, SiteLocal, sections_of
 from terrine.students.linear import LinearStudent
 from terrine.students.student import STUDENTS
 from terrine.teachers.base import TEACHERS
@@ -318,7 +318,7 @@ def parse_assignment(*texts: str) -> dict[str, Any]:
 def public_parameters(
     values: Params | Mapping[str, Any], sections: tuple[type[Settings], ...] = (Params,)
 ) -> dict[str, Any]:
-    """Return parameters without those that name files, hosts or data of the site (`AtHome`).
+    """Return parameters without those that name files, hosts or data of the site (`SiteLocal`).
 
     Args:
         values: Parameters, or nested overrides as JSON values.
@@ -327,7 +327,7 @@ def public_parameters(
     kept = {}
     for key, value in (values.model_dump(mode="json") if isinstance(values, Params) else values).items():
         fields = [section.model_fields[key] for section in sections if key in section.model_fields]
-        marks = [mark for field in fields for mark in field.metadata if isinstance(mark, AtHome)]
+        marks = [mark for field in fields for mark in field.metadata if isinstance(mark, SiteLocal)]
         if not fields or any(value not in mark.unless for mark in marks):
             continue
         inner = tuple(section for field in fields for section in sections_of(field))

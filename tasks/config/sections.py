@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 
 from terrine.pretraining.settings import SimCLRSettings
 from terrine.queries import shares
-from terrine.settings import AtHome, Automatic, Settings, Unit
+from terrine.settings import Automatic, Settings, SiteLocal, Unit
 
 Weights = dict[str, Annotated[float, Field(gt=0)]]
 
@@ -58,13 +58,13 @@ class Privacy(Settings):
 class LedgerSettings(Settings):
     """Ledger and budget of the account."""
 
-    url: Annotated[str, AtHome()] = "sqlite:///data/private/ledger/ledger.db"
+    url: Annotated[str, SiteLocal()] = "sqlite:///data/private/ledger/ledger.db"
     """Ledger database as an SQLAlchemy URL: an SQLite file, or PostgreSQL for several machines."""
-    key: Annotated[Path, AtHome()] = Path("data/private/ledger/key")
+    key: Annotated[Path, SiteLocal()] = Path("data/private/ledger/key")
     """File with the key that seals the ledger. Created if missing."""
-    store: Annotated[Path, AtHome()] = Path("data/private/ledger/releases")
+    store: Annotated[Path, SiteLocal()] = Path("data/private/ledger/releases")
     """Folder with the stored releases, from which repeated requests are answered."""
-    account: Annotated[str | None, AtHome()] = Field(None, min_length=1)
+    account: Annotated[str | None, SiteLocal()] = Field(None, min_length=1)
     """Name under which all versions of a dataset share one budget. null: the account of the benchmark data.name (public
     benchmarks only)."""
     epsilon: Annotated[float | None, Unit("ε")] = Field(None, gt=0)
@@ -117,7 +117,7 @@ class Evaluation(Settings):
     """Specificity at which sensitivities are computed: the share of records without a class that are not assigned to
     it."""
 
-    subgroups: Annotated[Path | None, AtHome()] = None
+    subgroups: Annotated[Path | None, SiteLocal()] = None
     """CSV file with test records (path, id or group as in the data) in the first column and a subgroup (scanner, site,
     sex, age band) in each other column. The report shows the private accuracy of each subgroup."""
 
@@ -173,10 +173,10 @@ class Runner(Settings):
     """Task runner: threads or processes of this machine, or a Dask or Ray cluster."""
     workers: Annotated[int | None, Unit("workers")] = Field(None, ge=1)
     """Number of workers. null: one per CUDA device, or one per core without CUDA."""
-    address: Annotated[str | None, AtHome()] = Field(None, min_length=1)
+    address: Annotated[str | None, SiteLocal()] = Field(None, min_length=1)
     """Address of an existing cluster: Dask scheduler (tcp://host:8786) or Ray head (ray://host:10001)."""
 
-    elsewhere: Annotated[dict[str, str], AtHome()] = Field(default_factory=dict)
+    elsewhere: Annotated[dict[str, str], SiteLocal()] = Field(default_factory=dict)
     """Stages that run in deployments of your Prefect server, on other machines: {teach: stage/gpu}."""
 
     @model_validator(mode="after")
@@ -195,7 +195,7 @@ class Runner(Settings):
 class Tracking(Settings):
     """MLflow."""
 
-    uri: Annotated[str, AtHome()] = "sqlite:///mlflow.db"
+    uri: Annotated[str, SiteLocal()] = "sqlite:///mlflow.db"
     """MLflow database or server."""
     experiment: str = "terrine"
     """MLflow experiment of the runs."""

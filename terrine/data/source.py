@@ -30,7 +30,7 @@ from terrine.data.ordered import Scale
 from terrine.data.pool import take_pool
 from terrine.data.units import count_units
 from terrine.geometry import Size, as_size
-from terrine.settings import AtHome, Kinds, Settings, Unit
+from terrine.settings import Kinds, Settings, SiteLocal, Unit
 
 
 @dataclass(frozen=True, eq=False)
@@ -309,7 +309,7 @@ class ThreeSplits(ImageSource):
 class Downloaded(Settings):
     """Settings of benchmarks with official files."""
 
-    root: Annotated[Path, AtHome()] = Path("data/private/source")
+    root: Annotated[Path, SiteLocal()] = Path("data/private/source")
     """Folder of the files of torchvision and MedMNIST."""
     download: bool = True
     """Download missing files to `root`."""
@@ -325,7 +325,7 @@ class Split(Settings):
 class Own(Split):
     """Settings of sources with the user's own records."""
 
-    path: Annotated[Path, AtHome()]
+    path: Annotated[Path, SiteLocal()]
     """Your .npz file, image folder, CSV file or DICOMDIR, depending on `name`."""
     classes: tuple[str, ...] | None = Field(None, min_length=2)
     """Names of all classes in label order. In CSV files, labels are matched without regard to case, spaces and a final
@@ -376,8 +376,8 @@ def load_dataset(
     source = SOURCES.of(name)(name=name, **settings)
     dataset = source.load(at, seed=seed, progress=progress)
     fields = type(source).model_fields.items()
-    at_home = {key for key, field in fields if any(isinstance(mark, AtHome) for mark in field.metadata)}
-    chosen = source.model_dump(mode="json", exclude=at_home | _NOT_RECORDS, exclude_defaults=True)
+    site_local = {key for key, field in fields if any(isinstance(mark, SiteLocal) for mark in field.metadata)}
+    chosen = source.model_dump(mode="json", exclude=site_local | _NOT_RECORDS, exclude_defaults=True)
     return replace(
         dataset,
         public_benchmark=dataset.public_benchmark and source.public_benchmark,

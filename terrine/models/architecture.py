@@ -21,7 +21,7 @@ from pydantic import Field
 from terrine.determinism.randomness import derive_seed
 from terrine.errors import SettingError
 from terrine.geometry import Size, in_json, sides, size_of
-from terrine.settings import AtHome, Kinds, Settings, Unit
+from terrine.settings import Kinds, Settings, SiteLocal, Unit
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -145,7 +145,7 @@ class Architecture(Settings):
 class Trained(Architecture):
     """An architecture with weights."""
 
-    weights: Annotated[Path | None, AtHome(unless=(None, "timm", "initial"))] = None
+    weights: Annotated[Path | None, SiteLocal(unless=(None, "timm", "initial"))] = None
     """Pretrained weights: a file (safetensors or a torch state dict), `timm` for those published by timm, or `initial`
     for random weights, as in classic PATE. The statement names the source. null: pretrain in this run."""
 

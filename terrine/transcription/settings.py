@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import PositiveFloat, model_validator
 
-from terrine.settings import AtHome, Field, Settings, Unit
+from terrine.settings import Field, Settings, SiteLocal, Unit
 
 Distillation = Literal["decoupled", "classic"]
 GradientOf = Literal["probabilities", "scores"]
@@ -51,7 +51,7 @@ class Annotation(Settings):
 class TranscriptionTeacher(Settings):
     """The model that is transcribed: read from a file, or trained on the dataset."""
 
-    file: Annotated[Path | None, AtHome()] = None
+    file: Annotated[Path | None, SiteLocal()] = None
     """Weights of `architecture`: safetensors, or a state dict that torch.load reads with weights_only."""
     architecture: str = Field("small_cnn", min_length=1)
     """`linear`: a head on the student's public backbone. Otherwise a network of `terrine.models`, timm:NAME or

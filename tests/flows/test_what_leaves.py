@@ -117,9 +117,9 @@ def test_what_names_the_site_is_in_nothing_that_is_public_released_or_logged(cli
         content = path.read_bytes() + str(path.relative_to(clinic.root)).encode()
         for secret in SECRETS:
             assert secret.encode() not in content, (secret, path)
-    at_home = clinic.folders.parameters.read_text()
+    site_local = clinic.folders.parameters.read_text()
     for secret in SECRETS:
-        assert secret in at_home
+        assert secret in site_local
 
 
 def test_the_public_parameters_lack_what_stays_at_home_and_say_the_rest(clinic):
@@ -188,10 +188,10 @@ def test_a_table_in_markdown_of_private_data_has_the_released_accuracy_and_names
         f"{100 * read_json(path)['accuracy']:.2f}" for path in (clinic.folders.evaluation, clinic.folders.accuracy)
     )
     reproduce(queried)
-    at_home = capsys.readouterr().out
+    site_local = capsys.readouterr().out
     reproduce([*queried, "--markdown"])
     table = capsys.readouterr().out
-    assert private in at_home
+    assert private in site_local
     assert private not in table
     assert f"| {public} |" in table
     assert "`small` --set seed=1 --set data.path --set ledger.account" in table

@@ -23,7 +23,7 @@ from terrine.data.file_dataset import FileDataset, Listing
 from terrine.data.image_table import Record, inside, read_table
 from terrine.data.source import rising
 from terrine.errors import InputError
-from terrine.settings import AtHome
+from terrine.settings import SiteLocal
 
 if TYPE_CHECKING:
     import numpy as np
@@ -69,7 +69,7 @@ class Dicom(FileDataset):
     one_label_a_name: ClassVar[bool] = True
 
     name: Literal["dicom"] = "dicom"
-    labels: Annotated[Path, AtHome()]
+    labels: Annotated[Path, SiteLocal()]
     """CSV file with the columns `sop`, `series` or `study` (UIDs) and `label`, and optionally split and party."""
     window: Annotated[str | tuple[float, float] | None, AfterValidator(_window)] = None
     """Values shown as black and white: a CT window by name (lung, mediastinum, soft-tissue, abdomen, liver, bone,

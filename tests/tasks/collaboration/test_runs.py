@@ -308,13 +308,13 @@ def check_handed_on(config, terms, run, folder, monkeypatch):
         met.update(terms=config.terms, shared=report_source(config)(0, None))
 
     monkeypatch.setattr(finish, "submit", submit)
-    at_home = finish_teacher(party, done.archive, 2.0, None)
+    site_local = finish_teacher(party, done.archive, 2.0, None)
     test = read_dataset(run.folders)
     right = StudentModel.load(run.folders.student).predict(test.test_images).argmax(axis=1) == test.test_labels
-    assert (at_home.evaluation["images"], at_home.evaluation["accuracy"]) == (len(right), right.mean())
+    assert (site_local.evaluation["images"], site_local.evaluation["accuracy"]) == (len(right), right.mean())
     in_batches = (probabilities(run, test.test_images).argmax(axis=1) == test.test_labels).mean()
-    assert at_home.evaluation.get("in_batches", {}).get("accuracy") in (in_batches, None)
-    assert (at_home.folder / "manifest.json").read_bytes() == (run.folders.student / "manifest.json").read_bytes()
+    assert site_local.evaluation.get("in_batches", {}).get("accuracy") in (in_batches, None)
+    assert (site_local.folder / "manifest.json").read_bytes() == (run.folders.student / "manifest.json").read_bytes()
     # The party shares its accuracy on the terms of the student party, which has the same student.
     np.testing.assert_array_equal(met["shared"], met["terms"].shared(right_answers(run, test).astype(float)))
     assert met["terms"] == AccuracyTerms.of(terms, 2.0, file_digest(done.folder / "manifest.json"))

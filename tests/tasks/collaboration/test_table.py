@@ -133,8 +133,8 @@ def test_three_tables_go_from_the_proposal_to_predictions(proposal, project, tmp
     assert student.encoding == declare(COLUMNS, ["code"])
     right = student.answers(fresh.drop(columns="income"))["class"] == fresh["income"]
     assert right.mean() > fresh["income"].value_counts(normalize=True).max() + 0.15
-    at_home = finish_teacher(configs["south"], done.archive, None, None)
-    assert at_home.evaluation["accuracy"] > 0.75
+    site_local = finish_teacher(configs["south"], done.archive, None, None)
+    assert site_local.evaluation["accuracy"] > 0.75
 
 
 def test_a_party_whose_table_does_not_fit_the_terms_signs_nothing(proposal, project, tmp_path):

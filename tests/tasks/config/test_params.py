@@ -11,7 +11,7 @@ from tasks.config.params import Params, merge_overrides, parse_assignment, publi
 from tasks.config.sections import LedgerSettings, Queries
 from tasks.config.values import digest, flat, merge, read_yaml
 from terrine.errors import SettingError
-from terrine.settings import AtHome, sections_of
+from terrine.settings import SiteLocal, sections_of
 from terrine.students.selection import RULES
 
 CONFIDENT = {"mechanism": "confident", "threshold": 111, "sigma1": 30, "sigma2": 15}
@@ -126,7 +126,7 @@ def test_every_path_and_address_is_marked_as_staying_at_home():
                 yield from fields(section_inside, f"{prefix}{name}.")
             yield from [] if inner else [(f"{prefix}{name}", field)]
 
-    marked = {key for key, field in fields(Params) if any(isinstance(mark, AtHome) for mark in field.metadata)}
+    marked = {key for key, field in fields(Params) if any(isinstance(mark, SiteLocal) for mark in field.metadata)}
     named = {"path", "root", "file", "url", "uri", "key", "store", "account", "address", "weights"}
     for key, field in fields(Params):
         if "Path" in str(field.annotation) or key.rsplit(".", 1)[-1] in named:
