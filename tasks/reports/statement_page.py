@@ -30,12 +30,14 @@ from terrine.logs import hushed
 from terrine.privacy.accounting.events import UnsupportedEventError, from_json
 from terrine.privacy.accounting.gaussian import delta_of, mu_of
 from terrine.privacy.accounting.loss_distribution import loss_delta
+from terrine.privacy.facts import About
 from terrine.privacy.statement import OUTCOME_DEPENDENT, PrivacyStatement, write_statement
 from terrine.settings import Unit
 
 TECHNICAL = "statement.html"
 WIDE = 95.0
 """Correct guesses in a hundred from which a page says that the limit is wide."""
+_ABOUT = [name for name in About.model_fields if name != "one_per_person"]
 _CODE = re.compile(r"terrine (\S+) commit (\w+) modified (yes|no)")
 _VOTES = ("histogram", "gnmax", "lnmax", "confident", "interactive")
 TRANSCRIPTION_TEXTS = {
@@ -123,7 +125,7 @@ def _page_values(statement: Mapping[str, Any], code: str, mark: SignatureMark | 
         "say": lambda key: language.say(key, values),
         "sentences": lambda section: language.sentences(statement, section),
         "done": done(statement),
-        "about": None if given is None else {key: value for key, value in given.items() if key != "one_per_person"},
+        "about": None if given is None else {name: given[name] for name in _ABOUT},
         "author": (given or {}).get("controller") or "Terrine",
         "files": published_files(statement, signed=mark is not None),
         "mark": mark,
