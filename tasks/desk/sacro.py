@@ -1,11 +1,13 @@
 """Membership results in the report format of SACRO-ML 2.0.0 (`sacroml/attacks/attack.py`, `report.py`).
 
 Output checkers of secure environments read reports of this format. It contains the metrics of the attack that Terrine
-computes; SACRO-ML's other metrics are absent.
+computes; SACRO-ML's other metrics are absent. `P_HIGHER_AUC`, without which SACRO-ML would recommend every model, is
+computed from the bootstrap interval of the AUC instead of SACRO-ML's normal approximation.
 """
 
 import uuid
 from collections.abc import Mapping
+from statistics import NormalDist
 from typing import Any
 
 FORMAT = "2.0.0"
@@ -44,7 +46,21 @@ def membership_report(result: Mapping[str, Any], statement: Mapping[str, Any], t
                 "target_train_params": {},
             },
             "attack_experiment_logger": {
-                "attack_instance_logger": {"instance_0": {"AUC": result["auc"]["value"], **rates}}
+                "attack_instance_logger": {
+                    "instance_0": {
+                        "AUC": result["auc"]["value"],
+                        "P_HIGHER_AUC": _p_value(result["auc"], result["confidence"]),
+                        **rates,
+                    }
+                }
             },
         }
     }
+
+
+def _p_value(auc: Mapping[str, float], confidence: float) -> float:
+    """Return the p-value of an AUC above 0.5, given its two-sided interval at this confidence."""
+    deviation = (auc["value"] - auc["low"]) / NormalDist().inv_cdf((1 + confidence) / 2)
+    if deviation <= 0:
+        return float(auc["value"] <= 0.5)
+    return 1 - NormalDist(0.5, deviation).cdf(auc["value"])

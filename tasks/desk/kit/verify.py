@@ -5,7 +5,7 @@
 
 Nothing in the kit is imported or executed. Exit status: 0 if no check fails, 1 if one fails, 2 if there is no kit.
 If all pass and the key is the site's, every file is the one that the site put into the kit, and the printed ε follows
-from the mechanisms in privacy.json. Whether the site did what it states is not proved. A changed kit may contain a
+from the mechanisms in privacy.json. It does not prove that the site did what it states. A changed kit may contain a
 changed copy of this file: take it from Terrine if you do not trust the sender. Requires Python 3.9 or later.
 """
 
@@ -358,7 +358,7 @@ def verify(folder: str, key: str | None) -> Iterator[tuple[bool | None, str, str
         part, statement = "signature", parse_json(read_small(folder, "privacy.json"), "privacy.json")
         check_statement(public, signature, statement, listed)
         yield True, part, f"Kit, statement, pages and student were signed with the key {signer}."
-        unknown = "Who signed was NOT checked: --key was not given."
+        unknown = "The signer was NOT checked: --key was not given."
         yield key is not None or None, "signer", "It is the key you gave." if key else unknown
         part = "ε"
         holds, told = check_epsilon(statement)

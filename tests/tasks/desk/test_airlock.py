@@ -113,9 +113,21 @@ def test_a_report_has_the_layout_of_sacro_ml():
     ((name, content),) = report.items()
     assert name == f"LiRA Attack_{content['log_id']}"
     assert content["metadata"]["sacroml_version"] == "2.0.0"
-    instances = content["attack_experiment_logger"]["attack_instance_logger"]
-    assert instances == {"instance_0": {"AUC": 0.123456, "TPR@0.1%": 0.123456}}
+    (instance,) = content["attack_experiment_logger"]["attack_instance_logger"].values()
+    assert (instance["AUC"], instance["TPR@0.1%"]) == (0.123456, 0.123456)
     assert membership_report(MEMBERSHIP, {"release_id": "02", "run": "clinic"}, "0.2.0").keys() != report.keys()
+
+
+@pytest.mark.parametrize(
+    ("value", "low", "expected"),
+    [(0.5, 0.4, 0.5), (0.6, 0.5, 0.025), (0.99, 0.98, 0.0), (0.4, 0.3, 0.975), (0.9, 0.9, 0.0), (0.3, 0.3, 1.0)],
+)
+def test_a_report_says_how_probable_its_auc_is_by_chance(value, low, expected):
+    """SACRO-ML takes a report without this figure for evidence that the model may leave."""
+    result = MEMBERSHIP | {"auc": {"value": value, "low": low, "high": 1.0}}
+    (content,) = membership_report(result, {"release_id": "01", "run": "clinic"}, "0.2.0").values()
+    (instance,) = content["attack_experiment_logger"]["attack_instance_logger"].values()
+    assert instance["P_HIGHER_AUC"] == pytest.approx(expected, abs=1e-9)
 
 
 def test_a_release_that_is_unsigned_changed_or_not_private_gets_no_kit(tmp_path):

@@ -67,7 +67,7 @@ def test_a_kit_is_verified_with_and_without_the_key(page, kit):
     assert [outcome for outcome, _ in checks] == ["ok"] * 4
     assert checks[-1][1] == "ε: 1.3565 at δ = 1e-5 follows from the events. Guaranteed: ε = 1.3565."
     told, checks = verdict(page, folder, "")
-    assert told == "No check failed, but who signed was not checked."
+    assert told == "No check failed, but the signer was not checked."
     assert [outcome for outcome, _ in checks] == ["ok", "ok", "unknown", "ok"]
     assert page.messages == []
 

@@ -241,7 +241,7 @@ def test_a_kit_is_verified_in_a_new_environment_with_and_without_the_key(python,
     assert "It is the key you gave." in told
     status, told = run(python, folder)
     assert status == 0
-    assert "Who signed was NOT checked" in told
+    assert "The signer was NOT checked" in told
     pem.write_text(json.loads((folder / "signature.json").read_text())["public_key"])
     assert run(python, folder, "--key", pem)[0] == 0
     assert run(python, folder, "--key", key.replace(" ", "").upper())[0] == 0
@@ -282,7 +282,7 @@ def test_without_a_key_a_kit_of_another_signer_is_consistent_and_the_signer_open
     CHANGES["other signer"][0](folder)
     status, output = run(python, folder)
     assert status == 0
-    assert "Who signed was NOT checked" in output
+    assert "The signer was NOT checked" in output
     assert fingerprint(STRANGER.public_key()) in output
 
 
