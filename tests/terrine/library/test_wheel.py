@@ -130,6 +130,13 @@ def test_the_first_example_of_the_docs_runs_with_what_the_wheel_alone_brings(whe
     assert sorted(path.name for path in tmp_path.iterdir()) == ["ledger"]
 
 
+def test_the_wheel_has_the_schema_of_statements_and_the_files_of_airlock_kits(wheel):
+    for folder in ("terrine/privacy/schemas", "tasks/desk/kit"):
+        names = {path.name for path in (REPOSITORY / folder).iterdir() if path.is_file()}
+        assert {path.name for path in (wheel / folder).iterdir()} == names
+        assert len(names) in (1, 4)
+
+
 def test_the_wheel_says_that_it_is_typed(wheel):
     assert (wheel / "terrine" / "py.typed").is_file()
     assert (wheel / "terrine" / "__init__.pyi").is_file()
