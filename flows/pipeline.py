@@ -20,16 +20,18 @@ from prefect.concurrency.sync import concurrency
 from prefect.deployments import run_deployment
 from prefect.exceptions import ObjectNotFound
 from prefect.runtime import deployment, flow_run
-from prefect.states import Cancelling
+from prefect.states import Cancelling, Completed
 
 from flows import server
+from flows.approval_form import decide_by_form
 from flows.printing import shorten_users_errors
 from flows.runners import cuda_devices
 from flows.site_policy import check_overrides
 from flows.stages import run_stage, run_stages
 from tasks.config.presets import derive, project_root, redact_override, resolve, selected_run
 from tasks.reports.summary import for_anybody
-from tasks.runtime.run import open_run
+from tasks.runtime.decisions import ApprovalNeeded
+from tasks.runtime.run import Run, open_run
 from tasks.runtime.stage_graph import PARAMETERS
 from tasks.transcription.graph import pipeline_of
 from terrine.errors import SettingError, TerrineError
@@ -38,6 +40,8 @@ GPU = "terrine-gpu"
 """Global concurrency limit that stages occupy on a machine with CUDA devices, if the server defines it."""
 TRIES = 3
 """Number of times that a remote stage is started if it crashes."""
+WAITING = "Awaiting approval"
+"""Name of the state of a remote stage whose release needs an approval."""
 PAUSE = 5.0
 """Seconds between two requests for the state of a remote stage."""
 
@@ -78,7 +82,7 @@ def pipeline(preset: str | None = None, overrides: list[str] | None = None, sele
 
 
 @flow(name="stage", flow_run_name="{run} {stage}", validate_parameters=False)
-def stage_flow(run: str, stage: str) -> None:
+def stage_flow(run: str, stage: str) -> State | None:
     """Run one stage: for `dvc repro`, or as a deployment on another machine for the flow that makes the run.
 
     Raises:
@@ -87,34 +91,53 @@ def stage_flow(run: str, stage: str) -> None:
     shorten_users_errors()
     if deployment.id is not None and flow_run.parent_flow_run_id is None:
         raise SettingError("This flow must be started by a parent run. Set runner.elsewhere in that run instead.")
-    _run_here(project_root(), run, stage)
+    waiting = _run_here(project_root(), run, stage)
+    if waiting and deployment.id is None:
+        raise ApprovalNeeded(waiting)
+    return Completed(name=WAITING, message=waiting) if waiting else None
 
 
 def _run_stage(root: Path, run: str, stage: str) -> None:
-    """Run one stage as a task run of the current flow, or by the deployment that `runner.elsewhere` names for it."""
+    """Run one stage as a task run of the current flow, or by the deployment that `runner.elsewhere` names for it.
+
+    If its release needs an approval, a flow that a deployment started is suspended until the form is submitted.
+
+    Raises:
+        ApprovalNeeded: If nobody decided yet and this flow has no form.
+    """
     remote = resolve(root, run).runner.elsewhere.get(stage)
-    if remote is None or server.is_temporary():
-        _run_here(root, run, stage)
-    else:
-        run_remotely(remote, run, stage)
+    here = remote is None or server.is_temporary()
+    while waiting := _run_here(root, run, stage) if here else run_remotely(str(remote), run, stage):
+        if deployment.id is None or flow_run.parent_flow_run_id is not None:
+            raise ApprovalNeeded(waiting)
+        decide_by_form(Run(root, run, resolve(root, run)), waiting)
 
 
 @task(name="stage", task_run_name="{stage}", cache_policy=NO_CACHE, persist_result=False)
-def _stage_task(root: Path, run: str, stage: str) -> None:
-    run_stage(root, run, stage)
+def _stage_task(root: Path, run: str, stage: str) -> str | None:
+    """Run a stage. Return a text if it waits for an approval: waiting is no failure."""
+    try:
+        run_stage(root, run, stage)
+    except ApprovalNeeded as needed:
+        return str(needed)
+    return None
 
 
-def _run_here(root: Path, run: str, stage: str) -> None:
+def _run_here(root: Path, run: str, stage: str) -> str | None:
     params = resolve(root, run)
     names = pipeline_of(params).names
     place = f"{names.index(stage) + 1}/{len(names)} {stage}"
     takes_gpu = stage != PARAMETERS.name and bool(cuda_devices(params.device))
     with concurrency(GPU) if takes_gpu else nullcontext():
-        _stage_task.with_options(task_run_name=place)(root, run, stage)
+        waiting: str | None = _stage_task.with_options(task_run_name=place)(root, run, stage)
+        return waiting
 
 
-def run_remotely(remote: str, run: str, stage: str) -> None:
+def run_remotely(remote: str, run: str, stage: str) -> str | None:
     """Have a deployment run a stage, and wait for it. If it crashes it is started again: a stage resumes.
+
+    Returns:
+        A text if the stage waits for an approval.
 
     Raises:
         SettingError: If the server has no such deployment.
@@ -130,7 +153,7 @@ def run_remotely(remote: str, run: str, stage: str) -> None:
             ) from None
         state = _wait_for(started.id)
         if state.is_completed():
-            return
+            return state.message if state.name == WAITING else None
         if not (state.is_crashed() and remaining):
             raise TerrineError(f"Stage {stage} of the deployment {remote} ended as {state.name}: {state.message}")
         get_run_logger().warning("Stage %s crashed at the deployment %s and is started again", stage, remote)

@@ -21,11 +21,19 @@ OVERRIDABLE = (
 )
 """Sections, or settings in them, that a deployment may override if site.yaml does not list others."""
 NEVER = (
-    *("ledger", "privacy", "data.public_benchmark", "aggregation.noise", "aggregation.delta", "transcription.delta"),
+    *(
+        "ledger",
+        "release",
+        "privacy",
+        "data.public_benchmark",
+        "aggregation.noise",
+        "aggregation.delta",
+        "transcription.delta",
+    ),
     "tracking.private_metrics",
 )
-"""Settings that a deployment may never override: the account and its budget, the protected unit, and the noise. The
-same holds for settings that name files and machines of the site (`terrine.settings.SiteLocal`)."""
+"""Settings that a deployment may never override: the account and its budget, approval, the protected unit, and the
+noise. The same holds for settings that name files and machines of the site (`terrine.settings.SiteLocal`)."""
 
 
 def check_overrides(root: Path, overrides: list[str]) -> None:

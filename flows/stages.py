@@ -17,6 +17,7 @@ from tasks.config.presets import resolve
 from tasks.pipeline.graph import MAIN
 from tasks.pipeline.mlflow_runs import tracked
 from tasks.runtime.accounts import budget_explained
+from tasks.runtime.approval import require_approval
 from tasks.runtime.code_digest import write_code
 from tasks.runtime.locks import making, when_alone
 from tasks.runtime.parameters import write_parameters
@@ -169,6 +170,8 @@ def run_stage(root: Path, name: str, stage: str) -> None:
             check_records(run)
         kept = kept_folder(run, known)
         if not reuse_outputs(run, known, kept):
+            if known.releases:
+                require_approval(run, load(known.releases)(run))
             run_tasks(known, run, execute)
             share_outputs(run, known, kept)
 

@@ -130,6 +130,13 @@ def plan(
     return Plan(teachers, sigma, queried, signal(teachers, left, classes), enough, units)
 
 
+def judge_signal(signal: float, enough: float, ample: float) -> str:
+    """Return a signal in words: ample, enough or too weak."""
+    ample *= 0.9  # plans aim slightly higher
+    word = "ample" if signal >= ample else "enough" if signal >= enough else "too weak"
+    return f"signal {format_signal(signal)}, {word} (enough: {enough:g}, ample: {format_signal(ample)})"
+
+
 def format_signal(signal: float) -> str:
     """Return a signal as text with two significant digits or more."""
     return f"{signal:,.0f}" if signal >= 10 else f"{signal:.2g}"

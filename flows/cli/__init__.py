@@ -9,7 +9,7 @@ from io import TextIOWrapper
 import typer
 from rich.text import Text
 
-from flows.cli import accounting, airlock, audit, check, compare, images, ledger, party, release, run, student
+from flows.cli import accounting, airlock, approve, audit, check, compare, images, ledger, party, release, run, student
 from flows.environment import prepare_environment
 from flows.printing import LoggedError, printer
 from flows.stopping import stoppable
@@ -43,6 +43,7 @@ PANELS: dict[str, tuple[Callable[..., None], ...]] = {
 for panel, commands in PANELS.items():
     for command in commands:
         app.command(rich_help_panel=panel)(command)
+app.add_typer(approve.release, name="release", rich_help_panel="Privacy")
 app.add_typer(party.party, rich_help_panel="Collaboration")
 app.command(hidden=True)(stoppable()(run.stage))
 
@@ -59,4 +60,4 @@ def main(command: Callable[[], object] | None = None) -> None:
         console.print(Text(f"Error: {error}", style="red"), soft_wrap=True)
         for note in getattr(error, "__notes__", []):
             console.print(Text(note), soft_wrap=True)
-        sys.exit(1)
+        sys.exit(getattr(error, "status", 1))

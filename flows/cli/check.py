@@ -214,7 +214,7 @@ def _geometry(found: Finding) -> str:
 
 
 def _votes(found: Finding) -> str:
-    from terrine.planning import ENOUGH
+    from terrine.planning import ENOUGH, judge_signal
 
     plan, chosen = found.plan, f" ({', '.join(found.automatic)}: auto)" if found.automatic else ""
     assert plan is not None
@@ -223,26 +223,18 @@ def _votes(found: Finding) -> str:
         teachers = f"{found.teachers[0]:,} to {found.teachers[1]:,} teachers (the run counts units with noise)"
     return (
         f"{teachers} on {plan.queries:,} queries, noise of {plan.sigma:.1f} votes on each count: "
-        f"{_signal(plan.signal, ENOUGH, plan.ample)}{chosen}"
+        f"{judge_signal(plan.signal, ENOUGH, plan.ample)}{chosen}"
     )
 
 
 def _sums(found: Finding) -> str:
-    from terrine.planning import AMPLE_OF_SUMS, ENOUGH_OF_SUMS
+    from terrine.planning import AMPLE_OF_SUMS, ENOUGH_OF_SUMS, judge_signal
 
     assert found.strength is not None
     return (
         f"{found.run.params.aggregation.mechanism} of records are added up with noise, without votes: "
-        f"{_signal(found.strength, ENOUGH_OF_SUMS, AMPLE_OF_SUMS)}"
+        f"{judge_signal(found.strength, ENOUGH_OF_SUMS, AMPLE_OF_SUMS)}"
     )
-
-
-def _signal(signal: float, enough: float, ample: float) -> str:
-    from terrine.planning import format_signal
-
-    ample *= 0.9  # plans aim slightly higher
-    word = "ample" if signal >= ample else "enough" if signal >= enough else "too weak"
-    return f"signal {format_signal(signal)}, {word} (enough: {enough:g}, ample: {format_signal(ample)})"
 
 
 def _price(found: Finding) -> str:

@@ -15,6 +15,7 @@ import numpy as np
 
 from tasks.artefacts.records import write_dataset
 from tasks.config.params import Params
+from tasks.config.sections import ReleaseSettings
 from tasks.config.values import digest
 from tasks.runtime.run import Run
 from tasks.runtime.store import link
@@ -46,7 +47,7 @@ def shadow_run(run: Run, records: Dataset, root: Path) -> Run:
     ledger = run.params.ledger.model_copy(
         update={"url": "sqlite:///ledger.db", "key": Path("key"), "store": Path("releases")}
     )
-    shadow = Run(root, run.name, run.params.model_copy(update={"ledger": ledger}))
+    shadow = Run(root, run.name, run.params.model_copy(update={"ledger": ledger, "release": ReleaseSettings()}))
     # A separate fingerprint, so that its features and teachers are never mistaken for those of the run.
     own = digest([records.record_names.tolist(), records.train_labels.tolist(), root.name], 32)
     manifest = run.folders.dataset_manifest()

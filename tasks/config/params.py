@@ -19,6 +19,7 @@ from tasks.config.sections import (
     Pretraining,
     Privacy,
     Queries,
+    ReleaseSettings,
     Runner,
     Tracking,
 )
@@ -62,6 +63,7 @@ class Params(Settings):
     evaluation: Evaluation = Evaluation()
     about: About = About()
     ledger: LedgerSettings = LedgerSettings()
+    release: ReleaseSettings = ReleaseSettings()
     runner: Runner = Runner()
     transcription: Transcription | None = None
     tracking: Tracking = Field(Tracking(), validate_default=True)  # last: its default depends on data and transcription

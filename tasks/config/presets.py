@@ -33,7 +33,7 @@ NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,59}")
 DERIVED_NAME = re.compile(r"[a-z0-9][a-z0-9-]*-[0-9a-f]{8}$")
 SELECTED = Path(".dvc", "tmp", "terrine", "selected")
 """File with the run selected last, and the default run at that time. git ignores the folder."""
-SITE = ("device", "ledger", "runner", "tracking")
+SITE = ("device", "ledger", "release", "runner", "tracking")
 """Sections of params.yaml that apply to all runs of the project."""
 FOLDERS = ("ledger", "shared", "site", "source", "benchmarks")
 """Names in data/<zone>/ that are not runs."""

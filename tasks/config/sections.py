@@ -5,10 +5,11 @@ Sections with several types (data, partition, backbone, teachers, aggregation, s
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from terrine.pretraining.settings import SimCLRSettings
 from terrine.queries import shares
@@ -69,6 +70,37 @@ class LedgerSettings(Settings):
     benchmarks only)."""
     epsilon: Annotated[float | None, Unit("ε")] = Field(None, gt=0)
     """Budget of the account over all runs. null: unlimited, but recorded (public benchmarks only)."""
+
+
+class ReleaseSettings(Settings):
+    """Approval of releases before their noise is drawn."""
+
+    approval: Literal["none", "required"] = "none"
+    """`required`: a run stops before it draws noise, until a person approves the release (`terrine release`). A
+    deployment cannot override it."""
+    approvers: tuple[str, ...] = ()
+    """Fingerprints of the keys that may approve. Empty: only the site's own key, which every operator of the project
+    can use."""
+
+    @field_validator("approvers")
+    @classmethod
+    def _fingerprints(cls, values: tuple[str, ...]) -> tuple[str, ...]:
+        digits = ["".join(value.split()).lower() for value in values]
+        for value, own in zip(values, digits, strict=True):
+            if not re.fullmatch("[0-9a-f]{32}", own):
+                raise ValueError(
+                    f"names {value!r}, which is not the fingerprint of a key (32 hexadecimal digits). `terrine release "
+                    "approve --key FILE` prints it"
+                )
+        return tuple(" ".join(own[place : place + 4] for place in range(0, 32, 4)) for own in digits)
+
+    def check(self, run: Any) -> None:
+        """Raise ValueError if approval is required of a trial of parties."""
+        if self.approval == "required" and run.aggregation.where == "parties":
+            raise ValueError(
+                "release.approval=required does not go with aggregation.where=parties: the guardian draws the noise, "
+                "after every party has accepted the terms. Set release.approval=none"
+            )
 
 
 class Images(Settings):

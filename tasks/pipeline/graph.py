@@ -70,6 +70,7 @@ MAIN = Pipeline(
             makes="private/average",
             fans_out=_always,
             shared=True,
+            releases="tasks.pipeline.approvals:propose_averages",
         ),
         Stage(
             "teach",
@@ -101,6 +102,7 @@ MAIN = Pipeline(
             needs="private/votes private/average private/teachers private/dataset private/partition"
             " public/backbone public/images",
             makes="release/answers release/privacy.json release/statement.html private/accounting",
+            releases="tasks.pipeline.approvals:propose_answers",
         ),
         Stage(
             "student",
@@ -122,6 +124,7 @@ MAIN = Pipeline(
             " private/accounting public/backbone public/images",
             makes="private/evaluation.json private/errors.json private/party_accuracy.json release/accuracy.json"
             " release/metrics.json release/plots",
+            releases="tasks.pipeline.approvals:propose_accuracy",
         ),
         Stage(
             "distance",

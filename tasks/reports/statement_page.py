@@ -233,6 +233,21 @@ def placeholder_values(
         **_code(statement),
         "date": "" if mark is None else language.date(mark.when),
         "key": "" if mark is None else mark.key,
+        **_approval_values(statement["approval"], language),
+    }
+
+
+def _approval_values(given: Mapping[str, Any] | None, language: Language) -> dict[str, str]:
+    """Return the values of placeholders about an approval."""
+    if given is None:
+        return dict.fromkeys(("approval_role", "approval_date", "approval_key"), "")
+    from terrine.deployment.signature import Approval  # slow to import, and most statements have no approval
+
+    approval = Approval(**given)
+    return {
+        "approval_role": approval.role,
+        "approval_date": language.date(approval.when),
+        "approval_key": approval.key,
     }
 
 

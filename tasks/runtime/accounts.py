@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 
 from tasks.config.presets import PRESETS
 from tasks.config.values import read_yaml
+from tasks.runtime.decisions import DECISION, REQUEST, refuse_unapproved
 from tasks.runtime.run import Run
 from tasks.runtime.store import close_private_zone
 from terrine.data.dataset import Dataset
@@ -65,9 +67,39 @@ _DECIDES_WHO_IS_PUBLIC = ("public_fraction", "test_fraction", "pool", "pool_frac
 
 
 def open_ledger(run: Run) -> Ledger:
-    """Open the project's ledger. It is created if it does not exist."""
-    settings = run.params.ledger
-    return Ledger(run.database(settings.url), run.path(settings.store), site_key(run), site=run.site)
+    """Open the project's ledger. It is created if it does not exist. It refuses releases that lack an approval."""
+    settings, key = run.params.ledger, site_key(run)
+    required = run.params.release.approval == "required"
+    permit = partial(refuse_unapproved, key, trusted_keys(run)) if required else None
+    return Ledger(run.database(settings.url), run.path(settings.store), key, site=run.site, permit=permit)
+
+
+def trusted_keys(run: Run) -> frozenset[str]:
+    """Return the fingerprints of the keys that may approve a run's releases: by default, only the site's own."""
+    if run.params.release.approvers:
+        return frozenset(run.params.release.approvers)
+    from terrine.deployment.signature import fingerprint
+
+    path = run.path(run.params.ledger.key).with_name(SIGNING)
+    return frozenset({fingerprint(site_signing_key(run).public_key())} if path.is_file() else ())
+
+
+def approval_of(run: Run, release: StoredRelease) -> dict[str, Any] | None:
+    """Return the signed approval under which a committed release was drawn, or None."""
+    ledger = ledger_before(run)
+    if ledger is None or not ledger.recorded(DECISION):
+        return None
+    requests, found = {}, None
+    for row in ledger.recorded(REQUEST, DECISION, "commit"):
+        if row.kind == "commit" and row.release_id == release.release_id:
+            break
+        if row.kind == REQUEST:
+            requests[row.position] = row.content["inputs"]
+        elif row.kind == DECISION and release.release_id in row.content["approval"]["releases"]:
+            given, inputs = row.content["approval"], requests[row.content["request"]]
+            same = all(release.inputs.get(name, value) == value for name, value in inputs.items())
+            found = given if same and given["decision"] == "approved" else found
+    return found
 
 
 def people_in(run: Run, dataset: Dataset) -> People | None:

@@ -18,9 +18,10 @@ from tasks.config.automatic import replace_auto
 from tasks.config.params import Params, public_parameters, validate
 from tasks.config.presets import load_values
 from tasks.config.values import as_document, as_yaml, digest
-from tasks.runtime.accounts import ledger_account, ledger_before, people_in, release_at_price
+from tasks.runtime.accounts import ledger_account, ledger_before, open_account, people_in, release_at_price, site_key
+from tasks.runtime.approval import Proposal, require_approval
 from tasks.runtime.release_identity import PLACES
-from tasks.runtime.releases import check_releases, identity_in_ledger, make_noise, noise_on_count
+from tasks.runtime.releases import Release, check_releases, identity_in_ledger, make_noise, noise_on_count
 from tasks.runtime.run import SPLIT_SEED, Run
 from tasks.runtime.stage_graph import AUTOMATIC, CHOSEN
 from tasks.runtime.store import Folders, read_json, write_json, write_text
@@ -44,6 +45,7 @@ from terrine.planning import (
 )
 from terrine.privacy.accounting.events import GaussianEvent, count_of_units
 from terrine.privacy.accounting.gaussian import mu_of
+from terrine.privacy.ledger.site_key import keyed_digest
 from terrine.privacy.ledger.task import Task
 
 FILE = "resolve_auto.json"
@@ -172,6 +174,7 @@ def _choose(run: Run, automatic: list[tuple[str, str]], survey: Survey) -> dict[
         return _chosen(automatic, plan)
     if earlier_count(run) is None:
         check_releases(with_plan(run, automatic, survey), task=task_from_survey(run, survey))
+        require_approval(run, _propose_count(run, survey.units(run.params.privacy.unit)))
     units, sigma = _count(run, survey.units(run.params.privacy.unit)), noise_on_count(run.params)
     return _chosen(automatic, make_plan(run, automatic, survey, units=units), units=units, counted=sigma)
 
@@ -337,8 +340,22 @@ def _count(run: Run, units: int, *, counted: bool = False) -> int:
     if not counted:
         with open_source(run) as source:
             data = people_in(run, source.load(run.root, seed=SPLIT_SEED))
-    release = release_at_price(run, identity_in_ledger(run, "units"), count_of_units(sigma), noise, draw, data=data)
+    identity, inputs = identity_in_ledger(run, "units"), _digest_of_count(run, units)
+    release = release_at_price(run, identity, count_of_units(sigma), noise, draw, inputs, data=data)
     return max(1, round(float(release.arrays["units"][0])))
+
+
+def _digest_of_count(run: Run, units: int) -> dict[str, str]:
+    return {"units": keyed_digest(site_key(run), "terrine count of units", str(units).encode())}
+
+
+def _propose_count(run: Run, units: int) -> Proposal:
+    """Return the count of units, as proposed for an approval. Its result decides what is proposed next."""
+    ledger, account = open_account(run)
+    release = Release("units", identity_in_ledger(run, "units"), count_of_units(noise_on_count(run.params)))
+    unit, inputs = run.params.privacy.unit, _digest_of_count(run, units)
+    expected = f"the number of {unit}s ± {2 * noise_on_count(run.params):.0f}, to choose settings that are auto"
+    return Proposal(ledger, account, [release], inputs, unit, run.params.aggregation.delta, expected=expected)
 
 
 def _sigma_of_count(run: Run, units: int) -> float | None:

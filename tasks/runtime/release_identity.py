@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from tasks.config.params import FAMILIES, Params
 from tasks.config.values import digest
-from tasks.runtime.accounts import site_key
+from tasks.runtime.accounts import approval_of, site_key
 from tasks.runtime.code_digest import code_version
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_json, write_text
@@ -161,6 +161,7 @@ def describe_release(run: Run, account: str, release: StoredRelease) -> dict[str
         "partition_digest": partition_commitment(release),
         "partition_disjoint": read_json(run.folders.partition / "manifest.json")["every_record_in_exactly_one_part"],
         "code_version": " ".join(f"{name} {value}" for name, value in code_version(run.root).items()),
+        "approval": approval_of(run, release),
     }
 
 

@@ -7,6 +7,7 @@ transcription is checked by the ledger.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,8 +20,9 @@ from tasks.runtime.run import Run
 from tasks.runtime.store import read_json, write_json
 from tasks.runtime.task import load_task
 from terrine.errors import ArtefactError
-from terrine.planning import noise_of_count
+from terrine.planning import Plan, ample, noise_of_count, signal
 from terrine.privacy.accounting.events import Event, NonPrivateEvent, compose, count_of_units
+from terrine.privacy.accounting.gaussian import mu_squared
 from terrine.privacy.facts import Record
 from terrine.privacy.ledger.account import Account, check_together
 from terrine.privacy.ledger.ledger import Ledger
@@ -186,6 +188,18 @@ def accuracy_mechanism(params: Params) -> NoisedAccuracy | None:
     if epsilon is None:
         return None
     return NoisedAccuracy.for_budget(epsilon, params.aggregation.delta, [len(values) for values in columns.values()])
+
+
+def plan_votes(params: Params, classes: int) -> Plan:
+    """Return teachers, noise, answered queries and signal of a run with noisy histograms, from public quantities."""
+    mechanism: Any = params.aggregation
+    answers = params.queries.count * mechanism.findings
+    asked = mechanism.certain(answers, mechanism.epsilon, mechanism.delta, inputs_cost(params))
+    mu = math.sqrt(mu_squared(mechanism.cost(asked, asked))) if asked else 0.0
+    sharing = mechanism.moved if params.data.several else classes
+    most, teachers = ample(sharing, several=params.data.several), params.partition.teachers
+    queries = asked // mechanism.findings
+    return Plan(teachers, mechanism.sigma, queries, signal(teachers, mu, sharing), most, 0)
 
 
 def counting_cost(params: Params) -> Event:

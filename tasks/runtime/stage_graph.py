@@ -40,6 +40,7 @@ class Stage:
         comment: Comment in dvc.yaml.
         fans_out: Whether its tasks justify starting a worker pool or a cluster.
         shared: Whether runs share its artefacts (`tasks.runtime.reuse`); never for a release.
+        releases: module:function that returns the `Proposal` of its releases for an approval; empty if it makes none.
     """
 
     name: str
@@ -51,6 +52,7 @@ class Stage:
     comment: str = ""
     fans_out: Callable[[Params], bool] = lambda params: False
     shared: bool = False
+    releases: str = ""
 
     @property
     def sections(self) -> set[str]:

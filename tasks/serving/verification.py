@@ -32,7 +32,7 @@ from terrine.aggregation.gradient_rounds import RoundSchedule
 from terrine.aggregation.mechanism import MECHANISMS, Mechanism, parse_mechanism
 from terrine.aggregation.sums import Sums, mu_left
 from terrine.deployment.manifest import MANIFEST
-from terrine.deployment.signature import Signature, fingerprint, read_signature
+from terrine.deployment.signature import Approval, Signature, fingerprint, read_signature
 from terrine.errors import ArtefactError, InputError, TerrineError
 from terrine.files import file_digest
 from terrine.privacy.accounting.events import (
@@ -87,6 +87,8 @@ def verify_statement(path: Path, trusted: Ed25519PublicKey | None = None) -> lis
     if path.is_file() and path != statement_file and path.name not in (*SIGNATURES, *pages_in(folder)):
         raise InputError(f"{path} has no name that Terrine gives to a page. Keep the files of a release as they came.")
     statement, checks = _figures(statement_file)
+    if statement is not None and statement["approval"] is not None:
+        checks.append(_approval(statement["approval"]))
     signature: Signature | None = None
     if (folder / SIGNATURE).is_file():
         try:
@@ -133,6 +135,20 @@ def _figures(path: Path) -> tuple[dict[str, Any] | None, list[Check]]:
     except (TerrineError, *_FAULTS) as error:
         return None, [Check("ε", False, str(error))]
     return statement, [Check("ε", True, detail), _mechanism(statement, event)]
+
+
+def _approval(given: Mapping[str, Any]) -> Check:
+    """Check the signature of the person who approved the release."""
+    try:
+        approval = Approval(**given)
+        approval.check()
+    except (TerrineError, *_FAULTS) as error:
+        return Check("approval", False, f"Its signature does not hold: {error}")
+    whom = "the person's key" if approval.signer == "person" else "the site's key, for that person"
+    told = (
+        f"Of {approval.when:%Y-%m-%d} by the role '{approval.role}', {approval.key}: {whom}. Its owner was not checked."
+    )
+    return Check("approval", True, told)
 
 
 def _mechanism(statement: Mapping[str, Any], event: Event) -> Check:

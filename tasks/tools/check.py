@@ -20,6 +20,7 @@ from tasks.pipeline.data_warnings import RARE, Remarks, remarks_on
 from tasks.pipeline.dataset import files_changed
 from tasks.pipeline.figures.released_accuracy import check_use
 from tasks.runtime.accounts import changed_settings, check_people, ledger_account, ledger_before, people_in
+from tasks.runtime.approval import describe_state
 from tasks.runtime.parameters import (
     counts_units,
     earlier_count,
@@ -40,6 +41,7 @@ from tasks.runtime.releases import (
     list_releases,
     missing_about,
     noise_on_count,
+    plan_votes,
     unpaid,
     worst_cases,
 )
@@ -55,15 +57,13 @@ from terrine.planning import (
     ENOUGH,
     ENOUGH_OF_SUMS,
     Plan,
-    ample,
     epsilon_for_signal,
     format_signal,
-    signal,
     signal_of_sums,
     teachers_with_class,
 )
 from terrine.privacy.accounting.events import Event, compose
-from terrine.privacy.accounting.gaussian import mu_of, mu_squared
+from terrine.privacy.accounting.gaussian import mu_of
 from terrine.privacy.accounting.pricing import price
 from terrine.privacy.ledger.account import Account, Budget
 from terrine.privacy.ledger.people import People
@@ -149,6 +149,8 @@ def inspect_run(root: Path, name: str) -> Finding:
             f"The statement lacks {', '.join(missing)}, which signing requires. Set them at any time, without cost: "
             "--set about.purpose='...'."
         )
+    if run.params.release.approval == "required":
+        found.notes.append(describe_state(run))
     weak = weak_classes(found)
     _on_weak_classes(found, weak)
     remarks = remarks_on(survey, run.params, weak)
@@ -183,14 +185,9 @@ def _check_votes(found: Finding, automatic: list[tuple[str, str]]) -> None:
             ends = [make_plan(run, automatic, found.survey, units=true + shift) for shift in (-spread, spread)]
             found.teachers = ends[0].teachers, ends[1].teachers
     elif isinstance(mechanism, GaussianHistogram):
-        before = inputs_cost(params)
+        found.plan = plan_votes(params, len(found.survey.class_names))
         answers = params.queries.count * mechanism.findings
-        queried = mechanism.certain(answers, mechanism.epsilon, mechanism.delta, before)
-        mu = math.sqrt(mu_squared(mechanism.cost(queried, queried))) if queried else 0.0
-        sharing = mechanism.moved if params.data.several else len(found.survey.class_names)
-        most = ample(sharing, several=params.data.several)
-        strength = signal(params.partition.teachers, mu, sharing)
-        found.plan = Plan(params.partition.teachers, mechanism.sigma, queried // mechanism.findings, strength, most, 0)
+        queried = mechanism.certain(answers, mechanism.epsilon, mechanism.delta, inputs_cost(params))
         if queried < answers:
             found.notes.append(
                 f"The budget covers {queried:,} of {answers:,} answers at sigma = {mechanism.sigma:g}. With "

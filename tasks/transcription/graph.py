@@ -35,6 +35,7 @@ TRANSCRIPTION = Pipeline(
             " transcription.delta",
             needs="private/dataset",
             makes="private/labels",
+            releases="tasks.transcription.approvals:propose_labels",
         ),
         Stage(
             "start",
@@ -65,6 +66,7 @@ TRANSCRIPTION = Pipeline(
             needs="private/dataset private/partition private/labels private/teachers public/start",
             makes="release/annotations release/generator release/student release/privacy.json release/statement.html",
             fans_out=_clients_are_spread,
+            releases="tasks.transcription.approvals:propose_annotations",
         ),
         Stage(
             "evaluate",

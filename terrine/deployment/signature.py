@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, TypeVar
 
 from terrine.errors import ArtefactError, InputError
 from terrine.extras import from_extra
@@ -36,8 +36,54 @@ _LARGEST = 2**18
 _SKEW = timedelta(minutes=5)
 
 
+class Signed:
+    """Base of signed contents, whose fields include those below."""
+
+    purpose: ClassVar[str]
+    """First line of the signed bytes, so that one content cannot pass for another."""
+
+    signed: str
+    public_key: str
+    signature: str
+
+    @property
+    def when(self) -> datetime:
+        """Time of the signature, as stated in it."""
+        return datetime.fromisoformat(self.signed)
+
+    @property
+    def public(self) -> Ed25519PublicKey:
+        """Public key in the signature."""
+        return _public(self.public_key.encode())
+
+    @property
+    def key(self) -> str:
+        """Fingerprint of the public key in the signature."""
+        return fingerprint(self.public)
+
+    @property
+    def content(self) -> bytes:
+        """Signed bytes."""
+        unsigned = {**vars(self), "signature": ""}
+        return f"{self.purpose}\n".encode() + json.dumps(unsigned, sort_keys=True, separators=(",", ":")).encode()
+
+    def check(self, key: Ed25519PublicKey | None = None) -> None:
+        """Raise ArtefactError unless `key`, by default the one in the signature, signed it, and not in the future."""
+        own = self.public
+        if key is not None and fingerprint(key) != fingerprint(own):
+            raise ArtefactError(
+                f"It was signed with the key {fingerprint(own)}, and the one that was given is {fingerprint(key)}."
+            )
+        try:
+            own.verify(base64.b64decode(self.signature, validate=True), self.content)
+        except (InvalidSignature, ValueError) as error:
+            raise ArtefactError("It was changed after it was signed.") from error
+        if self.when > datetime.now(UTC) + _SKEW:
+            raise ArtefactError(f"Its date, {self.signed}, is in the future.")
+
+
 @dataclass(frozen=True)
-class Signature:
+class Signature(Signed):
     """Signed content and its signature.
 
     Attributes:
@@ -49,6 +95,8 @@ class Signature:
         public_key: Public key, PEM.
         signature: Ed25519 signature of all of the above, base64.
     """
+
+    purpose = "terrine statement"
 
     release: str
     files: dict[str, str]
@@ -69,48 +117,63 @@ class Signature:
         if self.when.utcoffset() is None:
             raise ValueError("a date has a time zone")
 
-    @property
-    def when(self) -> datetime:
-        """Time of the signature, as stated in it."""
-        return datetime.fromisoformat(self.signed)
 
-    @property
-    def public(self) -> Ed25519PublicKey:
-        """Public key in the signature."""
-        return _public(self.public_key.encode())
+@dataclass(frozen=True)
+class Approval(Signed):
+    """A person's signed decision about releases, before their noise is drawn. It may be published.
 
-    @property
-    def key(self) -> str:
-        """Fingerprint of the public key in the signature."""
-        return fingerprint(self.public)
+    Attributes:
+        run: Name of the run.
+        releases: IDs of the releases.
+        decision: `approved` or `refused`.
+        role: Role of the person.
+        signer: `person`, signed with the person's own key; or `site`, signed with the site's key for a person who used
+            the form of the Prefect server or gave no key.
+        subject: Keyed digest of everything that was decided on, and of the person's name and reason.
+        signed: Time, ISO 8601 in UTC.
+        public_key: Public key, PEM.
+        signature: Ed25519 signature of all of the above, base64.
+    """
 
-    @property
-    def content(self) -> bytes:
-        """Signed bytes."""
-        unsigned = {**asdict(self), "signature": ""}
-        return b"terrine statement\n" + json.dumps(unsigned, sort_keys=True, separators=(",", ":")).encode()
+    purpose = "terrine approval"
 
-    def check(self, key: Ed25519PublicKey | None = None) -> None:
-        """Raise ArtefactError unless `key`, by default the one in the signature, signed it, and not in the future."""
-        own = self.public
-        if key is not None and fingerprint(key) != fingerprint(own):
-            raise ArtefactError(
-                f"It was signed with the key {fingerprint(own)}, and the one that was given is {fingerprint(key)}."
-            )
-        try:
-            own.verify(base64.b64decode(self.signature, validate=True), self.content)
-        except (InvalidSignature, ValueError) as error:
-            raise ArtefactError("It was changed after it was signed.") from error
-        if self.when > datetime.now(UTC) + _SKEW:
-            raise ArtefactError(f"Its date, {self.signed}, is in the future.")
+    run: str
+    releases: list[str]
+    decision: str
+    role: str
+    signer: str
+    subject: str
+    signed: str
+    public_key: str
+    signature: str = ""
+
+    def __post_init__(self) -> None:
+        texts = [value for name, value in vars(self).items() if name != "releases"]
+        if not isinstance(self.releases, list) or not all(isinstance(text, str) for text in texts + self.releases):
+            raise ValueError("an approval consists of texts")
+        if self.decision not in ("approved", "refused") or self.signer not in ("person", "site"):
+            raise ValueError(f"{self.decision} or {self.signer} is unknown")
+        if self.when.utcoffset() is None:
+            raise ValueError("a date has a time zone")
+
+
+SignedContent = TypeVar("SignedContent", bound=Signed)
 
 
 def sign(key: Ed25519PrivateKey, content: Mapping[str, Any]) -> Signature:
     """Return a signature of `content`: all attributes of `Signature` except the last two."""
+    return _sign(key, content, Signature)
+
+
+def sign_approval(key: Ed25519PrivateKey, content: Mapping[str, Any]) -> Approval:
+    """Return a signed decision with `content`: all attributes of `Approval` except the last two."""
+    return _sign(key, content, Approval)
+
+
+def _sign(key: Ed25519PrivateKey, content: Mapping[str, Any], kind: Callable[..., SignedContent]) -> SignedContent:
     public = public_pem(key.public_key()).decode()
-    unsigned = Signature(**content, public_key=public)
-    value = base64.b64encode(key.sign(unsigned.content)).decode()
-    return Signature(**content, public_key=public, signature=value)
+    value = base64.b64encode(key.sign(kind(**content, public_key=public).content)).decode()
+    return kind(**content, public_key=public, signature=value)
 
 
 def write_signature(path: Path, signature: Signature) -> None:

@@ -134,6 +134,7 @@ class PrivacyStatement:
         event_added: `event` under add/remove neighbours, for comparison with other tools; None if no better bound than
             `event` is known.
         task: Classes of the release (`ledger.task.Task.to_json`). They are public and not covered by ε.
+        approval: Signed approval of the release (`terrine.deployment.signature.Approval`); None if none was required.
     """
 
     run: str
@@ -165,6 +166,7 @@ class PrivacyStatement:
     epsilon_account: float | None = None
     event_added: Event | None = None
     task: Mapping[str, Any] | None = None
+    approval: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         for name, value, allowed in (
@@ -198,6 +200,11 @@ class PrivacyStatement:
             "ε under add/remove neighbours exceeds ε, or the unit is a label, which is never added or removed",
         )
         _require(self.task is None or Task.describes(self.task), f"{self.task} is not a list of classes")
+        given = self.approval
+        _require(
+            given is None or (given["decision"] == "approved" and self.release_id in given["releases"]),
+            "the approval is about another release, or a refusal",
+        )
         examples = sum(item.count for item in self.facts.examples) * int(self.mechanism.get("findings", 1))
         _require(
             examples in (0, self.queries) or "numbers" in self.mechanism,

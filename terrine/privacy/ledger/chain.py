@@ -27,7 +27,8 @@ class Row:
 
     Attributes:
         position: 1 for the first row.
-        kind: `register`, `budget`, `reserve`, `commit`, `people` (published records) or `link` (linked accounts).
+        kind: `register`, `budget`, `reserve`, `commit`, `people` (published records), `link` (linked accounts),
+            `request` (of an approval) or `decision` (of a person).
         dataset: Digest of the account's name.
         release_id: Identity of the release, for `reserve` and `commit`.
         body: Content as canonical JSON.

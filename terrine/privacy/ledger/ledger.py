@@ -40,6 +40,7 @@ from terrine.privacy.ledger.database import Database
 from terrine.privacy.ledger.people import PUBLIC, Mention, People, PeopleStore, among, distinct_values, mentioned
 from terrine.privacy.ledger.release_protocol import (
     Arrays,
+    Permit,
     ReleaseProtocol,
     ReleaseRequest,
     Reservation,
@@ -67,7 +68,8 @@ class Ledger:
         hard links. Machines that share a PostgreSQL ledger also share this folder. key: Key of the site, see
         `load_or_create_key`. patience: Seconds to wait for another process's transaction. draw_patience: Seconds to
         wait for another process that draws the same release. create: Create the ledger if it is missing. site: Folder
-        of the site registry, which records which ledger released about which data; None for no registry.
+        of the site registry, which records which ledger released about which data; None for no registry. permit: Called
+        in the transaction that charges a release, also before a reserved one is drawn; raises an error to refuse it.
 
     Raises:
         LedgerError: If the ledger cannot be opened, is damaged, or was edited.
@@ -83,6 +85,7 @@ class Ledger:
         draw_patience: float = 1800.0,
         create: bool = True,
         site: Path | None = None,
+        permit: Permit | None = None,
     ) -> None:
         self._key = key
         self._registry = None if site is None else SiteRegistry(Path(site))
@@ -98,7 +101,9 @@ class Ledger:
         self._transactions = Transactions(self._database, Tip(self._store / "head.json", key), key)
         address = f"{self._database.name} with {self._store}"
         self._people = PeopleStore(self._store / "people", key)
-        self._protocol = ReleaseProtocol(self._transactions, self._releases, self._people, self._registry, address)
+        self._protocol = ReleaseProtocol(
+            self._transactions, self._releases, self._people, self._registry, address, permit
+        )
 
     def register(
         self,
@@ -179,6 +184,24 @@ class Ledger:
             transaction.append("link", dataset, None, {"with": other})
 
         self._transactions.transact(work)
+
+    def record(self, kind: Literal["request", "decision"], dataset: str, body: Mapping[str, Any]) -> Row:
+        """Add a row about an approval. It changes no account.
+
+        Raises:
+            LedgerError: If the dataset is not registered.
+        """
+
+        def work(transaction: LedgerTransaction) -> Row:
+            transaction.require(dataset)
+            return transaction.append(kind, dataset, None, body)
+
+        return self._transactions.transact(work)
+
+    def recorded(self, *kinds: str) -> list[Row]:
+        """Return the rows of these kinds in order, each verified."""
+        rows = self._transactions.transact(lambda transaction: [transaction.verified(kind=kind) for kind in kinds])
+        return sorted((row for each in rows for row in each), key=lambda row: row.position)
 
     def check_people(self, dataset: str, people: People) -> None:
         """Check records before any work, as `reserve` and `publish` do. Nothing is stored or charged.

@@ -6,7 +6,7 @@ The caller draws the noise, within one function or over days, and commits the re
 
 import contextlib
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, NamedTuple, Self
@@ -44,6 +44,10 @@ class ReleaseRequest:
     data: People | None = None
     tests: bool = False
     task: Task | None = None
+
+
+Permit = Callable[[LedgerTransaction, ReleaseRequest], None]
+"""Raises an error for a release that may not be drawn. Called within its transaction, so it has no side effects."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,6 +163,7 @@ class ReleaseProtocol:
         people: Digests of the records of earlier releases.
         registry: Registry of the data claimed by ledgers of the site, or None.
         address: Address of the ledger, for errors of other ledgers.
+        permit: Refuses releases that lack an approval; None to refuse none.
     """
 
     def __init__(
@@ -168,9 +173,10 @@ class ReleaseProtocol:
         people: PeopleStore,
         registry: SiteRegistry | None,
         address: str,
+        permit: Permit | None = None,
     ) -> None:
         self._transactions, self._releases, self._registry = transactions, releases, registry
-        self._people, self._address = people, address
+        self._people, self._address, self._permit = people, address, permit
 
     def charge(self, request: ReleaseRequest) -> Charged:
         """Charge the worst case unless the release is already reserved."""
@@ -210,6 +216,8 @@ class ReleaseProtocol:
                 f"Rows about the release {release_id} are missing: the ledger was changed by hand. Nothing was "
                 "released. Restore the ledger from a backup."
             )
+        if commit is None and self._permit is not None:
+            self._permit(transaction, request)
         mention = None if stored is None else Mention(stored[0], "tested" if request.tests else "taught")
         is_news = stored is not None and mention not in account.people and commit is None
         if stored is not None and is_news:

@@ -1,0 +1,95 @@
+"""`terrine release`: show, approve or refuse the release of a run that waits for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from flows.cli.options import RunArgument, RunOption, chosen_name
+from flows.printing import plain_table, printer
+
+if TYPE_CHECKING:
+    from tasks.runtime.approval import Choice
+    from tasks.runtime.run import Run
+
+release = typer.Typer(help="Show, approve or refuse a release before its noise is drawn (release.approval=required).")
+RoleOption = Annotated[str, typer.Option(help="Your role. The statement publishes it.")]
+NameOption = Annotated[str, typer.Option("--name", help="Your name. It stays in the site's ledger.")]
+KeyOption = Annotated[
+    Path | None,
+    typer.Option(
+        help="File with your private Ed25519 key; created if missing. Default: the site's key. release.approvers lists "
+        "the fingerprints that count."
+    ),
+]
+
+
+@release.command()
+def show(argument: RunArgument = None, run: RunOption = None) -> None:
+    """Show what a run asks to release, and the last decision about it."""
+    _show(_named(chosen_name(argument, run)))
+
+
+@release.command()
+def approve(
+    argument: RunArgument = None,
+    run: RunOption = None,
+    role: RoleOption = "data steward",
+    name: NameOption = "",
+    why: Annotated[str, typer.Option(help="Reason. It stays in the site's ledger.")] = "",
+    key: KeyOption = None,
+) -> None:
+    """Approve the release that a run asks for. It then continues with `terrine run`."""
+    _decide(chosen_name(argument, run), "approved", role, name, why, key)
+
+
+@release.command()
+def refuse(
+    why: Annotated[str, typer.Option(help="Reason. It stays in the site's ledger.")],
+    argument: RunArgument = None,
+    run: RunOption = None,
+    role: RoleOption = "data steward",
+    name: NameOption = "",
+    key: KeyOption = None,
+) -> None:
+    """Refuse the release that a run asks for. The run stays refused until its settings change or it is approved."""
+    _decide(chosen_name(argument, run), "refused", role, name, why, key)
+
+
+def _named(name: str | None) -> Run:
+    from tasks.config.presets import project_root, resolve, selected_run
+    from tasks.runtime.run import Run
+
+    root = project_root()
+    chosen = name or selected_run(root)
+    return Run(root, chosen, resolve(root, chosen))
+
+
+def _decide(name: str | None, decision: Choice, role: str, who: str, why: str, key: Path | None) -> None:
+    from tasks.runtime.approval import decide
+    from terrine.deployment.signature import signing_key
+
+    run = _named(name)
+    approval = decide(run, None if key is None else signing_key(key), decision, role=role, name=who, why=why)
+    _show(run)
+    console = printer(soft_wrap=True)
+    console.print(f"Signed with the key {approval.key}.")
+    if decision == "approved":
+        console.print(f"Next: terrine run --preset {run.name}")
+
+
+def _show(run: Run) -> None:
+    from tasks.runtime.approval import describe_request, pending
+
+    ledger, request, decision = pending(run)
+    table = plain_table()
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    table.add_row("run", run.name)
+    for row in describe_request(run, ledger, request, private=True):
+        table.add_row(*row)
+    told = "none yet" if decision is None else decision.told()
+    table.add_row("decision", "; ".join(filter(None, [told, decision and decision.name, decision and decision.why])))
+    printer().print(table)

@@ -1,0 +1,283 @@
+"""Approval of a run's releases before their noise is drawn (`release.approval`, docs/handing-over.md).
+
+With `release.approval=required` a run stops before the first stage that releases, and stores a request in the ledger:
+the releases with their worst-case cost, digests of their inputs, the account, the unit, and the operator's statement
+about the data. Nothing is reserved: a reservation would stay charged if the release is refused. A person approves or
+refuses the request with a signed decision, and the run continues or ends. A request that differs in any of these facts
+needs a new decision. Spending by other runs does not void an approval, because the ledger checks the budget anyway.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Literal
+
+from tasks.config.values import flat
+from tasks.runtime.accounts import account_names, ledger_before, site_key, site_signing_key, trusted_keys
+from tasks.runtime.decisions import DECISION, REQUEST, ApprovalNeeded, Content, Decision, subject, valid_decisions
+from tasks.runtime.release_identity import upstream
+from tasks.runtime.releases import Release
+from tasks.runtime.run import Run
+from terrine.errors import InputError, SettingError, TerrineError, typed
+from terrine.privacy.accounting.events import Event, compose, from_json, to_json
+from terrine.privacy.accounting.gaussian import round_up
+from terrine.privacy.accounting.pricing import price
+from terrine.privacy.facts import About
+from terrine.privacy.ledger.account import Account
+from terrine.privacy.ledger.ledger import Ledger
+from terrine.privacy.ledger.site_key import canonical_json
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    from terrine.deployment.signature import Approval
+
+Choice = Literal["approved", "refused"]
+
+
+class ReleaseRefused(TerrineError):
+    """A person refused the release of a run. Nothing was drawn and nothing was charged."""
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """Releases of one stage of a run.
+
+    Attributes:
+        ledger: Ledger in which the account is registered.
+        account: Identifier of the account.
+        releases: The releases, in order.
+        inputs: Keyed digests of private inputs, and digests of public ones, by name.
+        unit: Protected unit.
+        delta: δ of their cost.
+        added: Cost of all of them if a unit is only added or removed, if lower.
+        expected: Expected usefulness in words, from public quantities; None if unknown.
+    """
+
+    ledger: Ledger
+    account: str
+    releases: Sequence[Release]
+    inputs: Mapping[str, str]
+    unit: str
+    delta: float
+    added: Event | None = None
+    expected: str | None = None
+
+
+def require_approval(run: Run, proposal: Proposal) -> None:
+    """Check that a person approved all uncommitted releases of a stage; otherwise store a request.
+
+    Raises:
+        ApprovalNeeded: If there is no decision about this request. The message shows it and the next commands.
+        ReleaseRefused: If the last decision about it is a refusal.
+    """
+    ledger = proposal.ledger
+    ahead = [release for release in proposal.releases if not ledger.committed(release.identity)]
+    if run.params.release.approval != "required" or not ahead:
+        return
+    request = _request(run, proposal, ahead)
+    rows = ledger.recorded(REQUEST, DECISION)
+    decisions = list(valid_decisions(site_key(run), trusted_keys(run), rows))
+    about = [decision for decision in decisions if decision.covers(request)]
+    if about and about[-1].approval.decision == "approved":
+        return
+    if about:
+        raise ReleaseRefused(
+            f"The release of run {run.name} was {about[-1].told()}. Nothing was drawn or charged. The reason: terrine "
+            f"release show {run.name}. Change the settings, or approve it: terrine release approve {run.name}"
+        )
+    asked = [row.content for row in rows if row.kind == REQUEST and row.content["run"] == run.name]
+    if asked[-1:] != [request]:
+        ledger.record(REQUEST, proposal.account, request)
+    lines = [f"Run {run.name} needs an approval before it releases. Nothing was drawn or charged."]
+    earlier = [one for one in decisions if one.request["run"] == run.name and one.approval.decision == "approved"]
+    if earlier and (changed := differences(earlier[-1].request, request)):
+        lines.append(f"It was {earlier[-1].told()}, but since then changed: {'; '.join(changed)}.")
+    lines += [f"  {name}: {text}" for name, text in describe_request(run, ledger, request)]
+    lines += [
+        typed(["terrine", "release", "approve", run.name, "--role", "data steward"]),
+        typed(["terrine", "release", "refuse", run.name, "--role", "data steward", "--why", "..."]),
+    ]
+    raise ApprovalNeeded("\n".join(lines))
+
+
+def _request(run: Run, proposal: Proposal, ahead: Sequence[Release]) -> dict[str, Any]:
+    """Return everything that an approval covers, as JSON values."""
+    about = About(**run.params.about.model_dump())
+    settings: dict[str, Any] = {}
+    for release in ahead:
+        settings |= flat(upstream(run.params, release.kind))
+    request = {
+        "run": run.name,
+        "account": proposal.account,
+        "edition": run.params.data.edition,
+        "unit": proposal.unit,
+        "delta": proposal.delta,
+        "budget": run.params.ledger.epsilon,
+        "about": asdict(about),
+        "releases": [{"kind": one.kind, "id": one.identity, "event": to_json(one.worst_case)} for one in ahead],
+        "inputs": dict(proposal.inputs),
+        "settings": settings,
+        "expected": {
+            "signal": proposal.expected,
+            "added": None if proposal.added is None else to_json(proposal.added),
+        },
+    }
+    return dict(json.loads(canonical_json(request)))  # as a row of the ledger has it
+
+
+def differences(before: Content, now: Content) -> list[str]:
+    """Return what differs between an approved request and the current one, in words."""
+    found = [
+        f"{key} ({old.get(key, 'default')} → {new.get(key, 'default')})"
+        for old, new in ((flat(before["settings"]), flat(now["settings"])),)
+        for key in sorted(old.keys() | new.keys())
+        if old.get(key) != new.get(key)
+    ]
+    found += [
+        f"{name} ({before[name]} → {now[name]})"
+        for name in ("edition", "unit", "delta", "budget")
+        if before[name] != now[name]
+    ]
+    found += ["the account"] * (before["account"] != now["account"])
+    found += [f"about.{key}" for key, value in now["about"].items() if before["about"][key] != value]
+    inputs = now["inputs"].items()
+    found += [f"the {name}" for name, value in inputs if before["inputs"].get(name, value) != value]
+    events = [{release["id"]: release["event"] for release in one["releases"]} for one in (before, now)]
+    same = events[0].keys() & events[1].keys()
+    found += ["the price"] * any(events[0][name] != events[1][name] for name in same)
+    new = [release["kind"] for release in now["releases"] if release["id"] not in events[0]]
+    return found or [f"the release of {kind}" for kind in new]
+
+
+def describe_request(run: Run, ledger: Ledger, request: Content, *, private: bool = False) -> list[tuple[str, str]]:
+    """Return a request in words: names and texts, with the account's current balance.
+
+    Args:
+        run: The run.
+        ledger: Its ledger.
+        request: Content of the request.
+        private: Whether to show the account's name, which does not leave the site.
+    """
+    events = [from_json(release["event"]) for release in request["releases"]]
+    delta, unit, own = request["delta"], request["unit"], request["account"]
+    account, *linked = ledger.together(own)
+    after = [Account.from_json(one.to_json()) for one in (account, *linked)]
+    charged = ledger.reserved(release["id"] for release in request["releases"])
+    for one in after:
+        for release, event in zip(request["releases"], events, strict=True):
+            if release["id"] not in charged:
+                one.reserve(release["id"], event)
+    left, budget = after[0].left(*after[1:]), request["budget"]
+    added, expected = request["expected"]["added"], request["expected"]["signal"]
+    cheaper = "" if added is None else f"; {_epsilon(from_json(added), delta)} if only added or removed"
+    limit = "no budget" if budget is None else f"budget ε = {budget:g}"
+    rest = "" if left is None else f", then left: one run of up to ε = {math.floor(100 * left) / 100:g}"
+    name = account_names(run.root, site_key(run)).get(own) if private else None
+    stated = [f"{key}: {value}" for key, value in request["about"].items() if value is not None]
+    return [
+        ("releases", ", ".join(f"{release['kind']} {release['id'][:16]}" for release in request["releases"])),
+        ("about", "; ".join([f"each {unit} of edition {request['edition']}", *stated])),
+        ("account", f"{name} ({own[:16]})" if name else own[:16]),
+        ("price", f"at most {_epsilon(compose(*events), delta)} if a {unit} is replaced{cheaper}; δ = {delta:g}"),
+        (
+            "balance",
+            f"{limit}, spent ε = {round_up(account.total()):.4g}, with this {round_up(after[0].total()):.4g}{rest}",
+        ),
+        ("expected", expected or "no estimate for this mechanism: see terrine check"),
+    ]
+
+
+def _epsilon(event: Event, delta: float) -> str:
+    epsilon = price(event, delta)
+    return f"ε = {round_up(epsilon):.4g}" if math.isfinite(epsilon) else "no ε (NOT PRIVATE)"
+
+
+def pending(run: Run) -> tuple[Ledger, Content, Decision | None]:
+    """Return a run's ledger, its last request, and the last valid decision about it, if any.
+
+    Raises:
+        InputError: If the run has not asked.
+    """
+    ledger = ledger_before(run)
+    rows = [] if ledger is None else ledger.recorded(REQUEST, DECISION)
+    asked = [row for row in rows if row.kind == REQUEST and row.content["run"] == run.name]
+    if ledger is None or not asked:
+        raise InputError(
+            f"Run {run.name} waits for no approval. With release.approval=required, it asks before it releases: "
+            f"terrine run --preset {run.name}"
+        )
+    request = asked[-1].content
+    decisions = [one for one in valid_decisions(site_key(run), trusted_keys(run), rows) if one.request == request]
+    return ledger, request, decisions[-1] if decisions else None
+
+
+def describe_state(run: Run) -> str:
+    """Return in a sentence whether a run asked for an approval, and the last decision."""
+    try:
+        _, _, decision = pending(run)
+    except InputError:
+        return (
+            "A person must approve its release (release.approval=required). The run asks when it is ready to release."
+        )
+    told = "waits for a decision" if decision is None else f"was {decision.told()}"
+    return f"The last release that run {run.name} asked for {told}. Details: terrine release show {run.name}"
+
+
+def decide(
+    run: Run,
+    key: Ed25519PrivateKey | None,
+    decision: Choice,
+    *,
+    role: str,
+    name: str = "",
+    why: str = "",
+) -> Approval:
+    """Store a signed decision about a run's last request. Repeating the last decision changes nothing.
+
+    Args:
+        run: The run.
+        key: Key of the person; None: the site's key, which signs for the person.
+        decision: The decision.
+        role: Role of the person. Published in the statement.
+        name: Name of the person. Private.
+        why: Reason. Private.
+
+    Raises:
+        InputError: If the run has not asked, its releases are committed, or the role is empty.
+        SettingError: If the key is not among `release.approvers`.
+    """
+    from terrine.deployment.signature import fingerprint, sign_approval
+
+    ledger, request, last = pending(run)
+    signer, key = ("site", site_signing_key(run)) if key is None else ("person", key)
+    own, releases = fingerprint(key.public_key()), [release["id"] for release in request["releases"]]
+    if own not in trusted_keys(run):
+        raise SettingError(
+            f"The key {own} may not approve this run. To trust it, add it to release.approvers in params.yaml. Nothing "
+            "was approved."
+        )
+    if not role.strip():
+        raise InputError("The role is empty. The statement names it: --role 'data steward'.")
+    if last is not None and (last.approval.decision, last.approval.key) == (decision, own):
+        return last.approval
+    if all(ledger.committed(release) for release in releases):
+        raise InputError(f"The release of run {run.name} has been drawn already. Nothing was changed.")
+    content = {
+        "run": run.name,
+        "releases": releases,
+        "decision": decision,
+        "role": role.strip(),
+        "signer": signer,
+        "subject": subject(site_key(run), request, name, why),
+        "signed": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+    approval = sign_approval(key, content)
+    row = next(row for row in reversed(ledger.recorded(REQUEST)) if row.content == request)
+    body = {"request": row.position, "approval": asdict(approval), "name": name, "why": why}
+    ledger.record(DECISION, request["account"], body)
+    return approval

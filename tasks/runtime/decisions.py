@@ -1,0 +1,137 @@
+"""Requests for approval and decisions about them, as the ledger's rows store them.
+
+A `request` row contains everything that an approval covers. A `decision` row contains the signed decision of a person
+and the position of its request. The ledger's chain makes both tamper-evident, and the signature covers a keyed digest
+of the request. So a decision neither applies to another request, nor can a holder of the ledger's key forge one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from terrine.errors import TerrineError
+from terrine.privacy.accounting.events import from_json
+from terrine.privacy.accounting.pricing import covers
+from terrine.privacy.ledger.chain import Row
+from terrine.privacy.ledger.release_protocol import ReleaseRequest
+from terrine.privacy.ledger.site_key import canonical_json, keyed_digest
+from terrine.privacy.ledger.transaction import LedgerTransaction
+
+if TYPE_CHECKING:
+    from terrine.deployment.signature import Approval
+
+REQUEST: Final = "request"
+DECISION: Final = "decision"
+EACH = ("releases", "inputs", "settings", "expected")
+"""Fields of a request that differ between the stages of a run. All others must equal those of the approved request."""
+
+Content = Mapping[str, Any]
+
+
+class ApprovalNeeded(TerrineError):
+    """A run waits for a person's approval. Nothing was drawn and nothing was charged."""
+
+    status = 3
+    """Exit status of a command that ends with this error."""
+
+
+@dataclass(frozen=True)
+class Decision:
+    """A valid decision.
+
+    Attributes:
+        position: Position of its row in the ledger.
+        approval: The signed decision.
+        request: Content of the request that it is about.
+        name: Name of the person, as given. Private.
+        why: Reason, as given. Private.
+    """
+
+    position: int
+    approval: Approval
+    request: Content
+    name: str
+    why: str
+
+    def covers(self, request: Content) -> bool:
+        """Return whether the decision is about all releases of a request, with the same inputs, price and facts."""
+        known = self.request
+        return (
+            all(known.get(name) == value for name, value in request.items() if name not in EACH)
+            and all(release in known["releases"] for release in request["releases"])
+            and all(known["inputs"].get(name) == value for name, value in request["inputs"].items())
+        )
+
+    def told(self) -> str:
+        """Return the decision, its date and the person's role, without name and reason."""
+        return f"{self.approval.decision} on {self.approval.when:%Y-%m-%d} by the role '{self.approval.role}'"
+
+
+def subject(key: bytes, request: Content, name: str, why: str) -> str:
+    """Return the keyed digest that a signature covers: of a request, and of the person's name and reason."""
+    return keyed_digest(key, "terrine approval", canonical_json({"request": request, "name": name, "why": why}))
+
+
+def valid_decisions(key: bytes, trusted: frozenset[str], rows: Iterable[Row]) -> Iterator[Decision]:
+    """Yield the decisions that a trusted key signed about the request that they name, in order.
+
+    Args:
+        key: Key of the site.
+        trusted: Fingerprints of the keys that may approve.
+        rows: Rows of requests and decisions, verified and in order.
+    """
+    from terrine.deployment.signature import Approval  # slow to import, and most runs need no approval
+
+    requests: dict[int, Content] = {}
+    for row in rows:
+        if row.kind == REQUEST:
+            requests[row.position] = row.content
+        elif row.content["request"] in requests:
+            body, request = row.content, requests[row.content["request"]]
+            approval = Approval(**body["approval"])
+            try:
+                approval.check()
+            except TerrineError:
+                continue
+            about = (request["run"], [release["id"] for release in request["releases"]])
+            signed = subject(key, request, body["name"], body["why"])
+            if approval.key in trusted and approval.subject == signed and about == (approval.run, approval.releases):
+                yield Decision(row.position, approval, request, body["name"], body["why"])
+
+
+def refuse_unapproved(
+    key: bytes, trusted: frozenset[str], transaction: LedgerTransaction, release: ReleaseRequest
+) -> None:
+    """Refuse a release in the ledger's transaction unless its last decision approves it with these inputs.
+
+    `tasks.runtime.approval` asks before a stage begins; this check holds for every path to the noise.
+
+    Args:
+        key: Key of the site.
+        trusted: Fingerprints of the keys that may approve.
+        transaction: The transaction that charges the release.
+        release: The release.
+
+    Raises:
+        ApprovalNeeded: If it is not approved.
+    """
+    rows = sorted(
+        transaction.verified(kind=REQUEST) + transaction.verified(kind=DECISION), key=lambda row: row.position
+    )
+    last = None
+    for decision in valid_decisions(key, trusted, rows):
+        request = decision.request
+        same = request["account"] == release.dataset and all(
+            request["inputs"].get(name, value) == value for name, value in release.inputs.items()
+        )
+        for one in request["releases"]:
+            if same and one["id"] == release.release_id:
+                worst = from_json(one["event"])
+                last = decision if covers(worst, release.worst_case, request["delta"]) else last
+    if last is None or last.approval.decision != "approved":
+        raise ApprovalNeeded(
+            f"The release {release.release_id[:16]} of run {release.run} is not approved. Nothing was released or "
+            f"charged. Run its stages again: terrine run --preset {release.run}"
+        )
