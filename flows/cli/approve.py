@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 release = typer.Typer(help="Show, approve or refuse a release before its noise is drawn (release.approval=required).")
 RoleOption = Annotated[str, typer.Option(help="Your role. The statement publishes it.")]
-NameOption = Annotated[str, typer.Option("--name", help="Your name. It stays in the site's ledger.")]
+PersonOption = Annotated[str, typer.Option(help="Your name. It stays in the site's ledger.")]
 KeyOption = Annotated[
     Path | None,
     typer.Option(
@@ -36,13 +36,13 @@ def show(argument: RunArgument = None, run: RunOption = None) -> None:
 def approve(
     argument: RunArgument = None,
     run: RunOption = None,
-    role: RoleOption = "data steward",
-    name: NameOption = "",
+    role: RoleOption = "approver",
+    person: PersonOption = "",
     why: Annotated[str, typer.Option(help="Reason. It stays in the site's ledger.")] = "",
     key: KeyOption = None,
 ) -> None:
     """Approve the release that a run asks for. It then continues with `terrine run`."""
-    _decide(chosen_name(argument, run), "approved", role, name, why, key)
+    _decide(chosen_name(argument, run), "approved", role, person, why, key)
 
 
 @release.command()
@@ -50,12 +50,12 @@ def refuse(
     why: Annotated[str, typer.Option(help="Reason. It stays in the site's ledger.")],
     argument: RunArgument = None,
     run: RunOption = None,
-    role: RoleOption = "data steward",
-    name: NameOption = "",
+    role: RoleOption = "approver",
+    person: PersonOption = "",
     key: KeyOption = None,
 ) -> None:
     """Refuse the release that a run asks for. The run stays refused until its settings change or it is approved."""
-    _decide(chosen_name(argument, run), "refused", role, name, why, key)
+    _decide(chosen_name(argument, run), "refused", role, person, why, key)
 
 
 def _named(name: str | None) -> Run:

@@ -40,7 +40,9 @@ def propose_averages(run: Run) -> Proposal:
             Release("averages", identity_in_ledger(run, "averages", number), event)
             for number, event in sorted(events.items())
         ]
-    return _proposal(run, found)
+    return _proposal(
+        run, found, f"the run asks again for its answers; all together ε ≤ {run.params.aggregation.epsilon:g}"
+    )
 
 
 def propose_answers(run: Run) -> Proposal:

@@ -26,7 +26,6 @@ from terrine.errors import InputError, SettingError, TerrineError, typed
 from terrine.privacy.accounting.events import Event, compose, from_json, to_json
 from terrine.privacy.accounting.gaussian import round_up
 from terrine.privacy.accounting.pricing import price
-from terrine.privacy.facts import About
 from terrine.privacy.ledger.account import Account
 from terrine.privacy.ledger.ledger import Ledger
 from terrine.privacy.ledger.site_key import canonical_json
@@ -94,20 +93,22 @@ def require_approval(run: Run, proposal: Proposal) -> None:
     if asked[-1:] != [request]:
         ledger.record(REQUEST, proposal.account, request)
     lines = [f"Run {run.name} needs an approval before it releases. Nothing was drawn or charged."]
+    kinds = {release.kind for release in ahead}
     earlier = [one for one in decisions if one.request["run"] == run.name and one.approval.decision == "approved"]
+    earlier = [one for one in earlier if kinds & {release["kind"] for release in one.request["releases"]}]
     if earlier and (changed := differences(earlier[-1].request, request)):
         lines.append(f"It was {earlier[-1].told()}, but since then changed: {'; '.join(changed)}.")
     lines += [f"  {name}: {text}" for name, text in describe_request(run, ledger, request)]
     lines += [
-        typed(["terrine", "release", "approve", run.name, "--role", "data steward"]),
-        typed(["terrine", "release", "refuse", run.name, "--role", "data steward", "--why", "..."]),
+        typed(["terrine", "release", "approve", run.name]),
+        typed(["terrine", "release", "refuse", run.name, "--why", "TEXT"]),
     ]
     raise ApprovalNeeded("\n".join(lines))
 
 
 def _request(run: Run, proposal: Proposal, ahead: Sequence[Release]) -> dict[str, Any]:
     """Return everything that an approval covers, as JSON values."""
-    about = About(**run.params.about.model_dump())
+    about = run.params.about.model_dump()
     settings: dict[str, Any] = {}
     for release in ahead:
         settings |= flat(upstream(run.params, release.kind))
@@ -118,7 +119,7 @@ def _request(run: Run, proposal: Proposal, ahead: Sequence[Release]) -> dict[str
         "unit": proposal.unit,
         "delta": proposal.delta,
         "budget": run.params.ledger.epsilon,
-        "about": asdict(about),
+        "about": about,
         "releases": [{"kind": one.kind, "id": one.identity, "event": to_json(one.worst_case)} for one in ahead],
         "inputs": dict(proposal.inputs),
         "settings": settings,

@@ -7,7 +7,10 @@ from typer.testing import CliRunner
 from flows.cli import app
 from terrine.errors import TerrineError
 
-COMMANDS = {name: command for name, command in typer.main.get_command(app).commands.items() if name != "party"}
+GROUPS = typer.main.get_command(app).commands
+COMMANDS = {name: command for name, command in GROUPS.items() if name not in ("party", "release")}
+COMMANDS |= {f"release {name}": command for name, command in GROUPS["release"].commands.items()}
+NEEDED = {"release refuse": ["--why", "no purpose"]}
 WITH_OBJECTS = {"predict": ["images"], "export": ["out"], "stage": ["dataset"], "params": []}
 WITHOUT_RUNS = {"init", "sweep", "presets", "ledger", "account", "verify", "images"}
 
@@ -28,7 +31,10 @@ def test_a_run_is_named_by_the_option_and_alone_if_there_are_no_other_arguments(
     """No run exists, so each spelling leads to the same error with the run's name."""
     monkeypatch.chdir(project)
     spellings = [["--run", "no-such-run"]] + ([["no-such-run"]] if name not in WITH_OBJECTS else [])
-    told = [_refused([name, *WITH_OBJECTS.get(name, []), *spelling]) for spelling in spellings]
+    told = [
+        _refused([*name.split(), *NEEDED.get(name, []), *WITH_OBJECTS.get(name, []), *spelling])
+        for spelling in spellings
+    ]
     assert "no-such-run" in told[0]
     assert set(told) == {told[0]}
 
@@ -36,7 +42,10 @@ def test_a_run_is_named_by_the_option_and_alone_if_there_are_no_other_arguments(
 @pytest.mark.parametrize("name", sorted(set(COMMANDS) - WITHOUT_RUNS - set(WITH_OBJECTS) - {"compare"}))
 def test_two_names_are_refused(project, monkeypatch, name):
     monkeypatch.chdir(project)
-    assert _refused([name, "one", "--run", "other"]) == "one and --run other name two runs: give one."
+    assert (
+        _refused([*name.split(), *NEEDED.get(name, []), "one", "--run", "other"])
+        == "one and --run other name two runs: give one."
+    )
 
 
 def _refused(arguments):

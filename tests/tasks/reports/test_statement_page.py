@@ -6,12 +6,14 @@ import math
 import re
 import string
 import zlib
+from dataclasses import asdict
 from datetime import UTC, datetime
 from itertools import compress, cycle, product
 from statistics import NormalDist
 from typing import get_args
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from tasks.reports.language import LANGUAGES, Language
 from tasks.reports.pages import TEMPLATES
@@ -28,6 +30,7 @@ from tasks.reports.statement_page import (
 from tasks.serving.pages import model_card
 from terrine.aggregation.gradient_rounds import RoundSchedule
 from terrine.aggregation.sums import Gradients, Moments, mu_left
+from terrine.deployment.signature import fingerprint, sign_approval
 from terrine.errors import SettingError
 from terrine.privacy.accounting.events import (
     GaussianEvent,
@@ -55,6 +58,14 @@ INTERACTIVE = {"mechanism": "interactive", "threshold": 200.0, "sigma1": 150.0, 
     "surprise": 50.0,
     "confidence": 0.9,
 }
+APPROVER = Ed25519PrivateKey.from_private_bytes(bytes(32))
+
+
+def approved(signer):
+    about = {"run": "digits", "releases": ["0123"], "decision": "approved", "role": "data <steward>", "signer": signer}
+    return asdict(sign_approval(APPROVER, {**about, "subject": "ab", "signed": "2026-02-03T10:00:00+00:00"}))
+
+
 PARTIES = {"rounds": 4, "clip": 0.5, "learning_rate": 1.0, "sigma": 3.0, "sigma_gradients": 2.0}
 ROWS = Facts("row", (Examples("own rows", 1000),), (Unprotected("own rows", 1234),), held_out=True)
 POOL = Facts(
@@ -158,6 +169,8 @@ KINDS = {
         "audit_confidence": 0.95,
         "delta": 2.5e-9,
     },
+    "approved by a person": {"approval": approved("person")},
+    "approved in a form": {"approval": approved("site")},
     "replayed": {"noise": "replay"},
     "overlapping parts": {"partition_disjoint": False},
     "no guarantee": {
@@ -223,6 +236,7 @@ def test_every_message_is_said_somewhere_and_every_value_is_in_a_message_or_on_t
     found |= {f"{kind}_{unit}" for kind in ("worlds", "replaced") for unit in ("record", "group", "label")}
     found |= {f"about_{name}" for name in ("description", "purpose", "controller", "contact", "collected", "person")}
     found |= {"added_record", "added_group", "trust_central", "trust_parties", "row_none"}
+    found |= {f"approved_{content['approval']['signer']}" for content in CONTENTS.values() if content["approval"]}
     found |= {"broken_replay", "broken_partition", "broken_method"}
     assert found == keys
     values = placeholder_values(CONTENTS["confident"], language, MARK, 60.0).keys()
@@ -253,6 +267,18 @@ def test_the_software_is_named_in_the_pages_language():
     assert "Terrine 0.2.0; Projekt unverändert seit Commit 1a2b" in text_of(render_statement_page(content, "de"))
     other = content | {"code_version": "terrine 0.2.0 epsilon 1 modified no"}
     assert "terrine 0.2.0 epsilon 1 modified no" in text_of(render_statement_page(other, "de"))
+
+
+def test_an_approval_is_on_the_page_of_every_language_with_date_role_and_key():
+    for name, site in (("approved by a person", False), ("approved in a form", True)):
+        texts = {code: text_of(page) for code, page in pages_of(name).items()}
+        for code, text in texts.items():
+            assert "data &lt;steward&gt;" in pages_of(name)[code]
+            assert "data <steward>" in text
+            assert fingerprint(APPROVER.public_key()) in text
+        assert "Approved on 3 February 2026 (UTC)" in texts["en"]
+        assert ("the site signed for this person" in texts["en"]) == site
+    assert "Approved on" not in text_of(pages_of("all figures")["en"])
 
 
 def test_a_run_that_guarantees_nothing_prints_no_epsilon():

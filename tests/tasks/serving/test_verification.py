@@ -130,9 +130,9 @@ def changed(value):
 
 
 FIELDS = sorted([
-    "answered", "answered_per_class", "audit_confidence", "audit_epsilon", "code_version", "dataset", "delta",
-    "delta_slack", "epsilon", "epsilon_account", "epsilon_budget", "epsilon_claimed", "epsilon_dataset",
-    "epsilon_guaranteed", "epsilon_tuning", "event", "facts", "mechanism", "neighbouring", "noise",
+    "answered", "answered_per_class", "approval", "audit_confidence", "audit_epsilon", "code_version",
+    "dataset", "delta", "delta_slack", "epsilon", "epsilon_account", "epsilon_budget", "epsilon_claimed",
+    "epsilon_dataset", "epsilon_guaranteed", "epsilon_tuning", "event", "facts", "mechanism", "neighbouring", "noise",
     "partition_digest", "partition_disjoint", "private", "public_inputs", "queried", "queries", "release_id", "run",
     "schema_version", "summary", "task", "teachers", "trust_model", "trust_model_text", "unit", "warning",
 ])  # fmt: skip
@@ -299,6 +299,7 @@ def test_every_kind_of_statement_verifies_by_itself(name, tmp_path):
     found = {check.what: check.holds for check in verify_statement(tmp_path)}
     untold = name in ("interactive", "findings, tested", "a plugin's", "no guarantee")
     consistent = name not in ("a wide limit",)  # of which the parameters were made up
+    assert found.pop("approval", False) == name.startswith("approved")
     assert found == {"ε": True, "mechanism": None if untold else consistent, "signature": None, "student": None}
 
 

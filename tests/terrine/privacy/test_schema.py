@@ -7,6 +7,7 @@ from typing import Any, get_args
 import pytest
 from jsonschema import ValidationError
 
+from terrine.deployment.signature import Approval
 from terrine.privacy.accounting import events
 from terrine.privacy.facts import TABLE, About, Examples, Facts, Origin, Reason, Record, Unprotected
 from terrine.privacy.ledger.task import Task, TaskKind
@@ -69,6 +70,7 @@ def test_it_has_every_fact_that_the_table_reads_with_its_values() -> None:
     task = nullable(SCHEMA["properties"]["task"])
     assert keys(task) == set(Task("1", "classes", ("a",)).to_json())
     assert task["properties"]["kind"]["enum"] == list(get_args(TaskKind))
+    assert keys(nullable(SCHEMA["properties"]["approval"])) == names(Approval)
 
     class Recorded(dict):
         """A statement that notes which of its fields were read."""
