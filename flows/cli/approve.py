@@ -90,6 +90,6 @@ def _show(run: Run) -> None:
     table.add_row("run", run.name)
     for row in describe_request(run, ledger, request, private=True):
         table.add_row(*row)
-    told = "none yet" if decision is None else decision.told()
+    told = "none yet" if decision is None else decision.report()
     table.add_row("decision", "; ".join(filter(None, [told, decision and decision.name, decision and decision.why])))
     printer().print(table)

@@ -50,7 +50,7 @@ def propose_answers(run: Run) -> Proposal:
     mechanism, queries = run.params.aggregation, file_digest(run.folders.images / "manifest.json")
     if sums_over_records(run):
         before = inputs_cost(run.params)
-        added = mechanism.course(mu_left(mechanism.epsilon, mechanism.delta, before)).event_added
+        added = mechanism.schedule(mu_left(mechanism.epsilon, mechanism.delta, before)).event_added
         releases = [one for one in list_releases(run) if one.kind in ("moments", "answers", "accuracy")]
         rest = [one.worst_case for one in releases if one.kind != "answers"]
         return _proposal(run, releases, expect_sums(run), compose(*rest, added), queries=queries)

@@ -86,7 +86,7 @@ def require_approval(run: Run, proposal: Proposal) -> None:
         return
     if about:
         raise ReleaseRefused(
-            f"The release of run {run.name} was {about[-1].told()}. Nothing was drawn or charged. The reason: terrine "
+            f"The release of run {run.name} was {about[-1].report()}. Nothing was drawn or charged. The reason: terrine "
             f"release show {run.name}. Change the settings, or approve it: terrine release approve {run.name}"
         )
     asked = [row.content for row in rows if row.kind == REQUEST and row.content["run"] == run.name]
@@ -97,7 +97,7 @@ def require_approval(run: Run, proposal: Proposal) -> None:
     earlier = [one for one in decisions if one.request["run"] == run.name and one.approval.decision == "approved"]
     earlier = [one for one in earlier if kinds & {release["kind"] for release in one.request["releases"]}]
     if earlier and (changed := differences(earlier[-1].request, request)):
-        lines.append(f"It was {earlier[-1].told()}, but since then changed: {'; '.join(changed)}.")
+        lines.append(f"It was {earlier[-1].report()}, but since then changed: {'; '.join(changed)}.")
     lines += [f"  {name}: {text}" for name, text in describe_request(run, ledger, request)]
     lines += [
         typed(["terrine", "release", "approve", run.name]),
@@ -225,7 +225,7 @@ def describe_state(run: Run) -> str:
         return (
             "A person must approve its release (release.approval=required). The run asks when it is ready to release."
         )
-    told = "waits for a decision" if decision is None else f"was {decision.told()}"
+    told = "waits for a decision" if decision is None else f"was {decision.report()}"
     return f"The last release that run {run.name} asked for {told}. Details: terrine release show {run.name}"
 
 

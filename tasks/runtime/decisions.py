@@ -64,7 +64,7 @@ class Decision:
             and all(known["inputs"].get(name) == value for name, value in request["inputs"].items())
         )
 
-    def told(self) -> str:
+    def report(self) -> str:
         """Return the decision, its date and the person's role, without name and reason."""
         return f"{self.approval.decision} on {self.approval.when:%Y-%m-%d} by the role '{self.approval.role}'"
 

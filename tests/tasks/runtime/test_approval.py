@@ -97,7 +97,7 @@ def test_a_release_is_asked_for_approved_drawn_once_and_stated(run):
     assert (stated["role"], stated["signer"]) == ("data steward", "person")
     [check] = [check for check in verify_statement(run.folders.release) if check.what == "approval"]
     assert check.holds
-    assert fingerprint(STEWARD.public_key()) in check.told
+    assert fingerprint(STEWARD.public_key()) in check.detail
     published = run.folders.statement.read_text() + (run.folders.release / "statement.html").read_text()
     assert "data steward" in published
     assert "Ada" not in published
