@@ -86,8 +86,8 @@ def require_approval(run: Run, proposal: Proposal) -> None:
         return
     if about:
         raise ReleaseRefused(
-            f"The release of run {run.name} was {about[-1].report()}. Nothing was drawn or charged. The reason: terrine "
-            f"release show {run.name}. Change the settings, or approve it: terrine release approve {run.name}"
+            f"The release of run {run.name} was {about[-1].report()}. Nothing was drawn or charged. The reason: "
+            f"terrine release show {run.name}. Change the settings, or approve it: terrine release approve {run.name}"
         )
     asked = [row.content for row in rows if row.kind == REQUEST and row.content["run"] == run.name]
     if asked[-1:] != [request]:
