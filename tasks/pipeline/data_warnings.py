@@ -84,7 +84,7 @@ def _on_classes(remarks: Remarks, survey: Survey, params: Params, known_rare: Co
                 f"At most one training record has {listed(missing + single)}: no student will answer so."
             )
     elif missing and survey.declared:
-        remarks.notes.append(f"No training record has {listed(missing)}: no teacher here will answer so.")
+        remarks.notes.append(f"No training record has {listed(missing)}: the student cannot learn to predict it.")
     elif missing:
         remarks.refusals.append(
             f"No training record has {listed(missing)}: add records, split the data yourself, or remove the "

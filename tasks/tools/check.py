@@ -353,12 +353,15 @@ def _check_account(
 
 
 def _people(run: Run, survey: Survey) -> People | None:
-    """Return the digests of a run's records; images are decoded only if a ledger or the site contains records."""
+    """Return the digests of a run's records; images are decoded only if a ledger or the site contains records.
+
+    None if there is nothing to compare, or if some files cannot be decoded.
+    """
     if run.params.data.public_benchmark:
         return None
     dataset = survey.dataset
     if dataset is None:
-        if ledger_before(run) is None and not run.site.is_dir():
+        if survey.refusals or (ledger_before(run) is None and not run.site.is_dir()):
             return None
         with on_disk(run.folders.work):
             return people_in(run, load_dataset(run))

@@ -109,6 +109,8 @@ def test_groups_that_protect_nobody_and_files_that_cannot_be_opened_are_told(pro
     assert any("protects the label of one record" in note and "privacy.unit=group" not in note for note in notes)
     (project / "images" / "boot" / "page.png").write_text("<html>")
     (said,) = inspect_run(project, "own").refusals
+    (project / "data" / "private" / "site").mkdir(parents=True)  # so that records would be compared
+    assert inspect_run(project, "own").refusals == [said]
     assert said.startswith("1 of 391 inspected files cannot be used and make a run fail. Repair or remove them: ")
     assert "page.png (is not an image that Pillow can identify)" in said
     assert _check().exit_code == 1
