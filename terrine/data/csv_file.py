@@ -43,7 +43,11 @@ def read_csv(source: Path | bytes, where: str = "") -> pd.DataFrame:
                 if cells:
                     lines.append(line)
                     rows.append([sys.intern(cell.strip()) for cell in cells])  # cells repeat: intern to save memory
-    except (csv.Error, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
+        start = error.object[max(0, error.start - 30) : error.start].decode("utf-8", "replace").splitlines()
+        after = f" (after '{start[-1]}')" if start else ""
+        raise InputError(f"{where} is not a CSV file in UTF-8{after}. {_SAVE}") from error
+    except csv.Error as error:
         raise InputError(
             f"{where} is not a CSV file in UTF-8 (after line {max(lines, default=0)}: {error}). {_SAVE}"
         ) from error

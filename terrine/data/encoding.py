@@ -146,16 +146,19 @@ def declare(columns: Mapping[str, tuple[float | str, ...]], categorical: Collect
         categorical: Columns of words that look like numbers.
 
     Raises:
-        ValueError: numbers that do not increase, or a single one.
+        ValueError: numbers that do not increase, a single one, or numbers beside words.
     """
     declared = []
     for name, values in columns.items():
         numbers = [value for value in values if not isinstance(value, str)]
-        if name in categorical or len(numbers) < len(values):
+        if name in categorical or not numbers:
             declared.append(Column(name, values=tuple(dict.fromkeys(map(str, values)))))
             continue
-        if len(numbers) < 2 or any(np.diff(numbers) <= 0):
-            raise ValueError(f"column '{name}' needs a lowest and a highest number, or increasing numbers")
+        if len(numbers) < max(2, len(values)) or any(np.diff(numbers) <= 0):
+            raise ValueError(
+                f"columns.{name}={list(values)} is neither a lowest and a highest number, increasing numbers, nor "
+                "words. Put words that look like numbers into quotes"
+            )
         knots = np.linspace(numbers[0], numbers[1], KNOTS).tolist() if len(numbers) == 2 else numbers
         declared.append(Column(name, tuple(map(float, knots))))
     return Encoding(tuple(declared))
@@ -263,7 +266,8 @@ def _refuse_words(
         first += f" ({len(wrong)} such cells, in {unit} {some([str(cells.index[row]) for row in wrong], 3)})"
     if np.isinf(numbers[wrong[0]]):
         raise InputError(f"{first}, which is not finite. Correct it, or leave it empty.")
-    remedy = "Correct the value, or leave it empty."
+    comma = "," in str(cells.iloc[wrong[0]])
+    remedy = "Write decimal points." if comma else "Correct the value, or leave it empty."
     if public:
         remedy += f" If the column contains words that look like numbers: data.categorical=[{cells.name}]."
     raise InputError(f"{first}, but the column is numeric. {remedy}")

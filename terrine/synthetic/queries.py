@@ -50,7 +50,7 @@ def draw(
     """
     if like is not None:
         if like.column_names is not None:
-            raise SettingError(f"{like.name} is a table, but image programs only draw images. Use its public rows.")
+            raise SettingError(f"{like.name} is a table: draw rows from its columns, not images from programs.")
         channels, size = like.train_images.shape[1], size_of(like.train_images.shape)
     weights = {programs: 1.0} if isinstance(programs, str) else dict(programs)
     counts = shares(count, weights)

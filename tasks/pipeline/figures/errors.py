@@ -73,7 +73,9 @@ def _right(dataset: Dataset, predicted: np.ndarray, rows: np.ndarray) -> np.ndar
 def _head_without_noise(run: Run) -> Head | None:
     """Return the head that exact votes or sums give, or None if they are not stored or training takes minutes."""
     settings, sums = run.params.student, sums_over_records(run)
-    released = read_json(run.folders.answers / "manifest.json")
+    if not (manifest := run.folders.answers / "manifest.json").is_file():  # a party that evaluates
+        return None
+    released = read_json(manifest)
     votes_file = run.folders.accounting / "histograms.npy"
     path = exact_head_file(run.folders, released["release_id"]) if sums else votes_file
     if not path.is_file() or not (sums or settings.kind in QUICK):

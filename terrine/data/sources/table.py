@@ -128,9 +128,11 @@ class Table(InOrder, Own, Source):
 
         dataset, encoding, public = self._read(at, seed)
         if self.columns is not None:
+            doubts, remarks = _on_undeclared(encoding, public)
             unused = tuple(name for name in dataset.content_columns if name not in self.columns)
             types = column_types(encoding) | ({"not used": unused} if unused else {}) | {"no features": self.roles}
-            return replace(count_dataset(dataset), public=len(public), columns=types)
+            found = count_dataset(dataset)
+            return replace(found, columns=types, doubts=doubts, remarks=(*found.remarks, *remarks))
         doubts = tuple(_on_words(column, len(public)) for column in identifying(encoding, len(public)))
         if header_is_record(encoding):
             named = some([f"'{column.name}'" for column in encoding.columns])
@@ -159,7 +161,7 @@ class Table(InOrder, Own, Source):
         return public, self.declared_encoding() or learn(public, str(path), self.categorical)
 
     def _read(self, at: Path, seed: int) -> tuple[Dataset, Encoding, pd.DataFrame]:
-        """Return the dataset, the encoding, and the public rows as texts.
+        """Return the dataset, the encoding, and the public rows as texts, or all rows if columns are declared.
 
         Rows take the place of images. Raises InputError for a file or a value that cannot be used.
         """
@@ -209,7 +211,7 @@ class Table(InOrder, Own, Source):
             remarks=remarks,
         )
         dataset.validate()
-        return dataset, encoding, public
+        return dataset, encoding, public if self.columns is None else unencoded
 
     def _split(self, path: Path, seed: int) -> tuple[pd.DataFrame, np.ndarray, np.ndarray, np.ndarray]:
         """Return the table, the codes of the rows' names, int64 [rows], and the public and test rows, bool [rows]."""
@@ -274,6 +276,27 @@ class Table(InOrder, Own, Source):
         names = self.grades or self.classes or _found_classes(column, path)
         setting = "data.grades" if self.grades else "data.classes"
         return class_codes(column.tolist(), names, place, setting), names, None, ()
+
+
+def _on_undeclared(encoding: Encoding, rows: pd.DataFrame) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return doubts about columns of which most values are not declared, and remarks on the others. Private."""
+    from terrine.data.encoding import numbers_in
+
+    doubts, remarks = [], []
+    for column in encoding.columns:
+        cells = rows[column.name]
+        if column.values is None:
+            numbers, known, _ = numbers_in(cells)
+            undeclared = known & ((numbers < column.knots[0]) | (numbers > column.knots[-1]))
+            what = f"numbers outside {column.knots[0]:g} to {column.knots[-1]:g}, which count as the nearest of them"
+        else:
+            undeclared = ~np.isin(column.texts(cells), [*column.values, *MISSING])
+            what = f"words that are not declared and are ignored: {some(sorted(set(cells[undeclared])), 3)}"
+        if undeclared.any():
+            text = f"'{column.name}': {undeclared.sum():,} of {len(rows):,} rows have {what}. Compare data.columns."
+            most = 2 * undeclared.sum() > len(rows)
+            (doubts if most else remarks).append(f"{text} To continue anyway: --anyway." if most else text)
+    return tuple(doubts), tuple(remarks)
 
 
 def _on_words(column: Column, rows: int) -> str:

@@ -174,5 +174,5 @@ def test_terms_with_other_columns_than_the_drawn_rows_are_refused(proposal, prop
     assert (other.edition, other.identity()) != (terms.edition, terms.identity())
     with pytest.raises(SettingError, match="public rows are of one party"):
         proposed(tmp_path / "public", "data.columns=null", "data.public_fraction=0.1")
-    with pytest.raises(SettingError, match="'age' needs a lowest and a highest number"):
+    with pytest.raises(SettingError, match=r"columns\.age=\[90, 17\] is neither a lowest and a highest number"):
         proposed(tmp_path / "reversed", "data.columns.age=[90, 17]")

@@ -1,4 +1,5 @@
 import json
+import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from pydantic import ValidationError
 from terrine.data.csv_file import read_csv
 from terrine.data.dataset import Dataset, fingerprint
 from terrine.data.encoding import KNOTS, Encoding
+from terrine.data.source import Survey
 from terrine.data.sources import table
 from terrine.data.sources.table import Table
 from terrine.data.units import name_codes, place_codes
@@ -437,13 +439,29 @@ def test_declared_columns_need_no_public_row_and_read_no_value_of_the_table(adul
     assert features[:, :KNOTS] @ np.array(encoding.columns[0].knots) == pytest.approx(drawn["age"].to_numpy(), abs=1e-3)
 
 
+def test_values_that_are_not_declared_are_reported_and_refused_if_they_are_the_rule(adult: Path) -> None:
+    def survey(**columns: Any) -> Survey:
+        return Table(path=adult, target="income", columns=columns).survey()
+
+    sound = survey(age=(20, 69), colour=COLOURS, number=(0, 399))
+    assert (sound.doubts, sound.remarks) == ((), ())
+    some = survey(age=(20, 60), colour=COLOURS, number=(0, 399))
+    assert not some.doubts
+    (remark,) = some.remarks
+    assert re.fullmatch(r"'age': \d+ of 400 rows have numbers outside 20 to 60, .* Compare data\.columns\.", remark)
+    wrong = survey(age=(0, 1), colour=("Blue", "Green"))
+    assert [text.partition(":")[0] for text in wrong.doubts] == ["'age'", "'colour'"]
+    assert "400 of 400 rows have words that are not declared and are ignored: blue, green, red." in wrong.doubts[1]
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
         ({}, "columns is missing"),
         ({"columns": {"age": (1, 2)}, "public_fraction": 0.1}, "exclude each other"),
-        ({"columns": {"age": (2, 1)}}, "needs a lowest and a highest number"),
-        ({"columns": {"age": (1,)}}, "needs a lowest and a highest number"),
+        ({"columns": {"age": (2, 1)}}, r"columns\.age=\[2, 1\] is neither a lowest and a highest number"),
+        ({"columns": {"age": (1, "old")}}, "Put words that look like numbers into quotes"),
+        ({"columns": {"age": (1,)}}, "is neither a lowest and a highest number"),
         ({"columns": {"income": ("a", "b")}}, "is no feature"),
         ({"columns": {"age": (True, False)}}, "valid"),
     ],
