@@ -32,10 +32,10 @@ def comparison_columns(epsilons: Sequence[float]) -> list[str]:
 def comparison_rows(label: str, draws: Sequence[Sequence[dict[str, float]]]) -> list[list[str]]:
     """Return the rows of a method: accuracy, and the ε of the same releases if a record is replaced.
 
-    draws: Figures of each draw, by ε: `accuracy`, a share, and `replaced`.
+    draws: Figures of each draw, by ε: `accuracy`, a share, and `replaced`; empty if it was not measured.
     """
-    replaced = [f"{max(round_up(cell['replaced'], 2) for cell in cells):.2f}" for cells in draws]
-    accuracy = [spread(cell["accuracy"] for cell in cells) for cells in draws]
+    replaced = [f"{max(round_up(cell['replaced'], 2) for cell in cells):.2f}" if cells else "–" for cells in draws]
+    accuracy = [spread(cell["accuracy"] for cell in cells) if cells else "–" for cells in draws]
     return [[f"**{label}**", *accuracy, "measured here"], ["its ε if a record is replaced", *replaced, "exact"]]
 
 
@@ -56,7 +56,7 @@ def published(table: str, columns: Sequence[str]) -> list[list[str]]:
 
 
 def store(
-    name: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, command: str, seeds: int, spread: str
+    name: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, command: str, seeds: int, spread: str | None
 ) -> None:
     """Write rows into docs/measurements, in place of earlier ones of the same command.
 

@@ -5,7 +5,8 @@
 The votes are those of 250 teachers about 2,000 SVHN images that the authors of PATE published,
 pate-votes/svhn_250_teachers_2000_queries.npy (uint8 [teachers, queries]). They are not the ensemble of the paper's
 table, and the images' classes are not at hand, so an answer is called right where it is the class that most of the 250
-teachers name. Noise is replayed. benchmarks/published.py has the exact ε of all rows, which needs no votes.
+teachers name. Noise is replayed; ± is the standard deviation over five draws of it. benchmarks/published.py has the
+exact ε of all rows, which needs no votes.
 """
 
 import math
@@ -15,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.cells import common_options, datasets
+from benchmarks.cells import common_options, datasets, spread
 from tasks.pipeline.vote_costs import CostQuery, account
 from tasks.tools.vote_files import read_histograms
 from terrine.aggregation.gnmax import ConfidentGNMax
@@ -27,6 +28,7 @@ from terrine.privacy.accounting.renyi import convert, default_orders
 from terrine.privacy.noise import ReplayNoise
 
 Histograms = NDArray[np.int64]
+Row = tuple[float, NDArray[np.float64], float, float]
 VOTES = Path("pate-votes") / "svhn_250_teachers_2000_queries.npy"
 QUERIES = 1_000
 """Answers that a point of the first two plots pays for, as a row of LNMax in the paper's table does."""
@@ -67,16 +69,15 @@ def table(histograms: Histograms) -> None:
             )
 
 
-def right(histograms: Histograms, truth: Histograms, noise: Callable[[tuple[int, ...]], NDArray[np.float64]]) -> float:
-    """Return the share of noisy winners [queries] that are the class `truth` [queries], over several draws."""
-    hits = [(histograms + noise(histograms.shape)).argmax(1) == truth for _ in range(DRAWS)]
-    return float(np.mean(hits))
+def right(
+    histograms: Histograms, truth: Histograms, noise: Callable[[tuple[int, ...]], NDArray[np.float64]]
+) -> NDArray[np.float64]:
+    """Return the share of noisy winners [queries] that are the class `truth` [queries], of each draw [DRAWS]."""
+    return np.array([((histograms + noise(histograms.shape)).argmax(1) == truth).mean() for _ in range(DRAWS)])
 
 
-def by_noise(
-    histograms: Histograms, truth: Histograms, scales: Iterable[float], kind: str
-) -> list[tuple[float, float, float, float]]:
-    """Return (noise, share right, exact ε, data-dependent ε) of QUERIES answers at each scale of the noise."""
+def by_noise(histograms: Histograms, truth: Histograms, scales: Iterable[float], kind: str) -> list[Row]:
+    """Return (noise, shares right by draw, exact ε, data-dependent ε) of QUERIES answers at each scale of the noise."""
     source = ReplayNoise(1)
     rows = []
     for scale in scales:
@@ -91,13 +92,11 @@ def by_noise(
     return rows
 
 
-def at_share(rows: list[tuple[float, float, float, float]], share: float) -> tuple[float, float]:
-    """Interpolate the exact and the data-dependent ε at a share of right answers, in log ε."""
-    shares = [row[1] for row in reversed(rows)]
-    exact, dependent = (
-        math.exp(np.interp(share, shares, [math.log(row[column]) for row in reversed(rows)])) for column in (2, 3)
-    )
-    return exact, dependent
+def at_share(rows: list[Row], share: float) -> list[list[float]]:
+    """Interpolate the exact and the data-dependent ε of each draw at a share of right answers, in log ε."""
+    shares = np.array([row[1] for row in reversed(rows)]).T
+    logs = [[math.log(row[column]) for row in reversed(rows)] for column in (2, 3)]
+    return [[math.exp(np.interp(share, own, log)) for own in shares] for log in logs]
 
 
 def draw_noise(axes, votes: NDArray[np.uint8], histograms: Histograms) -> None:
@@ -108,20 +107,22 @@ def draw_noise(axes, votes: NDArray[np.uint8], histograms: Histograms) -> None:
         "GNMax": by_noise(histograms, truth, np.geomspace(5, 130, 14), "gnmax"),
     }
     for (name, rows), colour in zip(curves.items(), ("C1", "C0"), strict=True):
-        axes[0].plot([row[2] for row in rows], [100 * row[1] for row in rows], colour, label=f"{name}, exact")
-        axes[0].plot([row[3] for row in rows], [100 * row[1] for row in rows], colour + "--", label=f"{name}, by votes")
+        axes[0].plot([row[2] for row in rows], [100 * row[1].mean() for row in rows], colour, label=f"{name}, exact")
+        axes[0].plot(
+            [row[3] for row in rows], [100 * row[1].mean() for row in rows], colour + "--", label=f"{name}, by votes"
+        )
     for share in (0.7, 0.8, 0.9):
         for name, rows in curves.items():
-            exact, dependent = at_share(rows, share)
-            print(f"{share:.0%} right: {name} exact {exact:.1f}, data-dependent {dependent:.1f}")
+            exact, dependent = (spread(draws, scale=1) for draws in at_share(rows, share))
+            print(f"{share:.0%} right: {name} exact {exact}, data-dependent {dependent}")
     axes[0].set_title("Distribution of the noise, 250 teachers")
     for teachers, colour in zip((50, 100, 150, 250), ("C3", "C2", "C1", "C0"), strict=True):
         some = np.stack([np.bincount(column, minlength=10) for column in votes[:teachers].T]).astype(np.int64)
         rows = by_noise(some, truth, np.geomspace(5, 130, 14), "gnmax")
-        axes[1].plot([row[2] for row in rows], [100 * row[1] for row in rows], colour, label=f"{teachers} teachers")
-        print(
-            f"{teachers} teachers: right at exact ε = 10: {_share_at(rows, 10.0):.1%}, 20: {_share_at(rows, 20.0):.1%}"
+        axes[1].plot(
+            [row[2] for row in rows], [100 * row[1].mean() for row in rows], colour, label=f"{teachers} teachers"
         )
+        print(f"{teachers} teachers: right at exact ε = 10: {_share_at(rows, 10.0)} %, 20: {_share_at(rows, 20.0)} %")
     axes[1].set_title("Number of teachers, GNMax, exact ε")
     for ax in axes:
         ax.set(xscale="log", xlabel=f"ε of {QUERIES:,} answers (δ = 1e-6)", ylabel="answers that are the plurality, %")
@@ -130,8 +131,9 @@ def draw_noise(axes, votes: NDArray[np.uint8], histograms: Histograms) -> None:
         ax.legend(loc="lower right")
 
 
-def _share_at(rows: list[tuple[float, float, float, float]], epsilon: float) -> float:
-    return float(np.interp(math.log(epsilon), [math.log(r[2]) for r in reversed(rows)], [r[1] for r in reversed(rows)]))
+def _share_at(rows: list[Row], epsilon: float) -> str:
+    logs, shares = [math.log(row[2]) for row in reversed(rows)], np.array([row[1] for row in reversed(rows)]).T
+    return spread(np.interp(math.log(epsilon), logs, own) for own in shares)
 
 
 def draw_thresholds(axes, histograms: Histograms) -> None:
@@ -193,9 +195,16 @@ def draw_thresholds(axes, histograms: Histograms) -> None:
     axes[1].set(xlabel="answers", ylabel="ε (δ = 1e-6)", title="Cost of n answers; T = 175, σ1 = 75, σ2 = 40")
     for ax in axes:
         ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), ncol=2)
-    gaussian = right(histograms, truth, lambda shape: ReplayNoise(1).gaussian(shape, SIGMA))
-    laplace_right = right(histograms, truth, lambda shape: ReplayNoise(1).laplace(shape, SCALE))
-    print(f"right: Confident {(labels == truth)[passed].mean():.1%}, GNMax {gaussian:.1%}, LNMax {laplace_right:.1%}")
+    source, confident, given, spent = ReplayNoise(1), [], [], []
+    for seed in range(DRAWS):
+        labels = mechanism.answer(histograms, epsilon=1e6, delta=DELTA, noise=ReplayNoise(seed)).labels
+        confident.append((labels == truth)[labels >= 0].mean())
+        given.append((labels >= 0).sum())
+        spent.append(price(mechanism.cost(len(labels), int(given[-1])), DELTA))
+    gaussian = spread(right(histograms, truth, lambda shape: source.gaussian(shape, SIGMA)))
+    laplace_right = spread(right(histograms, truth, lambda shape: source.laplace(shape, SCALE)))
+    print(f"right: Confident {spread(confident)} %, GNMax {gaussian} %, LNMax {laplace_right} %")
+    print(f"Confident, all queries: {spread(given, 0, 1)} answers, exact ε {spread(spent, 2, 1)}")
     print(
         f"Confident: {len(passed)} answers of {asked[-1]} queries, tests {tests[-1]:.2f}, all {both[-1]:.2f}, "
         f"data-dependent {dependent[-1]:.2f}; GNMax of as many {plain[-1]:.2f} ({everything[-1]:.2f}), "

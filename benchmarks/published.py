@@ -23,7 +23,11 @@ from terrine.privacy.accounting.gaussian import round_up
 from terrine.privacy.accounting.pricing import price
 
 INTERACTIVE = (6_000, 1_500, 3_400, 100, 10_000, 2_000, 941, 200)
-"""Rounds of Glyph's Interactive-GNMax: 4,341 answers in all (Table 1; section 5.3 of the published version)."""
+"""Rounds of Glyph's Interactive-GNMax: queries, σ1, answers, σ2 of each.
+
+Numbers of queries and answers: Table 1 and section 5.3. Noise: the authors' generate_table.sh in tensorflow/models,
+research/differential_privacy/pate/ICLR2018, commit 2f536d32, which also has σ1 and σ2 of the other rows.
+"""
 SCALABLE: list[tuple[str, str, float, tuple[float, ...], str]] = [
     ("MNIST, LNMax, 100 answers", "2.04", 1e-5, (20, 100), "98.0"),
     ("MNIST, LNMax, 1,000 answers", "8.03", 1e-5, (20, 1_000), "98.1"),

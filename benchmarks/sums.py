@@ -35,6 +35,8 @@ DELTA = 1e-5
 EPSILONS = (1, 2, 6)
 ALMOST_ENDLESS = 1e6
 KINDS: tuple[Sums, ...] = (tr.Moments(), tr.Gradients())
+BLOOD = {"size": 28, "channels": 3, "public_benchmark": False}
+"""Settings of blood cells: any file of BloodMNIST's form, official or not."""
 ROUND = {"rotation": 180, "shift": 0.07}
 WEIGHTS = datasets().parent / "weights" / "mobilenetv2_100_imagenet.safetensors"
 
@@ -50,7 +52,7 @@ def _imagenet(**settings: bool) -> tr.Timm:
 CELLS: dict[str, tuple[str, dict[str, Any], tr.Architecture, float]] = {
     # the source and its settings, the backbone, and the share of the budget for moments to normalise by
     "digits": ("digits", {}, _scattering(200), 0.0),
-    "blood cells": ("bloodmnist", {"size": 28, "channels": 3}, _scattering(100, deformations=ROUND), 0.1),
+    "blood cells": ("bloodmnist", BLOOD, _scattering(100, deformations=ROUND), 0.1),
     "MNIST": ("mnist", {}, _scattering(400), 0.0),
     "PneumoniaMNIST": ("pneumoniamnist", {}, _scattering(400), 0.0),
     "Fashion-MNIST": ("fashion_mnist", {}, _scattering(400), 0.0),
@@ -59,7 +61,7 @@ CELLS: dict[str, tuple[str, dict[str, Any], tr.Architecture, float]] = {
     "CIFAR-10 (JPEG copy), ImageNet weights": ("cifar10", {}, _imagenet(), 0.0),
     "blood cells, ImageNet weights, all levels": (
         "bloodmnist",
-        {"size": 28, "channels": 3},
+        BLOOD,
         _imagenet(levels=True, mirrored=True),
         0.0,
     ),
@@ -152,7 +154,7 @@ def compare(cells: Cells, options: argparse.Namespace) -> None:
     for table, names in COMPARED.items():
         rows = []
         for name, label in names.items():
-            if there(name, options.root):
+            if name in options.data and there(name, options.root):
                 draws = [
                     [
                         _cell(cells, name, KINDS[1], epsilon, seed, options, added=True)

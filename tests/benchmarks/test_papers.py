@@ -62,7 +62,10 @@ def test_more_cells_than_were_measured_or_printed_are_refused():
     entry = {"of": 5, "reduced": {"a/b": 4}, "impossible": False}
     assert count(entry, known) == (5, 0, 4, 0, 0, 1, 4)
     assert count(entry | {"impossible": True}, known) == (5, 0, 4, 0, 1, 0, 4)
-    for wrong in ({"reduced": {"a/b": 5}}, {"of": 3}, {"reduced": {"a/c": 1}}):
+    known["a/b"]["measured"][1]["seeds"] = 1
+    assert count(entry, known).seeds == 0
+    assert count(entry | {"five": {"a/b": 2}}, known).seeds == 2
+    for wrong in ({"reduced": {"a/b": 5}}, {"of": 3}, {"reduced": {"a/c": 1}}, {"five": {"a/b": 5}}):
         with pytest.raises(ValueError, match="cells"):
             count(entry | wrong, known)
 
