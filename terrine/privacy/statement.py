@@ -340,6 +340,11 @@ def statement_from(content: Mapping[str, Any]) -> PrivacyStatement:
     return statement
 
 
+def _factor(epsilon: float) -> str:
+    """Return e^ε as text: a number, rounded up, unless it is huge."""
+    return f"{round_up(math.exp(epsilon), 2):,.2f} (e^{epsilon:g})" if epsilon < 20 else f"e^{epsilon:g}"
+
+
 def summarise(statement: PrivacyStatement) -> str:
     """Return the guarantee in a few sentences."""
     mechanism, unit = statement.mechanism, statement.unit
@@ -357,7 +362,7 @@ def summarise(statement: PrivacyStatement) -> str:
     total, account = round_up(statement.epsilon_dataset), statement.epsilon_account
     parts = [
         f"Differentially private with ε = {guaranteed:g} and δ = {statement.delta:g} per {unit}. If "
-        f"{neighbouring(unit, mechanism.get('overlap'))}, no outcome becomes more than e^{guaranteed:g} "
+        f"{neighbouring(unit, mechanism.get('overlap'))}, no outcome becomes more than {_factor(guaranteed)} "
         f"times as probable, except with probability δ. This covers {covered}, and everything computed from them."
     ]
     if unit == "label":

@@ -223,7 +223,7 @@ def test_the_summary_names_the_figures_and_who_is_trusted() -> None:
     text = summarise(statement(mechanism={"mechanism": "gnmax", "sigma": 40.0}))
     assert "286 released labels (640 of 1,000 queries asked)" in text
     assert "Differentially private with ε = 2.5427 and δ = 1e-05 per record" in text
-    assert "no outcome becomes more than e^2.5427 times as probable" in text
+    assert "no outcome becomes more than 12.72 (e^2.5427) times as probable" in text
     assert "budget" not in text
     assert "so far have used ε = 3.5." in text
     assert "towards everyone except the operator" in text
@@ -240,7 +240,7 @@ def test_where_the_number_of_answers_depends_on_what_is_released_the_budget_is_t
     assert found.to_dict()["epsilon"] == 2.5427
     text = summarise(found)
     assert "Differentially private with ε = 3 and δ = 1e-05" in text
-    assert "no outcome becomes more than e^3 times as probable" in text
+    assert "no outcome becomes more than 20.09 (e^3) times as probable" in text
     assert "ε = 3 is the run's budget, fixed before the first query; ε = 2.5427 of it was used" in text
 
 
