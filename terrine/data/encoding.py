@@ -11,7 +11,7 @@ which would otherwise get as many indicators as it has values.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -94,14 +94,21 @@ class Encoding:
                 blocks.append(codes[:, None] == np.arange(len(column.values)))
         return np.concatenate(blocks, axis=1, dtype=np.float32, casting="unsafe")
 
-    def unknown(self, frame: pd.DataFrame) -> dict[str, list[str]]:
-        """Return the unknown words of each column: they are encoded as all zeros."""
-        found = {
-            column.name: sorted(set(column.texts(frame[column.name])) - {*column.values, *MISSING})
-            for column in self.columns
-            if column.values is not None
-        }
-        return {name: values for name, values in found.items() if values}
+    def unknown(self, frame: pd.DataFrame) -> Iterator[tuple[str, int]]:
+        """Yield a sentence about each column with unknown words or numbers outside its knots, and their count."""
+        for column in self.columns:
+            cells = frame[column.name]
+            if column.values is None:
+                numbers, known, _ = numbers_in(cells)
+                lowest, highest = column.knots[0], column.knots[-1]
+                unknown = known & ((numbers < lowest) | (numbers > highest))
+                what = f"numbers outside {lowest:g} to {highest:g}, which count as the nearest of them"
+            else:
+                texts = column.texts(cells)
+                unknown = ~np.isin(texts, [*column.values, *MISSING])
+                what = f"unknown words, which are ignored: {some(sorted(set(texts[unknown])), 3)}"
+            if count := int(unknown.sum()):
+                yield f"'{column.name}': {count:,} of {len(frame):,} rows have {what}.", count
 
     def example(self) -> pd.DataFrame:
         """Return one artificial row: the middle knot of each number, and the first of each column's words."""

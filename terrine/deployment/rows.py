@@ -119,14 +119,11 @@ class TableStudent:
         return shapes.assign(**{f"score of {name}": scores[:, k] for k, name in enumerate(self.class_names)})
 
     def notes(self, rows: pd.DataFrame) -> list[str]:
-        """Return sentences about ignored columns and unknown words."""
+        """Return sentences about ignored columns, unknown words and numbers outside the known range."""
         known = {column.name for column in self.encoding.columns}
         extra = [str(name) or "(no name)" for name in rows if name not in known and name not in self._no_features]
         notes = [f"Ignored columns, which the student does not know: {some(extra)}."] if extra else []
-        for column, values in self.encoding.unknown(rows).items():
-            count = int(rows[column].astype(str).str.strip().isin(values).sum())
-            notes.append(f"{count} of {len(rows)} rows have an unknown '{column}', which is ignored: {some(values)}.")
-        return notes
+        return [*notes, *(sentence for sentence, _ in self.encoding.unknown(rows))]
 
     def about(self) -> list[dict[str, Any]]:
         """Return name, type and known words of each column."""

@@ -280,22 +280,13 @@ class Table(InOrder, Own, Source):
 
 def _on_undeclared(encoding: Encoding, rows: pd.DataFrame) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return doubts about columns of which most values are not declared, and remarks on the others. Private."""
-    from terrine.data.encoding import numbers_in
-
     doubts, remarks = [], []
-    for column in encoding.columns:
-        cells = rows[column.name]
-        if column.values is None:
-            numbers, known, _ = numbers_in(cells)
-            undeclared = known & ((numbers < column.knots[0]) | (numbers > column.knots[-1]))
-            what = f"numbers outside {column.knots[0]:g} to {column.knots[-1]:g}, which count as the nearest of them"
+    for sentence, count in encoding.unknown(rows):
+        text = f"{sentence} Compare data.columns."
+        if 2 * count > len(rows):
+            doubts.append(f"{text} To continue anyway: --anyway.")
         else:
-            undeclared = ~np.isin(column.texts(cells), [*column.values, *MISSING])
-            what = f"words that are not declared and are ignored: {some(sorted(set(cells[undeclared])), 3)}"
-        if undeclared.any():
-            text = f"'{column.name}': {undeclared.sum():,} of {len(rows):,} rows have {what}. Compare data.columns."
-            most = 2 * undeclared.sum() > len(rows)
-            (doubts if most else remarks).append(f"{text} To continue anyway: --anyway." if most else text)
+            remarks.append(text)
     return tuple(doubts), tuple(remarks)
 
 

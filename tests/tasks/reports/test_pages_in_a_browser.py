@@ -157,7 +157,7 @@ def test_the_page_of_a_table_answers_its_form_and_csv_files_and_lists_unreadable
     rows = pd.DataFrame({"age": [30, 61, 40], "work": ["Private", "none", ""], "gain": [5, 1, 5]})
     first, second, form = student.answers(rows)["class"]
     assert re.search(
-        rf"good\.csv\s+2 rows\..*1 of 2 rows have an unknown 'work'.*{first}.*{second}", answers, re.DOTALL
+        rf"good\.csv\s+2 rows\..*'work': 1 of 2 rows have unknown words.*{first}.*{second}", answers, re.DOTALL
     )
     assert answers.split("\n", 1)[1].count(form) >= 1
     assert failure.startswith("bad.csv: The body has no column")

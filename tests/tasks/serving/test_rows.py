@@ -86,7 +86,8 @@ def test_classes_in_an_order_are_answered_by_the_median_and_a_number(linear, tmp
 def test_what_is_left_out_of_account_is_said(linear):
     notes = TableStudent.load(linear).notes(ROWS.assign(note=1, key=2, income="?"))
     assert notes[0] == "Ignored columns, which the student does not know: note."
-    assert notes[1] == "1 of 3 rows have an unknown 'work', which is ignored: Self-emp."
+    assert notes[1] == "'age': 1 of 3 rows have numbers outside 20 to 60, which count as the nearest of them."
+    assert notes[2] == "'work': 1 of 3 rows have unknown words, which are ignored: Self-emp."
     assert not TableStudent.load(linear).notes(ROWS.iloc[:2])
 
 
