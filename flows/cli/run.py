@@ -57,7 +57,7 @@ def run(
     --preset, the run is continued. Exit with status 1 if the data have changed since the run was made.
     """
     from flows.stages import check_run, clear, make_run
-    from tasks.config.presets import derive, project_root, selected_run
+    from tasks.config.presets import derive, named_run, project_root, selected_run
     from tasks.pipeline.dataset import note_changed_files
     from tasks.reports.summary import costs
     from tasks.runtime.run import open_run
@@ -72,6 +72,8 @@ def run(
         name = name_run(root, name, preset, assignments)
     else:
         name = derive(root, preset or selected_run(root), assignments)
+        if preset is None and not assignments and name != (default := named_run(root)):
+            console.print(f"{name} was selected last. The default run, which DVC makes: terrine run {default}")
     refuse(root, name)
     graph = check_run(root, name)
     select(root, name, graph)

@@ -76,7 +76,8 @@ def create_project(folder: Path) -> list[str]:
     if not (folder / ".dvc").exists():
         without_git = [] if (folder / ".git").exists() else ["--no-scm"]
         _call(folder, sys.executable, "-m", "dvc", "init", "--quiet", *without_git)
-        (folder / ".dvc" / "config").write_text((source / ".dvc" / "config").read_text(encoding="utf-8"))
+        for name in ("config", "plots.html"):
+            shutil.copy(source / ".dvc" / name, folder / ".dvc")
     if begins:  # DVC compares with the last commit
         known = subprocess.run(["git", "config", "user.email"], cwd=folder, capture_output=True, check=False).stdout
         author = [] if known else ["-c", "user.name=terrine", "-c", "user.email=terrine@localhost"]

@@ -1,6 +1,9 @@
 """`terrine init`: a project in a new folder."""
 
+import re
+import shutil
 import subprocess
+import sys
 from importlib.metadata import PackagePath
 from types import SimpleNamespace
 
@@ -10,6 +13,7 @@ from tasks.config.presets import presets
 from tasks.tools import project
 from tasks.tools.project import create_project
 from terrine.errors import SettingError
+from tests.tasks.reports.test_pages_in_a_browser import browse
 
 
 @pytest.fixture(scope="module")
@@ -33,8 +37,31 @@ def test_a_project_has_parameters_presets_and_git_and_dvc_that_keep_private_data
     assert seen == ""
     log = subprocess.run(["git", "log", "--format=%s", "--name-only"], cwd=fresh, capture_output=True, text=True)
     assert log.stdout.startswith("terrine init\n")
-    assert {"README.md", "dvc.yaml", "params.yaml", ".dvc/config"} <= set(log.stdout.splitlines())
+    assert {"README.md", "dvc.yaml", "params.yaml", ".dvc/config", ".dvc/plots.html"} <= set(log.stdout.splitlines())
     assert not subprocess.run(["git", "diff", "HEAD"], cwd=fresh, capture_output=True).stdout
+
+
+def test_plots_of_two_revisions_are_drawn_without_a_network(fresh, tmp_path):
+    """A browser lays out the page that `dvc plots diff` writes: a line and five bars for each revision."""
+    fresh = shutil.copytree(fresh, tmp_path / "plots")
+    pipeline = "plots: [{curve.csv: {x: answered, y: epsilon}}, {bars.csv: {x: n, y: class, template: bar_horizontal}}]"
+    (fresh / "dvc.yaml").write_text(pipeline)
+    for factor in (1, 2):
+        rows = [f"{number},{factor * number}" for number in range(1, 6)]
+        (fresh / "curve.csv").write_text("\n".join(["answered,epsilon", *rows]))
+        (fresh / "bars.csv").write_text("\n".join(["class,n", *rows]))
+        subprocess.run(["git", "add", "--all"], cwd=fresh, check=True)
+        author = ["-c", "user.name=a", "-c", "user.email=a@localhost"]
+        subprocess.run(["git", *author, "commit", "--quiet", "--message", "plots"], cwd=fresh, check=True)
+    arguments = ["plots", "diff", "HEAD~1", "HEAD", "--out", "page"]
+    subprocess.run([sys.executable, "-m", "dvc", *arguments], cwd=fresh, check=True, capture_output=True)
+    page = fresh / "page" / "index.html"
+    assert not re.search(r"<(script|link|img)[^>]*(src|href)=", page.read_text())
+    drawn = re.sub(r"(?s)<script.*?</script>", "", browse(tmp_path, "--dump-dom", page.as_uri()).stdout)
+    lines = [line.split() for line in re.findall(r'<polyline[^>]* points="([^"]+)"', drawn)]
+    assert [len(line) for line in lines] == [5, 5]
+    assert {line[0] for line in lines} >= {"90,310"}  # the smallest values, at the lower left
+    assert len(re.findall(r'<rect x="90" [^>]*height="16"', drawn)) == 10
 
 
 def test_a_project_of_an_earlier_version_gets_what_it_lacks_and_keeps_what_is_its_own(tmp_path, monkeypatch):

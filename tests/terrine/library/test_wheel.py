@@ -21,7 +21,7 @@ from tests.student_folders import make_statement, make_student
 
 SOURCE = (
     *("terrine", "tasks", "flows", "experiments", "*.toml", "README.md", "LICENSE"),
-    *("params.yaml", "prefect.yaml", ".dvcignore", ".gitignore", ".dvc/config", "data/README.md"),
+    *("params.yaml", "prefect.yaml", ".dvcignore", ".gitignore", ".dvc/config", ".dvc/plots.html", "data/README.md"),
 )
 WITHOUT = "import sys; sys.modules.update(dict.fromkeys({absent!r}))\n"
 """Hide packages that an empty environment would not have."""
