@@ -250,7 +250,7 @@ def time_left(root: Path, rows: Sequence[Row], waiting: Sequence[str]) -> str:
     for run in [*made, *(run for run in waiting if run not in made)]:
         params = resolve(root, run)
         pipeline = pipeline_of(params)
-        keys = {stage: looked_at(params, stage, pipeline) for stage in pipeline.names}
+        keys = {stage: inspected(params, stage, pipeline) for stage in pipeline.names}
         if run not in made:
             spent = means.get(presets[run], of_any_preset)
             seconds += sum(each for stage, each in spent.items() if not keys.get(stage) or keys[stage] not in there)
@@ -262,7 +262,7 @@ def time_left(root: Path, rows: Sequence[Row], waiting: Sequence[str]) -> str:
     return f"; {shown} from here to the end"
 
 
-def looked_at(params: Params, stage: str, pipeline: Pipeline) -> str:
+def inspected(params: Params, stage: str, pipeline: Pipeline) -> str:
     """Return all settings on which the result of a stage depends that runs reuse; nothing for another stage."""
     if not pipeline[stage].shared:
         return ""
