@@ -77,7 +77,7 @@ class Sums(Aggregation):
         schedule = self.schedule(mu)
         descent, summed = schedule.descent(records.length), schedule.summing(records)
         for _ in range(schedule.passes):
-            descent.receive(summed(descent.broadcast) * STEP)
+            descent.receive(np.asarray(summed(descent.broadcast) * STEP, dtype=np.float64))
         return descent.final_head
 
     def head(self, released: dict[str, NDArray[Any]], mu: float) -> Floats:

@@ -357,7 +357,7 @@ def _sampled_step(part: SampledGaussianEvent, count: int, h: float) -> _Step:
     def mass(mean: float) -> Floats:
         left, right = (edges[:-1] - mean) / part.sigma, (edges[1:] - mean) / part.sigma
         ndtr = scipy.special.ndtr
-        return np.where(left > 0, ndtr(-left) - ndtr(-right), ndtr(right) - ndtr(left))
+        return np.asarray(np.where(left > 0, ndtr(-left) - ndtr(-right), ndtr(right) - ndtr(left)))
 
     under_p = (1 - part.rate) * mass(0.0) + part.rate * mass(part.plus)
     under_q = ((1 - part.rate) * mass(0.0) + part.rate * mass(-part.minus)) * np.exp(h * index[:-1])
