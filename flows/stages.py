@@ -251,7 +251,7 @@ def check_released(root: Path, name: str) -> None:
     if is_changed(root, name, "aggregate", pipeline_of(open_run(root, name).params)):
         raise ArtefactError(
             f"The release of run {name} was made with other settings, data or code than it has now. Run "
-            f"`terrine run --preset {name}` first. Nothing was released."
+            f"`terrine run {name}` first. Nothing was released."
         )
 
 

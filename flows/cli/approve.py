@@ -77,7 +77,7 @@ def _decide(name: str | None, decision: Choice, role: str, who: str, why: str, k
     console = printer(soft_wrap=True)
     console.print(f"Signed with the key {approval.key}.")
     if decision == "approved":
-        console.print(f"Next: terrine run --preset {run.name}")
+        console.print(f"Next: terrine run {run.name}")
 
 
 def _show(run: Run) -> None:

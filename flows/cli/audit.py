@@ -124,7 +124,7 @@ def audit_run(name: str, **options: Any) -> Result:
     if run.params.transcription is not None:
         raise SettingError(f"Run {name} is a transcription. Only mechanisms of votes and sums can be audited.")
     if not run.folders.statement.is_file():
-        raise ArtefactError(f"Run {name} has no release. Make it first: terrine run --preset {name}")
+        raise ArtefactError(f"Run {name} has no release. Make it first: terrine run {name}")
     check_released(run.root, name)
     settings: Any = run.params.aggregation
     sums = settings.reveals == "sums"

@@ -68,7 +68,7 @@ def statement(
             _promote(made, console)
         return
     if not made.folders.statement.is_file():
-        raise ArtefactError(f"Run {made.name} has no statement. Make it first: terrine run --preset {made.name}")
+        raise ArtefactError(f"Run {made.name} has no statement. Make it first: terrine run {made.name}")
     if html is not None or pdf is not None:
         if sign or len(language or []) > 1:
             raise SettingError("--html and --pdf write one page in one --language and cannot be combined with --sign.")

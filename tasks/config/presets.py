@@ -94,7 +94,7 @@ def explain_missing_run(root: Path, name: str) -> str:
     known = [run for run in runs(root) if run != name]
     existing = f" Existing runs: {', '.join(known)}." if known else " There are no runs yet."
     if parameter_file(root, name).is_file() and Path(name).name == name:
-        return f"Run {name} has not been started. Start it with: terrine run --preset {name}.{existing}"
+        return f"Run {name} has not been started. Start it with: terrine run {name}.{existing}"
     return f"There is no run '{name}'.{did_you_mean(name, known)}{existing}"
 
 

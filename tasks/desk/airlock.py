@@ -127,7 +127,7 @@ def _checked_key(run: Run) -> Ed25519PrivateKey:
     """Return the site's key after checking that the run's release may leave."""
     release = run.folders.release
     if not run.folders.statement.is_file() or not (release / STUDENT).is_dir():
-        raise ArtefactError(f"Run {run.name} has no released student. Make it first: terrine run --preset {run.name}")
+        raise ArtefactError(f"Run {run.name} has no released student. Make it first: terrine run {run.name}")
     if not (release / SIGNATURE).is_file():
         raise ArtefactError(f"Run {run.name} is not signed. Sign it first: terrine statement --sign --run {run.name}")
     key = site_signing_key(run)

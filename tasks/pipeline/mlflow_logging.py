@@ -80,7 +80,7 @@ def log_finished(
     check_records(run)
     record = run.folders.private / "tracking.json"
     log = partial(_log, run, pipeline, metrics, tags or {}, released, unused)
-    logged = attempt(run, log, f"The run is complete without it; log it later: terrine run --preset {run.name}")
+    logged = attempt(run, log, f"The run is complete without it; log it later: terrine run {run.name}")
     if logged is None:
         record.unlink(missing_ok=True)
         return None

@@ -80,7 +80,7 @@ def result_lines(run: Run, *own: tuple[str, str]) -> Text:
     if tracking.is_file():
         lines.append(("MLflow run", f"{read_json(tracking)['run_id']} (make ui)"))
     else:
-        lines.append(("MLflow run", f"none: terrine run --preset {run.name}"))
+        lines.append(("MLflow run", f"none: terrine run {run.name}"))
     lines.append(("report (private)", str(run.folders.report.relative_to(run.root))))
     notes = [*data_changes(run), *filter(None, [gap_warning(evaluation)])]
     lines.extend((Text("note (private)", style="bold yellow"), note) for note in notes)

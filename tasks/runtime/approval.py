@@ -210,7 +210,7 @@ def pending(run: Run) -> tuple[Ledger, Content, Decision | None]:
     if ledger is None or not asked:
         raise InputError(
             f"Run {run.name} waits for no approval. With release.approval=required, it asks before it releases: "
-            f"terrine run --preset {run.name}"
+            f"terrine run {run.name}"
         )
     request = asked[-1].content
     decisions = [one for one in valid_decisions(site_key(run), trusted_keys(run), rows) if one.request == request]

@@ -133,5 +133,5 @@ def refuse_unapproved(
     if last is None or last.approval.decision != "approved":
         raise ApprovalNeeded(
             f"The release {release.release_id[:16]} of run {release.run} is not approved. Nothing was released or "
-            f"charged. Run its stages again: terrine run --preset {release.run}"
+            f"charged. Run its stages again: terrine run {release.run}"
         )

@@ -65,4 +65,4 @@ def chosen_run(name: str | None = None) -> Run:
 def check_not_transcription(name: str, params: Params) -> None:
     """Raise SettingError for a transcription, whose stages differ."""
     if params.transcription is not None:
-        raise SettingError(f"Run {name} is a transcription: make it with terrine run --preset {name}.")
+        raise SettingError(f"Run {name} is a transcription: make it with terrine run {name}.")

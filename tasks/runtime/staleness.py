@@ -42,5 +42,5 @@ def check_made(run: Run, **is_current: bool) -> None:
         if not current:
             raise ArtefactError(
                 f"The {name} of {run.name} were made with other settings or by another version. Run all stages again: "
-                f"terrine run --preset {run.name}. Nothing was released."
+                f"terrine run {run.name}. Nothing was released."
             )

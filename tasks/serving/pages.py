@@ -156,7 +156,7 @@ def write_pages(folder: Path, codes: Sequence[str], key: Ed25519PrivateKey | Non
     if key is not None and None not in (there, technical) and there != str(technical).encode():
         raise ArtefactError(
             f"{folder / TECHNICAL} differs from what this version of Terrine draws from {FIGURES}: it was changed, or "
-            f"drawn by another version. Write it again, free of charge: terrine run --preset {statement['run']}"
+            f"drawn by another version. Write it again, free of charge: terrine run {statement['run']}"
         )
     now = datetime.now(UTC).replace(microsecond=0)
     mark = None if key is None else SignatureMark(now, fingerprint(key.public_key()))

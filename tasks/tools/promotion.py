@@ -133,7 +133,7 @@ def _register(run: Run) -> str:
 
     record: Path = run.folders.private / "tracking.json"
     if not record.is_file():
-        raise ArtefactError(f"MLflow does not know {run.name}. Log it first: terrine run --preset {run.name}")
+        raise ArtefactError(f"MLflow does not know {run.name}. Log it first: terrine run {run.name}")
     with mlflow.start_run(run_id=read_json(record)["run_id"]):
         version = log_student_models(run).registered_model_version
     if version is None:

@@ -48,7 +48,7 @@ def test_a_command_that_is_not_for_transcriptions_says_so(tiny):
     from tasks.runtime.parameters import write_parameters
     from tasks.tools.sweep import make_candidates
 
-    with pytest.raises(TerrineError, match="terrine run --preset tiny"):
+    with pytest.raises(TerrineError, match="terrine run tiny"):
         make_candidates(tiny, "tiny", [], ["transcription.annotation.step=0.5,1"])
     write_parameters(tiny, "tiny")
     with pytest.raises(SettingError, match="Run tiny is a transcription"):

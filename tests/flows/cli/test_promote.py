@@ -24,7 +24,7 @@ def test_a_candidate_becomes_the_champion_and_only_the_very_student_does(tmp_pat
     run = released(tmp_path)
     folder = run.folders.release
     shutil.copy(mlflow_database, run.root / "mlflow.db")
-    with pytest.raises(ArtefactError, match="terrine run --preset clinic"):
+    with pytest.raises(ArtefactError, match="terrine run clinic"):
         promote(run)
     mlflow.create_experiment("here", artifact_location=(run.root / "mlartifacts").as_uri())
     mlflow.set_experiment("here")

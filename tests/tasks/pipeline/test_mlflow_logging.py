@@ -36,7 +36,7 @@ def test_a_disk_that_is_full_while_the_first_database_is_laid_out_is_a_warning(r
         assert tracking.log_finished(run, MAIN, {}) is None
     assert [record.getMessage() for record in caplog.records] == [
         "MLflow at sqlite:///mlflow.db could not log (OSError: [Errno 28] No space left on device). The run is "
-        "complete without it; log it later: terrine run --preset small"
+        "complete without it; log it later: terrine run small"
     ]
     assert not record.exists()
     assert not list(run.root.glob("*mlflow.db*"))

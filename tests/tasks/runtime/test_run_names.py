@@ -161,5 +161,5 @@ def test_a_run_that_nobody_knows_is_refused_with_those_that_there_are(project):
     assert runs(project) == ["clinic-a", derived]
     with pytest.raises(ArtefactError, match=f"Did you mean clinic-a.* Existing runs: clinic-a, {derived}"):
         open_run(project, "clinc-a")
-    with pytest.raises(ArtefactError, match=r"own has not been started\. Start it with: terrine run --preset own"):
+    with pytest.raises(ArtefactError, match=r"own has not been started\. Start it with: terrine run own"):
         open_run(project, "own")
