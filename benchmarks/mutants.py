@@ -76,6 +76,7 @@ PRIVACY_TESTS = (
         )
     ),
     "tests/tasks/collaboration/test_accept.py",
+    "tests/tasks/desk",
     "tests/tasks/parties/test_services.py",
     "tests/tasks/parties/test_config.py",
     "tests/tasks/serving/test_verification.py",

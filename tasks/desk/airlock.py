@@ -96,8 +96,9 @@ def build_kit(run: Run, target: Path) -> Kit:
             shutil.copyfile(release / STUDENT / name, folder / STUDENT / name)
         for path in (SCHEMA, TOOLS / "verify.py", TOOLS / "verify.html"):
             shutil.copyfile(path, folder / path.name)
-        if statement["audit_epsilon"] is not None:
-            shutil.copyfile(run.folders.public / AUDIT, folder / AUDIT)
+        audit = run.folders.public / AUDIT
+        if statement["audit_epsilon"] is not None and audit.is_file() and read_json(audit)["may_be_published"]:
+            shutil.copyfile(audit, folder / AUDIT)
         write_json(folder / "ledger.json", ledger_excerpt(run, statement))
         write_json(folder / "sbom.json", package_list())
         if attacks and public:

@@ -26,7 +26,7 @@ from tests.statement_schema import check_schema
 def run(tmp_path_factory):
     """A signed run with an audit of its mechanism."""
     run = make_signed_run(tmp_path_factory.mktemp("project"), audit_epsilon=0.5, audit_confidence=0.95)
-    record_audit(run, {"epsilon": 0.5, "confidence": 0.95})
+    record_audit(run, {"epsilon": 0.5, "confidence": 0.95, "may_be_published": True})
     return run
 
 
