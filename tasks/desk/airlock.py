@@ -135,7 +135,10 @@ def _checked_key(run: Run) -> Ed25519PrivateKey:
     try:
         refuse_wrong(verify_statement(release, key.public_key()))
     except TerrineError as error:
-        raise ArtefactError(f"Run {run.name} does not verify, so there is no kit of it. {error}") from error
+        raise ArtefactError(
+            f"Run {run.name} does not verify, so there is no kit of it. {error} If an audit or a search changed the "
+            f"statement since it was signed, sign it again: terrine statement --sign --run {run.name}"
+        ) from error
     if not (statement := read_json(run.folders.statement))["private"]:
         raise ArtefactError(f"Run {run.name} guarantees nothing that a kit could document. {statement['warning']}")
     return key
