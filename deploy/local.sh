@@ -18,5 +18,6 @@ overrides=()
 # The run would already be complete: another seed.
 test -n "${DEPLOYMENT:-}" || overrides=(--param "overrides=[\"queries.count=1000\", \"seed=$(date +%s)\"]")
 prefect --no-prompt deployment run "${DEPLOYMENT:-terrine/try}" --watch "${overrides[@]}"
+grep -o ' - Run .*' .prefect/worker.log | tail -n 1 || true # the result
 echo "Server: http://127.0.0.1:$port. Logs: .prefect/. Ctrl-C ends server and worker."
 test -n "${ONCE:-}" || wait

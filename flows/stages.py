@@ -192,7 +192,7 @@ def run_stages(
         root: The project.
         run: The name of the run.
         run_one: Runs a stage; called with the project, the run and the stage.
-        logger: Receives a line for each unchanged stage.
+        logger: Receives a line for each stage.
         selects: Whether later commands refer to this run.
     """
     clear(root, run)
@@ -210,8 +210,7 @@ def run_stages(
             if changed:
                 run_one(root, run, stage)
                 commit(root, run, stage, pipeline)
-            else:
-                logger.info("%s: unchanged", stage)
+            logger.info("%s %s: %s", run, stage, "finished" if changed else "unchanged")
             if lines is not None:
                 lines.end(made=changed)
 

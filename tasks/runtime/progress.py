@@ -115,15 +115,20 @@ def lines(key: str, say: Callable[[str], object]) -> Callable[[float, str], None
 
 
 def _page_and_log(key: str) -> tuple[Callable[[float, str], object], Callable[[str], object]]:
-    """Return a function (percent, text) that updates a Prefect artifact and one that logs a line."""
+    """Return a function (percent, text) that creates or updates a Prefect artifact, and one that logs a line."""
     from prefect import get_run_logger
     from prefect.artifacts import create_progress_artifact, update_progress_artifact
 
-    artifact = cast(UUID, create_progress_artifact(progress=0.0, key=key, description=key))
-    return (
-        lambda percent, text: update_progress_artifact(artifact_id=artifact, progress=percent, description=text),
-        get_run_logger().info,
-    )
+    artifact: UUID | None = None
+
+    def show(percent: float, text: str) -> None:
+        nonlocal artifact
+        if artifact is None:  # work that reports nothing has no page
+            artifact = cast(UUID, create_progress_artifact(progress=percent, key=key, description=text))
+        else:
+            update_progress_artifact(artifact_id=artifact, progress=percent, description=text)
+
+    return show, get_run_logger().info
 
 
 INTERVAL = 0.05

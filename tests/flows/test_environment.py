@@ -4,8 +4,10 @@ import os
 from pathlib import Path
 
 import pytest
+import yaml
 
-from flows.environment import prepare_environment
+from flows.environment import DEFAULTS, prepare_environment
+from tests.conftest import REPOSITORY
 
 
 @pytest.fixture(autouse=True)
@@ -32,3 +34,11 @@ def test_a_home_that_can_be_written_to_stays(tmp_path):
     prepare_environment()
     assert os.environ["HOME"] == str(tmp_path)
     assert "DVC_SITE_CACHE_DIR" not in os.environ
+
+
+def test_runs_of_every_deployment_have_the_variables_for_logs_and_without_telemetry():
+    text = (REPOSITORY / "prefect.yaml").read_text()
+    for deployment in yaml.safe_load(text)["deployments"]:
+        variables = deployment["work_pool"]["job_variables"]["env"]
+        assert variables.keys() >= {"MLFLOW_DISABLE_TELEMETRY", "DO_NOT_TRACK", "PREFECT_LOGGING_EXTRA_LOGGERS"}
+        assert variables.items() <= DEFAULTS.items()

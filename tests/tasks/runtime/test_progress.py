@@ -1,5 +1,7 @@
 """Progress of a stage: its own reports, or else the parts of its fan-out."""
 
+import logging
+
 from flows.cli.audit import with_bar
 from tasks.runtime.progress import CURRENT, StageProgress, progress_reporter
 
@@ -49,4 +51,20 @@ def test_an_attack_that_nobody_sits_before_says_now_and_then_how_far_it_is(capsy
     assert err.splitlines() == [
         "shadow runs:  25.0 %  shadow run 1 of 4",
         "shadow runs: 100.0 %  shadow run 4 of 4",
+    ]
+
+
+def test_an_artifact_of_progress_begins_with_the_first_report_and_is_updated(monkeypatch):
+    made = []
+    monkeypatch.setattr("prefect.get_run_logger", lambda: logging.getLogger("test"))
+    monkeypatch.setattr("tasks.runtime.progress.in_context", lambda name: True)
+    monkeypatch.setattr("prefect.artifacts.create_progress_artifact", lambda **given: made.append(given) or "id")
+    monkeypatch.setattr("prefect.artifacts.update_progress_artifact", lambda **given: made.append(given))
+    report = progress_reporter("small", "student")
+    assert made == []
+    report(0.25, "epoch 1 of 4")
+    report(1.0, "epoch 4 of 4")
+    assert made == [
+        {"progress": 25.0, "key": "small-student", "description": "epoch 1 of 4"},
+        {"progress": 100.0, "artifact_id": "id", "description": "epoch 4 of 4"},
     ]
