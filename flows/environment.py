@@ -1,4 +1,4 @@
-"""Environment variables for the libraries that Terrine uses. Values that the user has set stay."""
+"""Environment variables for the libraries that Terrine uses. Variables that the user has set are not changed."""
 
 import contextlib
 import os

@@ -48,11 +48,11 @@ class Executor:
     def map(self, task: Step, calls: Sequence[tuple[Any, ...]], names: Sequence[str]) -> None:
         """Run the task once per argument tuple, in parallel if workers are available.
 
-        All calls are made. Then failures are reported together, by their names.
+        All calls are made even if some fail. Failures are then reported together, with the names of their calls.
 
         Raises:
-            TerrineError: If only errors of this kind occurred; it has the class of the first.
-            RuntimeError: If any other error occurred.
+            TerrineError: If all failures are TerrineErrors; the combined error has the class of the first.
+            RuntimeError: If a failure is not a TerrineError.
         """
         parts = [_Part(*each) for each in zip(names, calls, strict=True)]
         if self._runner is None:

@@ -55,7 +55,7 @@ def _run_name() -> str:
 
 @flow(name="terrine", flow_run_name=_run_name)
 def pipeline(preset: str | None = None, overrides: list[str] | None = None, selects: bool = True) -> str:
-    """Make a run. One that is complete does nothing.
+    """Make a run. A run that is complete does nothing.
 
     Args:
         preset: A preset or a run. Default: the run that was selected last.
@@ -134,13 +134,14 @@ def _run_here(root: Path, run: str, stage: str) -> str | None:
 
 
 def run_remotely(remote: str, run: str, stage: str) -> str | None:
-    """Have a deployment run a stage, and wait for it. If it crashes it is started again: a stage resumes.
+    """Have a deployment run a stage, and wait for it. If the deployment crashes it is started again, and the stage
+    resumes.
 
     Returns:
         A text if the stage waits for an approval.
 
     Raises:
-        SettingError: If the server has no such deployment.
+        SettingError: If the server has no deployment of this name.
         TerrineError: If the stage failed there, or crashed `TRIES` times.
     """
     for remaining in reversed(range(TRIES)):
@@ -149,7 +150,7 @@ def run_remotely(remote: str, run: str, stage: str) -> str | None:
         except ObjectNotFound:
             raise SettingError(
                 f"runner.elsewhere: the server has no deployment {remote} for the stage {stage}. "
-                "`prefect deploy --all` registers those of prefect.yaml."
+                "`prefect deploy --all` registers the deployments of prefect.yaml."
             ) from None
         state = _wait_for(started.id)
         if state.is_completed():
@@ -160,7 +161,7 @@ def run_remotely(remote: str, run: str, stage: str) -> str | None:
 
 
 def _wait_for(flow_run_id: UUID) -> State:
-    """Return the final state of a flow run. It is cancelled if this process stops waiting."""
+    """Return the final state of a flow run. The remote flow run is cancelled if this process stops waiting."""
     with get_client(sync_client=True) as client:
         try:
             while (state := client.read_flow_run(flow_run_id).state) is None or not state.is_final():

@@ -1,7 +1,7 @@
 """Prefect task runners: threads, processes, Dask or Ray, with one part of a fan-out per CUDA device.
 
-Task arguments stay small: a run is its parameters and a path, and artefacts are read and written on disk. So every
-worker must see the project's folder under the same path.
+Task arguments stay small: a run is its parameters and a path, and artefacts are read and written on disk. Every worker
+must therefore have the project's folder under the same path.
 
 Worker processes get one device each through CUDA_VISIBLE_DEVICES, so a task asks for `cuda` and gets the device of its
 worker. Threads share a process, so their parts are assigned to the devices by number. Ray assigns devices itself.
@@ -30,7 +30,7 @@ def task_runner(settings: Runner, device: str = "cpu") -> TaskRunner[Any]:
     """Return the task runner for the settings `runner` and `device`.
 
     Raises:
-        SettingError: If it is not installed.
+        SettingError: If the package of the task runner is not installed.
     """
     devices = cuda_devices(device)
     workers = settings.workers or len(devices) or CORES
@@ -83,7 +83,7 @@ def device_per_task(settings: Runner, device: str) -> Iterator[None]:
     """Have Ray assign a separate device to each task submitted in the block.
 
     This is done if this machine has devices, or always with device=cuda. Ray hides devices from tasks that do not
-    request any. Other runners need nothing.
+    request any. Other task runners need no change.
     """
     if settings.kind != "ray" or (device != "cuda" and not cuda_devices(device)):
         yield
@@ -112,8 +112,8 @@ def cuda_devices(device: str = "auto") -> tuple[str, ...]:
 def worker_environments(workers: int, devices: Sequence[str], cores: int) -> list[dict[str, str]]:
     """Return the environment variables of each worker process: its share of the cores, and its device.
 
-    Worker k gets device k, from the first again if there are more workers than devices. An OMP_NUM_THREADS that the
-    user has set stays.
+    Worker k gets device k, from the first again if there are more workers than devices. OMP_NUM_THREADS is not changed
+    if the user has set it.
     """
     threads = {} if "OMP_NUM_THREADS" in os.environ else {"OMP_NUM_THREADS": str(max(1, cores // workers))}
     placed = [{"CUDA_VISIBLE_DEVICES": devices[worker % len(devices)]} if devices else {} for worker in range(workers)]

@@ -1,7 +1,7 @@
 """The Prefect server of a run: the one that PREFECT_API_URL names, or else one that this process starts for itself.
 
 The latter is `prefect server start` on a free port of 127.0.0.1, on Prefect's usual database, so `prefect server start`
-shows finished runs later. It ends when this process ends, even if that is killed.
+shows finished runs later. The server ends when this process ends, even if the process is killed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from terrine.ports import free_ports
 SECONDS = 300.0
 """Time limit for the start of the server, in seconds."""
 END_SECONDS = 5.0
-"""Time limit for its end, in seconds."""
+"""Time limit for stopping the server, in seconds."""
 
 _PROGRAM = """
 import os, runpy, signal, sys, threading, time

@@ -40,7 +40,7 @@ def check_overrides(root: Path, overrides: list[str]) -> None:
     """Check the overrides of a deployment against the site's policy.
 
     Raises:
-        SettingError: If it does not allow one of them.
+        SettingError: If the policy does not allow one of the overrides.
     """
     path = root / POLICY
     listed = read_yaml(path).get("overridable") if path.is_file() else None

@@ -39,7 +39,7 @@ def over_groups(
 
     Args:
         run: The run.
-        execute: Runs the calls.
+        execute: Executor that runs the calls.
         task: The task.
         groups: Groups of teachers.
         *arguments: Arguments between the run and the group.
@@ -279,7 +279,7 @@ def make_run(root: Path, run: str, *, with_server: bool = True) -> None:
     Args:
         root: The project.
         run: The name of the run.
-        with_server: Whether the stages are tasks of a Prefect flow. Otherwise they are called one after the other.
+        with_server: Whether the stages are tasks of a Prefect flow. Otherwise they are called in sequence.
     """
     with quiet(root, run):
         if not with_server:

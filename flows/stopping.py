@@ -1,8 +1,8 @@
-"""Ctrl-C and SIGTERM: one line, status 130, and no process left behind.
+"""End a run on Ctrl-C or SIGTERM with one line and exit status 130, without leaving processes.
 
 An interrupted run is in the same state as a killed one: artefacts are complete or absent, the ledger is consistent, and
-finished parts are kept. So the signal interrupts whatever the process does. Prefect then has a moment to record that
-the run has crashed.
+finished parts are kept. The signal may therefore interrupt any computation. Prefect then has a few seconds to record
+that the run has crashed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Stopped(SystemExit):
 def stoppable() -> Iterator[None]:
     """End this process on Ctrl-C or SIGTERM in the block, with one line and status 130.
 
-    A second signal ends it at once. Only the main thread can handle signals, so other threads change nothing.
+    A second signal ends the process at once. Only the main thread can handle signals, so other threads change nothing.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

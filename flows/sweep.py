@@ -40,7 +40,7 @@ def sweep_flow(
     """Run a sweep as a deployment; see `sweep`.
 
     Raises:
-        SettingError: If it sets what a deployment may not override (`flows.site_policy`).
+        SettingError: If an override sets what a deployment may not change (`flows.site_policy`).
     """
     shorten_users_errors()
     if deployment.id is not None:

@@ -15,7 +15,7 @@ class TerrineError(Exception):
 
 
 class InputError(TerrineError, ValueError):
-    """Data that cannot be used: a file, an array, a table."""
+    """Input data cannot be used: a file, an array or a table."""
 
 
 class SettingError(TerrineError, ValueError):

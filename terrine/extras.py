@@ -21,7 +21,7 @@ def from_extra(extra: str, what: str) -> Iterator[None]:
 
     Args:
         extra: Extra that contains the package.
-        what: Feature that needs it, in the plural.
+        what: Feature that needs the package, in the plural.
     """
     try:
         yield

@@ -29,10 +29,10 @@ def atomic_file(
     Readers see the complete file or none, even after a power failure.
 
     Args:
-        path: The file; its folder exists.
+        path: Path of the file; its folder exists.
         mode: `wb`, or `w` for text in UTF-8.
         replace: Whether to replace an existing file.
-        owner_only: Whether only the owner may read it.
+        owner_only: Whether only the owner may read the file.
         alone: Whether a lock prevents concurrent writers. The temporary file then has a fixed name, so one left by a
             killed process is replaced without listing the folder.
 
@@ -63,8 +63,8 @@ def atomic_folder(path: Path, *, owner_only: bool = False) -> Iterator[Path]:
     """Yield an empty temporary folder that replaces `path` when the block succeeds, and is deleted otherwise.
 
     Args:
-        path: The folder; its parent exists.
-        owner_only: Whether only the owner may enter it.
+        path: Path of the folder; its parent exists.
+        owner_only: Whether only the owner may enter the folder.
     """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(16)}.tmp")
     temporary.mkdir(0o700 if owner_only else 0o777)

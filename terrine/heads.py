@@ -1,8 +1,7 @@
 """Classifier heads, from a feature vector to one score per class: linear, or a forest.
 
 Scores of classes become probabilities by a softmax, those of findings by a sigmoid each (`FindingsHead`). For ordered
-classes a head may score the boundaries between them (`OrderedHead`). A head is a set of named arrays, stored without
-code:
+classes a head may score the boundaries between them (`OrderedHead`). A head is stored as named arrays:
 
     >>> head = head_from_arrays(arrays)             # the names determine the kind
     >>> probabilities = predict(head, features)     # NumPy arrays, on the CPU
@@ -290,7 +289,7 @@ def predict(head: Head, features: np.ndarray) -> np.ndarray:
 def initial_head(features: int, classes: int, seed: int) -> LinearHead:
     """Return the initial head of all teachers: weights uniform within ±1/√features, bias zero.
 
-    Source: Anonymous 2025, section 4. A common start increases agreement. It is public, so it costs no privacy.
+    Source: Anonymous 2025, section 4. A common start increases agreement. It is public and costs no privacy.
     """
     bound = 1 / math.sqrt(features)
     weight = torch.empty(classes, features).uniform_(

@@ -42,7 +42,7 @@ class Ledger:
     identified by public data: account, edition, classes, mechanism and the voters' settings, never the votes.
 
     Args:
-        folder: Folder of key, database and releases; created if missing. Private; keep and back up all of it.
+        folder: Folder of key, database and releases; created if missing. The folder is private; back up all of it.
         budget: ε over all releases; None, only for public benchmarks, records releases without a limit.
         delta: δ of the budget and of every release.
         account: Name of the people whose records these are; all editions of their data belong to one account.

@@ -49,7 +49,7 @@ def from_bytes(data: bytes, what: str) -> NDArray[Any]:
         what: Name of the content in errors.
 
     Raises:
-        InputError: any other content.
+        InputError: The file has any other content.
     """
     stream = io.BytesIO(data)
     try:

@@ -43,7 +43,7 @@ ADVISED, ENOUGH = 50.0, 32.0
 UNITS_EACH = {"record": 3.0, "group": 1.2}
 """Smallest average number of units per teacher; a group has several records."""
 AMPLE_OF_SUMS, ADVISED_OF_SUMS, ENOUGH_OF_SUMS = 4.0, 2.5, 1.0
-"""The same for sums over records."""
+"""Signals of sums over records: ample, advised, and enough for a student to learn."""
 QUERIES = 6_000
 SHARE_OF_COUNT = 1 / 64
 """Share of a run's budget, in μ², for counting the units with noise."""
@@ -107,12 +107,12 @@ def plan(
         epsilon: Budget of the run, including counting the units and moments.
         delta: δ of the budget.
         unit: Unit of privacy.
-        queries: Q; None: the default.
-        teachers: T; None: choose it.
+        queries: Number of queries Q; None: the default.
+        teachers: Number of teachers T; None: choose it.
         counted: Standard deviation of the noise on `units`, if they were counted at the run's cost; otherwise 0.
         moments: Share of μ² for a release of moments.
-        moved: Number of answers per query that one unit moves, with several findings. It determines the noise and
-            replaces K in the signal of each finding.
+        moved: Number of answers per query that one unit moves, with several findings. This number determines the noise
+            and replaces K in the signal of each finding.
 
     Raises:
         SettingError: an impossible budget.
@@ -199,7 +199,7 @@ def epsilon_for_signal(wanted: float, signal: float, mu: float, delta: float) ->
 def round_advice(epsilon: float) -> float:
     """Round ε up to ..., 0.5, 0.75, 1, 1.5, 2, 3, 4, 6, 8, 12, ...
 
-    Advice depends on the number of units, and the chosen ε is published: a finer one would reveal that number.
+    Advice depends on the number of units, and the chosen ε is published: a finer grid of ε would reveal that number.
     """
     power = 2.0 ** math.floor(math.log2(epsilon))
     return next(power * step for step in (1, 1.5, 2) if power * step >= epsilon)
@@ -226,7 +226,7 @@ class Advice:
         votes: Plan of `auto` for voting teachers.
         sums: Signal of sums (`signal_of_sums`).
         useful: Whether a student can learn from the advised release.
-        epsilon: A sufficient ε, if the given one is not.
+        epsilon: A sufficient ε, or None if the given one suffices.
         reason: Explanation in two sentences.
     """
 
@@ -250,7 +250,7 @@ def advise(
     one_round: bool = False,
     linear: bool = True,
 ) -> Advice:
-    """Advise a mechanism.
+    """Advise a mechanism from public quantities.
 
     Args:
         units: Approximate number of records or groups.

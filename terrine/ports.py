@@ -16,11 +16,10 @@ _ATTEMPTS = 1_000
 def free_ports(count: int = 1, *preferred: int) -> list[int]:
     """Return free ports of this machine, starting with preferred ones that are free.
 
-    They are below the range from which the system gives ports to outgoing connections and to servers that ask for port
-    0, so no connection can take one before its server starts.
+    The ports are below the range of ephemeral ports, so no outgoing connection can take one before its server starts.
 
     Raises:
-        TerrineError: there are not enough free ports.
+        TerrineError: This machine has not enough free ports.
     """
     below = 32_768  # the default of Linux; other systems start higher
     with suppress(OSError, ValueError, IndexError):

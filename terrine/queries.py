@@ -1,4 +1,4 @@
-"""Public query images in batches that share their statistics."""
+"""Public queries, divided into batches whose images share batch statistics."""
 
 import hashlib
 from collections.abc import Mapping, Sequence

@@ -71,14 +71,14 @@ class SiteLocal:
 class Automatic:
     """Marks a setting that may be `auto`: it is chosen from public quantities before the run (`terrine.planning`).
 
-    `stand_in` replaces it in checks of other settings until then.
+    Until then, checks of other settings use `stand_in`.
     """
 
     stand_in: float
 
 
 class Settings(BaseModel):
-    """A section of settings. Unknown keys are errors, and values are immutable."""
+    """Base class of a section of settings. Unknown keys are errors, and values are immutable."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -106,7 +106,7 @@ class Settings(BaseModel):
         return str(value) if {str, Path} & {annotation, *get_args(annotation)} else value
 
     def check(self, run: Any) -> None:
-        """Raise ValueError if these settings contradict others of the run.
+        """Raise ValueError if these settings contradict settings of other sections of the run.
 
         Args:
             run: Object with an attribute for each section of params.yaml.
@@ -139,7 +139,7 @@ class Kinds(Generic[S]):
         family: Name of the family in params.yaml and in messages.
         base: Base class.
         modules: Modules and packages with Terrine's kinds, imported at first use.
-        default: Kind of a mapping without one.
+        default: Kind of a mapping that names none.
         key: Field that distinguishes kinds: a Literal of a class's names.
     """
 

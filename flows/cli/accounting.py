@@ -29,7 +29,9 @@ def account(
     teachers_first: Annotated[
         bool, typer.Option("--teachers-first", help="The file contains votes [teachers, queries].")
     ] = False,
-    classes: Annotated[int | None, typer.Option(help="Number of classes. Default: the largest vote plus one.")] = None,
+    classes: Annotated[
+        int | None, typer.Option(help="Number of classes. By default the largest vote plus one.")
+    ] = None,
     teachers: Annotated[int | None, typer.Option(help="Number of teachers.")] = None,
     queries: Annotated[int | None, typer.Option(help="Number of queries to use, from the first. Default: all.")] = None,
     sigma: Annotated[float | None, typer.Option(help="Noise of gnmax, in votes.")] = None,
@@ -46,7 +48,8 @@ def account(
         Path | None, typer.Option(help=".npy file with answered queries: booleans, or labels with −1.")
     ] = None,
     conversion: Annotated[
-        Literal["classical", "improved"], typer.Option(help="Conversion from RDP to ε. Papers use classical.")
+        Literal["classical", "improved"],
+        typer.Option(help="Conversion from RDP to ε. The published ε of the papers use classical."),
     ] = "improved",
     orders: Annotated[
         str, typer.Option(help="RDP orders: default, reference, or comma-separated numbers.")
@@ -55,9 +58,13 @@ def account(
     order: Annotated[float | None, typer.Option(help="RDP order. Default: the best.")] = None,
     beta: Annotated[float | None, typer.Option(help="Smoothness β. Default: the best.")] = None,
     sigma_ss: Annotated[
-        float | None, typer.Option("--sigma-ss", help="Standard deviation of its noise. Default: the best.")
+        float | None,
+        typer.Option(
+            "--sigma-ss",
+            help="Noise on the sanitised ε, in units of its smooth sensitivity. Default: the best.",
+        ),
     ] = None,
-    epsilon: Annotated[float | None, _budget_option(help="ε to spend.")] = None,
+    epsilon: Annotated[float | None, _budget_option(help="ε that all answers together may cost.")] = None,
     answers: Annotated[int | None, _budget_option(help="Number of answers.")] = None,
     tests: Annotated[int, _budget_option(help="Number of threshold tests, with --sigma1.")] = 0,
     as_json: JsonOption = False,

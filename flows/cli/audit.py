@@ -52,7 +52,8 @@ def audit(
     teachers: Annotated[int, _mechanism_option(help="Number of teachers in the synthetic histograms.")] = 100,
     runs: Annotated[int, _mechanism_option(help="Number of runs on each of two neighbouring histograms.")] = 400,
     queries: Annotated[
-        int | None, _mechanism_option(help="Queries per run. Default: the most informative number.")
+        int | None,
+        _mechanism_option(help="Number of queries in each run of the mechanism. Default: the most informative number."),
     ] = None,
     delta: Annotated[float, _mechanism_option(help="δ of the charged ε.")] = 1e-5,
     noise: Annotated[Literal["secure", "replay"], _mechanism_option(help="Noise source.")] = "secure",
@@ -62,8 +63,8 @@ def audit(
 ) -> None:
     """Attack a mechanism on synthetic histograms, or a run. Exit with status 1 if more leaks than is charged.
 
-    Results of --canaries, --neighbours and --membership are private. They are stored in data/private/RUN/, not in the
-    statement.
+    Results of --canaries, --neighbours and --membership are private. Results of attacks on private records are stored
+    in data/private/RUN/, not in the statement.
     """
     from tasks.runtime.run import chosen_run
 
@@ -164,7 +165,7 @@ def with_bar(what: str, attack: Callable[[Callable[[float, str], None]], Result]
     """Run an attack with a progress bar, or with occasional lines if there is no terminal.
 
     Args:
-        what: Title of the bar.
+        what: Title of the progress bar.
         attack: Called with a progress function (share done, next step).
     """
     from rich.progress import Progress

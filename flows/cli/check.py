@@ -123,7 +123,7 @@ def refuse(root: Path, name: str) -> None:
     """Check a run on private data before it starts.
 
     Raises:
-        SettingError: If it must not run.
+        SettingError: If the run would be refused.
     """
     from tasks.config.presets import resolve
     from tasks.runtime.run import Run

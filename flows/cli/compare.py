@@ -28,7 +28,7 @@ def compare(
     ui: Annotated[
         bool, typer.Option("--ui", help="Open the comparison in MLflow, on this machine only, until Ctrl-C.")
     ] = False,
-    port: Annotated[int, typer.Option(help="Port of --ui.")] = 5000,
+    port: Annotated[int, typer.Option(help="Port of MLflow's page with --ui.")] = 5000,
 ) -> None:
     """Compare finished runs: ε, accuracy, answers, duration, and the settings in which they differ.
 

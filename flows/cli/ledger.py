@@ -51,7 +51,7 @@ def ledger(
     link: Annotated[
         str | None,
         _change_option(
-            help="Second account about the same people. Both are linked permanently: each release is charged to both."
+            help="Second account about the same people, linked permanently: each release is charged to both."
         ),
     ] = None,
     url: Annotated[str | None, _place_option(help="Database. Default: ledger.url in params.yaml.")] = None,

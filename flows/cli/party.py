@@ -28,7 +28,7 @@ party = typer.Typer(
     add_completion=False,
 )
 
-ConfigOption = Annotated[Path, typer.Option("--config", help="The party's party.yaml.")]
+ConfigOption = Annotated[Path, typer.Option("--config", help="Configuration file party.yaml of the party.")]
 
 
 @party.command()
@@ -59,20 +59,30 @@ def propose(
     classes: Annotated[
         str | None, typer.Option(help="Class names by label: a,b,c. Default: those of a public benchmark.")
     ] = None,
-    minimum: Annotated[int | None, typer.Option(help="Fewest teachers whose reports are needed; default: all.")] = None,
-    overlap: Annotated[int, typer.Option(help="Most parties that hold data of one person.")] = 1,
+    minimum: Annotated[
+        int | None, typer.Option(help="Smallest number of teachers whose reports a round needs; default: all.")
+    ] = None,
+    overlap: Annotated[int, typer.Option(help="Largest number of parties that have data of one person.")] = 1,
     records: Annotated[
         int | None,
-        typer.Option(help="Most records of a party for each of its TEACHERS, for sums. Resolves mechanism: auto."),
+        typer.Option(
+            help="With sums: largest number of records per teacher. It also resolves aggregation.mechanism=auto."
+        ),
     ] = None,
     deadline: Annotated[str, typer.Option(help="Time after which a round closes: 6h, 14d.")] = "14d",
-    edition: Annotated[str | None, typer.Option(help="Name of this release; another one costs again.")] = None,
-    again: Annotated[
-        Path | None, typer.Option(help="Earlier proposal, of which this is the next --edition, otherwise unchanged.")
+    edition: Annotated[
+        str | None,
+        typer.Option(help="Name of this version of the data; a release about another edition is charged again."),
     ] = None,
-    archive: Annotated[bool, typer.Option("--archive", help="Also pack it into one file, FOLDER.zip.")] = False,
+    again: Annotated[
+        Path | None,
+        typer.Option(help="Folder of an earlier proposal; the new one has the same terms with another --edition."),
+    ] = None,
+    archive: Annotated[
+        bool, typer.Option("--archive", help="Also pack the proposal into one file, FOLDER.zip.")
+    ] = False,
 ) -> None:
-    """Propose a collaboration, from a preset and public inputs. No records are read."""
+    """Propose a collaboration, from a preset and public inputs. No private records are read."""
     from tasks.collaboration.proposal import archive as pack
     from tasks.collaboration.propose import ProposalOptions, propose, propose_again
     from tasks.collaboration.terms_page import page
@@ -140,7 +150,7 @@ def _teachers(given: Sequence[str]) -> dict[str, int]:
 @party.command()
 def accept(
     proposal: Annotated[Path, typer.Argument(help="The proposal: a folder, or an archive.")],
-    name: Annotated[str, typer.Option("--as", help="This party's name in it.")],
+    name: Annotated[str, typer.Option("--as", help="Name of this party in the proposal.")],
     data: Annotated[
         Path | None, typer.Option(help="A teacher party's records: class folders, a CSV of images, or an .npz file.")
     ] = None,
@@ -223,7 +233,7 @@ def _show_data(survey: Any, remarks: Any) -> None:
 @party.command()
 @stoppable()
 def serve(config: ConfigOption) -> None:
-    """guardian, student: run the service until it is stopped. It can be restarted at any moment."""
+    """guardian, student: run the service until it is stopped. The service can be restarted at any moment."""
     from tasks.parties.config import read_party
     from tasks.parties.serve import serve
     from terrine.errors import SettingError

@@ -30,7 +30,10 @@ def statement(
     html: Annotated[Path | None, typer.Option(help="Write a single page in one language to this file.")] = None,
     pdf: Annotated[Path | None, typer.Option(help="Write a single page in one language to this file, as PDF.")] = None,
     sign: Annotated[
-        bool, typer.Option("--sign", help="Sign statement, pages and student with the site's key. Created if missing.")
+        bool,
+        typer.Option(
+            "--sign", help="Sign statement, pages and student with the site's key. The key is created if it is missing."
+        ),
     ] = False,
     export_key: Annotated[
         Path | None, typer.Option("--export-key", help="Write the site's public key to this file.")

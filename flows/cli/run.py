@@ -123,7 +123,8 @@ def sweep(
 ) -> None:
     """Make a run for each combination of values, and show ε of each and of the search.
 
-    The account's budget must cover all candidates together before the first is made. Finished candidates are reused.
+    The account's budget must cover all candidates together before the first is made. Finished candidates of an earlier
+    sweep are reused.
     """
     from flows.sweep import sweep as run_sweep
 

@@ -1,6 +1,6 @@
 """The artefact of the stage `average`, and the cost of its averages.
 
-A run without averages has the artefact too. Nothing here needs torch, which takes seconds to load.
+A run without averages has the artefact too. This module does not import torch, which takes seconds to load.
 """
 
 from __future__ import annotations

@@ -38,7 +38,8 @@ def load_dataset(run: Run) -> Dataset:
     """Read a run's dataset from its source with the classes of its account and edition.
 
     Raises:
-        SettingError: If the parameters call data public that are not, or protect records that groups make public.
+        SettingError: If private data are declared public, or records are protected although groups select the public
+            ones.
     """
     settings = run.params.data
     with open_source(run) as source:
@@ -68,7 +69,7 @@ def _with_classes(run: Run, declared: Sequence[str] | None, dataset: Dataset) ->
 
 
 def read_pool_labels(folders: Folders) -> np.ndarray | None:
-    """Return the labels of the public pool, int64 [images], or None. Only the evaluation uses them."""
+    """Return the labels of the public pool, int64 [images], or None. Only the evaluation uses these labels."""
     path = folders.dataset / "pool_labels.npy"
     return read_array(path) if path.is_file() else None
 

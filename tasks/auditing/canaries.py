@@ -6,10 +6,11 @@ features added to the run's records (`terrine.aggregation.exchange`). Its featur
 adversary had found an image with them, and pass through whitening, clipping, sums, noise and ledger. The audit then
 covers everything but the backbone (`tasks.auditing.neighbours` tests the images).
 
-Shadow runs repeat the run's stages. For votes, two of them train each canary's teacher, one with each content. For
-votes and sums, one or more have contents decided by fair coins. The coins are guessed from the releases of the latter,
-and the correct guesses bound the privacy loss. The first two runs do not depend on any coin, so the bound holds despite
-any defect in them. The same votes or sums without noise give the audit's power. All results stay private.
+Shadow runs repeat the run's stages. For votes, two shadow runs train each canary's teacher, one with each content. In
+one or more further shadow runs, fair coins decide the contents of the canaries. The coins are guessed from the releases
+of the latter, and the correct guesses bound the privacy loss. The first two runs do not depend on any coin, so the
+bound holds despite any defect in them. The same votes or sums without noise give the audit's power. All results of the
+audit stay private.
 """
 
 from __future__ import annotations

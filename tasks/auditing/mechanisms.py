@@ -34,7 +34,7 @@ _PAIRS = {"moments": "canaries with x·x' = −1/2", "gradients": "canaries with
 
 
 Pair = tuple[tuple[int, int], tuple[int, int]]
-"""A histogram, and the same with one vote moved."""
+"""Return a histogram, and its neighbour with one vote moved."""
 
 
 def canaries(mechanism: Mechanism, teachers: int) -> dict[str, Pair]:
@@ -63,12 +63,12 @@ def audit(
 ) -> dict[str, Any]:
     """Return lower bounds on the privacy loss of a mechanism beside what it charges, as JSON values.
 
-    `epsilon` is the largest bound, `caught` is true if any bound exceeds its charge, and `canaries` has an entry for
-    each pair tried.
+    `epsilon` is the largest bound, `caught` is true if any bound exceeds its charge, and `canaries` has an entry per
+    pair.
 
     Args:
         mechanism: Mechanism to attack.
-        noise: Noise source to audit with it.
+        noise: Noise source that is audited together with the mechanism.
         teachers: Size of the ensemble that the synthetic histograms come from.
         runs: Runs on each histogram of a pair, multiplied by 100 if a run is one query. Sums are released `runs` / 20
             times, each with 1,000 canaries.

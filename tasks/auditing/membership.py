@@ -1,8 +1,8 @@
 """Membership inference against the student: shadow runs, attacked by `terrine.privacy.auditing.membership`.
 
 A shadow run (`tasks.auditing.shadow_runs`) repeats the run, stage by stage, on a random half of the units (records or
-groups). An independent fair coin decides about each unit, and units keep the teachers that they have in the run. A
-shadow run produces one row of scores. All results are functions of private records and stay in the private zone.
+groups). An independent fair coin decides about each unit, and units keep the teachers that they have in the run. Each
+shadow run yields one score per unit. All results are functions of private records and stay in the private zone.
 """
 
 from __future__ import annotations

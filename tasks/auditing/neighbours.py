@@ -44,7 +44,7 @@ def audit_neighbours(
 ) -> dict[str, Any]:
     """Test `count` units one by one: replace each unit's contents by those of another unit, then leave it out.
 
-    run: With its dataset, its public images and its backbone on disk.
+    run: The run to audit, with dataset, public images and backbone on disk.
     make: Takes a run from its dataset to its votes; released averages already exist.
     progress: Called with (share done, next step).
 

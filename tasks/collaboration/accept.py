@@ -44,7 +44,7 @@ class Candidate:
 
     Attributes:
         proposal: The proposal.
-        name: Its name in the terms.
+        name: Name of the party in the terms.
         role: Its role.
         folder: Its folder.
         params: Own parameters of a teacher party.
@@ -65,11 +65,11 @@ class Candidate:
     ledger: Path | None = None
 
     def check_data(self) -> tuple[Survey | None, Remarks]:
-        """Check a teacher party's data against the terms; return a survey and remarks. Private; nothing is stored.
+        """Check a teacher party's data against the terms; return a private survey and remarks.
 
         Raises:
-            InputError: The data do not fit the terms.
-            SettingError: The settings do not fit them.
+            InputError: The data do not match the terms.
+            SettingError: The settings do not match the terms.
         """
         terms = self.proposal.terms
         terms.check_version()
@@ -129,7 +129,7 @@ def candidate(
 
 
 def accept(party: Candidate) -> Path:
-    """Create a party's folder and sign the terms; return the acceptance. Repeated, it changes nothing.
+    """Create a party's folder and sign the terms; return the acceptance. Repeating the command changes nothing.
 
     Raises:
         SettingError: The folder has other terms or settings, or its key is not that of the terms.

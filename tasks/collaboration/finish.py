@@ -51,7 +51,7 @@ PUBLIC = "signing-key.pem"
 
 @dataclass(frozen=True)
 class Finished:
-    """Result of `finish`.
+    """Result of `terrine party finish` at one party.
 
     Attributes:
         folder: The student.
@@ -72,9 +72,9 @@ def finish_student(config: PartyConfig, epsilon: float | None, export: Path | No
     """Train the student on a student party's answers, log it, and write the file for the other parties.
 
     Args:
-        config: The student party.
-        epsilon: Price of one accuracy over all parties. It is registered at the service, and published once all
-            parties have reported.
+        config: Configuration of the student party.
+        epsilon: Price of one accuracy over all parties. The accuracy is registered at the service, and published when
+            all parties have reported.
         export: Folder for an ONNX export.
         sign: Whether to write the pages for ethics boards and sign everything.
     """
@@ -121,7 +121,7 @@ def finish_guardian(config: PartyConfig, student: Path, epsilon: float) -> None:
     """Register the release of one accuracy of this student at the guardian's service.
 
     Raises:
-        BudgetError: The account cannot pay for it.
+        BudgetError: The account cannot pay for the accuracy.
     """
     with _student_of(student, config.terms) as place:
         terms = AccuracyTerms.of(config.terms, epsilon, file_digest(place / STUDENT / MANIFEST))
@@ -133,7 +133,7 @@ def finish_teacher(config: PartyConfig, student: Path, epsilon: float | None, ex
     """Evaluate the student on a teacher party's held-out split; the figures stay in its folder.
 
     Args:
-        config: The teacher party.
+        config: Configuration of the teacher party.
         student: The file of the student party, or a folder with its content.
         epsilon: Price of one accuracy over all parties, for which the party uploads its sums.
         export: Folder for an ONNX export.
@@ -141,7 +141,7 @@ def finish_teacher(config: PartyConfig, student: Path, epsilon: float | None, ex
     Raises:
         SettingError: The party has no own data.
         InputError: The student belongs to another collaboration.
-        ArtefactError: It was changed.
+        ArtefactError: The file was changed.
     """
     name = config.name
     if config.own is None:

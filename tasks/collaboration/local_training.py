@@ -47,8 +47,8 @@ def report_source(config: PartyConfig) -> Report:
     """Return a function that computes a teacher party's report from round and weights.
 
     Raises:
-        InputError: Votes, sums, data or a batch that are not those of the terms.
-        SettingError: Parameters that a party cannot have.
+        InputError: Votes, sums, data or a batch do not match the terms.
+        SettingError: The configuration has parameters that a teacher party may not set.
     """
     terms, held = config.terms, config.terms.teachers[config.name]
     if terms.averages is not None:
@@ -91,7 +91,7 @@ def check_votes(votes: np.ndarray, source: object, terms: Terms, held: int) -> n
 
     Args:
         votes: Integers [queries, held].
-        source: Their file, for messages.
+        source: File of the votes, for error messages.
         terms: The terms.
         held: Number of teachers of the party.
 
@@ -115,8 +115,8 @@ def check_votes(votes: np.ndarray, source: object, terms: Terms, held: int) -> n
 class OwnAverages:
     """Updates of a party's own teachers in rounds of averages, and their votes after the last average (TTAC).
 
-    Control variates stay at the party. They are stored before a round's report is made, so a repeated command continues
-    with those of the open round. A party does not catch up on rounds that it missed.
+    Control variates stay at the party. Updates are stored before a round's report is made, so a repeated command
+    continues with those of the open round. A party does not catch up on rounds that it missed.
     """
 
     def __init__(self, config: PartyConfig, held: int) -> None:

@@ -4,8 +4,8 @@
     images/             the public queries
     backbone/           the public backbone
 
-Parties compare the digest of the terms by telephone. It is also in the path of every request, so parties with different
-terms cannot compute together.
+Parties compare the digest of the terms by telephone. The digest of the terms is also in the path of every request, so
+parties with different terms cannot compute together.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def check_public(images: Path, backbone: Path, terms: Terms) -> None:
     """Check the bytes of query images and backbone.
 
     Raises:
-        InputError: They are not those of the terms.
+        InputError: The files do not have the digests in the terms.
     """
     _check(images / MANIFEST, terms.queries_digest)
     try:

@@ -47,7 +47,7 @@ class ProposalOptions:
         student: Name of the student party, whose line has a URL.
         class_names: Class names by label; None for those of a preset's public benchmark.
         minimum: Fewest teachers; None for all.
-        edition: Name of this release; None for a digest of everything that it is made from.
+        edition: Name of the release; None for a digest of all its inputs.
         deadline: Seconds after which a round closes.
         overlap: Most parties that hold data of one person.
         records: Most records for each teacher, for sums.
@@ -95,7 +95,7 @@ def propose(
     """Write a proposal into a new folder; return it, and sentences about the expected student.
 
     Raises:
-        SettingError: Settings that parties cannot have.
+        SettingError: The preset has settings that parties do not support.
         BudgetError: The budget pays for no answer.
     """
     if folder.exists():
@@ -147,8 +147,8 @@ def propose_again(folder: Path, before: Path, edition: str) -> Proposal:
     """Write a proposal of the next edition of a collaboration into a new folder.
 
     Args:
-        folder: The new proposal.
-        before: The earlier one.
+        folder: Folder of the new proposal.
+        before: Folder of the earlier proposal.
         edition: Name of the new edition.
 
     Raises:
@@ -247,7 +247,7 @@ def _validate(values: dict[str, Any]) -> Params:
     train for themselves, so only the other sections are checked as in a trial.
 
     Raises:
-        SettingError: Parties cannot do this together.
+        SettingError: The settings need something that parties cannot compute together.
     """
     params = validate(merge_overrides(values, {"aggregation": {"where": "local"}}))
     if (reason := params.teachers.party_restriction) is not None:

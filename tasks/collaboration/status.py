@@ -1,6 +1,6 @@
 """`terrine party status`: the state of a collaboration as one of its parties sees it.
 
-The data come from the party's own folder and, if they answer, from both services. They contain no votes.
+The data come from the party's own folder and, if they answer, from both services. These data contain no votes.
 """
 
 from __future__ import annotations

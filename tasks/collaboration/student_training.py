@@ -41,8 +41,8 @@ def learn(config: PartyConfig) -> Run:
 
     Raises:
         SettingError: party.yaml has no `learn`, or sets what the terms decide.
-        ArtefactError: There are no answers yet.
-        InputError: Images or backbone are not those of the terms.
+        ArtefactError: The student party has no answers yet.
+        InputError: Images or backbone differ from those of the terms.
     """
     terms, own = config.terms, config.learn
     if own is None:

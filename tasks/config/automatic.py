@@ -1,7 +1,7 @@
 """Settings that are `auto`: stand-ins for numbers, and the mechanism, which follows from the other settings.
 
-`tasks.runtime.parameters` chooses the numbers before training. Until then, checks see the stand-in declared with the
-setting (`Automatic`).
+`tasks.runtime.parameters` chooses the numbers before training. Before that, checks use the stand-in value declared with
+the setting (`Automatic`).
 """
 
 from __future__ import annotations

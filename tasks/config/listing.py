@@ -33,13 +33,13 @@ class Setting:
     """One setting.
 
     Attributes:
-        key: Name as in `--set`.
-        kinds: Types of its section that have it; empty for all.
-        default: Default as in YAML, or None if required.
+        key: Name of the setting as in `--set`.
+        kinds: Types of the section that have the setting; empty for all.
+        default: Default value in YAML notation, or None if the setting is required.
         required: No default.
         values: Valid values.
         unit: Unit of a number, or empty.
-        meaning: Description below its declaration.
+        meaning: Description below the declaration of the setting.
     """
 
     key: str

@@ -273,7 +273,7 @@ def validate(values: dict[str, Any]) -> Params:
     """Return a nested mapping as validated parameters.
 
     Raises:
-        SettingError: With every invalid key, its value and a remedy.
+        SettingError: The message lists every invalid key with its value and a remedy.
     """
     try:
         return Params.model_validate(values)
@@ -297,7 +297,7 @@ def parse_assignment(*texts: str) -> dict[str, Any]:
     {'aggregation': {'epsilon': 2}, 'seed': 3}
 
     Raises:
-        SettingError: If one has no key or no YAML value.
+        SettingError: If an assignment has no key or no YAML value.
     """
     values: dict[str, Any] = {}
     for text in texts:

@@ -4,9 +4,9 @@ A preset is `experiments/NAME.yaml`: a one-line `description` and the settings t
 another preset (`base: OTHER`). params.yaml is the preset of the default run, which it names (`run: NAME`); its sections
 in `SITE` apply to all runs of the project.
 
-A run is a preset, or a preset with overrides, which are stored in a git-ignored file beside the presets. Its name is
-given (`--run`) or ends with a digest of the overrides. Run names are public, so the digest is keyed if the overrides
-name files or accounts of the site: third parties cannot test guesses against it.
+A run is a preset, or a preset with overrides, which are stored in a git-ignored file beside the presets. The name of
+such a run is given by the user (`--run`) or ends with a digest of the overrides. Run names are public, so the digest is
+keyed if the overrides name files or accounts of the site: third parties cannot test guesses against it.
 """
 
 from __future__ import annotations
@@ -136,10 +136,10 @@ def read_preset(root: Path, name: str, above: tuple[str, ...] = ()) -> Preset:
     Args:
         root: Folder of the project.
         name: Name of the preset or run.
-        above: Presets that are based on this one.
+        above: Names of presets already read, to detect a preset that is based on itself.
 
     Raises:
-        SettingError: If it does not exist or is based on itself.
+        SettingError: If the preset does not exist or is based on itself.
     """
     path = parameter_file(root, name)
     if path in _UNSAVED:
@@ -256,7 +256,7 @@ def derive(root: Path, preset: str, assignments: list[str], *, save: bool = True
 
     Args:
         root: Folder of the project.
-        preset: Name of a preset or run. Returned unchanged if there are no assignments.
+        preset: Name of a preset or run. Without assignments the preset's name is returned.
         assignments: `section.key=value` each.
         save: Write the overrides to a file. Otherwise only this process can resolve the run.
     """
@@ -277,7 +277,7 @@ def derive(root: Path, preset: str, assignments: list[str], *, save: bool = True
 
 
 def _readable(assignments: list[str], room: int) -> str:
-    """Return the public ones of some settings as part of a run's name, such as `-epsilon-4-teachers-200`."""
+    """Return public settings as part of a run's name, such as `-epsilon-4-teachers-200`."""
     public = [each.split("=", 1) for each in sorted(assignments) if redact_override(each) == each]
     texts = [f"{key.rpartition('.')[2]}-{value}".lower() for key, value in public]
     text = re.sub("[^a-z0-9]+", "-", "-".join(texts))[: max(0, room)].strip("-")
@@ -323,7 +323,7 @@ def project_root() -> Path:
     """Return TERRINE_ROOT, or the nearest folder upwards with params.yaml and dvc.yaml.
 
     Raises:
-        SettingError: If there is none.
+        SettingError: If neither the current folder nor a parent is a project.
     """
     if given := os.environ.get("TERRINE_ROOT"):
         return Path(given).resolve()

@@ -23,14 +23,13 @@ WITH_MOMENTS = "scattering"
 
 
 class Privacy(Settings):
-    """Protected unit and its public count."""
+    """Protected unit, public number of units, and share of the budget for moments."""
 
     unit: Literal["record", "group"] = "record"
-    """Unit of protection: `record`, one image or row; `group`, all records with the same group value (such as a
-    patient)."""
+    """Unit of protection: `record`, one image or row; `group`, all records with the same group (such as a patient)."""
     units: Annotated[int | None, Unit("records or groups")] = Field(None, ge=1)
-    """Approximate number of training units, if it is public; `auto` settings depend on it. null: if `auto` needs it, it
-    is counted with noise, for 1/64 of the run's budget (`terrine.planning`)."""
+    """Approximate number of training units, if it is public; `auto` settings depend on it. null: if an `auto` setting
+    needs the number, units are counted with noise, for 1/64 of the run's budget (`terrine.planning`)."""
     counted: Annotated[float, Unit("records or groups")] = Field(0, ge=0)
     """Standard deviation of the noise on `units` if the run counted them. Set by the run."""
     moments: float = Field(0, ge=0, lt=0.5)
@@ -146,8 +145,7 @@ class Evaluation(Settings):
     may be published. null: accuracy stays private."""
 
     specificity: float = Field(0.9, gt=0, lt=1)
-    """Specificity at which sensitivities are computed: the share of records without a class that are not assigned to
-    it."""
+    """Specificity of the reported sensitivities: share of records without a class that are not assigned to it."""
 
     subgroups: Annotated[Path | None, SiteLocal()] = None
     """CSV file with test records (path, id or group as in the data) in the first column and a subgroup (scanner, site,
@@ -174,7 +172,7 @@ class Collaboration(Settings):
     """A trial of `aggregation.where: parties`: both services on this machine (docs/collaboration.md)."""
 
     parties: Annotated[int, Unit("parties")] = Field(5, ge=1)
-    """Number of teacher parties. Teachers are assigned to them in order."""
+    """Number of teacher parties. Teachers are assigned to parties in order."""
     minimum: Annotated[int | None, Unit("teachers")] = Field(None, ge=1)
     """Minimum number of teachers that must vote. null: all."""
     deadline: Annotated[float, Unit("seconds")] = Field(300.0, gt=0)

@@ -32,7 +32,7 @@ NUMBERS = 2
 
 
 class _TwoSums(FixedPoint):
-    """Two numbers of one round, with the same noise."""
+    """Rounds of the accuracy: two numbers in one round, with the same noise."""
 
     def parts(self, number: int) -> list[tuple[int, float]]:
         return [(NUMBERS, self.schedule.sigma)]
@@ -100,6 +100,6 @@ def terms_from(values: Mapping[str, Any]) -> Terms:
     """Return terms of votes, or of an accuracy, from JSON values.
 
     Raises:
-        SettingError: They cannot be terms.
+        SettingError: The values cannot be terms.
     """
     return checked(values, AccuracyTerms if "measured" in values else Terms)

@@ -29,7 +29,7 @@ def stored_answers(config: PartyConfig) -> dict[str, Any] | None:
     """Return what is known about the stored answers, or None.
 
     Raises:
-        ArtefactError: They are damaged, or belong to other terms.
+        ArtefactError: The stored answers are damaged, or belong to other terms.
     """
     assert config.answers is not None
     path = config.answers / ABOUT
@@ -48,7 +48,7 @@ def read_arrays(config: PartyConfig) -> dict[str, np.ndarray]:
     """Return the answers: `passed`, bool [asked], and `result` (`StudentRound.run`).
 
     Raises:
-        ArtefactError: They are missing or damaged.
+        ArtefactError: The stored answers are missing or damaged.
     """
     assert config.answers is not None
     path = config.answers / ANSWERS

@@ -20,7 +20,7 @@ _LARGEST_ANSWER = LARGEST_BODY + 64 * 2**20  # weights of averages have up to 80
 
 
 class CollaborationError(TerrineError):
-    """A collaboration cannot continue. The message says whether anything was charged."""
+    """A collaboration cannot continue. The error message says whether anything was charged."""
 
 
 class UnreachableError(CollaborationError):
@@ -31,7 +31,7 @@ class RefusalError(CollaborationError):
     """A service refused a request.
 
     Attributes:
-        status: The HTTP status.
+        status: HTTP status code of the refusal.
     """
 
     def __init__(self, status: int, message: str) -> None:
@@ -70,12 +70,12 @@ class ServiceClient:
 
         Args:
             method: HTTP method.
-            path: Path below the collaboration's.
+            path: Path below the URL of the collaboration.
             body: Body of the request.
             headers: Further headers.
 
         Raises:
-            RefusalError: The service refused it.
+            RefusalError: The service refused the request.
             UnreachableError: The service did not answer for `patience`.
             CollaborationError: The service has another certificate than the terms pin.
         """

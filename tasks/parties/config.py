@@ -152,7 +152,7 @@ class PartyConfig(Settings):
 
     @property
     def key(self) -> Ed25519PrivateKey:
-        """The party's private key."""
+        """Private Ed25519 key of the party."""
         return own_key(self.folder)
 
     @property

@@ -2,8 +2,7 @@
 
 Every party has an Ed25519 key. The terms list all public keys. A request is signed over method, receiver, path, party,
 time, nonce and the SHA-256 of its body (compare RFC 9421), so it is valid for one service, collaboration, round and
-party. A service refuses a request whose time is more than `WINDOW` seconds away from its clock, and one whose nonce it
-has seen.
+party. A service refuses a request if its time is more than `WINDOW` seconds off, or its nonce was used before.
 
 A service also has a TLS key and certificate. The terms pin the certificate by its SHA-256.
 
@@ -69,10 +68,10 @@ class PartyLine:
 
     @classmethod
     def parse(cls, text: str) -> PartyLine:
-        """Read a line.
+        """Parse the line that `terrine party key` prints.
 
         Raises:
-            InputError: It is not such a line.
+            InputError: The text is not a line of `terrine party key`.
         """
         name, key, *service = text.split() if len(text.split()) > 1 else (text, "")
         url, certificate = [*service, None, None][:2]
@@ -90,7 +89,7 @@ def check_name(name: str) -> str:
     """Return a party's name.
 
     Raises:
-        SettingError: It is not a host-like name.
+        SettingError: The name is not like a host name.
     """
     if not _NAME.fullmatch(name):
         raise SettingError(
@@ -104,7 +103,7 @@ def check_url(url: str) -> str:
     """Return the URL of a service.
 
     Raises:
-        SettingError: It is not https://host:port.
+        SettingError: The URL is not https://host:port.
     """
     parts = urlsplit(url)
     try:
@@ -119,7 +118,7 @@ def check_url(url: str) -> str:
 def create_key(folder: Path, name: str, url: str | None = None) -> PartyLine:
     """Create a party's key, and a self-signed TLS certificate for the URL of a service; return the line to send.
 
-    Existing files stay as they are.
+    Existing files are not changed.
 
     Raises:
         SettingError: An impossible name or URL.
@@ -181,7 +180,7 @@ def own_key(folder: Path) -> Ed25519PrivateKey:
     """Return a party's private key.
 
     Raises:
-        InputError: It is missing, damaged or of another kind.
+        InputError: The key file is missing, damaged or of another kind.
     """
     path = folder / KEY
     try:
@@ -209,7 +208,7 @@ def check_signature(key: str, content: bytes, signature: str) -> None:
     """Check a signature with a public key of the terms.
 
     Raises:
-        SignatureError: It is not by this key over this content.
+        SignatureError: The signature is not by this key over this content.
     """
     try:
         public = Ed25519PublicKey.from_public_bytes(bytes.fromhex(key.removeprefix("ed25519:")))
@@ -287,7 +286,7 @@ def check_receipt(receipt: Mapping[str, str], key: str, service: str, path: str,
     """Check a receipt for an upload.
 
     Raises:
-        SignatureError: It is for something else, or not signed by the service.
+        SignatureError: The receipt is for something else, or not signed by the service.
     """
     about = {name: str(value) for name, value in receipt.items() if name != "signature"}
     expected = {"service": service, "path": path, "party": party, "sha256": hashlib.sha256(body).hexdigest()}

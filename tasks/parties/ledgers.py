@@ -99,7 +99,7 @@ class PaidRelease:
             shape: Shape of the noise.
         """
         if self.open() is not None:
-            raise LedgerError("This batch was answered before. Nothing was drawn.")
+            raise LedgerError("The batch of queries was answered before. Nothing was drawn.")
         summed = self._terms.summed
         if self._round != number and summed is not None and self._config.replay_seed is not None:
             # All rounds replay one stream, even after a restart.
@@ -233,8 +233,8 @@ def account_in_ledger(key: bytes, settings: GuardianLedger) -> str:
 def account_status(config: PartyConfig) -> dict[str, Any] | None:
     """Return budget, spending and the cost of these terms for the account that a party keeps; None if it keeps none.
 
-    `state` of the release is `charged`, `reserved` or `not charged`. `beside` counts accounts of the same ledger that
-    do not add up with this one. A new account has spent 0.
+    `state` of the release is `charged`, `reserved` or `not charged`. `beside` is the number of accounts of the same
+    ledger that are not linked with this one. A new account has spent 0.
     """
     settings, terms = config.ledger, config.terms
     if settings is None:

@@ -88,7 +88,7 @@ def make_terms(
         minimum: Fewest teachers; None for all.
         edition: Name of the release.
         overlap: Most parties that hold data of one person.
-        records: Most records for each of `teachers`, for sums; None for as many as shares can hold.
+        records: With sums: largest number of records per teacher; None for the largest that shares can represent.
         teaching: How teachers are trained; None leaves it to each party.
         averages: Averages before the votes, if teachers average.
 
@@ -164,7 +164,7 @@ def release_by_parties(
         inputs: Digests of what is drawn from, stored with the release.
 
     Raises:
-        TrialError: A service stopped; running again continues where it ended.
+        TrialError: A service stopped; running the command again continues.
     """
     _, account = open_account(run)  # the guardian opens the ledger itself
     terms = trial_terms(run, class_names, release_id)

@@ -58,14 +58,14 @@ ACCEPTED, REFUSED = b"accepted", b"refused"
 
 @dataclass
 class Collaboration:
-    """One agreement at a service.
+    """State of one collaboration at a service.
 
     Attributes:
         config: The party's configuration with these terms.
         digest: Digest of the terms.
         store: The service's state.
-        lock: Held while the state of its rounds is changed.
-        problem: Why it cannot continue, or None.
+        lock: Lock that is held while the state of the rounds is changed.
+        problem: Reason why the collaboration cannot continue, or None.
     """
 
     config: PartyConfig
@@ -122,11 +122,11 @@ class Collaboration:
 
 
 class Call(NamedTuple):
-    """An authenticated request.
+    """A request after authentication.
 
     Attributes:
         collaboration: The collaboration.
-        caller: The party that signed it.
+        caller: Party that signed the request.
         path: Its path.
         parameters: Parameters of the path: `number`, `block`, `party`.
         body: Its body.
@@ -212,7 +212,7 @@ class PartyService(ABC):
         """Return a collaboration by the digest of its terms.
 
         Raises:
-            HTTPException: It is unknown.
+            HTTPException: The service has no collaboration with these terms.
         """
         if digest not in self._collaborations:
             self.collaborations()

@@ -124,7 +124,7 @@ class StoredFacts:
         return stored
 
     def named(self, prefix: str) -> dict[str, bytes]:
-        """Return the facts whose names begin with a prefix, by the rest of their names."""
+        """Return the facts whose names begin with a prefix, by the part of the name after the prefix."""
         statement = "SELECT name, value FROM facts WHERE collaboration = ? AND round = ? AND name > ? AND name < ?"
         rows = self.store.query(statement, self.collaboration, self.number, prefix, prefix + "~")
         return {name[len(prefix) :]: bytes(value) for name, value in rows}

@@ -1,4 +1,4 @@
-"""The student party's service: it takes reports, drives the joint computation, and stores the answers.
+"""The student party's service: receives reports, drives the joint computation, and stores the answers.
 
 A thread advances every collaboration. In each round it verifies new reports together with the guardian, closes the
 round when all awaited reports are accepted or at the deadline, computes, and publishes the weights of the next round.

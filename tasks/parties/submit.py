@@ -1,4 +1,4 @@
-"""A teacher party's part: it makes its report of a round, uploads one body to each service, and exits.
+"""Upload of a teacher party: make the report of a round, send one body to each service, and exit.
 
 The report of a round is made once and stored before the first upload, so the command can be repeated at any time: the
 same bytes are sent again and the same receipts come back. With several rounds the command is repeated, or `watch` waits
@@ -46,7 +46,7 @@ def submit(
 
     Args:
         config: The party.
-        report_source: Returns what the party reports; called if a report is to be made.
+        report_source: Function that returns the party's report source; called only if a report must be made.
         watch: Whether to stay until the last round is closed.
         interval: Seconds between two looks, with `watch`.
 
@@ -66,7 +66,7 @@ def submit(
 
 
 class _Submission:
-    """One run of `submit`."""
+    """State of one call of `submit`."""
 
     def __init__(self, config: PartyConfig, report_source: Callable[[PartyConfig], Report]) -> None:
         self._config, self._report_source, self._terms = config, report_source, config.terms

@@ -131,13 +131,13 @@ class Terms(Settings):
     unit: Literal["record", "group"]
     """Protected unit: one record, or all records of a person (a group), which one teacher holds."""
     overlap: int = Field(1, ge=1)
-    """Most teacher parties that hold data of one person."""
+    """Largest number of teacher parties that have data of one person."""
     minimum: int = Field(ge=1)
-    """Fewest teachers whose reports are needed."""
+    """Smallest number of teachers whose reports a round needs."""
     queries: int = Field(ge=1)
     """Number of queries of the batch; 1 for sums."""
     queried: int = Field(ge=1)
-    """Number of queries that are asked, the first ones: as many as the budget is sure to pay for."""
+    """Number of queries that are asked: the first ones, as many as the budget certainly pays for."""
     queries_digest: Digest
     """Digest of the manifest of the query images: their order and batches."""
     query_shards: list[Digest] = Field(min_length=1)
@@ -147,8 +147,8 @@ class Terms(Settings):
     fit: Fit = "stretch"
     """Conversion of images of another shape."""
     window: Window | None = None
-    """Values that become black and white in images of more than 8 bits (DICOM after rescaling); null to use the window
-    of each file."""
+    """Values that become black and white in images of more than 8 bits (DICOM after rescaling); null: the window of
+    each file."""
     channels: Literal[1, 3] | None = None
     """Number of channels; null for rows of a table."""
     table: TableColumns | None = None
@@ -156,7 +156,7 @@ class Terms(Settings):
     backbone: Digest
     """Digest of the backbone that teachers and students share."""
     backbone_manifest: Digest | None = None
-    """Digest of its manifest, which describes its training."""
+    """Digest of the backbone's manifest, which describes its training."""
     class_names: list[Annotated[str, Field(min_length=1)]] = Field(min_length=2)
     """Class names by label. Each party finds its classes by name, in any order."""
     mechanism: str
@@ -168,7 +168,7 @@ class Terms(Settings):
     length: int | None = Field(None, ge=2)
     """Number of coordinates of a record's vector, for sums."""
     records: int | None = Field(None, ge=1)
-    """Most records (or groups) of a party for each of its `teachers`, for sums. A public bound, not a count."""
+    """With sums: largest number of records (or groups) of a party per teacher. A public bound, not a count."""
     rounds: int | None = Field(None, ge=1)
     """Number of gradient rounds after the moments, for gradients."""
     clip: float | None = Field(None, gt=0, le=1)
@@ -191,7 +191,7 @@ class Terms(Settings):
     """Highest cost of the release, at `delta`."""
     delta: float = Field(gt=0, lt=1)
     edition: str = Field("", max_length=200)
-    """Name of this release. The same terms are answered once; another edition asks again, at new cost."""
+    """Name of the release. The same terms are answered once; another edition asks again, at new cost."""
     deadline: float = Field(14 * 86_400.0, gt=0)
     """Seconds after which a round closes without the missing parties."""
     version: str = Field(default_factory=lambda: version("terrine"))
@@ -299,7 +299,7 @@ class Terms(Settings):
 
     @property
     def averages(self) -> SharedAverages | None:
-        """The rounds of averages before the votes, or None. Raises SettingError for impossible ones."""
+        """The rounds of averages before the votes, or None. Raises SettingError for impossible parameters."""
         if self.noise_multiplier is None or self.weights is None or self.teaching is None:
             return None
         settings = self.teaching.settings
@@ -371,8 +371,8 @@ class Terms(Settings):
     def event(self, passed: int | None = None) -> Event:
         """Return the privacy event of the release, for any number of missing parties.
 
-        A unit at `overlap` parties is one unit of each. Each moves the total by at most the sensitivity of one unit, so
-        together they move it at most `overlap` times as far (`events.of_several`).
+        A unit at `overlap` parties is one unit of each. Each of these units moves the total by at most the sensitivity
+        of one unit, so together they move it at most `overlap` times as far (`events.of_several`).
 
         Args:
             passed: Number of queries that passed the test; None for the worst case.

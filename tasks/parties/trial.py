@@ -87,7 +87,7 @@ def services(guardian: Path, student: Path) -> Iterator[dict[Literal["guardian",
 
     Args:
         guardian: The guardian's party.yaml.
-        student: The student party's.
+        student: The student party's party.yaml.
     """
     first, second = (f"{HOST}:{port}" for port in free_ports(2))
     running = []
@@ -118,7 +118,7 @@ def run_trial(folder: Path, report_source: Callable[[PartyConfig], Report], *, l
 
     Raises:
         TrialError: A service stopped, or the time is over.
-        SettingError: The folder holds no such parties.
+        SettingError: The folder has no folders of a guardian, a student party and teacher parties.
     """
     paths = sorted(folder.glob(f"*/{CONFIG}"))
     roles: dict[str, list[Path]] = {}

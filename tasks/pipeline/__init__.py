@@ -1,1 +1,1 @@
-"""The stages of the pipeline, and what they share."""
+"""Stages of the pipeline, and functions that several stages share."""

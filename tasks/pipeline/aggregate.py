@@ -158,7 +158,7 @@ def write_answers(
         moments: Released moments, if any.
 
     Raises:
-        ArtefactError: If the release is for other classes.
+        ArtefactError: If the stored release is for other classes than the run.
     """
     check_task(release, votes_manifest["class_names"])
     arrays = release.arrays

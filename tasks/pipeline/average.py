@@ -2,7 +2,8 @@
 
 In each round, groups of teachers take local steps in parallel tasks, and the averages of their updates start the next
 round. Private averages are releases: each round has its own release ID, is charged before its noise is drawn, and is
-drawn once. Averages stay in the private zone because only teachers need them. Their cost composes with the votes.
+drawn once. Averages stay in the private zone because only teachers need them. The cost of the averages composes with
+that of the votes.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def check_budget(run: Run) -> None:
 
     Raises:
         SettingError: If the rounding grid of the noise leaves no guarantee.
-        BudgetError: If the account does not cover the run.
+        BudgetError: If the account's budget does not cover the run.
     """
     averaging = averaging_mechanism(run.params)
     if averaging is None:

@@ -67,7 +67,7 @@ def files_changed(run: Run) -> str | None:
 def note_changed_files(run: Run) -> bool:
     """Return whether a run's records changed since they were read, and note it in the private zone.
 
-    They are read again only if names, sizes or times of files changed.
+    Records are read again only if names, sizes or times of files changed.
     """
     how = files_changed(run)
     if how is not None:

@@ -1,7 +1,7 @@
 """distance: kernel distance between the private data and each source of queries.
 
-It helps to choose image sources without labels and teachers. It is private and has no noise, so a choice by it is not
-covered by ε: choose sources on public data.
+The distance helps to choose image sources without labels and teachers. The distance is private and has no noise, so
+choosing by it is not covered by ε: choose sources on public data.
 """
 
 from __future__ import annotations

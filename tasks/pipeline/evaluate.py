@@ -37,8 +37,8 @@ def evaluate_student(run: Run) -> None:
     """Write the student's figures on the test split and, with a public pool, the accuracy of the answers.
 
     Figures are accuracy, accuracy per class, confusion matrix and `terrine.measures`; for findings, accuracy and AUC of
-    each; for ordered classes also errors. They are computed image by image, the default of `predict`, `serve` and
-    exports. `in_batches` is the accuracy with the batch statistics of training, if predictions depend on them.
+    each; for ordered classes also errors. All figures are computed image by image, the default of `predict`, `serve`
+    and exports. `in_batches` is the accuracy with the batch statistics of training, if predictions depend on them.
     """
     dataset = read_dataset(run.folders)
     subgroups = load_subgroups(run, dataset)
@@ -175,8 +175,8 @@ def pool_truth(run: Run) -> np.ndarray | None:
 def answer_figures(run: Run) -> dict[str, float | int] | None:
     """Return the number of queries from the public pool, of answered ones, and the accuracy of the answers.
 
-    A noisy histogram counts as its largest entry. None without a pool or without votes. Only this function uses the
-    pool's labels.
+    A noisy histogram counts as its largest entry. The result is None without a pool or without votes. Only this
+    function uses the pool's labels.
     """
     truth = pool_truth(run)
     if truth is None or run.params.aggregation.reveals == "sums":

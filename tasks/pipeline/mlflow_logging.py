@@ -1,7 +1,7 @@
 """Log finished runs to MLflow: ε, accuracy, settings, report and student.
 
 Figures that depend on private records are logged only with `tracking.private_metrics`, which is for public benchmarks.
-Otherwise only released and public values are logged.
+For other data only released and public values are logged.
 
 MLflow orders charts of runs by metric name, with those under `system/` last, and columns of models by time of logging.
 Names are chosen so that accuracy and ε come first.
@@ -144,8 +144,8 @@ def _log(
 def stage_costs(run: Run, pipeline: Pipeline) -> dict[str, float]:
     """Return the stages' wall-clock seconds and memory in MB that may be logged.
 
-    Both depend on the records that a stage reads. Without private metrics, only the seconds of stages that read none
-    are returned, and no memory, because a process may still hold that of an earlier stage.
+    Duration and memory depend on the records that a stage reads. Without private metrics, only the seconds of stages
+    that read none are returned, and no memory, because a process may still hold that of an earlier stage.
     """
     measured = timings(run)
     if run.params.tracking.private_metrics:

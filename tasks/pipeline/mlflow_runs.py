@@ -63,7 +63,7 @@ def sweep_view(client: MlflowClient, experiment: str) -> str | None:
 def tracked(run_stage: StageRunner) -> StageRunner:
     """Wrap a stage runner: start the MLflow run before the first stage, and mark it as failed if a stage fails.
 
-    It starts after the stage `parameters`, which chooses settings that are `auto`.
+    The MLflow run starts after the stage `parameters`, which chooses settings that are `auto`.
     """
     started = False
 

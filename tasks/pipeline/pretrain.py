@@ -1,8 +1,8 @@
 """pretrain: make the backbone shared by teachers and student, from public images only.
 
 Networks are trained by SimCLR on synthetic images or get external weights. Backbones without weights, such as the
-scattering transform, are fitted to the queries or the pretraining images. For tables it is the columns themselves. The
-manifest names its origin for the privacy statement.
+scattering transform, are fitted to the queries or the pretraining images. The backbone of a table is the columns
+themselves. The manifest names the backbone's origin for the privacy statement.
 """
 
 from __future__ import annotations

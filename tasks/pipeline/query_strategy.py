@@ -1,7 +1,7 @@
 """Order of the next queries, chosen by a student of the answers released so far.
 
-The student sees only released answers and the public queries and backbone. It is always the linear student with default
-settings, so that trying another student later does not change the queries.
+The student sees only released answers and the public queries and backbone. The selecting student is always linear with
+default settings, so that trying another student later does not change the queries.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """report: the operator's page about a run.
 
-It shows the teachers' votes, so it is private. The page to publish is the statement that `aggregate` writes
+The report shows the teachers' votes, so it is private. The page to publish is the statement that `aggregate` writes
 (`tasks/reports/statement_page.py`).
 """
 

@@ -196,7 +196,7 @@ def feature_cache(run: Run, images: int) -> Cache:
 
 
 def training_folder(run: Run) -> Path:
-    """Return where this very training keeps its state until it is finished; what was released may lie there."""
+    """Return the folder of this training's state, which is kept until it is finished."""
     folders = run.folders
     identity = digest(
         {

@@ -2,7 +2,7 @@
 
 Each record is a vector of features of its image (`terrine.aggregation.records`). All rounds of noisy sums are one
 release of the ledger, whose worst case is reserved first. If the process dies before the release is stored, its noise
-has not been published. So a round is neither lost nor released twice.
+has not been published. A round is therefore neither lost nor released twice.
 """
 
 from __future__ import annotations
@@ -159,12 +159,12 @@ def load_summed_records(run: Run) -> Records:
 def plant(run: Run, vectors: np.ndarray, known: np.ndarray | None = None) -> Records:
     """Replace the vectors of a run's last records and return all its records, which the next release sums.
 
-    This is for canaries. Moments, if any, are released here.
+    Audits use this to plant canaries. Moments of images, if the run has any, are released here.
 
     Args:
         run: The run.
         vectors: Vectors of the last records.
-        known: Vectors of all other records, if they are known.
+        known: Vectors of all other records, if the caller has computed them.
     """
     moments = release_moments(run)
     statistics = None if moments is None else compute_statistics(run, moments)

@@ -3,8 +3,7 @@
 Image programs draw shards (`terrine.synthetic.shards`) into a folder that runs share, named by the digest of its
 inputs, and the run links them. A shard is drawn again only if its bytes have changed.
 
-Rows of a table are drawn from its declared columns. Public rows and the source `pool` are records that the data owner
-declared public.
+Rows of a table are drawn from its declared columns. Public rows and the source `pool` were declared public.
 """
 
 from __future__ import annotations
@@ -132,7 +131,7 @@ def _progress(run: str, draw: Draw) -> Callable[[int], None]:
 def drawing_cost(run: Run) -> dict[str, float]:
     """Return the cost of drawing the run's images: `seconds` summed over shards, `images_per_second` of one worker.
 
-    It is empty if nothing was drawn or if the cost of a shard is unknown.
+    The mapping is empty if nothing was drawn or if the cost of a shard is unknown.
     """
     records = [read_shard_record(shard_path(run, draw)) for draw in plan(run)]
     known = [record for record in records if record is not None and "seconds" in record]
@@ -189,7 +188,7 @@ def _pool_images(run: Run, count: int) -> np.ndarray:
 
     Raises:
         SettingError: If the pool has fewer images.
-        LedgerError: If a release of the account protects one of them.
+        LedgerError: If a release of the account protects one of the public records.
     """
     dataset = load_dataset(run)
     images = dataset.pool_images
@@ -207,7 +206,7 @@ def _pool_images(run: Run, count: int) -> np.ndarray:
 def _write_rows(run: Run) -> None:
     """Write at most `queries.count` rows of a table, float32 [queries, features], and the encoding of the columns.
 
-    They are drawn from the declared columns without reading the table, or are its public rows.
+    Pretraining rows are drawn from the declared columns without reading the table, or are its public rows.
     """
     data, queries = run.params.data, run.params.queries
     generator = numpy_generator(run.params.seed, "queries.order")

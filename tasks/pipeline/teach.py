@@ -1,11 +1,10 @@
 """teach: extract features of the private images if teachers need them, and train teachers, one group per task.
 
 Intermediate results are kept in the run's private work folder under the digest of their inputs, so an interrupted stage
-resumes with the next group or, for networks and estimators, the next teacher. A group that does not fit into memory is
-halved.
+resumes with the next group or, for networks and estimators, the next teacher. If memory runs out, a group is halved.
 
-A teacher with too few records is not trained. This is not an error, because the failure of a run would reveal facts
-about records. The private manifest lists such teachers; `terrine.teachers.ensemble` defines their votes.
+A teacher with too few records is not trained. Too few records are not an error, because the failure of a run would
+reveal facts about records. The private manifest lists such teachers; `terrine.teachers.ensemble` defines their votes.
 """
 
 from __future__ import annotations
@@ -156,7 +155,7 @@ def _finished_folder(run: Run) -> Path:
 def collect_teachers(run: Run) -> None:
     """Join the trained groups into one artefact that does not depend on the grouping, and clear the work folder.
 
-    Its private manifest lists untrained teachers and counts those without records of some class. In stacked states,
+    The private manifest lists untrained teachers and counts teachers without records of some class. In stacked states,
     untrained teachers are zeros.
     """
     kind = teacher_kind(run)

@@ -46,12 +46,12 @@ class CostQuery:
         scale: Scale of lnmax's Laplace noise, in votes.
         threshold: Threshold of confident, in votes.
         sigma1: Noise of confident's threshold test, in votes.
-        weighting: Count expected or given answers. Default: given ones if they are known.
+        weighting: Whether the cost counts expected or given answers. By default given answers if they are known.
         conversion: Conversion from RDP to (ε, δ).
         orders: "default", "reference", or RDP orders separated by commas.
         sanitise: Whether to compute the sanitised ε.
-        order: RDP order of the sanitised ε. Default, as for the next two: the best one that is sound.
-        beta: β of its smooth sensitivity.
+        order: RDP order of the sanitised ε. By default, as for `beta` and `sigma_ss`, the best valid value.
+        beta: Smoothing parameter β of the smooth sensitivity.
         sigma_ss: Its noise.
     """
 
@@ -100,7 +100,7 @@ def account(
 
     Args:
         histograms: Votes, int64 [queries, classes].
-        query: Mechanism and options.
+        query: Mechanism and options of the accounting.
         answered: Whether confident answered each query, bool [queries], if known.
 
     Returns:
@@ -108,7 +108,7 @@ def account(
         `may_be_published` and a `note` with the reason.
 
     Raises:
-        InputError: If arrays are not histograms or do not fit.
+        InputError: If an array does not contain histograms, or shapes do not match.
         SettingError: If options are invalid, or the realised cost is requested without `answered`.
     """
     counts = dependent.check_histograms(histograms)
@@ -160,7 +160,7 @@ def account(
 
 
 class _Votes:
-    """The accounting of one set of histograms."""
+    """Accounting of one set of histograms of votes."""
 
     def __init__(self, counts: NDArray[np.int64], query: CostQuery, answered: NDArray[np.bool_] | None) -> None:
         self.counts = counts
@@ -308,8 +308,8 @@ def data_dependent_epsilon(
 ) -> dict[str, float]:
     """Return the realised data-dependent ε and its order, if the analysis applies.
 
-    It bounds the information in a *label* when teachers agree. It does not exist for noisy histograms, which reveal the
-    counts, Interactive-GNMax's second round or several findings.
+    The data-dependent analysis bounds the information in a *label* when teachers agree. The analysis does not exist for
+    noisy histograms, which reveal the counts, for Interactive-GNMax's second round, and for several findings.
     """
     analysed = mechanism.mechanism in ("gnmax", "lnmax", "confident")
     if not analysed or mechanism.findings > 1 or not release.arrays["answered"].any():

@@ -75,7 +75,7 @@ def served_accuracy(run: Run) -> list[str]:
 def gap_warning(evaluation: dict[str, Any]) -> str | None:
     """Return a warning with remedies if the student as served is much less accurate than in batches, else None.
 
-    The warning is private, as its figures are.
+    The warning is private, because it contains private accuracies.
 
     Args:
         evaluation: Content of evaluation.json.

@@ -42,11 +42,11 @@ def stacked_histogram(shares: np.ndarray, groups: Mapping[str, np.ndarray], *, x
     """Draw a histogram of values in [0, 1] with twenty bars, stacked by group.
 
     Args:
-        shares: Float [n]. A value on an edge counts in the bin to its right, 1 in the last bin.
-        groups: By name, which values belong to the group, bool [n]; stacked in this order from below, with the style
-            sheet's classes `part-0`, `part-1`, ...
+        shares: Float [n]. A value on the edge of two bins counts in the right one; 1 counts in the last bin.
+        groups: Groups by name, bool [n] each, true for the values of the group. Bars are stacked in this order from
+            below, with the style sheet's classes `part-0`, `part-1`, ...
         x_label: Name of the values.
-        y_label: Name of what is counted.
+        y_label: Name of the counted items, for the axis.
 
     Raises:
         InputError: The groups are not a partition of the values.
@@ -83,9 +83,9 @@ def scatter(points: Sequence[tuple[float, float, float, int, str]], *, x_label: 
     """Draw points with vertical error bars. Hovering over a point shows its text.
 
     Args:
-        points: Of each point: x, at least 0; y, a share in [0, 1]; half the length of its error bar; the number of its
-            colour in the style sheet (`part-0`, ...); its text.
-        x_label: Name of x, whose axis begins at 0.
+        points: Tuples (x, y, half length of the error bar, colour number, text): x at least 0, y a share in [0, 1],
+            colour k is `part-k` of the style sheet.
+        x_label: Name of the horizontal axis, which begins at 0.
         y_label: Name of y.
     """
     across = ticks(max(x for x, *_ in points))
@@ -121,10 +121,10 @@ def _chart(parts: Sequence[Markup], x_label: str, y_label: str) -> Markup:
 
 
 def heat_map(values: np.ndarray, row_names: Sequence[str], *, x_label: str, y_label: str, last: int) -> Markup:
-    """Draw a cell per value, float [rows, columns] in [0, 1], the fuller its colour the larger it is.
+    """Draw one cell per value, float [rows, columns] in [0, 1], with a stronger colour for larger values.
 
-    The largest value has the full colour. 1 and `last` are written below the ends of the columns. A map of few
-    cells says each value when it is pointed at. Rows are a grid of the page's, so that long names can be folded.
+    The largest value has the full colour. 1 and `last` are written below the ends of the columns. In a map of few
+    cells, pointing at a cell shows its value. Rows use the page's grid, so that long names can wrap.
     """
     largest = float(values.max(initial=0)) or 1.0
     slot = 100 / max(values.shape[1], 1)
@@ -170,7 +170,7 @@ def png_data_uri(pixels: np.ndarray, longest: int | None = None) -> str:
 def confusion_colours(confusion: np.ndarray) -> np.ndarray:
     """Return the colour of every cell of a confusion matrix, int64 [true, predicted, 3] in 0..255, from white on.
 
-    A cell is the darker the larger its share of its row; right answers and errors have colours of their own.
+    A cell is darker if its share of the row is larger; correct and wrong predictions have different colours.
     """
     right = np.eye(len(confusion), dtype=bool)[..., None]
     colour = np.where(right, np.array(DIAGONAL), np.array(ERROR))

@@ -1,7 +1,7 @@
-"""Runs beside each other: ε against accuracy, and what differs in their settings.
+"""Compare runs: ε against accuracy, and the settings in which they differ.
 
-A comparison of accuracies is a choice by them, and no ε covers a choice by accuracies of private records. So of private
-data only those take part that were released with noise (`evaluation.epsilon`); of public benchmarks all do.
+Comparing accuracies means choosing by them, and no ε covers a choice by exact accuracies of private records. For
+private data only accuracies released with noise (`evaluation.epsilon`) are compared.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ COLOURS = 6
 
 @dataclass(frozen=True)
 class Compared:
-    """A finished run as it is compared.
+    """Figures of one finished run for the comparison.
 
     Attributes:
         run: Its name.
-        data: Runs are comparable if this is equal: same data, same unit.
+        data: Runs are comparable only if this key is equal: same data, same unit.
         epsilon: Guaranteed ε at `delta`; None if nothing is guaranteed.
         epsilon_added: ε under add/remove neighbours; None if it is not smaller.
         delta: δ of the guarantee.
-        accuracy: In [0, 1]; None if it is private.
-        plus_minus: Half the width of the interval that noise leaves.
+        accuracy: Accuracy in [0, 1]; None if it is private.
+        plus_minus: Half the width of the accuracy's noise interval.
         teachers: Number of teachers; None, as the next two, if records are summed.
         answered: Number of answered queries.
         queries: Number of queries.
@@ -81,7 +81,7 @@ def compared(root: Path, names: Sequence[str] | None = None) -> list[Compared]:
         names: Names of runs; None: all finished runs that this version can read, except transcriptions.
 
     Raises:
-        ArtefactError: A named run is not finished; the message names those that are.
+        ArtefactError: A named run is not finished; the message lists the finished runs.
     """
     made = sorted(path.parent.name for path in (root / "data" / "private").glob("*/parameters.yaml"))
     finished = [name for name in made if (of := Folders(root, name)).finished and of.answers.exists()]
@@ -128,9 +128,9 @@ def _read(root: Path, name: str) -> Compared:
 
 
 def series(params: Params, account: str) -> str:
-    """Return what runs must have in common to be compared: whose data in which edition, and the unit.
+    """Return the key that comparable runs share: account, edition and unit.
 
-    account: the keyed digest that a statement calls the dataset; own data have no other name outside.
+    account: Keyed digest of the account, as in the statement.
     """
     whose = "" if params.data.public_benchmark else f" of account {account[:8]}"
     edition = "" if params.data.edition == "1" else f", edition {params.data.edition}"
@@ -157,7 +157,7 @@ def along_the_front(rows: Sequence[Compared]) -> list[Compared]:
 
 
 def differences(rows: Sequence[Compared]) -> list[str]:
-    """Return for each run, in their order, in which settings it differs from most others of the same data."""
+    """Return for each run, in order, the settings in which it differs from most others on the same data."""
     texts = []
     for row in rows:
         alike = [other.settings for other in rows if other.data == row.data]
@@ -173,7 +173,7 @@ def differences(rows: Sequence[Compared]) -> list[str]:
 
 
 def table_cells(rows: Sequence[Compared]) -> list[dict[str, str]]:
-    """Return for each run, in their order, its cells for people, by heading."""
+    """Return for each run, in order, its table cells by heading."""
     best = front(rows)
     return [
         {
@@ -230,7 +230,7 @@ def differing(rows: Sequence[Compared]) -> list[str]:
 
 
 def columns(rows: Sequence[Compared]) -> list[dict[str, Any]]:
-    """Return a mapping for each run, in their order: what is compared, and every setting in which any two differ."""
+    """Return a mapping for each run, in order: the compared figures, and every setting in which any two runs differ."""
     best = front(rows)
     return [
         {

@@ -1,7 +1,6 @@
 """Languages of the privacy statement: messages, and how numbers and dates are written.
 
-A language is one YAML file of messages. Every language has the same keys with the same {placeholders}; a test checks
-this.
+A language is one YAML file of messages. A test checks that all have the same keys and {placeholders}.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _SMALLEST = -7
 
 @dataclass(frozen=True)
 class Language:
-    """A language: its code and messages."""
+    """One language of the pages: code and messages."""
 
     code: str
     messages: Mapping[str, Any]
@@ -43,7 +42,7 @@ class Language:
         """Read the messages of a language.
 
         Raises:
-            SettingError: There is no such language.
+            SettingError: No file exists for this language code.
         """
         if code not in LANGUAGES:
             raise SettingError(
@@ -82,7 +81,7 @@ class Language:
         return whole + (form["decimal"] + rest if rest else "")
 
     def exact(self, value: float) -> str:
-        """Write a number with all the digits that it has: 0.00001, and what is smaller with a power of ten."""
+        """Return a number with all its digits: 0.00001, and smaller ones with a power of ten."""
         return self._decimal(Decimal(repr(float(value))))
 
     def factor(self, epsilon: float) -> str:
@@ -97,7 +96,7 @@ class Language:
         return str(self.messages["format"]["percent"]).format(value=shown).replace(" ", _NO_BREAK)
 
     def date(self, when: datetime) -> str:
-        """Write a day."""
+        """Return a date in the language's notation."""
         form = self.messages["format"]
         day = form["first"] if when.day == 1 else str(when.day)
         text = str(form["date"]).format(day=day, month=self.messages["months"][when.month - 1], year=when.year)

@@ -1,7 +1,7 @@
 """Self-contained HTML pages from jinja2 templates.
 
-A page loads no script, font or picture from elsewhere, so it looks the same offline and in ten years. The template
-engine escapes all values from data (class names, run names, file names).
+A page is one file without external scripts, fonts or pictures, so it looks the same offline. The template engine
+escapes all values from data (class names, run names, file names).
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ MOST_ROWS = 40
 
 
 def partition_figures(run: Run) -> dict[str, Any] | None:
-    """Return the partition's part of the report, or None if there is no partition."""
+    """Return the report's figures about the partition, or None if there is no partition."""
     path = run.folders.partition / "label_histograms.npy"
     if not path.is_file():
         return None

@@ -1,8 +1,8 @@
 """Pages of the privacy statement: for people who decide about a publication, in their language, on screen and paper.
 
 A page follows from privacy.json and the signature alone, so recipients can render it again and compare it
-(`tasks/serving/verification.py`). No private artefact is read here. The technical page, statement.html, is the English
-page with an appendix.
+(`tasks/serving/verification.py`). This module reads no private artefact. The technical page, statement.html, is the
+English page with an appendix.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def render_statement_page(statement: Mapping[str, Any], code: str, mark: Signatu
     Args:
         statement: Content of privacy.json.
         code: Code of the language.
-        mark: The signature; None: the page is not signed.
+        mark: Signature of the release; None: the page is not signed.
     """
     return render("statement_page.html", _page_values(statement, code, mark))
 
@@ -255,8 +255,8 @@ def correct_guesses(statement: Mapping[str, Any], event: str = "event") -> float
     """Return how often in a hundred the best guess about one unit is right at most, rounded up to one decimal.
 
     The guess is between two equally likely neighbouring datasets, by someone who knows everything else and sees the
-    release. It is right with probability at most (1 + TV)/2, where the total variation TV is the δ at ε = 0:
-    2Φ(μ/2) − 1 for Gaussian mechanisms (Dong, Roth & Su 2022, section 2), with the budget's μ if the number of
+    release. The best guess is right with probability at most (1 + TV)/2, where the total variation TV is the δ at ε =
+    0: 2Φ(μ/2) − 1 for Gaussian mechanisms (Dong, Roth & Su 2022, section 2), with the budget's μ if the number of
     answers depends on released outcomes; by the privacy losses for others, and at most (e^ε − 1 + 2δ)/(e^ε + 1) for any
     (ε, δ)-private release (Kairouz, Oh & Viswanath 2015).
 
@@ -328,7 +328,7 @@ def _in_words(value: Any) -> Any:
 
 
 def render_pdf(html: str) -> bytes:
-    """Return a page as PDF. Its metadata are the page's title, language and author, and today's date.
+    """Return a page as PDF. The PDF's metadata are the page's title, language and author, and today's date.
 
     Raises:
         MissingExtraError: WeasyPrint is not installed.

@@ -32,7 +32,7 @@ def result_lines(run: Run, *own: tuple[str, str]) -> Text:
 
     Args:
         run: The run.
-        own: Further lines of its pipeline, name and value.
+        own: Further lines of the run's pipeline, as (name, value).
     """
     statement = read_statement(run.folders.statement)
     evaluation = read_json(run.folders.evaluation)

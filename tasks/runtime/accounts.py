@@ -1,7 +1,7 @@
 """The site's keys, its ledger and the account of a run.
 
 Fingerprints, partition hashes and release IDs are HMACs, because a plain hash of private data can be compared with a
-guess. Their key never leaves data/private/.
+guess. The key of these digests never leaves data/private/.
 """
 
 from __future__ import annotations
@@ -170,10 +170,10 @@ def published_earlier(run: Run) -> int:
 
 
 def publish(run: Run, people: People | None) -> None:
-    """Record the publication of a run's public records in the account. Call it before they are written.
+    """Record the publication of a run's public records in the account, before they are written.
 
     Raises:
-        LedgerError: If a release of this or another account protects one of them.
+        LedgerError: If a release of this or another account protects one of the public records.
     """
     if people is not None and (people.sides == PUBLIC).any():
         ledger, account = open_account(run)
@@ -188,7 +188,7 @@ def benchmark_account(key: bytes, name: str) -> str:
 def ledger_account(run: Run) -> str:
     """Return the identifier of the run's account: the named one, or that of the public benchmark.
 
-    It is never a digest of the data: adding a record would then open a fresh budget.
+    The identifier is never a digest of the data: adding a record would then open a new budget.
     """
     name = run.params.ledger.account
     if name is not None:
@@ -270,12 +270,12 @@ def release_at_price(
 
     Args:
         run: The run.
-        release_id: The release ID.
+        release_id: Identity of the release.
         event: Exact cost.
         noise: Source of the noise.
         draw: Computes the arrays with noise.
         inputs: Digests to seal with the release.
-        data: Digests of the records. Default: those that the stage `dataset` stored.
+        data: Digests of the records. By default the digests that the stage `dataset` stored.
         tests: Whether the release also uses the held-out records.
         task: The task, if the release depends on labels.
     """

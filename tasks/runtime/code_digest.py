@@ -1,8 +1,8 @@
 """Digests of stages' code for DVC, and the version of the code.
 
 A digest covers the modules of the stage's tasks, tasks/artefacts, the package folders named in the graph, and the
-packages of plugins that the run uses. It is not part of a release ID: a stored release is returned even if the code has
-changed.
+packages of plugins that the run uses. The code digest is not part of a release ID: a stored release is returned even if
+the code has changed.
 """
 
 from __future__ import annotations

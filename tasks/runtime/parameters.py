@@ -149,7 +149,7 @@ def task_from_survey(run: Run, survey: Survey) -> Task:
 
 
 def preview_auto(root: Path, name: str, survey: Survey) -> Params:
-    """Preview the result of `resolve_auto` without drawing noise or charging the account. Private, see `with_plan`.
+    """Preview the result of `resolve_auto` without noise or charge; the result is private, see `with_plan`.
 
     Raises:
         SettingError: If no choice would give a useful student.
@@ -161,7 +161,7 @@ def preview_auto(root: Path, name: str, survey: Survey) -> Params:
 
 
 def _useful_plan(run: Run, automatic: list[tuple[str, str]], survey: Survey) -> Plan:
-    """Return the plan for the data. Raises SettingError if its signal is too weak."""
+    """Return the plan for the data. Raises SettingError if the signal of the chosen plan is too weak."""
     plan = make_plan(run, automatic, survey)
     if not plan.useful and not run.params.privacy.anyway:
         raise SettingError(explain_weak_signal(run, plan, survey))
@@ -215,9 +215,9 @@ def make_plan(run: Run, automatic: list[tuple[str, str]], survey: Survey, *, uni
     """Choose numbers for the settings of a run that are `auto`.
 
     Args:
-        run: The run; other settings stay as they are.
+        run: The run; settings that are not `auto` are unchanged.
         automatic: Sections and keys of settings that are `auto`.
-        survey: The survey of its data.
+        survey: Survey of the run's data.
         units: Number of units. Default: the declared number or else the true one, which is private.
 
     Raises:
@@ -282,7 +282,7 @@ def check_signal_of_sums(run: Run, units: int, classes: int, features: int, reco
         records: Number of records.
 
     Raises:
-        SettingError: If they do. The message is private.
+        SettingError: If the sums would drown in noise. The message is private.
     """
     sentence = explain_weak_sums(run, units, classes, features, records)
     if sentence and not run.params.privacy.anyway:

@@ -25,8 +25,8 @@ SECONDS_BETWEEN_LINES = 30.0
 class StageProgress:
     """The current stage of this process and its progress, as reported by tasks and read by the progress bar.
 
-    If the stage reports its own progress, task progress is ignored. Otherwise it is the number of finished parts of a
-    fan-out, or the sum of the parts' own reports if that is more.
+    If the stage reports its own progress, task progress is ignored. Otherwise progress is the number of finished parts
+    of a fan-out, or the sum of the parts' own reports if that is more.
     """
 
     def __init__(self) -> None:
@@ -34,7 +34,7 @@ class StageProgress:
         self.begin("")
 
     def begin(self, stage: str) -> None:
-        """Start a stage."""
+        """Start the progress of a stage."""
         self.stage = stage
         self._own: float | None = None
         self._parts, self._finished = 0, 0

@@ -1,10 +1,10 @@
 """Compute the release ID of each release of a run.
 
 The ID depends on public facts only: the account, the edition of the data named by the operator, the task (kind, names
-and order of classes, edges of bins, label column) and the upstream settings that differ from their defaults. So runs
-that differ only in the student share a release. A run with another teacher setting makes and pays for its own, even if
-its votes are equal. So a repeated release reveals nothing about the data (docs/ledger.md). A count of units and moments
-of images do not depend on labels, so tasks about the same people share them.
+and order of classes, edges of bins, label column) and the upstream settings that differ from their defaults. Runs that
+differ only in the student therefore share a release. A run with another teacher setting makes and pays for its own,
+even if its votes are equal. A repeated release therefore reveals nothing about the data (docs/ledger.md). A count of
+units and moments of images do not depend on labels, so tasks about the same people share them.
 
 Digests of the inputs are sealed with the release and private (`Inputs`). If the data change under one edition, the
 stored release is returned and the operator is told.
@@ -33,7 +33,7 @@ Kind = Literal["answers", "averages", "annotations", "labels", "units", "accurac
 Inputs = dict[str, str]
 
 FORM = 1
-"""Increase it if the same settings would release something else or if an upstream default changes."""
+"""Increase this number if the same settings would give another release, or if an upstream default changes."""
 
 _CHANGED = "data_changed_"
 
@@ -217,7 +217,7 @@ def check_queries(run: Run, release: StoredRelease, inputs: Inputs) -> None:
     """Check that the query images are those of a stored release.
 
     Raises:
-        ArtefactError: If their digest in `inputs` differs from that of the release.
+        ArtefactError: If the digest of the query images in `inputs` differs from that of the release.
     """
     if release.inputs.get("queries", inputs["queries"]) != inputs["queries"]:
         raise ArtefactError(

@@ -48,7 +48,7 @@ _PURPOSES: dict[Kind, str] = {"averages": " of averages", "moments": " of moment
 
 
 _RECORDS: dict[str, Record] = {"table": "row", "dicom": "dicom", "nifti": "volume"}
-"""Kind of a record by the name of the data's source. It is an image for all other sources."""
+"""Kind of a record by the name of the data's source. The kind of a record is an image for all other sources."""
 
 
 @dataclass(frozen=True)
@@ -66,13 +66,13 @@ def make_noise(run: Run, kind: Kind, *index: int) -> NoiseSource:
 
 
 def identity_in_ledger(run: Run, kind: Kind, *index: int, task: Task | None = None) -> str:
-    """Return the release ID of a release of the run. For a count of units it is the same before and after counting.
+    """Return the release ID of a release of the run; for a count of units it is the same before and after counting.
 
     Args:
         run: The run.
         kind: Kind of the release.
         *index: Number of the release if there are several of this kind.
-        task: The task. Default: that of the run's records, which must have been read.
+        task: The task. By default the task of the run's records, which must have been read.
     """
     noise: dict[str, Any] = make_noise(run, kind, *index).describe()
     if kind == "units":
@@ -140,10 +140,10 @@ def check_fit(
         run: The run.
         accounts: The account and those linked with it.
         releases: The releases.
-        noise: Kind of their noise. Default: that of the votes.
+        noise: Kind of the noise of the releases. By default the noise of the votes.
 
     Raises:
-        BudgetError: If they cannot; the message names the releases.
+        BudgetError: If the accounts cannot pay; the message names the releases.
     """
     if releases:
         costs = [release.worst_case for release in releases]
@@ -155,7 +155,7 @@ def check_releases(run: Run, queries: int | None = None, task: Task | None = Non
     """Check before a run's first release that its account covers all outstanding ones; see `list_releases`.
 
     Raises:
-        BudgetError: If it does not.
+        BudgetError: If the account does not cover them.
     """
     releases = list_releases(run, queries, task)
     if len(releases) > 1:  # the ledger checks a single one when it reserves it

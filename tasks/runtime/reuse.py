@@ -1,7 +1,7 @@
 """Reuse of a stage's artefacts by other runs on the same data and account.
 
 Stages that draw no release noise and read no data source keep their artefacts in data/private/shared under a digest of
-all inputs: settings, code and the content of artefacts. Other runs link them.
+all inputs: settings, code and the content of artefacts. Other runs link these artefacts.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from terrine.errors import ArtefactError
 from terrine.files import file_digest
 
 WHOLE = "digests.json"
-"""Digests of the artefacts that are kept beside it."""
+"""File with the digests of the artefacts beside it."""
 
 
 def reuse_outputs(run: Run, stage: Stage, kept: Path | None) -> bool:

@@ -48,7 +48,7 @@ def open_run(root: Path, name: str) -> Run:
     """Return a run with the parameters that its stage `parameters` wrote.
 
     Raises:
-        ArtefactError: If that stage has not run; the message names the existing runs.
+        ArtefactError: If the stage `parameters` has not run; the message names the existing runs.
     """
     path = Folders(root, name).parameters
     if not path.is_file():

@@ -50,7 +50,7 @@ def name_run(root: Path, name: str, preset: str | None, assignments: list[str], 
         save: Write the settings to a file. Otherwise only this process can resolve the run.
 
     Returns:
-        The name; for assignments to a preset or to a run that was not named, that of the derived run.
+        The run's name; for assignments to a preset or to a derived run, the name of the new derived run.
 
     Raises:
         SettingError: If the name is not allowed or the settings would change an existing release.

@@ -32,14 +32,14 @@ class Stage:
 
     Attributes:
         name: Name of the stage.
-        tasks: module:function of each task, in order. They are text, so that a stage imports only its own tasks.
-        makes: Artefacts that it writes.
-        needs: Artefacts that it reads.
-        settings: Keys of the parameters that it reads.
+        tasks: module:function of each task, in order. Names, so that a stage imports only its own tasks.
+        makes: Artefacts that the stage writes.
+        needs: Artefacts that the stage reads.
+        settings: Keys of the parameters that the stage reads.
         code: Package folders whose code affects its artefacts, besides its tasks' modules: in terrine or `tasks/...`.
-        comment: Comment in dvc.yaml.
-        fans_out: Whether its tasks justify starting a worker pool or a cluster.
-        shared: Whether runs share its artefacts (`tasks.runtime.reuse`); never for a release.
+        comment: Comment above the stage in dvc.yaml.
+        fans_out: Whether the stage's tasks justify starting a worker pool or a cluster.
+        shared: Whether runs share the stage's artefacts (`tasks.runtime.reuse`); never for a release.
         releases: module:function that returns the `Proposal` of its releases for an approval; empty if it makes none.
     """
 
@@ -56,7 +56,7 @@ class Stage:
 
     @property
     def sections(self) -> set[str]:
-        """Sections of the parameters that it reads."""
+        """Sections of the parameters that the stage reads."""
         return {key.partition(".")[0] for key in self.settings.split()}
 
 
@@ -113,7 +113,7 @@ class Pipeline:
         """Return the text of dvc.yaml.
 
         Args:
-            head: Comment at the top.
+            head: Comment at the top of dvc.yaml.
             run: A run whose file is runs/<run>/dvc.yaml. Default: the default run.
             vault: Whether private artefacts have the remote `VAULT`.
         """

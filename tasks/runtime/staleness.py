@@ -22,7 +22,7 @@ def check_records(run: Run) -> None:
     With the settings of a public benchmark, private records would not be charged.
 
     Raises:
-        ArtefactError: If they were not.
+        ArtefactError: If the records were read with other settings.
     """
     stored = run.folders.dataset_manifest().get("data_settings_digest")
     check_made(run, records=stored == data_settings_digest(run.params))
@@ -33,10 +33,10 @@ def check_made(run: Run, **is_current: bool) -> None:
 
     Args:
         run: The run.
-        **is_current: Whether the artefact of this name was.
+        **is_current: Whether the artefact of this name was made with the current settings.
 
     Raises:
-        ArtefactError: For the first one that was not.
+        ArtefactError: For the first artefact that was made with other settings.
     """
     for name, current in is_current.items():
         if not current:

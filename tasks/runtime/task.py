@@ -1,7 +1,8 @@
 """The task of a run: its classes, findings, grades or bins, part of the ID of each release that depends on labels.
 
-Settings, class folders, the file itself or a benchmark declare the class names. Otherwise they are those of the first
-release of the account and edition. Only for that first release are they the labels that occur, as its statement says.
+Settings, class folders, the file itself or a benchmark declare the class names. Without a declaration, classes are
+those of the first release of the account and edition. Only for that first release are they the labels that occur, as
+its statement says.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def recorded_task(run: Run) -> Task | None:
 
 @contextmanager
 def open_source(run: Run) -> Iterator[Source]:
-    """Yield the source of a run's records. If it declares no classes, it has those of its account and edition.
+    """Yield the source of a run's records. If the run declares no classes, it has those of its account and edition.
 
     Raises:
         InputError: If labels are not among these classes, even if they are read in the block.
@@ -77,7 +78,7 @@ def check_task(release: StoredRelease, class_names: Sequence[str]) -> None:
     """Check that a release was made for these class names.
 
     Raises:
-        ArtefactError: If it was not.
+        ArtefactError: If the release was made for other class names.
     """
     if release.task is None or list(release.task.names) != list(class_names):
         raise ArtefactError(

@@ -54,7 +54,8 @@ def sign_for_tools(folder: Path, signing: Path) -> list[str]:
 
     Args:
         folder: The release's folder.
-        signing: File of the site's signing key. The key of model.sig stands beside it and is created on first use.
+        signing: File of the site's signing key. Signing key of the site. The key of model.sig is in the same folder and
+            is created on first use.
 
     Returns:
         Names of the written files.
@@ -97,10 +98,10 @@ def check_attestation(folder: Path, key: Ed25519PublicKey | None) -> str:
 
     Args:
         folder: The release's folder.
-        key: The key that must have signed it; None: unknown.
+        key: Public key that must have signed the attestation; None: unknown.
 
     Raises:
-        ArtefactError: It was not signed with this key, or differs from the files in the folder.
+        ArtefactError: The attestation was not signed with this key, or differs from the files in the folder.
     """
 
     if key is None:
@@ -122,7 +123,7 @@ def check_model_signature(folder: Path) -> str:
     """Check model.sig with the key in model-key.pem, and return a sentence about it.
 
     Raises:
-        ArtefactError: It was not signed with this key, or differs from the student.
+        ArtefactError: The model signature was not made with this key, or differs from the student.
     """
     public = _read(folder / MODEL_KEY)
     key = serialization.load_pem_public_key(public)

@@ -31,7 +31,7 @@ _COMPARED = 16
 
 @dataclass(frozen=True)
 class Exported:
-    """One file of an export, and by how much its probabilities differ from the student's at most (rounding)."""
+    """One file of an export, and the largest difference of its probabilities from the student's (rounding)."""
 
     file: str
     statistics: ServingStatistics
@@ -53,7 +53,7 @@ def export_folder(
     Every export is compared with the student before the folder appears.
 
     Args:
-        student: The student's folder.
+        student: Folder of the student.
         target: Folder to write; an earlier export is replaced.
         statistics: Statistics of the exported networks; none: those that are served by default.
         formats: Formats of the exported networks.

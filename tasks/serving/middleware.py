@@ -77,7 +77,7 @@ class RequestGuard:
                 await self.app(scope, received, send)
 
     async def _spool(self, receive: Receive, body: SpooledTemporaryFile[bytes]) -> int:
-        """Write a body to a file as far as its size is allowed, and return its size."""
+        """Write a body to a file up to the size limit, and return its full size."""
         total = 0
         while True:
             message = await receive()

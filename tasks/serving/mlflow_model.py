@@ -103,7 +103,7 @@ def _of_images(folder: Path) -> dict[str, Any]:
     """Return what MLflow stores about a student of images.
 
     The signature has no inputs: MLflow would refuse or cast arrays of another type, while the student takes uint8 and
-    all floating-point types. It checks shape and range itself.
+    all floating-point types. The model checks shape and range itself.
     """
     from mlflow.models import ModelSignature
     from mlflow.types import Schema

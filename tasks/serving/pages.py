@@ -49,7 +49,7 @@ ARCHIVE, ACCURACY, STUDENT = "student.zip", "accuracy.json", "student"
 LARGEST = 2**35
 """Largest size of a received archive when unpacked, in bytes."""
 STATEMENT = (FIGURES, TECHNICAL)
-"""Files that every release has."""
+"""Names of the files that every release has."""
 _PAGE = re.compile(r"statement-([a-z]+)\.(html|pdf)")
 
 
@@ -142,7 +142,7 @@ def write_pages(folder: Path, codes: Sequence[str], key: Ed25519PrivateKey | Non
     Args:
         folder: The release's folder.
         codes: Languages.
-        key: The site's key; None: do not sign.
+        key: Private key of the site; None: do not sign.
 
     Raises:
         ArtefactError: Statement or student is damaged, they do not belong together, or the existing technical page

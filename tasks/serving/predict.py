@@ -27,7 +27,7 @@ OWN_STATISTICS = (
     "NOT COVERED BY ANY ε: your own images were given as a reference. Their means and variances, without noise, "
     "are in exported files and affect every prediction. Keep both where those images may be."
 )
-"""Replaces the statement if a student normalises with given images."""
+"""Text that replaces the statement if a student normalises with the user's images."""
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,7 @@ class Prediction:
 
     Attributes:
         file: The file.
-        label: The most likely class; of several findings, those that are likelier than not; of ordered classes, the
-            median class.
+        label: The most likely class; findings that are likelier than not; or the median of ordered classes.
         probability: Probability of the label; with several findings, the largest.
         probabilities: Probabilities of all classes, by name.
         number: Expected number of ordered classes (`terrine.data.ordered`).
@@ -76,7 +75,7 @@ def student_folder(run: str | None = None, folder: Path | None = None, model: st
 
     Raises:
         SettingError: More than one source was given.
-        ArtefactError: There is no student.
+        ArtefactError: No student was found.
     """
     if sum(source is not None for source in (run, folder, model)) > 1:
         raise SettingError("Give one of --run, --folder and --model: each names a student.")
@@ -207,7 +206,7 @@ def predict_files(
     Args:
         model: The student.
         paths: Files and folders.
-        failed: If given, files that cannot be read are left out and get their reason here, as long as others remain.
+        failed: If given, receives the reason for each unreadable file, which is left out as long as others remain.
 
     Raises:
         InputError: Files cannot be read; the message names them.
@@ -231,7 +230,7 @@ def predict_tables(
     Args:
         student: The student.
         paths: The files.
-        failed: If given, files that cannot be used are left out and get their reason here, as long as others remain.
+        failed: If given, receives the reason for each unusable file, which is left out as long as others remain.
 
     Raises:
         InputError: A file, a column or a cell cannot be used; the message names it.

@@ -74,7 +74,7 @@ class Guarantee(BaseModel):
 
 
 class Statement(Guarantee):
-    """The guarantee with the run it is about."""
+    """Privacy guarantee, and the run that it describes."""
 
     run: str | None
     noise: str | None
@@ -95,7 +95,7 @@ class About(BaseModel):
 
 
 class RefusedFile(BaseModel):
-    """A file of a form that cannot be read; the other lists of the response leave it out."""
+    """A file of a form that cannot be read; the other lists of the response do not contain it."""
 
     place: int = Field(description="Its place in the form, from 0.")
     message: str

@@ -74,8 +74,8 @@ def verify_statement(path: Path, trusted: Ed25519PublicKey | None = None) -> lis
         trusted: The site's key, received through a different channel (`terrine.deployment.signature.public_key`).
 
     Raises:
-        InputError: There is no statement.
-        ArtefactError: The archive is damaged.
+        InputError: The release has no statement.
+        ArtefactError: The archive of the release is damaged.
     """
     if path.is_file() and zipfile.is_zipfile(path):
         with unpacked(path) as folder:
@@ -186,11 +186,11 @@ def _alike(one: Event, other: Event) -> bool:
 
 
 def _expected(statement: Mapping[str, Any]) -> Event | None:
-    """Return the event that a mechanism's parameters and the number of answers make; None if they do not determine it.
+    """Return the event that a mechanism's parameters and the number of answers determine, or None.
 
-    They do not if a student's own label may be an answer, if a query is charged for no more answers than a unit can
-    move and tests decide how many it has, or if this Terrine does not know the mechanism. Raises ValueError or another
-    of `_FAULTS` if a parameter is missing.
+    The parameters do not determine the event if a student's own label may be an answer, if a query is charged for no
+    more answers than a unit can move and tests decide how many it has, or if this Terrine does not know the mechanism.
+    Raises ValueError or another of `_FAULTS` if a parameter is missing.
     """
     described, queried, answered = statement["mechanism"], statement["queried"], statement["answered"]
     name, averaging, overlap = described.get("mechanism"), described.get("averaging"), described.get("overlap", 1)
@@ -262,7 +262,7 @@ def _exchange_is_two_moves(statement: Mapping[str, Any], event: Event) -> bool:
 
 
 def _besides(described: Mapping[str, Any]) -> Iterator[Event]:
-    """Yield what a statement says was released beside the answers: a count of units, moments, and averages."""
+    """Yield the events of further releases in a statement: a count of units, moments, and averages."""
     if (counted := described.get("counted")) is not None:
         yield count_of_units(counted["sigma"])
     if (moments := described.get("moments")) is not None:

@@ -1,1 +1,1 @@
-"""Work beside the pipeline: searches, attacks and audits, the ledger for people, files that people bring."""
+"""Tools besides the pipeline: checks, searches, image sets, the ledger commands, projects and vote files."""

@@ -78,7 +78,7 @@ class Finding(Remarks):
 
     Attributes:
         run: The run.
-        survey: Counts of its data. Private.
+        survey: Counts of the run's data. Private.
         plan: Teachers and noise; None for mechanisms and teachers that `terrine.planning` does not cover.
         strength: Signal of sums; None if teachers vote, or the number of features is unknown.
         automatic: Settings that are `auto`, as `section.key`.
@@ -161,7 +161,7 @@ def inspect_run(root: Path, name: str) -> Finding:
 
 
 def _check_accuracy(found: Finding) -> None:
-    """Refuse the release of an accuracy that would be useless."""
+    """Refuse to release an accuracy with so much noise that it would be useless."""
     params, survey = found.run.params, found.survey
     if (mechanism := accuracy_mechanism(params)) is None:
         return
@@ -219,8 +219,9 @@ def _check_sums(found: Finding) -> None:
 def weak_classes(found: Finding) -> dict[str, float]:
     """Return the signal of each class that is too weak to be learned, by name, weakest first. Private.
 
-    A class of average size has the signal of the run, so both get the same verdict. Other classes have it in proportion
-    to the teachers that know them, or to their records in sums. Nothing is returned if no class can be learned.
+    A class of average size has the signal of the run, so both get the same verdict. The signal of other classes is in
+    proportion to the teachers that have records of them, or to their records in sums. The result is empty if no class
+    can be learned.
     """
     counts = found.survey.train
     if found.plan is not None and found.plan.useful:

@@ -54,7 +54,7 @@ def write_set(
         folder: Folder of the shards.
         stretches: Images of each shard.
         device: Device that draws them.
-        progress: Called after every shard.
+        progress: Function called after every shard.
     """
     start = time.perf_counter()
     chosen = str(resolve_device(device))

@@ -1,7 +1,7 @@
 """Reports about a ledger, and changes of budgets and links, for `terrine ledger`.
 
 The ledger stores a keyed digest of each account's name. With the key, names are recovered from the runs and presets of
-the project and from public benchmarks. They are printed and never written.
+the project and from public benchmarks. Names of accounts are printed and never written to a file.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def change_budget(
     Args:
         ledger: An open ledger.
         names: Names of accounts by digest.
-        name: Name of the account or start of its digest. May be None if there is only one account.
+        name: Name of the account or start of its digest. The name may be None if there is only one account.
         epsilon: New ε, or None for no limit.
         delta: New δ, or None to keep it.
 

@@ -2,7 +2,7 @@
 
 A project is a folder with params.yaml, presets, dvc.yaml, deployments, data/, and git and DVC repositories that exclude
 private data. In an existing project, `create_project` adds missing files, such as presets of a newer version, and
-rewrites dvc.yaml. Other files are not changed.
+rewrites dvc.yaml. Other existing files are not changed.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def create_project(folder: Path) -> list[str]:
     """Create a project, or add missing files to an existing one.
 
     Args:
-        folder: New folder, project, or empty folder. It may contain data/, for example as volumes of a container.
+        folder: New folder, project, or empty folder. The folder may contain data/, such as volumes of a container.
 
     Returns:
         Names of the new files.
@@ -90,7 +90,7 @@ def template_folder() -> Path:
     """Return the folder with the project templates: the clone, or the folder installed by the wheel.
 
     Raises:
-        SettingError: If it is missing.
+        SettingError: If the package is missing.
     """
     if (REPOSITORY / "pyproject.toml").is_file():
         return REPOSITORY

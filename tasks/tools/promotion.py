@@ -1,4 +1,4 @@
-"""Promotion of a registered student to `champion`, the version that MLflow's users should take.
+"""Promotion of a registered student to `champion`, the version that users of MLflow should load.
 
 A version becomes `candidate` when it is registered. It becomes `champion` only if this site has signed its statement,
 the release passes the checks of `terrine verify`, and the ledger agrees.
@@ -53,7 +53,7 @@ def promote(run: Run) -> Promoted:
 
     Raises:
         SettingError: If the run is NOT PRIVATE.
-        ArtefactError: If this site has not signed the statement, the release does not verify, or MLflow has another
+        ArtefactError: The statement is not signed by this site, the release does not verify, or MLflow has another
             student.
         LedgerError: If the ledger is damaged or contradicts the statement.
     """
@@ -96,7 +96,7 @@ def promote(run: Run) -> Promoted:
 
 
 def check_ledger(run: Run, statement: Mapping[str, Any]) -> None:
-    """Raise LedgerError unless the run's ledger is intact and holds this very release, at this price."""
+    """Raise LedgerError unless the run's ledger is intact and contains this release at this cost."""
     ledger = ledger_before(run)
     if ledger is None:
         raise LedgerError(f"There is no ledger here that could agree with the statement of {run.name}.")
@@ -118,7 +118,7 @@ def check_ledger(run: Run, statement: Mapping[str, Any]) -> None:
 
 
 def _registered(run: Run, client: MlflowClient) -> str | None:
-    """Return the youngest version of this very student and statement, None where there is none."""
+    """Return the newest version with this student and statement, or None."""
     wanted = {
         "statement_sha256": file_digest(run.folders.statement),
         "student_sha256": file_digest(run.folders.student / MANIFEST),
@@ -128,7 +128,7 @@ def _registered(run: Run, client: MlflowClient) -> str | None:
 
 
 def _register(run: Run) -> str:
-    """Register the student under the run that MLflow has of it."""
+    """Register the student under the run's MLflow run."""
     import mlflow
 
     record: Path = run.folders.private / "tracking.json"

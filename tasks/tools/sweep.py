@@ -115,8 +115,7 @@ def make_candidates(
 ) -> list[Candidate]:
     """Return a derived run for every distinct combination of the varied values.
 
-    If `auto` requires counting units, the count is charged after all candidates, their selection and the budget have
-    been checked.
+    If `auto` requires counting units, the count is charged after candidates, selection and budget were checked.
 
     Args:
         root: The project.
@@ -201,10 +200,10 @@ def check_selection(candidates: list[Candidate], selection: Selection) -> None:
 def check_budget(root: Path, candidates: list[Candidate]) -> int:
     """Check that the account covers all candidates, and return the largest possible number of new releases.
 
-    Nothing is reserved, because each run reserves its releases.
+    No budget is reserved here, because each run reserves its releases.
 
     Raises:
-        BudgetError: If it does not; the message names the remaining budget.
+        BudgetError: If the account does not cover all candidates; the message names the remaining budget.
         LedgerError: See `open_account`.
     """
     run = Run(root, candidates[0].run, candidates[0].params)

@@ -1,1 +1,1 @@
-"""Model transcription: from teachers that hold private data to a private student, by way of a generator."""
+"""Model transcription (DPSD): train a publishable student from teachers of private data, with images of a generator."""

@@ -38,7 +38,7 @@ def check_run(run: Run, classes: int | None = None) -> None:
 
     Raises:
         BudgetError: The run exceeds its budget; the message names a setting that meets it.
-        SettingError: More classes to keep than there are, or too many clients.
+        SettingError: `top_k` exceeds the number of classes, or there are too many clients.
     """
     settings = section(run.params)
     if classes is not None and settings.annotation.top_k > classes:
@@ -75,15 +75,15 @@ def is_of_public(run: Run) -> bool:
 
 
 def open_account(run: Run) -> Ledger:
-    """Return the ledger, with the account that the run draws on registered in it, as `open_registered` does."""
+    """Return the ledger with the run's account registered, as `open_registered` does."""
     delta, public = section(run.params).delta, is_of_public(run)
     return open_registered(run, account_of_run(run), delta=delta, unit=unit_of(run), public=public)
 
 
 def release_terms(run: Run, classes: int, task: Task | None = None) -> dict[str, Any]:
-    """Return the arguments of `Ledger.release` for the run's annotations, or its randomised labels, but how to draw.
+    """Return the arguments of `Ledger.release` for the run's annotations or randomised labels, without `draw`.
 
-    task: what the run is about, needed before its records were read.
+    task: Task of the run, needed before its records were read.
     """
     task = task or load_task(run)
     settings, account = section(run.params), account_of_run(run)
@@ -119,7 +119,7 @@ def responses_of(run: Run, iteration: int, client: int) -> ResponseSource:
 
 
 def noise_kind(settings: Transcription) -> NoiseKind:
-    """Return the kind of the run's noise, as the ledger knows it: without any noise nothing is drawn twice, either."""
+    """Return the kind of the run's noise for the ledger. Releases without noise are made once, too."""
     return "replay" if settings.noise == "replay" else "secure"
 
 
@@ -176,9 +176,9 @@ def _public_inputs(run: Run) -> tuple[PublicInput, ...]:
 
 
 def stored_labels(run: Run) -> StoredRelease | None:
-    """Return the release of the run's labels, where there is one: from the ledger, at no cost.
+    """Return the stored release of the run's labels from the ledger, at no cost, or None if labels are not released.
 
-    Raises LedgerError when they were not released.
+    Raises LedgerError if the labels were never released.
     """
     if section(run.params).protect != "labels":
         return None

@@ -1,4 +1,4 @@
-"""report and tracking of a transcription: one private page, one run in MLflow, one table in the terminal."""
+"""report: write a transcription's private page, log it to MLflow, and print its result."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def log_run(run: Run) -> str | None:
 
 
 def result(run: Run) -> Text:
-    """Return the result of a run as lines for the terminal: what holds and what is claimed, side by side."""
+    """Return the result of a run as lines for the terminal: the guaranteed and the claimed ε."""
     statement = read_statement(run.folders.statement)
     samples = f"{statement['answered']:,} by {statement['teachers']:,} teacher(s)"
     return result_lines(run, ("samples annotated", samples))

@@ -110,7 +110,7 @@ class Session:
 
     @property
     def waiting(self) -> bool:
-        """True if this iteration's annotation does not exist yet."""
+        """Whether this iteration's annotation must still be computed."""
         return self.release is None and not self._annotation_path(self.loop.iteration).is_file()
 
     def open(self) -> None:

@@ -1,1 +1,1 @@
-"""From votes to a release: one mechanism per file."""
+"""Aggregation mechanisms: noisy answers from votes, and noisy sums over records."""

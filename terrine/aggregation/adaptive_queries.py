@@ -41,7 +41,7 @@ class Advice:
 
 @dataclass(frozen=True, eq=False)
 class Rounds:
-    """Results of all rounds.
+    """Answers of all rounds together.
 
     Attributes:
         answers: Answers to all queries; `event` composes the rounds and `queried` counts their queries.
@@ -53,7 +53,7 @@ class Rounds:
 
 
 Adviser = Callable[[Rounds], Advice]
-"""Chooses queries, given only released answers and public images."""
+"""Advice on the next queries, computed from released answers and public images only."""
 
 
 def in_order(released: Rounds) -> Advice:
@@ -80,15 +80,15 @@ def answer_in_rounds(
         mechanism: Answers the queries of each round.
         histograms: int64 [queries, classes], rows summing to the number of teachers.
         rounds: Maximum number of rounds, at least 1.
-        adviser: Called before every round with the releases so far.
+        adviser: Function called before every round with the releases so far.
         epsilon: Budget of all rounds and of `before`.
         delta: δ of the budget.
         noise: Source of the noise.
         before: Cost of earlier releases of the run, which the result's event does not include.
 
     Raises:
-        InputError: invalid histograms, or advice with repeated, asked, unknown or no queries.
-        SettingError: fewer than one round, or an impossible budget.
+        InputError: Histograms are invalid, or the advice has no, repeated, unknown or already asked queries.
+        SettingError: The number of rounds is below 1, or the budget is invalid.
     """
     if rounds < 1:
         raise SettingError(f"Queries are asked in at least one round, got {rounds}.")

@@ -33,7 +33,7 @@ class Exchange:
     """Audited rounds over records of which coins determine the last `canaries`.
 
     Attributes:
-        worlds: All records if every coin is "one", and if every coin is "other".
+        worlds: Records of two worlds: all canaries with coin "one", and all with coin "other".
     """
 
     schedule: RoundSchedule

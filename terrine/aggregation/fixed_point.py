@@ -58,7 +58,7 @@ class SummedRounds(ABC):
 
     @abstractmethod
     def steps(self, number: int) -> list[float]:
-        """Return the step of each of these parts; its numbers are multiples of it."""
+        """Return the step of each part of a round; the numbers of a part are multiples of its step."""
 
     @abstractmethod
     def broadcast_size(self, number: int) -> int:
@@ -132,10 +132,10 @@ class FixedPoint(SummedRounds):
         return int(_LARGEST * min(self.step(0), self.step(self.schedule.rounds)))
 
     def shared(self, sums: NDArray[Any], units: int, number: int) -> Steps:
-        """Return a party's sums of a round, int64, given in steps of `records.STEP`, in steps of the round.
+        """Convert a party's sums of a round, int64, from steps of `records.STEP` to steps of the round.
 
         Raises:
-            InputError: sums that `units` units cannot have.
+            InputError: The sums are larger than `units` units can have.
         """
         if sums.shape != (self.counts[number],) or sums.dtype.kind != "i":
             raise InputError(

@@ -136,7 +136,7 @@ class ConfidentGNMax(Mechanism):
     ) -> Self:
         """Return the mechanism with the least sigma2 for which these answers and tests cost at most ε at δ.
 
-        By default every test leads to an answer. `others` are the remaining parameters.
+        By default every test leads to an answer. `others` are the remaining parameters of the mechanism.
         """
         most = answers if tests is None else tests
         return cls(sigma1=sigma1, sigma2=calibrate(epsilon, delta, answers, tests=most, sigma1=sigma1).sigma, **others)
@@ -248,7 +248,7 @@ class InteractiveGNMax(ConfidentGNMax):
         """See `Mechanism.informed_by`. Probabilities must depend only on released labels and public images.
 
         Raises:
-            InputError: rows that do not sum to one, or negative numbers.
+            InputError: A row does not sum to one, or contains negative numbers.
         """
         scores = np.asarray(probabilities, dtype=np.float64)
         if scores.ndim != 2 or not np.isfinite(scores).all() or (scores < 0).any():

@@ -20,7 +20,7 @@ from terrine.privacy.accounting.events import Event, GaussianEvent, RepeatedEven
 JOINT = 4.5
 """Maximum squared distance of (S, M) if a unit is replaced (see `RoundSchedule`)."""
 ALONE = 2.0
-"""The same if a unit is added or removed."""
+"""Event of all rounds if a unit is added or removed."""
 BALANCE_POWER = 0.25
 """Exponent of a class's share in `class_balanced_targets`."""
 _PENALTY = 0.5
@@ -36,7 +36,7 @@ class RoundSchedule:
 
     **Round 0**: S = Σ x xᵀ and M = Σ x yᵀ over units with noise, [length, length] (symmetric) and [length, classes].
     The upper triangle of S is released, with noise σ on the diagonal and σ/√2 off it: as if off-diagonal entries were
-    multiplied by √2, which makes S a vector whose length is its Frobenius norm. M has noise σ.
+    multiplied by √2, which makes S a vector whose length is its Frobenius norm. Label moments M have noise σ.
 
     *Sensitivity.* Let a record's vector be x with label vector y, and x', y' their replacement, with r = ‖x‖ ≤ 1,
     s = ‖x'‖ ≤ 1 and p = x·x'. Adding or removing it moves (S, M) by r⁴ + r² ≤ 2, squared. Replacing it moves them by
@@ -47,7 +47,7 @@ class RoundSchedule:
     findings, y and y' have length 1 and q = y·y' is between −1 and 1: the second distance is r² + s² − 2pq, and
     4 − 2p² + 2|p| ≤ 4.5 bounds both, attained there or by opposite labels with p = 1/2. So the price is the same, and
     adding or removing moves r⁴ + r² ≤ 2 as well. A unit of several records moves the mean of their contributions, and
-    means are no farther apart. So both cost μ² = 4.5/σ² at most, or 2/σ² under add/remove.
+    means are no farther apart. Moments therefore cost at most μ² = 4.5/σ², or 2/σ² under add/remove.
 
     **Every further round**: G = Σ x eᵀ (`Records.gradients`) at a head, with noise on each coordinate, of vectors seen
     through a lens (`Records.apply_lens`). A record's gradient has norm at most `clip` for every head and lens, so
@@ -154,7 +154,7 @@ class NoisyGradientDescent:
     s² = Σ v/(v + λ) / Σ v over the eigenvalues v of S preserves the usual length; s² is the least-squares step.
 
     Args:
-        length: Coordinates of a vector.
+        length: Number of coordinates of a vector.
         sigma: Noise on label moments.
         findings: See `RoundSchedule`.
     """
@@ -283,7 +283,7 @@ def without_noise(values: Floats, sigma: float) -> Floats:
 
     for large d and every S (Bun et al. 2016, for Gaussian noise; for small noise, this is perturbation theory for any
     d). g is taken at a distance of σ from the real line, about √d/3 spacings of the noise's own eigenvalues; closer,
-    it would depend on their random positions. Negative values become zero.
+    it would depend on their random positions. Negative eigenvalues become zero.
     """
     apart = values[:, None] - values
     pull = (apart / (apart**2 + sigma**2)).sum(axis=1)

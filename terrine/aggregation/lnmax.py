@@ -1,6 +1,6 @@
 """LNMax: the class with the most votes after Laplace noise on every count.
 
-It reproduces the first PATE paper. GNMax answers more queries at the same ε.
+LNMax reproduces the first PATE paper. GNMax answers more queries at the same ε.
 """
 
 import math

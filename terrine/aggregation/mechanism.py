@@ -40,10 +40,10 @@ _OF_FINDINGS = ("findings", "findings_bound")
 
 
 class Aggregation(Settings, ABC):
-    """A way to turn private data into a release; its fields are its public parameters.
+    """Mechanism that turns private data into a release; its fields are its public parameters.
 
     As the section `aggregation` of a run it also contains the run's budget: `epsilon`, `delta`, `noise` and `where`.
-    They are not parameters of the mechanism (`parameters`), whose methods take the budget as arguments.
+    Budget settings are not parameters of the mechanism (`parameters`), whose methods take the budget as arguments.
     """
 
     text: ClassVar[str]
@@ -151,7 +151,7 @@ class Answers:
 
 
 class Mechanism(Aggregation):
-    """A way to answer queries from histograms of votes; its fields are its public parameters.
+    """Mechanism that answers queries from histograms of votes; its fields are its public parameters.
 
     Formal guarantee of an implementation: given the earlier answers, the arrays of `answer` are the releases of the
     mechanisms in `Answers.event`, and they depend on the histograms in no other way; the event's exact ε at `delta` is
@@ -212,8 +212,8 @@ class Mechanism(Aggregation):
             spent: Cost of earlier rounds of the same run; `Answers.event` is that of this round.
 
         Raises:
-            InputError: arrays that are not histograms.
-            SettingError: an impossible budget.
+            InputError: The arrays are not histograms of votes.
+            SettingError: The budget is invalid.
         """
 
     def informed_by(self, probabilities: ArrayLike) -> "Mechanism":
@@ -223,7 +223,7 @@ class Mechanism(Aggregation):
     def claimed(self, queried: int, answered: int, delta: float) -> float:
         """Return ε as published for teachers that depend on one another: as if a record moved one vote per query.
 
-        It is no guarantee and never used as one: a statement prints it next to the figure that holds.
+        The claimed ε is not a guarantee. Statements print it next to the ε that holds.
         """
         return price(self.cost(queried, answered), delta)
 
@@ -231,7 +231,7 @@ class Mechanism(Aggregation):
         """Return what an audit attacks, by name: votes for the first of two classes without the vote that moves.
 
         Raises:
-            SettingError: parameters for which no histogram of this many teachers reveals much.
+            SettingError: With these parameters no histogram of this number of teachers reveals much.
         """
         return {"a tie": teachers // 2}
 

@@ -5,10 +5,10 @@ statistics, and mean m and covariance C of the features of the queries, all of w
 
     x = [ (C + γI)^(-1/2) (f − m), c ] / its norm,    γ = tr(C)/D,  c² = tr((C + γI)^(-1) C)/4,
 
-rounded towards zero to multiples of `GRID`. So ‖x‖ ≤ 1 holds exactly for every image. Directions in which queries vary
-more than average get equal variance. Directions in which they hardly vary stay small, since noise on every coordinate
-costs more than they contribute. The constant c gives a linear function of x an intercept, and dividing by a norm does
-not change which linear score is largest: a head on x is a linear head on f (`Whitening.head`).
+rounded towards zero to multiples of `GRID`. The norm ‖x‖ is therefore at most 1, exactly, for every image. Directions
+in which queries vary more than average get equal variance. Directions in which they hardly vary stay small, since noise
+on every coordinate costs more than they contribute. The constant c gives a linear function of x an intercept, and
+dividing by a norm does not change which linear score is largest: a head on x is a linear head on f (`Whitening.head`).
 
 **A unit** (a record, or all records of a group) contributes the mean over its records. To that end its records have
 weights that sum to `WEIGHT`, equal up to one; of more than `WEIGHT` records the first count. Sensitivities of sums over
@@ -40,13 +40,13 @@ Steps = NDArray[np.int64]
 Factors = Callable[[slice], NDArray[np.float32]]
 
 GRID = 2.0**-14
-"""Coordinates of vectors and of their factors are multiples of it."""
+"""Grid of the coordinates of vectors and of their factors."""
 WEIGHT = 2**8
 """Sum of the weights of a unit's records."""
 STEP = GRID**2 / WEIGHT
-"""Sums are multiples of it: a product of coordinates with a weight of one."""
+"""Step of all sums: the product of two coordinates on the grid with a weight of one."""
 MOST_RECORDS = 2**26
-"""Sums of this many stay far within 64 bits."""
+"""Largest number of records; sums over them stay far within 64 bits."""
 
 _ROWS = 4096  # of 2^(14 + 14 + 8) steps each: their sum is below 2^53
 _SHORTER = 1 - 1e-9  # above the rounding of a norm and of a division by it
@@ -103,7 +103,7 @@ class Whitening:
 
     @property
     def arrays(self) -> dict[str, Floats]:
-        """Its parts by name, as stored with a release."""
+        """Arrays of the whitening by name, as stored with a release."""
         return {"mean": self.mean, "matrix": self.matrix, "constant": np.array([self.constant])}
 
     @property
@@ -114,7 +114,7 @@ class Whitening:
     def vectors(self, features: ArrayLike) -> NDArray[np.float32]:
         """Return the vectors [records, length] of features [records, features]: multiples of GRID, of norm ≤ 1.
 
-        A record with a non-finite feature has the zero vector. Rows do not depend on one another.
+        A record with a non-finite feature has the zero vector. Each row depends only on the same row of the input.
         """
         given = np.asarray(features, dtype=np.float64) - self.mean
         known = (np.abs(given) < _HUGE).all(axis=1, keepdims=True)
@@ -172,7 +172,7 @@ class Records:
         """Return records with the weights that follow from `units` [records], equal for records of one unit.
 
         Raises:
-            InputError: arrays that do not fit together, no record, too many, or vectors that `Whitening` cannot give.
+            InputError: Shapes do not match, there are no or too many records, or vectors are not from `Whitening`.
         """
         known, owners = np.asarray(labels, dtype=np.int64), np.asarray(units)
         if not len(vectors) == len(known) == len(owners) or not 0 < len(vectors) <= MOST_RECORDS:

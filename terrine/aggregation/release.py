@@ -39,7 +39,7 @@ class Votes:
         values: Unsigned integers [queries, teachers], 0 .. classes - 1.
         queries: SHA-256 of the query images, which are public.
         assignment: int64 [records], the teacher of each record: private.
-        unit: The protected unit, which belongs to one teacher.
+        unit: Protected unit: `record` or `group`; each unit belongs to one teacher.
         public: Whether the records are already public.
         disjoint: Whether every unit is in exactly one part.
         made_from: The settings that determine the votes, as JSON values: public, and never a function of records.
@@ -79,7 +79,7 @@ class Release:
         answered: bool [queries].
         histograms: Noisy counts, float64 [queries, classes], NaN if unanswered; None if only labels are released.
         queries: SHA-256 of the query images.
-        reused: Whether it is an earlier release, returned at no further cost.
+        reused: Whether an earlier release was returned, at no further cost.
         changed: Names of inputs whose digest has changed since the release, under the same edition. Private.
     """
 
@@ -127,10 +127,10 @@ def release_histograms(
     """Release answers through the ledger, or return the earlier release with this ID.
 
     Args:
-        ledger: Charges the release and stores it.
-        mechanism: Answers the queries.
+        ledger: Ledger that charges and stores the release.
+        mechanism: Mechanism that answers the queries.
         histograms: int64 [queries, classes], rows summing to the number of teachers.
-        account: The account to charge.
+        account: Account that is charged.
         release_id: A function of public facts only (`terrine.privacy.ledger.site_key.release_identity`).
         run: Name of the run, for reports.
         epsilon: The release's budget, including `before`.
@@ -140,7 +140,7 @@ def release_histograms(
         rounds: Maximum number of rounds, see `answer_in_rounds`.
         adviser: Orders the queries before each round, see `answer_in_rounds`.
         before: Cost of earlier releases of the run.
-        drawn_before: Number of noisy values in them.
+        drawn_before: Number of noisy values in earlier releases of the run.
         unprotected: Whether the release has no guarantee, despite its noise.
         data: Digests of the records, see `Ledger.reserve`.
         task: Classes of the release, see `Ledger.reserve`.

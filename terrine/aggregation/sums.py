@@ -1,7 +1,7 @@
 """Mechanisms that release sums over records and learn a linear head from them, without votes.
 
-They are for linear heads on public features (`terrine.aggregation.records`), in one process or in fixed point by
-parties. They spend the run's whole budget by public rules, so the cost is known before any data are read.
+These mechanisms are for linear heads on public features (`terrine.aggregation.records`), in one process or in fixed
+point among parties. They spend the run's whole budget by public rules, so the cost is known before any data are read.
 
 `Moments` is one round: sufficient statistics with noise (Blum et al. 2005; Dwork et al. 2014, "Analyze Gauss"), and
 ridge regression from them (Wang 2018, AdaSSP) with public constants: features are whitened by public images, both
@@ -37,8 +37,8 @@ class Sums(Aggregation):
     """A way to learn a linear head from sums over records with noise.
 
     Formal guarantee of an implementation: given the earlier ones, the arrays of `release` are the releases of the
-    mechanisms in `event` about the records, for neighbours that differ in one unit: replaced, added or removed. The
-    event's μ is at most the given one.
+    mechanisms in `event` about the records, for neighbours that differ in one unit: replaced, added or removed. The μ
+    of the event is at most the given μ.
     """
 
     reveals: ClassVar[Literal["argmax", "histogram", "sums"]] = "sums"
@@ -46,7 +46,7 @@ class Sums(Aggregation):
 
     @abstractmethod
     def schedule(self, mu: float) -> RoundSchedule:
-        """Return the rounds that cost μ."""
+        """Return the schedule of rounds whose total cost is μ."""
 
     def worst_case(self, queries: int, epsilon: float, delta: float, spent: Event = NOTHING) -> Event:
         """See `Aggregation.worst_case`: exactly the cost, for all queries."""
@@ -60,7 +60,7 @@ class Sums(Aggregation):
         """Release arrays by name (`RoundSchedule.arrays`) with budget μ.
 
         Raises:
-            SettingError: a budget so small that the noise's lattice is too coarse.
+            SettingError: The budget is so small that the noise lattice would be too coarse.
         """
         schedule = self.schedule(mu)
         descent, summed, released = schedule.descent(records.length), schedule.summing(records), []
@@ -90,7 +90,7 @@ class Sums(Aggregation):
         return sum(count for number in range(schedule.passes) for count, _ in schedule.noise(length, classes, number))
 
     def check(self, run: Any) -> None:
-        """Raise ValueError if the run is not one of sums over records."""
+        """Raise ValueError if the run does not support sums over records."""
         super().check(run)
         student = run.student
         conflicts = (

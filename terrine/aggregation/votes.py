@@ -22,9 +22,9 @@ most. If every teacher may say yes to at most τ findings of a query (`bounded`)
 attained by v and v' of τ disjoint findings each or, for 2τ ≥ K, by some v and its complement. So of a query's K answers
 the first min(K, 2τ) are charged, and the others are free; any choice of them would do.
 
-**Confident-GNMax** answers a_q of a query's K questions, depending on earlier releases. One unit moves at most
-min(a_q, m) of these. The sum of min(a_q, m) over queries bounds its effect in every course of events, step by step, and
-does not depend on the unit: that is what a Gaussian filter may charge (Smith & Thakurta 2022).
+**Confident-GNMax** answers a_q of a query's K questions, depending on earlier releases. One unit changes at most
+min(a_q, m) of the a_q charged answers. The sum of min(a_q, m) over queries bounds its effect in every course of events,
+step by step, and does not depend on the unit: that is what a Gaussian filter may charge (Smith & Thakurta 2022).
 
 **One count would suffice.** The two noisy counts of a question sum to T plus noise, which does not depend on c; their
 difference is c with noise σ/√2. A release of c only, which a vote moves by one, with noise σ/√2 also costs 2/σ².

@@ -1,1 +1,1 @@
-"""Private data: datasets from many sources in one form, their splits and their partitions among teachers."""
+"""Datasets: readers for many formats, splits, digests, and partitions among teachers."""

@@ -8,9 +8,9 @@ Digests are private, because a guessed record can be looked up. Only keyed diges
 (`terrine.privacy.ledger.people`).
 
 Duplicates: two identical images probably show one person, who then moves two votes, twice what the accounting assumes.
-They are reported but not kept together: a partition that depends on contents could move other records when one is
-replaced. Pixels cannot distinguish near-duplicates (another crop or compression) from similar people. Only a `group`
-that identifies the person keeps a person's records together.
+Duplicates are reported but not kept together: if the partition depended on contents, replacing one record could move
+others. Pixels cannot distinguish near-duplicates (another crop or compression) from similar people. Only a `group` that
+identifies the person keeps a person's records together.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def digest_of_arrays(title: str, arrays: Mapping[str, tuple[np.ndarray | None, s
     """Return the HMAC-SHA256, as hex, of title, names, dtypes, shapes and contents of arrays.
 
     Args:
-        title: Purpose of the digest.
+        title: Purpose of the digest, which makes digests for other purposes differ.
         arrays: An array or None, and the dtype in which it is encoded, by name. Equal values give equal digests on
             every machine, regardless of memory layout.
         key: Secret key.

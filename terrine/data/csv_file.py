@@ -23,7 +23,7 @@ def read_csv(source: Path | bytes, where: str = "") -> pd.DataFrame:
 
     Args:
         source: The path or the content of the file. The first line is the header, in which a column may be unnamed
-            (""). Empty lines are skipped.
+            (""). Empty lines of the CSV file are skipped.
         where: Name of the content in error messages.
 
     Raises:

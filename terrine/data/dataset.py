@@ -49,9 +49,10 @@ class Dataset:
         test_names: int64 [M], likewise.
         test_groups: int64 [M], or None if the test records have no groups.
         train_contents: uint64 [N, 2], digests by which a ledger recognises records (`terrine.data.content_digest`);
-            None for public data, which have no budget. Likewise test_contents and pool_contents.
+            None for public data, which have no budget. test_contents, pool_contents: The same for test and pool
+            records.
         pool_names: int64 [P] or None. Likewise pool_groups.
-        named: Whether records have names other than their places.
+        named: Whether records have names other than their positions.
         content_columns: Columns of a table that the first digest covers.
         content_on: Function that returns the digests of all rows of a table over other columns.
         scale: Order of the classes, which were declared in advance (`terrine.data.ordered`), or None.
@@ -184,7 +185,7 @@ class Dataset:
         places = class_places(self.class_names, names)
         if self.scale is not None and tuple(names) != self.class_names:
             raise InputError(
-                f"{self.name}: the classes are ordered: {', '.join(self.class_names)}. Agree on this order."
+                f"{self.name}: the classes are ordered: {', '.join(self.class_names)}. Use the same order."
             )
         return replace(
             self,
@@ -318,7 +319,7 @@ def split_records(
         images: uint8 [N, C, H, W].
         labels: int64 [N] or [N, K].
         test_fraction: Share of the names or groups that is held out.
-        seed: Draws the split.
+        seed: Seed of the split.
         names: int64 [N]; None: a record is named by its place in `images`, even after the split.
         groups: int64 [N] or None; they are held out whole.
         parties: int64 [N] or None, kept for training records.

@@ -60,8 +60,8 @@ _NAMES = (
 class Header(NamedTuple):
     """Checked elements of a file's header. Private and never stored.
 
-    `burned` tells whether the pixels contain text: True, False, or None for an image type that often does and a file
-    that does not tell.
+    `burned` tells whether the pixels contain text: True, False, or None if
+    the file does not state it and its type often does.
     """
 
     path: Path
@@ -147,7 +147,7 @@ def _checked(path: Path, values: dict[str, Any], syntax: Any, seen: list[int], t
 
     Args:
         path: The file.
-        values: Elements by name.
+        values: Header elements by name.
         syntax: Transfer syntax.
         seen: Tag and length of the pixels.
         there: Bytes from there on, or the number of fragments of compressed pixels.
@@ -200,7 +200,7 @@ def _whole(values: dict[str, Any], name: str, low: int, high: int) -> int:
 
 
 def list_directory(path: Path) -> list[list[str]]:
-    """Return the path of each image in a DICOMDIR, as its parts. Raise InputError if it is damaged."""
+    """Return the path of each image in a DICOMDIR, as its parts. Raise InputError if the DICOMDIR is damaged."""
     try:
         with BoundedFile(path) as file:
             records = read_partial(file, specific_tags=[Tag("DirectoryRecordSequence")]).DirectoryRecordSequence
@@ -306,7 +306,7 @@ def _file_window(values: np.ndarray, about: Dataset, slope: float, intercept: fl
 
 
 def _numbers(about: Dataset, *names: str) -> list[float]:
-    """Return the first value of each element. Raise InputError if it is not a finite number."""
+    """Return the first value of each element. Raise InputError if the element is not a finite number."""
     found = []
     for name in names:
         with contextlib.suppress(Exception):

@@ -141,7 +141,7 @@ class Encoding:
 
     @classmethod
     def from_description(cls, description: list[dict[str, Any]]) -> Encoding:
-        """Return the encoding of a description. Raise ValueError if it is not one."""
+        """Return the encoding of a description. Raise ValueError if the JSON value is not an encoding."""
         return cls(tuple(Column(**entry) for entry in description))
 
 
@@ -175,7 +175,7 @@ def learn(public: pd.DataFrame, where: str, categorical: Collection[str] = ()) -
     """Return the encoding learned from public rows.
 
     Args:
-        public: Texts, indexed by line.
+        public: Cells as texts, indexed by line number.
         where: Name of the table in errors.
         categorical: Columns of words that may look like numbers.
 
@@ -206,7 +206,7 @@ def learn(public: pd.DataFrame, where: str, categorical: Collection[str] = ()) -
 def identifying(encoding: Encoding, rows: int) -> list[Column]:
     """Return columns with so many words that they identify rows: identifiers, dates, free text or decimal commas.
 
-    The student would publish them.
+    The student would publish these words.
     """
     return [column for column in encoding.columns if len(column.values or ()) > max(_WORDS, rows / 3)]
 

@@ -34,10 +34,10 @@ _DECODED = 200
 
 
 class Listing(NamedTuple):
-    """Records of a source.
+    """Records listed by a source.
 
     Attributes:
-        records: At least one.
+        records: The list has at least one record.
         skipped: Number of files that are ignored, by kind.
         geometry: Number of records by width, height and mode; None: read it from the files' headers.
         remarks: Warnings for the data owner.

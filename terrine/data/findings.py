@@ -28,7 +28,7 @@ _YES, _NO = {"1", "1.0", "true", "yes"}, {"0", "0.0", "false", "no", ""}
 
 
 def are_names(value: tuple[str, ...]) -> bool:
-    """Return whether these are distinct stripped names, and not a single one."""
+    """Return whether these are two or more distinct names without spaces at the ends."""
     return len(value) != 1 and len(set(value)) == len(value) and all(name.strip() == name != "" for name in value)
 
 
@@ -119,12 +119,12 @@ def encode_findings(
 
     Args:
         labels: Arrays of 0 and 1, [N, columns], by name.
-        names: Finding of each column; None: the wanted ones.
+        names: Finding of each column; None: the columns are the findings in `wanted`.
         wanted: Findings to return.
         where: File name for errors.
 
     Raises:
-        InputError: other values or shapes, or an unknown finding.
+        InputError: A value is not 0 or 1, the shape is wrong, or a finding is unknown.
     """
     known = list(wanted if names is None else names)
     if unknown := [name for name in wanted if name not in known]:

@@ -84,10 +84,10 @@ def read_images(
         files: Format of the student's training data.
         volumes: Decoder of NIfTI volumes, with `files="nifti"`.
         progress: Called with (files done, number of files).
-        failed: Gets the reason for each file that cannot be decoded; these are then left out, unless all fail.
+        failed: Receives the reason for each file that cannot be decoded. Such files are then left out, unless all fail.
 
     Raises:
-        InputError: files cannot be decoded; the message names them.
+        InputError: Files cannot be decoded; the message contains their names.
     """
 
     def picture(record: Record) -> tuple[Image.Image, np.ndarray]:
@@ -132,7 +132,7 @@ def read_pictures(
         failed: Gets the reason for each of them.
 
     Raises:
-        InputError: records cannot be decoded; the message names their files.
+        InputError: Records cannot be decoded; the message contains the names of their files.
     """
 
     def read(record: Record) -> tuple[np.ndarray, int]:
@@ -152,7 +152,7 @@ def read_pictures(
 def headers(paths: Sequence[Path]) -> tuple[Counter[tuple[int, int, str]], dict[str, Path], dict[Path, str]]:
     """Return counts of images by width, height and Pillow mode from their headers.
 
-    Also returns the first file of each mode, and the reason for each file that cannot be opened.
+    Also return the first file of each mode, and the reason for each file that cannot be opened.
     """
 
     def geometry(path: Path) -> tuple[int, int, str]:
@@ -256,7 +256,7 @@ def open_picture(
     Args:
         contents: The file.
         window: Values that become black and white in an image of more than 8 bits per pixel.
-        remedy: Advice in the error for such an image without a window.
+        remedy: Advice in the error for an image of more than 8 bits without a window.
 
     Raises:
         InputError: more than 8 bits per pixel without a window, or several pictures in one file.

@@ -22,10 +22,10 @@ OPTIONAL = ("group", "party", "split")
 
 
 class Record(NamedTuple):
-    """An image file or one frame of it. Private: only codes of `name` and `group` are stored, and errors show the path.
+    """One record: an image file, or one frame of a file.
 
-    `label` is the class, or the record's findings joined by `AND`. `group`, `split` and `party` are empty for all
-    records if the data do not contain them.
+    Private: only codes of `name` and `group` are stored, and errors show the path. `label` is the class, or the
+    record's findings joined by `AND`. `group`, `split` and `party` are empty if the data do not contain them.
     """
 
     path: Path
@@ -62,7 +62,8 @@ def read_table(
     """Return the known columns of a CSV file by line, without empty cells, and the names of its other columns.
 
     Args:
-        table: The file. It has exactly one of the columns `keys`, the column label, and any of the optional ones.
+        table: The file. The file must have exactly one of the columns in `keys`, the column label, and any of the
+            optional columns.
         keys: Columns that may identify an image.
         optional: Further columns to read.
         findings: Findings of a record, which may have columns instead of label. `label` then contains those present.
@@ -106,7 +107,7 @@ def _header_hint(header: Sequence[str], keys: Sequence[str], optional: Sequence[
 
 
 def inside(folder: Path, path: Path, place: str, *, relative: bool = False) -> Path:
-    """Return the real path of an image. Raise InputError if it is not a file inside `folder`.
+    """Return the real path of an image. Raise InputError if the path is not a file inside `folder`.
 
     Args:
         folder: Folder that contains all images.

@@ -34,7 +34,7 @@ def row_shares(histograms: np.ndarray) -> np.ndarray:
 def label_distances(histograms: np.ndarray) -> np.ndarray:
     """Return the total variation distance between each teacher's labels and all labels, float64 [teachers].
 
-    It is 0 for a teacher without records.
+    The value is 0 for a teacher without records.
     """
     whole = histograms.sum(axis=0) / max(int(histograms.sum()), 1)
     distances: np.ndarray = 0.5 * np.abs(row_shares(histograms) - whole).sum(axis=1)

@@ -20,7 +20,7 @@ Place = Callable[[int], str]
 
 
 class UnknownLabelError(InputError):
-    """A label that is not one of the declared classes.
+    """Error about a label that is not one of the declared classes.
 
     Attributes:
         place: The label and its location.
@@ -67,7 +67,7 @@ def encode_labels(
         where: File name for errors.
 
     Raises:
-        InputError: any other array, or a label without a class.
+        InputError: The array has another type, or a label has no class.
     """
     columns = {name: _column(name, values, where) for name, values in labels.items()}
     kinds = {values.dtype.kind for values in columns.values()}
@@ -97,7 +97,7 @@ def group_codes(groups: Mapping[str, np.ndarray], where: str) -> dict[str, np.nd
     """Return the name code of each record's group, int64 [N] for each array; an integer is named by its digits.
 
     Raises:
-        InputError: values that are not integers or texts, or an empty text.
+        InputError: A value is not an integer or text, or is an empty text.
     """
     return {
         name: name_codes(map(str, values.tolist())) for name, values in check_texts(groups, where, "a group").items()
@@ -138,7 +138,7 @@ def class_name_warnings(class_names: Sequence[str]) -> tuple[str, ...]:
 
 
 def similar_groups_warning(groups: Collection[str]) -> tuple[str, ...]:
-    """Return a warning about near-duplicate group names. It contains only their number."""
+    """Return a warning about near-duplicate group names. The message contains only the number of groups."""
     count = len(similar_classes(distinct := sorted(set(groups))))
     if not count:
         return ()
@@ -154,8 +154,8 @@ def unread_warning(where: str, what: str, names: Sequence[str], expected: str) -
     Args:
         where: The file.
         what: "columns" or "arrays".
-        names: Names of those ignored.
-        expected: Name that groups must have.
+        names: Names of the ignored columns or arrays.
+        expected: Name that a column or array of groups must have.
     """
     if not names:
         return ()
@@ -169,7 +169,7 @@ def id_codes(ids: Mapping[str, np.ndarray], where: str) -> tuple[np.ndarray, np.
     """Return the name codes of the IDs of all arrays, one after the other, int64 [N], and their order by text.
 
     Raises:
-        InputError: values that are not integers or texts, an empty text, or an ID that occurs twice.
+        InputError: A value is not an integer or text, a text is empty, or an ID occurs twice.
     """
     columns = check_texts(ids, where, "an ID")
     texts = np.concatenate([values.astype(str) for values in columns.values()])
@@ -194,7 +194,7 @@ def check_texts(columns: Mapping[str, np.ndarray], where: str, what: str) -> dic
         what: Meaning of a value for errors: "a group", "a party" or "an ID".
 
     Raises:
-        InputError: any other array.
+        InputError: The array has another type or shape.
     """
     checked = {name: _column(name, values, where) for name, values in columns.items()}
     for name, values in checked.items():

@@ -62,7 +62,7 @@ class Scale:
 
     @property
     def span(self) -> float:
-        """Largest possible error."""
+        """Largest possible error of a predicted number: the distance of the outer edges."""
         return self.edges[-1] - self.edges[0] if self.edges else len(self.names) - 1.0
 
     def closeness(self, predicted: np.ndarray, truth: np.ndarray) -> np.ndarray:
@@ -142,7 +142,7 @@ class InOrder(Settings):
 
     @property
     def scale(self) -> Scale | None:
-        """Order of the labels, or None."""
+        """Order of the classes, or None if the settings declare none."""
         return Scale.from_settings(self.grades, self.bins) if self.grades or self.bins else None
 
     def check(self, run: Any) -> None:

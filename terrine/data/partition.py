@@ -12,9 +12,9 @@ guarantees this for these neighbours:
   added or removed; all other names are unchanged. Renaming a unit or splitting a group counts as two steps, a removal
   and an addition, so up to two votes. Without IDs, places are names: removing a record from the middle of an array
   renames all later ones.
-- `party`: each party in the data is a teacher. The contents under one name are replaced at its party, or the name is
-  added or removed there; the list of parties and the party of each name are public. A move to another party counts as a
-  removal and an addition: up to two votes.
+- `party`: each party in the data is a teacher. - `party`: the contents under one name are replaced, added or removed at
+  its party; the list of parties and the party of each name are public. A move to another party counts as a removal and
+  an addition: up to two votes.
 - `dirichlet` and `similarity` depend on labels and on the number and order of units, so they guarantee nothing. They
   simulate parties with different data, for experiments on public data. Each teacher gets at least two units if
   possible, because batch statistics need two records.
@@ -70,7 +70,7 @@ def dirichlet(
     """Return teachers, int64 [records], with each class divided in proportions from Dirichlet(alpha).
 
     Source: Hsu, Qi and Brown 2019. Small `alpha` gives each teacher few classes, large `alpha` equal shares. A unit
-    counts for its most frequent label. Part sizes differ widely; a teacher with fewer than two units gets some of the
+    counts for its most frequent label. Part sizes differ widely; teachers with fewer than two units get some of the
     largest part.
 
     Args:
@@ -139,8 +139,7 @@ def check(
         assignment: Teacher of each record, int64 [records].
         teachers: Number of teachers.
         groups: Code of each record's group, int64 [records]; each must have one teacher.
-        duplicates: `exact_duplicates` of the records; `split_sets` of them are in several parts, which is only
-            reported.
+        duplicates: `exact_duplicates` of the records; `split_sets` counts those in several parts.
 
     Raises:
         InputError: a record has no valid teacher, or a group has several.
@@ -231,7 +230,7 @@ def _fill_up(teacher_of_unit: np.ndarray, teachers: int) -> np.ndarray:
 
 
 def _split_ids(assignment: np.ndarray, ids: np.ndarray) -> np.ndarray:
-    """Return the IDs that have several teachers."""
+    """Return the group IDs whose records have several teachers."""
     order = np.argsort(ids, kind="stable")
     ids, assignment = ids[order], assignment[order]
     return np.unique(ids[1:][(ids[1:] == ids[:-1]) & (assignment[1:] != assignment[:-1])])
@@ -308,7 +307,7 @@ class SimilarityPartition(Partition):
 
     kind: Literal["similarity"] = "similarity"
     similarity: Annotated[float, Unit("per cent")] = Field(ge=0, le=100)
-    """Percentage of records assigned at random. The rest is sorted by label and split."""
+    """Percentage of records assigned at random. The other units are sorted by label and cut into consecutive parts."""
 
     def assign(self, dataset: Dataset, groups: np.ndarray | None, seed: int) -> np.ndarray:
         return by_similarity(dataset.train_labels, self.teachers, self.similarity, groups=groups, seed=seed)
@@ -383,8 +382,8 @@ def partition(
         The parts, verified to be disjoint and to cover the training records.
 
     Raises:
-        SettingError: an unknown kind, more teachers than units, missing groups, or a kind that depends on the labels
-            of private data.
+        SettingError: The kind is unknown or depends on labels of private data, there are more teachers than units, or
+            groups are missing.
         InputError: a group has records in several parts.
     """
     chosen = PARTITIONS.of(kind)(kind=kind, **settings)
@@ -408,8 +407,7 @@ def protected_groups(dataset: Dataset, unit: str) -> np.ndarray | None:
     """Return the group of each record if groups are the unit of privacy, otherwise None.
 
     Exact copies of an image are not kept together: a partition that depends on contents could move other records when
-    one is replaced. The dataset's manifest counts copies; data with several images of a person need
-    privacy.unit=group.
+    one is replaced. The dataset's manifest counts copies; data with several images of a person need privacy.unit=group.
 
     Raises:
         SettingError: the unit is a group, but the data have no groups.

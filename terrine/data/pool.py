@@ -26,7 +26,7 @@ def take_pool(dataset: Dataset, source: Literal["validation", "test"], fraction:
         dataset: With `source="validation"`, its pool images and labels are the validation split.
         source: Split that contains the public images.
         fraction: Share of the test split that is public.
-        seed: Draws that share.
+        seed: Seed with which the public share is drawn.
 
     Raises:
         InputError: there is no such split, or no pool or test image is left.
@@ -54,8 +54,8 @@ def take_pool(dataset: Dataset, source: Literal["validation", "test"], fraction:
 def check_disjoint(dataset: Dataset) -> dict[str, int]:
     """Return the number of images of each split and of images in two of them.
 
-    `private in pool` and `test in private` count images that the data contain twice. They are private, and reasons why
-    answers and students may look better than they are.
+    `private in pool` and `test in private` count images that the data contain twice. These two counts are private. A
+    large count means that answers and students may look better than they are.
 
     Raises:
         InputError: a test image is in the pool, or there is no pool.

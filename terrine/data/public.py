@@ -24,8 +24,8 @@ def refuse_other_bytes(name: str, where: str, *, official: bool, public: bool) -
 
     Args:
         name: The benchmark.
-        where: The file that was read.
-        official: Whether its digest is the published one.
+        where: Path of the file that was read.
+        official: Whether the file has the published digest.
         public: Whether the settings declare the data public.
     """
     if public and not official:

@@ -35,7 +35,7 @@ from terrine.settings import Kinds, Settings, SiteLocal, Unit
 
 @dataclass(frozen=True, eq=False)
 class Survey:
-    """Counts of a dataset. Private.
+    """Counts and warnings about a dataset, before any training. Private.
 
     Attributes:
         class_names: K names.
@@ -109,7 +109,7 @@ Progress = Callable[[int, int], None]
 
 
 def rising(window: tuple[float, float]) -> tuple[float, float]:
-    """Return a window. Raise ValueError unless its first value is below its second."""
+    """Return a window. Raise ValueError unless the first value of a range is below the second."""
     if not window[0] < window[1]:
         raise ValueError(f"the first value, {window[0]:g}, must be below the second, {window[1]:g}")
     return window
@@ -120,7 +120,7 @@ Window = Annotated[tuple[float, float], AfterValidator(rising)]
 
 
 def parse_size(value: Any) -> Size:
-    """Return a setting as a size. Raise an error of pydantic if it is not one."""
+    """Return a setting as a size. Raise a pydantic error if the value is not a size."""
     pair = value if isinstance(value, list | tuple) else [value, value]
     whole = [
         int(side) if isinstance(side, str | float) and str(side).removesuffix(".0").isdigit() else side for side in pair
@@ -145,7 +145,7 @@ class Source(Settings):
     known benchmark (`terrine.data.public`) whose files have the published digests. false: treat it as private. true is
     an error for other data."""
     edition: str = Field("1", min_length=1)
-    """Your name for this version of the data. Account, edition and settings identify a release. Releases of a new
+    """Your name for this version of the data. Account, edition and settings identify a release. Releases about a new
     edition are charged again."""
 
     @field_validator("edition", mode="before")
@@ -238,7 +238,7 @@ class Source(Settings):
 
 
 class ImageSource(Source):
-    """Images, resized to one geometry."""
+    """Source of images, which are resized to one size and number of channels."""
 
     size: Annotated[Size, BeforeValidator(parse_size), Unit("pixels")] = 28
     """Side to which all images are resized, from 8 to 320; or `[height, width]`."""
@@ -370,8 +370,8 @@ def load_dataset(
         Training and test split, uint8 images [N, C, H, W] with int64 labels [N].
 
     Raises:
-        SettingError: an unknown name.
-        InputError: data that cannot be used.
+        SettingError: The name of the dataset is unknown.
+        InputError: The data cannot be used.
     """
     source = SOURCES.of(name)(name=name, **settings)
     dataset = source.load(at, seed=seed, progress=progress)

@@ -86,7 +86,7 @@ def split_units(units: np.ndarray, test_fraction: float, *, seed: int) -> tuple[
     Args:
         units: Code of each record's group or name, int64 [N].
         test_fraction: Approximate share of the units that is held out.
-        seed: Draws the units.
+        seed: Seed with which units are drawn.
 
     Raises:
         InputError: a side is empty.

@@ -1,1 +1,1 @@
-"""The student in use: loading it, asking it, and handing it over in other formats."""
+"""Use of the published student: loading, prediction, export and signatures."""

@@ -49,7 +49,7 @@ def export_student(
     """Write the student's network to files; return the largest difference of each from the student's outputs.
 
     The input is `images`, uint8, the output `probabilities`, float32; the first axis of both is `batch`. Files that
-    fail are removed.
+    fail the comparison are removed.
 
     Args:
         model: The student.
@@ -60,7 +60,7 @@ def export_student(
 
     Raises:
         SettingError: A file has another suffix.
-        MissingExtraError: A package is missing.
+        MissingExtraError: A package for the export is not installed.
         ArtefactError: The network cannot be exported, or a file differs by more than `TOLERANCE`.
     """
     for path in paths:
@@ -221,7 +221,7 @@ def write_raw_columns(path: Path, encoding: Encoding, metadata: Mapping[str, str
     Words are compared exactly; callers strip spaces, as a CSV reader does.
 
     Args:
-        path: The file; its input is encoded rows.
+        path: The ONNX file, whose input is encoded rows.
         encoding: The encoding.
         metadata: Metadata that replaces the file's.
     """

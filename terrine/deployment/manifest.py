@@ -34,7 +34,7 @@ def check_seal(folder: Path) -> dict[str, Any]:
     """Return the manifest of `folder` after comparing every file with its digest.
 
     Raises:
-        ArtefactError: A file is missing, was added or was changed, or there is no valid manifest.
+        ArtefactError: A file of the folder is missing, was added or was changed, or the manifest is invalid.
     """
     path = folder / MANIFEST
     try:

@@ -48,7 +48,7 @@ OF_VOLUMES = ("plane", "view", "percentiles")
 """Settings of `Nifti` that the manifest contains if the records are volumes."""
 
 SMALL = 64
-"""Smallest request that is not filled up with reference images under `current` statistics."""
+"""Number of images from which on a request under `current` statistics uses no reference images."""
 
 FILLING = 16
 """Number of stored reference images used for statistics: the first ones, of which the student is most certain. More
@@ -147,7 +147,7 @@ class StudentModel:
 
         Raises:
             ArtefactError: A file is missing, damaged or was changed.
-            InputError: `reference` does not fit.
+            InputError: The images in `reference` have another size or number of channels.
             SettingError: The statistics are unknown or not available.
         """
         folder = Path(folder)
@@ -217,8 +217,8 @@ class StudentModel:
     def label(self, probabilities: np.ndarray) -> str:
         """Return the label for probabilities [classes].
 
-        It is the most probable class; for ordered classes the median (`terrine.data.ordered`); for several findings
-        all those above a half.
+        The label is the most probable class; for ordered classes the median (`terrine.data.ordered`); for several
+        findings all those above a half.
         """
         if self.scale is not None:
             return self.class_names[int(self.scale.classes(probabilities[None])[0])]
@@ -291,7 +291,7 @@ def check_images(images: np.ndarray, channels: int, size: Size) -> np.ndarray:
         size: Expected height and width.
 
     Raises:
-        InputError: Another dtype or shape, an empty batch, values that are not finite or outside the range.
+        InputError: Dtype or shape is wrong, the batch is empty, or values are not finite or out of range.
     """
     height, width = sides(size)
     expected = f"[images, {channels}, {height}, {width}]"
@@ -326,7 +326,7 @@ def check_rows(rows: np.ndarray, columns: int) -> np.ndarray:
         columns: Expected number of columns.
 
     Raises:
-        InputError: Another dtype or shape, an empty batch, or values that are not finite.
+        InputError: The rows have another dtype or shape, the batch is empty, or values are not finite.
     """
     if rows.dtype.kind != "f":
         raise InputError(f"The rows have dtype {rows.dtype}. Send floating point, encoded as encoding.json describes.")
@@ -344,7 +344,7 @@ def check_student(folder: Path) -> dict[str, Any]:
     """Return the manifest of the student in `folder` after checking every file and the description.
 
     Raises:
-        ArtefactError: A file was changed, or the manifest is not that of a student.
+        ArtefactError: A file was changed, or the manifest does not describe a student.
     """
     manifest = check_seal(folder)
     names = manifest.get("class_names")

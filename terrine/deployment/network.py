@@ -51,7 +51,7 @@ class StudentNetwork(nn.Module):
         head: The head.
         statistics: Kind of statistics.
         reference: Public images [R, C, H, W], needed for `single` and `frozen`.
-        reference_weight: Number of images as which they count.
+        reference_weight: Number of images as which the reference images count.
     """
 
     def __init__(
@@ -158,7 +158,7 @@ def freeze_statistics(network: nn.Module, images: Tensor) -> None:
         images: A batch [B, ...] that `network` accepts, B >= 2.
 
     Raises:
-        InputError: There are fewer than two images.
+        InputError: Fewer than two images were given.
     """
     if len(images) < 2:
         raise InputError(f"{len(images)} reference image(s) have no statistics. Give at least 2; 16 or more work well.")

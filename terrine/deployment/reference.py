@@ -18,15 +18,14 @@ _MOST_BYTES = 2**24
 def choose_reference(probabilities: np.ndarray, count: int = COUNT) -> np.ndarray:
     """Return the indices, int64 [min(count, N)], of reference images among N candidates.
 
-    Classes take turns, each giving its most certain remaining candidate, so every prefix of the list is as balanced as
-    possible.
+    Classes take turns, each giving its most certain remaining candidate, so every prefix of the list is balanced.
 
     Args:
         probabilities: The student's, float [N, classes].
         count: Number of images.
 
     Raises:
-        InputError: There are fewer than two candidates.
+        InputError: Fewer than two candidate images were given.
     """
     if probabilities.ndim != 2 or len(probabilities) < 2:
         raise InputError(

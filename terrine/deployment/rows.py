@@ -3,8 +3,8 @@
     >>> model = TableStudent.load(Path("data/release/your-own-table/student"))
     >>> model.answers(pandas.read_csv("rows.csv"))      # a data frame: class, probability, probability of each class
 
-The encoding of columns as features is in the student's folder (`encoding.json`), covered by its manifest. It was
-declared or learned from public rows only (`terrine.data.encoding`).
+The encoding of columns as features is in the student's folder (`encoding.json`), covered by its manifest. The encoding
+was declared, or learned from public rows only (`terrine.data.encoding`).
 """
 
 from __future__ import annotations
@@ -34,8 +34,7 @@ class TableStudent:
     Args:
         student: The student of encoded rows.
         encoding: The encoding.
-        roles: Name of the `target` column, of the `id` column or None, and of all columns that are not features
-            (`roles`).
+        roles: Names of the `target` column, the `id` column or None, and all columns that are not features.
     """
 
     def __init__(self, student: StudentModel, encoding: Encoding, roles: dict[str, Any]) -> None:

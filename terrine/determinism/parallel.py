@@ -26,8 +26,8 @@ def side_by_side(
 ) -> Iterator[Result]:
     """Yield compute(part) for every part in order, computed by single-threaded workers on the CPU.
 
-    The number of workers is that of torch's threads. Parts are taken from the iterable as workers become free. On an
-    accelerator the calling thread computes all parts. Leaving the loop early starts no further part. An error in
+    The number of workers equals torch's number of threads. Parts are taken from the iterable as workers become free. On
+    an accelerator the calling thread computes all parts. Leaving the loop early starts no further part. An error in
     `compute` is raised in place of its result.
     """
     import torch

@@ -1,8 +1,8 @@
 """Counter-based random numbers: image i's randomness is a function of (seed, name, i, draw).
 
 Philox4x32-10 (Salmon et al. 2011) maps a 128-bit counter and a 64-bit key to four 32-bit words. The key is derived from
-(seed, name), and the counter consists of the draw and the image's index. There is no state, so batches, workers and
-devices cannot change a word. The arithmetic on 32-bit words in int64 tensors is exact on every device.
+(seed, name), and the counter consists of the draw and the image's index. The generator has no state, so batches,
+workers and devices cannot change its output. The arithmetic on 32-bit words in int64 tensors is exact on every device.
 
     >>> import torch
     >>> both = words(0, "leaves", torch.tensor([6, 7]), 5)

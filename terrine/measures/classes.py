@@ -1,6 +1,6 @@
 """Metrics for imbalanced classes: balanced accuracy, AUC, and sensitivity at a given specificity.
 
-Each has a 95 % interval over samples of the same size. Metrics of private records are private: no ε covers them.
+Each metric has a 95 % interval over samples of the same size. Metrics of private records are private: no ε covers them.
 
 - A rate of independent records has Wilson's interval (Wilson 1927), a mean of rates the combination of these (Zou &
   Donner 2008).

@@ -6,8 +6,8 @@
 - The quadratic weighted kappa (Cohen 1968): 1 for perfect agreement, 0 for chance.
 - Spearman's rank correlation of the number, or mean grade, with the truth.
 
-The last two have percentiles of `DRAWS` bootstrap samples of records or patients. All are private. A metric is None
-when it is undefined, i.e. all labels or all predictions are equal.
+The last two have percentiles of `DRAWS` bootstrap samples of records or patients. All these metrics are private. A
+metric is None when it is undefined, i.e. all labels or all predictions are equal.
 """
 
 from collections.abc import Callable

@@ -1,1 +1,1 @@
-"""Backbones, and the batch statistics they are used with."""
+"""Backbones: feature extractors, their weights, and statistics of batch normalisation."""

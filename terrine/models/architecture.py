@@ -1,8 +1,8 @@
 """Architectures of backbones: settings that are declared without torch, and the function that builds a network.
 
 A new architecture is one file, named in `ARCHITECTURES`: a subclass of `Architecture` with its settings and a function
-that makes the network. Built, it is a `terrine.models.backbone.Backbone`. Every architecture of timm can also be built
-under its own name (`resnet26`, `efficientnet_b0`, ...).
+that makes the network. `build` returns a `terrine.models.backbone.Backbone`. Every architecture of timm can also be
+built under its own name (`resnet26`, `efficientnet_b0`, ...).
 
 Not every stock architecture works on small images: a DenseNet's stem reduces them to nothing, a transformer's windows
 do not divide them. So `options` chooses a stem that works, and enlarges images as little as needed. The choice is part
@@ -42,7 +42,7 @@ REFERENCE_BATCHES = 8
 """Batches from which a backbone without weights gets its original statistics; sources take turns in them."""
 
 Built = tuple[Any, int]
-"""A network of torch and the number of its features."""
+"""A torch network and its number of features."""
 
 
 class Architecture(Settings):
@@ -51,9 +51,9 @@ class Architecture(Settings):
     of_images: ClassVar[bool] = True
     """True for images, False for a table's rows."""
     has_weights: ClassVar[bool] = False
-    """True if it has weights to train and to fine-tune."""
+    """Whether the architecture has weights to train and to fine-tune."""
     learns_projection: ClassVar[bool] = False
-    """True if its projection is learned on public images (`terrine.models.lda_projection`)."""
+    """Whether the projection is learned on public images (`terrine.models.lda_projection`)."""
     reference: ClassVar[Literal["queries", "pretraining"] | None] = None
     """Images to which the parts without weights are fitted, if there are such parts."""
 
@@ -61,7 +61,7 @@ class Architecture(Settings):
 
     @property
     def pretrained_here(self) -> bool:
-        """True if this project trains it, on synthetic images."""
+        """Whether this project pretrains the backbone on synthetic images."""
         return self.has_weights
 
     def side(self, size: Size) -> Size | None:
@@ -84,8 +84,8 @@ class Architecture(Settings):
             device: Device of the fit and of the returned backbone.
 
         Raises:
-            SettingError: an architecture that does not take such images, or needs weights.
-            InputError: batches that are too small, or a file of weights that does not fit.
+            SettingError: The architecture does not take such images, or needs weights.
+            InputError: A batch is too small, or the file of weights does not match the architecture.
         """
         weights = getattr(self, "weights", None)
         if weights is None and self.pretrained_here:
@@ -143,7 +143,7 @@ class Architecture(Settings):
 
 
 class Trained(Architecture):
-    """An architecture with weights."""
+    """Base class of architectures that have weights."""
 
     weights: Annotated[Path | None, SiteLocal(unless=(None, "timm", "initial"))] = None
     """Pretrained weights: a file (safetensors or a torch state dict), `timm` for those published by timm, or `initial`

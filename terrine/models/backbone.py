@@ -24,7 +24,7 @@ from terrine.models.statistics import Statistics, batch_statistics
 from terrine.npy import Rows
 
 Progress = Callable[[float, str], None]
-"""Called with (fraction done, a line about it)."""
+"""Progress function, called with (fraction done, description)."""
 
 BLOCK = 64
 """Images per block of `features_one_by_one`."""
@@ -65,7 +65,7 @@ class Backbone(nn.Module):
         return json.loads(json.dumps(self._architecture))
 
     def digest(self) -> str:
-        """Return the SHA-256 of its description and weights, as hex; public."""
+        """Return the SHA-256 of description and weights, in hexadecimal; public."""
         content = hashlib.sha256(json.dumps(self._architecture, sort_keys=True).encode())
         for name, value in sorted(self.network.state_dict().items()):
             content.update(f" {name} {tuple(value.shape)} ".encode() + value.detach().cpu().numpy().tobytes())
@@ -92,12 +92,12 @@ class Backbone(nn.Module):
         """Return float32 features [B, feature_dim] of one batch, without gradients and without changing the model.
 
         Args:
-            images: [B, C, H, W], float32 in [0, 1] or uint8, on the backbone's device; at least two unless statistics
-                are `original`.
+            images: [B, C, H, W], float32 in [0, 1] or uint8, on the backbone's device; at least two for current
+                statistics.
             statistics: Batch normalisation statistics: `current`, `original` or `halfway`.
 
         Raises:
-            InputError: another shape or type, or a batch that is too small.
+            InputError: The images have another shape or type, or the batch is too small.
         """
         self._check(images)
         if statistics != "original" and len(images) < 2:
@@ -222,7 +222,7 @@ def features_one_by_one(
     Args:
         backbone: Backbone, which is moved to the CPU and set to evaluation mode.
         images: An array or a memory map.
-        then: A function whose row i depends on row i only.
+        then: Function whose output row i depends only on input row i.
         order: int64, the numbers of the images; None for all.
     """
     network = backbone.cpu().eval()

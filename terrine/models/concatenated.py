@@ -46,7 +46,7 @@ class Concatenated(Projected, Stemmed, Enlarged, Architecture):
 
     @property
     def architectures(self) -> list[Architecture]:
-        """The parts, each with its own settings."""
+        """Backbones of the concatenation, each with its own settings."""
         built: list[Architecture] = []
         for part in self.parts or _PARTS:
             known = part in ARCHITECTURES.names()

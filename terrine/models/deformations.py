@@ -1,4 +1,4 @@
-"""Small random deformations of images, after which an image shows the same."""
+"""Small random deformations that do not change what an image shows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Deformations(Settings):
-    """The largest amount of each small deformation; all are uniform between minus and plus this amount."""
+    """Largest amount of each deformation; amounts are uniform between minus and plus this value."""
 
     rotation: Annotated[float, Unit("degrees")] = Field(15.0, ge=0, le=180)
     """Largest rotation. Use 180 for cells and tissue, which have no orientation."""

@@ -52,18 +52,18 @@ def invariant_projection(
 
     Args:
         features: Maps float images [B, C, H, W] on `device` to features [B, D] standardised over the batch; called from
-            several threads.
+            threads.
         images: Public uint8 images [N, C, H, W].
         batches: Index arrays of images of one source each.
         dimension: Number of directions to keep.
         seed: Seed of the deformations and of random directions.
         device: Device of the computation.
-        deformations: Largest amounts of the deformations; None for the defaults.
-        shrinkage: γ above.
+        deformations: Largest amounts of the random deformations; None for the defaults.
+        shrinkage: γ in the formula above.
 
     Raises:
         SettingError: an impossible `dimension` or `shrinkage`.
-        InputError: too few images.
+        InputError: There are too few images.
     """
     deformations = deformations or Deformations()
     device = torch.device(device)

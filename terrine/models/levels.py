@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class ResNetLevels(Projected, Trained):
-    """Features of all levels of a ResNet10 with the small stem, projected to what small deformations leave.
+    """Features of all levels of a ResNet10 with the small stem, projected to deformation-invariant directions.
 
     For colour photographs: the network is trained by SimCLR on images of programs, which takes minutes on a GPU, or
     read from a file of `resnet10` with stem `small`. The projection is learned from the queries.
@@ -30,7 +30,7 @@ class ResNetLevels(Projected, Trained):
     mirrored: bool = True
     """Average features over an image and its mirror image. Use false for letters and digits."""
     deformations: Deformations = Deformations(rotation=10, scale=0.15, shift=0.15)
-    """What is done to an image that leaves it the same."""
+    """Deformations that do not change what an image shows."""
 
     learns_projection: ClassVar[bool] = True
     reference: ClassVar[Literal["queries", "pretraining"] | None] = "queries"

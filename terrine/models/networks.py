@@ -21,7 +21,7 @@ class SmallMapConv2d(nn.Conv2d):
 
     @classmethod
     def like(cls, other: nn.Conv2d) -> "SmallMapConv2d":
-        """Return this layer with the weight, the very parameter, of an ordinary convolution."""
+        """Return this layer with the same weight parameter as an ordinary convolution."""
         if (other.kernel_size, other.padding, other.dilation, other.groups) != (
             (3, 3),
             (1, 1),
@@ -56,7 +56,7 @@ class SmallMapConv2d(nn.Conv2d):
 def averaged(maps: Tensor, parts: int) -> Tensor:
     """Return the means [B, K, parts, parts] over parts of maps [B, K, h, w], never in half precision.
 
-    It is adaptive average pooling as a matrix product, whose backward pass is deterministic on CUDA.
+    Adaptive average pooling as a matrix product, whose backward pass is deterministic on CUDA.
     """
     with torch.autocast(maps.device.type, enabled=False):
         maps = maps.to(torch.promote_types(maps.dtype, torch.float32))
@@ -77,7 +77,7 @@ class PartsAverage(nn.Module):
 
 
 class ConcatenatedNetwork(nn.Module):
-    """Networks that see the same images; features [B, sum of theirs], each part standardised over the batch.
+    """Several networks on the same images, whose features are concatenated; each part is standardised over the batch.
 
     The standardisation is a batch normalisation without parameters, so it follows the same rules of current and
     original statistics as all others, and no part outweighs another by its scale.
@@ -94,7 +94,7 @@ class ConcatenatedNetwork(nn.Module):
         return self.standardise(features)
 
     def trainable(self) -> tuple[nn.Module, int]:
-        """Return the networks that have weights, side by side, and how many features they have together."""
+        """Return the networks that have weights, concatenated, and their total number of features."""
         chosen = [
             (network, width)
             for network, width in zip(self.networks, self.widths, strict=True)

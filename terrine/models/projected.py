@@ -1,4 +1,4 @@
-"""Fixed transforms of images whose many coefficients are standardised and projected to fewer features.
+"""Fixed image transforms whose coefficients are standardised and projected to fewer features.
 
 `PatchNetwork` follows Coates, Lee & Ng 2011 and Coates & Ng 2011: patches of `SIDE` x `SIDE` pixels, `STRIDE` apart,
 are centred, divided by their own deviation and whitened. Each is compared with the words of a dictionary. The part of
@@ -34,7 +34,7 @@ class ProjectedNetwork(nn.Module):
     """Features of float images [B, C, size, size] in [0, 1]: [B, projection], or the coefficients [B, D] themselves.
 
     The batch normalisation decides by the usual rules (`terrine.models.statistics`) whether a batch is standardised by
-    its own statistics or by recorded ones. The projection is random until another one is learned.
+    its own statistics or by recorded ones. The projection is random unless one is learned.
     """
 
     chunk = 64
@@ -106,7 +106,7 @@ class PatchNetwork(ProjectedNetwork):
 class StoredBatchNorm2d(nn.BatchNorm2d):
     """Batch normalisation that uses its stored statistics outside training, whatever `batch_statistics` says.
 
-    So the features of an image depend on that image alone, under current statistics too.
+    The features of an image therefore depend only on that image, even under current statistics.
     """
 
     def forward(self, maps: Tensor) -> Tensor:
@@ -126,7 +126,7 @@ class LevelsNetwork(ProjectedNetwork):
     """
 
     LEVELS = (64, 128, 256, 512)
-    """Channels of the levels."""
+    """Number of channels of each level."""
     PARTS = 2
 
     def __init__(self, channels: int, seed: int, mirrored: bool, projection: int | None) -> None:

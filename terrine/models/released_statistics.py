@@ -3,7 +3,7 @@
 Log coefficients of private images have other means and deviations than those of the public images to which the backbone
 was fitted. With `current` statistics every batch has its own, so answers depend on the rest of the batch. Here each
 unit's images become one bounded vector, whose noisy mean over all units (`terrine.privacy.noised_sum`) gives statistics
-for every image.
+for all images.
 
 Let z be the log coefficients [D] of an image, standardised by the backbone's public statistics. The image's vector is
 
@@ -17,8 +17,8 @@ Means are released by place and deviations by map. This loses no accuracy, and t
 vector's length. Noise on means averages out in models trained on the features; noise on deviations costs accuracy,
 hence the shrinkage in `statistics_from`.
 
-An image's vector does not depend on other images, to the bit: blocks of one size are computed on the CPU. So one unit
-moves no other's vector.
+An image's vector does not depend on other images, to the bit: blocks of one size are computed on the CPU. One unit
+therefore changes no other unit's vector.
 """
 
 import math
@@ -42,7 +42,7 @@ _LEAST = 0.05
 
 
 def scattering_network(backbone: Backbone) -> ScatteringNetwork:
-    """Return the network of a scattering backbone. Raises SettingError for other backbones."""
+    """Return the network of a scattering backbone. Raises SettingError for backbones other than `scattering`."""
     if not isinstance(backbone.network, ScatteringNetwork):
         raise SettingError(
             "privacy.moments are known for backbone.kind=scattering, whose one batch normalisation has no weights, not "
@@ -129,7 +129,7 @@ def statistics_from(backbone: Backbone, mean: np.ndarray, noise: float, bound: f
 
 
 def set_statistics(backbone: Backbone, statistics: dict[str, np.ndarray]) -> None:
-    """Let the backbone normalise with these statistics, in place."""
+    """Set the released statistics in the backbone's batch normalisation, in place."""
     layer = scattering_network(backbone).standardise
     layer.running_mean, layer.running_var = (
         torch.from_numpy(statistics[name].copy()).to(layer.running_mean) for name in ("mean", "variance")

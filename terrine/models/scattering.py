@@ -30,7 +30,7 @@ class Scattering(Projected, Architecture):
     invariance: bool = False
     """Fit the projection in closed form to deformed query images instead of drawing it at random."""
     deformations: Deformations | None = None
-    """With invariance: what is done to an image that leaves it the same; null is what leaves a digit one."""
+    """With invariance: deformations that do not change what an image shows; null for those of digits."""
     fitted_to: Literal["queries", "pretraining"] = "queries"
     """Images to which the projection and the original statistics are fitted. Use `pretraining` if the queries are real
     images that the backbone must not depend on."""

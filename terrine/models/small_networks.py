@@ -38,8 +38,7 @@ class PateCNN(Trained):
     """Two convolutions of 5x5 kernels, maps halved after each, and a linear layer: 384 features; made for teachers.
 
     "Two convolutional layers with max-pooling and one fully connected layer with ReLUs" (Papernot et al. 2017, section
-    4; Dodwadmath and Stich 2022, section 3), without batch normalisation. Other details are those of their published
-    code.
+    4; Dodwadmath and Stich 2022, section 3), without batch normalisation. Other details follow the published code.
     """
 
     kind: Literal["pate_cnn"] = "pate_cnn"
@@ -65,7 +64,8 @@ class CryptoNet(Trained):
 
     The layers of HE-transformer's example (Boemer et al. 2020), without the last one; made for teachers.
 
-    Averages do not count padding. It has no batch normalisation, so current and original statistics are the same thing.
+    Average pooling does not count padding. The network has no batch normalisation, so current and original statistics
+    give the same result.
     """
 
     kind: Literal["cryptonet"] = "cryptonet"

@@ -1,10 +1,10 @@
 """The scattering transform of large images by Fourier transforms, averaged down to a grid: on a CPU, without gradients.
 
-A wavelet of the second scale has 26 x 26 taps, and nearly all the time that a large image takes goes into them. Here a
-map is mirrored outwards by more than a filter's reach, to a length that transforms quickly, and its transform is
-multiplied by the filter's; a stride of 2 folds the product, so that only every other sample is transformed back. The
-low-pass and the average over the cells of the grid are one matrix for rows and one for columns. The result equals the
-average of the convolutions (`terrine.models.wavelets`) up to rounding, in a third to two thirds of their time.
+A wavelet of the second scale has 26 x 26 taps, which take nearly all the time of a large image. Here a map is mirrored
+outwards by more than a filter's reach, to a length that transforms quickly, and its transform is multiplied by the
+filter's; a stride of 2 folds the product, so that only every other sample is transformed back. The low-pass and the
+average over the cells of the grid are one matrix for rows and one for columns. The result equals the average of the
+convolutions (`terrine.models.wavelets`) up to rounding, in a third to two thirds of their time.
 
 Images are transformed one by one, so an image has the same bits in every batch.
 """
@@ -18,7 +18,7 @@ from scipy.fft import next_fast_len
 from torch import Tensor, nn
 
 REACH = 14
-"""Pixels that a map is mirrored outwards: even, and no less than half of the longest filter."""
+"""Number of pixels by which a map is mirrored outwards: even, and at least half of the longest filter."""
 
 
 class Spectra(nn.Module):
@@ -95,8 +95,8 @@ class Spectra(nn.Module):
 def _transforms(filters: Tensor, lengths: Sequence[int], stride: int) -> Tensor:
     """Return the transforms of filters [L, taps, taps], real since they are Hermitian about their centres.
 
-    Each number stands twice, [L, lengths[0], 2 * lengths[1]], as it multiplies a real and an imaginary part; by
-    stride², as folding adds up what should be averaged.
+    Each number is repeated, [L, lengths[0], 2 * lengths[1]], since it multiplies a real and an imaginary part, and
+    divided by stride², since folding adds up what should be averaged.
     """
     taps = filters.shape[-1]
     around = torch.zeros(len(filters), *lengths, dtype=filters.dtype)

@@ -2,7 +2,7 @@
 
 A network that was trained on one kind of image and is queried with another is off by the difference of their
 statistics. Normalising with the *current* batch's mean and variance removes it (Anonymous 2025, section 3; Raikwar and
-Mishra 2022). A prediction then depends on its batch:
+Mishra 2022). With current statistics a prediction depends on its batch:
 
     >>> with batch_statistics(model, "current"):
     ...     features = model(batch)
@@ -64,7 +64,7 @@ def batch_statistics(module: nn.Module, statistics: Statistics) -> Iterator[None
 
     Raises:
         SettingError: an unknown name.
-        InputError: a batch of fewer than two with its own statistics.
+        InputError: A batch with its own statistics has fewer than two images.
     """
     if statistics not in get_args(Statistics):
         raise SettingError(f"statistics: '{statistics}' is unknown. Use 'current', 'original' or 'halfway'.")
@@ -96,7 +96,7 @@ def record_statistics(
     statistics of `batches` become part of the model.
 
     Raises:
-        InputError: no batch, or one of fewer than two images.
+        InputError: No batch was given, or one has fewer than two images.
     """
     layers = [
         layer
@@ -140,7 +140,7 @@ def fit_reference(
         device: Device of the computation.
 
     Raises:
-        InputError: no batch, or one that is too small.
+        InputError: No batch was given, or one is too small.
     """
     backbone.to(device).eval()
     record_statistics(backbone, (torch.from_numpy(np.ascontiguousarray(images[batch])).to(device) for batch in batches))
@@ -224,10 +224,10 @@ class grouped_statistics(BatchNormMode):
 
     Args:
         counts: Number of images of each group, which occupy the first of its `places`.
-        at_once: Process all groups at once; None does so only on an accelerator.
+        at_once: Whether all groups are processed at once; None: only on an accelerator.
 
     Raises:
-        InputError: a group of one image, which has no variance, or with more images than places.
+        InputError: A group has one image, which has no variance, or more images than places.
     """
 
     def __init__(self, counts: Sequence[int], places: int, *, at_once: bool | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Architectures of timm, and the side that images need for one."""
+"""Architectures of timm, and the smallest image side that an architecture accepts."""
 
 from __future__ import annotations
 

@@ -13,10 +13,10 @@ Conventions, chosen so that a mirrored image has the mirrored transform:
   deviations of their longer axis;
 - orientations come in the order 0, L/2, then 1 .. L/2-1, then their mirror images L-1 .. L/2+1 (times pi/L).
 
-Three ways to compute it agree to rounding. `_Convolutions` convolves, for any size. `_Quadrants` is for images of
-at most 32x32, about three times as fast on a CPU: there a convolution is one matrix product, and because the filters
-are mirror images of one another, images split by their symmetry about both axes need a quarter of its arithmetic.
-`Spectra` is for larger ones on a CPU, where no gradient is wanted: about three times as fast, too.
+Three implementations of the transform agree up to rounding. `_Convolutions` convolves, for any size. `_Quadrants` is
+for images of at most 32x32, about three times as fast on a CPU: there a convolution is one matrix product, and because
+the filters are mirror images of one another, images split by their symmetry about both axes need a quarter of its
+arithmetic. `Spectra` is for larger ones on a CPU, where no gradient is wanted: about three times as fast, too.
 """
 
 import math
@@ -147,7 +147,7 @@ class _Quadrants(nn.Module):
     the map that are even or odd in V and in H. Wavelets of angles a and -a are mirror images: psi_a = A + B and
     psi_-a = A - B, where the real and imaginary parts of A and B are even or odd themselves, so that convolution with
     them keeps the parts apart. Each part thus needs the response only in its upper left corner, a product with an
-    [n, n'] matrix, and a second Hadamard transform leads back to the quadrants. Signs work out such that it finds
+    [n, n'] matrix, and a second Hadamard transform leads back to the quadrants. With the right signs the product gives
 
         |x * psi_a| in the quadrants where V and H agree,  |x * psi_-a| in the two others,
 

@@ -1,8 +1,8 @@
 """Weights that were trained elsewhere: from a local file, or from timm's own download.
 
-A file is safetensors, or a state dict that torch reads with `weights_only`: what would run code is refused unread. The
-weights must be those of the very architecture: every weight of the network must be in the file, in its shape. A file
-may hold a classifier on top, which a backbone has no use for.
+A file is safetensors, or a state dict that torch reads with `weights_only`: files that could run code are refused. The
+weights must belong to the same architecture: every weight of the network must be in the file, with its shape. A
+classifier in the file is ignored, because a backbone does not use it.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from terrine.models.networks import TimmNetwork
 from terrine.models.projected import LevelsNetwork
 
 FROM_TIMM = "timm"
-"""Instead of a file: the weights that timm publishes for its architecture."""
+"""Value of the setting for the weights that timm publishes for its architecture."""
 INITIAL = "initial"
-"""Instead of a file: the random weights that a network is built with."""
+"""Value of the setting for the network's random initial weights."""
 
 _CLASSIFIERS = ("fc.", "head.", "classifier.", "head_dist.", "last_linear.")
 
@@ -71,7 +71,7 @@ def load_weights(backbone: Backbone, path: Path) -> None:
 def download_weights(backbone: Backbone) -> None:
     """Replace the weights of a timm architecture by those that timm publishes, from its cache or the network.
 
-    Raises SettingError for another kind of backbone, InputError when they cannot be had.
+    Raises SettingError for another kind of backbone, InputError if the weights cannot be loaded.
     """
     if not isinstance(backbone.network, TimmNetwork):
         raise SettingError(f"backbone.weights=timm goes with backbone.kind=timm, not with {_name(backbone)}.")
@@ -104,7 +104,7 @@ def _name(backbone: Backbone) -> str:
 def read_state(path: Path, setting: str = "backbone.weights") -> Mapping[str, Tensor]:
     """Return the state dict in a file, which the parameter `setting` names.
 
-    Raises InputError where it is missing, damaged, or holds anything else.
+    Raises InputError if the file is missing, damaged or contains anything else.
     """
     if not path.is_file():
         raise InputError(f"There is no file {path}. Point {setting} at the weights, or set it to null.")
@@ -134,11 +134,11 @@ def read_state(path: Path, setting: str = "backbone.weights") -> Mapping[str, Te
 
 
 def last_parameters(network: nn.Module, percent: float) -> list[tuple[str, nn.Parameter]]:
-    """Return the fewest last parameters, whole tensors with their names, that hold at least `percent` of all weights.
+    """Return the last parameters, whole tensors with their names, that have at least `percent` of all weights.
 
     Partial fine-tuning trains them (an ablation of DIET-PATE, Anonymous 2025). "Last" is the order in which a network
     registers its layers, from input to output in feed-forward networks. Tensors are not cut, so the share may be larger
-    than asked for: the last convolution of a ResNet18 is 21 %. In network order.
+    than requested: the last convolution of a ResNet18 is 21 %. The parameters are in network order.
 
     Raises:
         SettingError: a network without weights.

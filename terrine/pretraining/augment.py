@@ -28,7 +28,7 @@ _GREY_WEIGHTS = (0.2989, 0.587, 0.114)
 
 @dataclass(frozen=True)
 class ViewSettings:
-    """Strength of the difference between views and their image; the defaults are the paper's.
+    """Strength of the random changes of a view; the defaults are the paper's.
 
     `crop_area` (of the image) and `crop_ratio` (width to height) are the ranges of the random resized crop. Brightness,
     contrast and saturation are multiplied by 1 +- their strength at most, hue turns by at most its strength (in
@@ -79,7 +79,7 @@ class Views:
 def draw_views(count: int, size: Size, settings: ViewSettings, *, seed: int, device: torch.device | str) -> Views:
     """Draw `count` views of images of size `size`, from `seed` alone (on one kind of device).
 
-    The order of brightness, contrast, saturation and hue is random, but one for all images of the call.
+    The order of brightness, contrast, saturation and hue is random, and the same for all images of the call.
     """
     generator = torch.Generator(device=device).manual_seed(seed)
     on_host = torch.Generator().manual_seed(seed)  # what decides the program's course must not wait for the device

@@ -32,11 +32,11 @@ def read_checkpoint(path: Path, run: dict[str, Any] | None = None) -> tuple[dict
     """Return the tensors (on the CPU) and the description that `write_checkpoint` wrote.
 
     Args:
-        path: A safetensors file.
+        path: Path of the safetensors file.
         run: Expected `run` of the description: everything on which the result depends.
 
     Raises:
-        ArtefactError: a file that is damaged, not a checkpoint, or of another training.
+        ArtefactError: The file is damaged, not a checkpoint, or of another training.
     """
     from safetensors import SafetensorError, safe_open
 
@@ -58,7 +58,7 @@ def read_checkpoint(path: Path, run: dict[str, Any] | None = None) -> tuple[dict
 
 
 def part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """Return the tensors whose names start with `prefix`, under what follows it."""
+    """Return the tensors whose names start with `prefix`, by the rest of their names."""
     return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
 
 
@@ -69,7 +69,7 @@ def optimizer_tensors(optimizer: optim.Optimizer) -> dict[str, Tensor]:
 
 
 def restore_optimizer(optimizer: optim.Optimizer, tensors: dict[str, Tensor]) -> None:
-    """Give the optimiser the state that `optimizer_tensors` returned; its settings stay as they are."""
+    """Load the state that `optimizer_tensors` returned into the optimiser; its settings do not change."""
     state: dict[int, dict[str, Tensor]] = {}
     for key, value in tensors.items():
         index, name = key.split(".", 1)

@@ -1,4 +1,4 @@
-"""One batch over several processes: what SimCLR needs beyond DistributedDataParallel to give one process's result.
+"""Batches distributed over several processes, so that SimCLR gives the result of one process.
 
 Two things in SimCLR look at the whole batch: the contrastive loss and batch normalisation. Both are made global here,
 with gradients, over any backend (gloo on CPUs, NCCL on GPUs). Every process computes the same loss of the whole batch;
@@ -30,7 +30,7 @@ def gather_rows(rows: Tensor) -> Tensor:
 
 
 class _Gather(torch.autograd.Function):
-    """The rows of all processes; each row's gradient is the sum of what all processes found for it."""
+    """Gather the rows of all processes; the gradient of a row is the sum over all processes."""
 
     @staticmethod
     def forward(context: Any, rows: Tensor) -> Tensor:
@@ -48,7 +48,7 @@ class _Gather(torch.autograd.Function):
 
 
 class _Sum(torch.autograd.Function):
-    """The sum over all processes, and of its gradients."""
+    """Sum over all processes; gradients are summed, too."""
 
     @staticmethod
     def forward(context: Any, values: Tensor) -> Tensor:

@@ -36,12 +36,11 @@ def pretrain_on_devices(
     checkpoint: Path,
     progress: Progress | None = None,
 ) -> list[dict[str, float]]:
-    """Do as `terrine.pretraining.simclr.pretrain` does, on all `devices` together (`cpu` may be given repeatedly).
+    """Pretrain like `terrine.pretraining.simclr.pretrain`, on all `devices` together (`cpu` may be given repeatedly).
 
     Images in memory are copied once into memory that all processes share; of images in files (`terrine.npy`) every
-    process maps the files. Raises what `pretrain` raises, and
-    torch.multiprocessing.ProcessRaisedException with the traceback of a process that failed; the others are stopped,
-    and the checkpoint stays as it was written last.
+    process maps the files. Raises what `pretrain` raises, and torch.multiprocessing.ProcessRaisedException with the
+    traceback of a process that failed; the others are stopped, and the checkpoint stays as it was written last.
     """
     if not devices:
         raise SettingError("pretrain: no device was given. Name at least one, 'cpu' for example.")

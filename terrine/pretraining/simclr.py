@@ -1,7 +1,7 @@
 """SimCLR: train a backbone on synthetic images to recognise two views of one image (Chen et al. 2020).
 
-Adam with 3e-4, batches of 256 and projections of 128 are those of DIET-PATE (Anonymous 2025, appendix A). It does
-not state temperature, weight decay and schedule. The first two are those of a public implementation with the same
+Adam with 3e-4, batches of 256 and projections of 128 are those of DIET-PATE (Anonymous 2025, appendix A). The paper
+does not state temperature, weight decay and schedule. The first two are those of a public implementation with the same
 numbers (sthalles/SimCLR). That code starts to anneal after ten epochs, so slowly that the rate is almost constant
 (`schedule: constant`); the default anneals to zero over the whole run (`cosine`).
 
@@ -44,7 +44,7 @@ _logger = logging.getLogger(__name__)
 
 
 VIEWS = ViewSettings()
-"""Parameters of the views."""
+"""Random changes of the views."""
 
 
 class _Learner(nn.Module):
@@ -179,7 +179,7 @@ def _captured(learner: _Learner, batch: int, backbone: Backbone) -> nn.Module:
     """Return `learner` with both of its passes over `batch` pairs of views as CUDA graphs; on other devices as it is.
 
     Images are small: launching a pass's kernels one by one takes several times as long as they do. A network that
-    cannot be captured, as one that waits for the device in the middle, stays as it is. Weights come out the same.
+    cannot be captured, as one that waits for the device in the middle, stays as it is. The weights are the same.
     """
     device = next(learner.parameters()).device
     if device.type != "cuda":

@@ -1,1 +1,1 @@
-"""Differential privacy: what a release costs, where its noise comes from, and who remembers it."""
+"""Differential privacy: accounting of releases, sources of noise, the ledger, audits and privacy statements."""

@@ -45,8 +45,8 @@ def sample(distribution: Distribution, count: int, scale: float) -> Steps:
     """Return `count` independent values, int64, from the operating system's entropy.
 
     scale: s, in steps: the parameter of the Gaussian, which is its standard deviation to all digits once it is a few
-    steps, or the Laplace distribution's mean absolute value. Raises SettingError unless it is positive, and its
-    numerator below 2^53.
+    steps, or the Laplace distribution's mean absolute value. It must be positive, with a numerator below 2^53;
+    otherwise SettingError is raised.
     """
     if not 0 < scale < math.inf or scale.as_integer_ratio()[0] >= 2**53:
         raise SettingError(f"A discrete distribution needs a positive scale below 2^53 steps, got {scale!r}.")

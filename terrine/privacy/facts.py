@@ -112,8 +112,8 @@ class Facts:
         """Return the facts that `to_json` wrote.
 
         Raises:
-            SettingError: The facts contradict each other.
-            TypeError: The values are not those of facts.
+            SettingError: Two recorded facts contradict each other.
+            TypeError: The JSON values do not describe facts.
         ValueError: The operator's statement is not valid.
         """
         examples = tuple(Examples(**item) for item in values["examples"])

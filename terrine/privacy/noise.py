@@ -1,8 +1,8 @@
 """Noise that protects privacy: where it comes from, and what its finite precision costs.
 
-`SecureNoise` draws exactly (`terrine.privacy.discrete_sampling`) from the operating system's entropy. No seed exists,
-so the noise cannot be subtracted again, not even by Terrine. `ReplayNoise` draws the same distributions from a seed,
-for tests and ablations. Anyone with the seed can subtract this noise, so values noised with it are not private.
+`SecureNoise` draws exactly (`terrine.privacy.discrete_sampling`) from the operating system's entropy. Its noise has no
+seed, so nobody can subtract it again. `ReplayNoise` draws the same distributions from a seed, for tests and ablations.
+Anyone with the seed can subtract this noise, so values noised with it are not private.
 
 Floating-point Gaussian noise leaks the value it hides through the pattern of its low bits (Mironov 2012), so both
 sources draw on a lattice: whole multiples of a power of two, at least 2^44 of them to one standard deviation. Votes are
@@ -135,10 +135,10 @@ class SecureNoise:
 
 
 class ReplayNoise:
-    """Noise from a seed: the same numbers each time it is made. NOT PRIVATE; for tests and ablations.
+    """Noise source with a seed: equal seeds give equal noise. NOT PRIVATE; for tests and ablations.
 
     Args:
-        seed: Any whole number ≥ 0. Successive calls go on in one stream.
+        seed: Any whole number ≥ 0. Successive calls continue one stream of random numbers.
     """
 
     kind: NoiseKind = "replay"

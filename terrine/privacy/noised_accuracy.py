@@ -9,7 +9,7 @@ public model, but on no other unit. Two sums are released, with independent nois
 **Sensitivity.** If a unit's contents are replaced, S moves by at most 1 and W not at all. If a unit is added or
 removed, S moves by at most 1/2 and W by w, and 1/4 + 3/4 = 1. So (S, W) has L2 sensitivity 1, and both together cost
 what one Gaussian value of sensitivity 1 costs: `GaussianEvent(1, σ)`, μ = 1/σ (Dong, Roth & Su 2022). The number of
-units is as private as the rest. Because S is centred at one half, releasing that number with noise costs nothing extra.
+held-out units is private, too. Because S is centred at one half, releasing that number with noise costs nothing extra.
 
 **The published figure** is 1/2 + w·S'/W', clipped to [0, 1], where S' = S + N and W' = W + M are the released sums. If
 a is the true accuracy, its error is (w·N − (a − 1/2)·M) / W'. For any a, the numerator is normal with variance at most
@@ -17,11 +17,11 @@ a is the true accuracy, its error is (w·N − (a − 1/2)·M) / W'. For any a, 
 
 **Subgroups.** A column (scanner, sex, age band) has publicly declared values. A unit counts for at most one of them,
 which depends only on its records. Each value has sums S and W over its units, with w = 1/2. If a unit's contents are
-replaced, it may move from one value to another: S and W of both move by at most 1/2, and 4 · 1/4 = 1. If it keeps its
-value, S moves by at most 1. If it is added or removed, S and W move by at most 1/2 each, and 1/4 + 1/4 < 1. So the sums
-of a column also have L2 sensitivity 1 for any number of values, and C columns in addition to the overall accuracy cost
-what 1 + C values of sensitivity 1 cost. (A smaller w costs the same and is less accurate. A larger one costs
-2 · (1/4 + w²), and the error times that cost, (1/4 + w²)² / w², is smallest at w = 1/2.) As above, the error of a
+replaced, it may move from one value to another: S and W of both move by at most 1/2, and 4 · 1/4 = 1. If the unit keeps
+its subgroup value, S moves by at most 1. If it is added or removed, S and W move by at most 1/2 each, and 1/4 + 1/4 <
+1. So the sums of a column also have L2 sensitivity 1 for any number of values, and C columns in addition to the overall
+accuracy cost what 1 + C values of sensitivity 1 cost. (A smaller w costs the same and is less accurate. A larger one
+costs 2 · (1/4 + w²), and the error times that cost, (1/4 + w²)² / w², is smallest at w = 1/2.) As above, the error of a
 subgroup's figure is (w·N − (a − 1/2)·M) / W', now with a numerator of variance at most (w² + 1/4)·σ² = σ²/2: it is
 below 1.96·σ / (√2·W') with probability 95 % or more.
 
@@ -66,8 +66,8 @@ class Estimate:
 
     Attributes:
         accuracy: In [0, 1]: the mean over units of the share of their records that the model is right about.
-        plus_minus: Bound on the error caused by the noise, which holds with probability `CONFIDENCE`. It excludes the
-            sampling error of the test set. Infinite if the released number of units is not positive.
+        plus_minus: Bound on the error caused by the noise, which holds with probability `CONFIDENCE`. The bound
+            excludes the sampling error of the test set. Infinite if the released number of units is not positive.
         units: Noisy number of held-out units.
     """
 
@@ -129,7 +129,7 @@ class NoisedAccuracy:
             places: For each column, the index of the value that each unit counts for, int64 [units], or `NO_SUBGROUP`.
 
         Raises:
-            InputError: shares outside [0, 1], or places whose shapes do not fit the columns and units.
+            InputError: A share is outside [0, 1], or the shapes of the subgroup indices do not match columns and units.
         """
         if shares.ndim != 1 or not ((shares >= 0) & (shares <= 1)).all():
             raise InputError(f"Shares lie in [0, 1], one for each unit; got an array of shape {list(shares.shape)}.")

@@ -126,7 +126,7 @@ class ClippedSum:
                 )
             total += self.steps(values).sum(axis=0)
         if total is None or not owners or not len(total):
-            raise InputError("There is no vector to add up.")
+            raise InputError("The sum needs at least one vector.")
         return total
 
     def _bound(self, length: int) -> float:
@@ -207,13 +207,13 @@ class ClippedMean:
             steps = self._sum.steps(group)
             units += len(steps)
             if not self._sum.fits(2 * units):
-                raise SettingError(f"{units:,} units do not fit an exact sum at so little noise. Release less exactly.")
+                raise SettingError(f"{units:,} units do not fit an exact sum at so little noise. Use more noise.")
             if total is None:
                 total = np.zeros(steps.shape[1] + 1, dtype=np.int64)
             total[:-1] += steps.sum(axis=0)
             total[-1] += weight * len(steps)
         if total is None:
-            raise InputError("There is no vector to take the mean of.")
+            raise InputError("The mean needs at least one vector.")
         return total
 
     def release(self, groups: Iterable[ArrayLike], noise: NoiseSource) -> Floats:
@@ -237,7 +237,7 @@ def add_noise(total: Steps, sigma: float, noise: NoiseSource, unit: float) -> Fl
             bits if `unit` is the step of the noise's lattice, see `ClippedSum.fits`.
         sigma: Standard deviation of the noise.
         noise: Source of the noise.
-        unit: A power of two.
+        unit: Step of the lattice, a power of two.
 
     Raises:
         SettingError: the lattice of the noise is coarser than `unit`.

@@ -1,4 +1,4 @@
-"""Randomised response: a category that is told the truth about with a known probability, else another one.
+"""Randomised response: the true category with a known probability, otherwise another category at random.
 
     Pr[answer = y] = e^ε / (e^ε + k − 1) for the true category, 1 / (e^ε + k − 1) for each of the others
 
@@ -32,7 +32,7 @@ def keep_probability(epsilon: float, categories: int) -> float:
     """Return the probability of releasing the true category.
 
     Raises:
-        SettingError: an ε or a number of categories for which there is none.
+        SettingError: ε or the number of categories is invalid.
     """
     if not 0 <= epsilon <= _LARGEST_EPSILON:
         raise SettingError(f"Randomised response takes an epsilon from 0 to {_LARGEST_EPSILON:g}, got {epsilon!r}.")
@@ -84,7 +84,7 @@ class SecureResponse(ResponseSource):
 
 
 class ReplayResponse(ResponseSource):
-    """Answers from a seed: the same each time it is made. NOT PRIVATE; for tests and ablations.
+    """Randomised response with a seed: equal seeds give equal answers. NOT PRIVATE; for tests and ablations.
 
     Args:
         seed: Any whole number ≥ 0. Successive calls go on in one stream.

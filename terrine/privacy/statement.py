@@ -70,8 +70,8 @@ def declare(name: str, parameters: Iterable[str], *, outcome_dependent: bool) ->
 
     Args:
         name: The mechanism.
-        parameters: Names of its parameters, all of which are chosen before any vote is seen.
-        outcome_dependent: Whether its number of answers depends on released outcomes.
+        parameters: Names of the mechanism's parameters, which are chosen before any vote is seen.
+        outcome_dependent: Whether the number of answers depends on released outcomes.
     """
     MECHANISM_FIELDS.update(parameters)
     if outcome_dependent:
@@ -88,7 +88,7 @@ class PublicInput:
 
     Attributes:
         name: Name of the input.
-        origin: A program with its seed, or an address.
+        origin: Origin of the input: a program with its seed, or an address.
         digest: SHA-256 of its content.
     """
 
@@ -99,7 +99,7 @@ class PublicInput:
 
 @dataclass(frozen=True)
 class PrivacyStatement:
-    """Content of a privacy statement. All of it may be published.
+    """Content of a privacy statement. All fields of a privacy statement may be published.
 
     Attributes:
         run: Name of the run.
@@ -110,8 +110,8 @@ class PrivacyStatement:
         event: The mechanisms that were run. Its exact ε, `epsilon`, is the guarantee if the number of answers is fixed.
         delta: δ of every ε in the statement.
         delta_slack: Bound on the addition to δ by the rounding grid of the noise (`noise.delta_slack`).
-        epsilon_budget: Budget of the run, fixed before the first query. For mechanisms in `OUTCOME_DEPENDENT` it is the
-            guarantee, and `epsilon` the used part of it.
+        epsilon_budget: Budget of the run, fixed before the first query. For mechanisms in `OUTCOME_DEPENDENT` the
+            budget is the guarantee, and `epsilon` the used part.
         epsilon_dataset: ε of all releases of the account so far, from the ledger, as if they had been planned. The
             guarantee over adaptively chosen runs is `epsilon_account`.
         noise: `secure`, or `replay`, which is NOT PRIVATE.
@@ -133,7 +133,7 @@ class PrivacyStatement:
         epsilon_account: Largest budget of the account under which anything was released; None if it has no budget.
         event_added: `event` under add/remove neighbours, for comparison with other tools; None if no better bound than
             `event` is known.
-        task: Classes of the release (`ledger.task.Task.to_json`). They are public and not covered by ε.
+        task: Classes of the release (`ledger.task.Task.to_json`). Class names are public and not covered by ε.
         approval: Signed approval of the release (`terrine.deployment.signature.Approval`); None if none was required.
     """
 

@@ -1,1 +1,1 @@
-"""Students: models that see synthetic images and released answers only."""
+"""Students: publishable models that are trained on public queries and released answers only."""

@@ -17,7 +17,7 @@ without an answer adds nothing:
 - `coin_loss`: a released label is yes with probability r = p·(1 − w) + (1 − p)·w, where w is the probability that noise
   flips the answer of unanimous teachers (`transition_matrix`), or 0: the negative log-likelihood of a coin.
 
-All of it is post-processing of a release: it reads no private data and costs no privacy.
+This module is post-processing of a release: it reads no private data and costs no privacy.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class ReleasedAnswers:
         targets: float32 [answers, classes]: shares of votes (noise included), or labels as one-hot rows. With several
             findings [answers, findings, 2]: the share of yes or the label, and 1 if it was answered. With ordered
             classes [answers, classes − 1]: shares of votes above each boundary.
-        loss: The negative log-likelihood.
+        loss: Negative log-likelihood of the answers given the student's scores.
         described: The likelihood as JSON values.
     """
 
@@ -129,9 +129,9 @@ def transition_matrix(sigma: float, teachers: int, classes: int) -> np.ndarray:
 
         P(i → i) = ∫ φ(z) Φ(z + N/σ)^(m−1) dz,      P(i → j) = (1 − P(i → i)) / (m − 1)  for j ≠ i, by symmetry.
 
-    The matrix depends only on σ, N and m, which are published with the release, so it costs no privacy. It is the
-    *least* noise a label can have: teachers that disagree leave a smaller gap than N, and how often they disagree is
-    private. Source: Patrini et al. 2017, section 4 (forward correction).
+    The matrix depends only on σ, N and m, which are published with the release, so it costs no privacy. The matrix
+    describes the *least* noise a label can have: teachers that disagree leave a smaller gap than N, and how often they
+    disagree is private. Source: Patrini et al. 2017, section 4 (forward correction).
 
     Args:
         sigma: Standard deviation of the noise on each count, in votes.
@@ -178,7 +178,7 @@ def released_answers(
         histograms: Noisy counts [queries, classes] of a mechanism that reveals them.
         teachers: Number of teachers.
         classes: Number of classes.
-        ordered: Model classes as ordered.
+        ordered: Whether classes are modelled as ordered.
 
     Raises:
         InputError: no query was answered.
@@ -235,7 +235,7 @@ def ordered_answers(histograms: np.ndarray, teachers: int, sigma: float) -> Rele
 def label_answers(labels: np.ndarray, classes: int, *, transition: np.ndarray | None = None) -> ReleasedAnswers:
     """Return released labels [queries], 0 .. classes - 1, as answers, corrected by a transition matrix if given.
 
-    Raises InputError for a label outside its range.
+    Raises InputError for a label that is not in 0 .. classes - 1.
     """
     labels = np.asarray(labels)
     if labels.ndim != 1 or (len(labels) and not (labels.min() >= 0 and labels.max() < classes)):

@@ -5,8 +5,8 @@ With q_b = p(y | α(u_b)) for weak views α and q̂_b = argmax q_b, over a batch
     ℓ_u = 1/(μB) Σ_b 1[max q_b ≥ τ] · H(q̂_b, p(y | A(u_b)))          (equation 4)
 
 is added with weight λ to the loss of the answers, ℓ_s of equation 3, which here is any likelihood of
-`terrine.students.answers`. Prom-PATE (Li et al. 2023) trains its student so. Probabilities that model shares of votes
-are less confident than those that model labels, so a τ that suits labels may exclude every image.
+`terrine.students.answers`. Prom-PATE (Li et al. 2023) trains its student with this loss. Probabilities that model
+shares of votes are less confident than those that model labels, so a τ that suits labels may exclude every image.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class FixMatchStudent(SemiSupervisedStudent):
 def fixmatch_loss(weak_scores: Tensor, strong_scores: Tensor, threshold: float) -> Tensor:
     """Return ℓ_u, a scalar.
 
-    weak_scores, strong_scores: [μB, classes], of the two views of the same images. Weak ones get no gradient.
+    weak_scores, strong_scores: [μB, classes], of the two views of the same images. Weak scores get no gradient.
     """
     import torch
     import torch.nn.functional as F

@@ -1,9 +1,9 @@
 """The forest student: regression trees on features, fitted to released shares of votes (or to released labels).
 
 A tree's leaf is the mean of its answers, so the noise of a released histogram averages out in leaves with many of them:
-`least` is to a forest what the prior's precision is to the linear student, and is also chosen on held-out released
-answers. For labels a leaf contains the share of each; splits by squared error on one-hot labels are those of the Gini
-impurity. All of this is post-processing of the release.
+The minimum leaf size `least` regularises the forest, like the prior's precision the linear student, and is also chosen
+on held-out released answers. For labels a leaf contains the share of each; splits by squared error on one-hot labels
+are those of the Gini impurity. Training a forest is post-processing of the release.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class ForestStudent(Student):
     """Minimum number of answers in a leaf. null: chosen by validation on released labels."""
 
     def train(self, data: StudentData, *, seed: int, device: torch.device | str = "cpu", **_: Any) -> TrainedStudent:
-        """See `Student.train`. Trees grow on the CPU in seconds, so there are no checkpoints and no progress."""
+        """See `Student.train`. Trees are trained on the CPU in seconds, without checkpoints and progress."""
         features = data.features(device)[data.rows]
         return TrainedStudent(fit(features, data.answers, trees=self.trees, least=self.least, seed=seed))
 

@@ -1,4 +1,4 @@
-"""FreeMatch (Wang et al. 2023): FixMatch whose threshold follows the student's own confidence, and fair to classes.
+"""FreeMatch (Wang et al. 2023): FixMatch with adaptive thresholds and a term for class fairness.
 
 After every batch of μB weak views with q_b = p(y | α(u_b)), with decay d and C classes, all three from 1/C on:
 
@@ -11,7 +11,7 @@ After every batch of μB weak views with q_b = p(y | α(u_b)), with decay d and 
     ℓ_f = −H(SumNorm(p̃_t / h̃_t), SumNorm(p̄ / h̄))                              (equation 12)
 
 where Q_b = p(y | A(u_b)) for strong views, p̄ is the mean of Q_b and h̄ the histogram of argmax Q_b over the images that
-passed, and H the cross-entropy. The answer's loss + λ ℓ_u + λ_f ℓ_f is minimised. Classes that h̄ lacks take no part.
+passed, and H the cross-entropy. The answer's loss + λ ℓ_u + λ_f ℓ_f is minimised. Classes not in h̄ are ignored.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Students trained by gradient descent: their settings, those of semi-supervised ones, and the two supervised kinds."""
+"""Settings of students trained by gradient descent, and the kinds `finetune` and `full`."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class GradientStudent(Student):
     """
 
     views_wanted: ClassVar[tuple[View, ...]] = ()
-    """Views of unlabelled images that the kind's loss needs."""
+    """Kinds of views of unlabelled images that the student's loss needs."""
 
     start: Literal["fitted", "shared"] = "fitted"
     """Initial head: that of the linear student, or the shared random one of the teachers, as published."""
@@ -55,7 +55,7 @@ class GradientStudent(Student):
     schedule: Literal["cosine", "constant"] = "cosine"
     """Learning rate schedule."""
     train_batch: Annotated[int, Unit("answers")] = Field(128, ge=2)
-    """Answers per step."""
+    """Number of answers per training step."""
     micro_batch: Annotated[int | None, Unit("images")] = Field(None, ge=1)
     """Number of images whose activations are kept at once while the backbone is trained; null is the whole step. Parts
     are computed twice: less memory for more time, with the same loss."""
@@ -117,14 +117,13 @@ class FullStudent(GradientStudent):
 class SemiSupervisedStudent(GradientStudent):
     """A student that also learns from images without answers, by an unlabelled loss.
 
-    A kind may keep tensors from step to step: `initial_state` returns them, and checkpoints store them.
+    A kind may keep tensors from step to step: `initial_state` returns these tensors, and checkpoints store them.
     """
 
     uses_unlabelled: ClassVar[bool] = True
 
     defaults: Literal["own", "usb"] = "own"
-    """`usb`: settings that are not given are those of USB for vision transformers, without layer-wise decay of the
-    learning rate."""
+    """`usb`: settings that are not given are USB's for vision transformers, without layer-wise learning rate decay."""
     trainable: Annotated[float | None, Unit("per cent")] = Field(None, ge=0, le=100)
     """Share of the backbone's weights that is trained, from the output side. 0: only the head. null: all."""
     pool: Annotated[int | None, Unit("images")] = Field(None, ge=0)
@@ -151,7 +150,7 @@ class SemiSupervisedStudent(GradientStudent):
 
         Args:
             inputs: Images and the scores of the student in training.
-            rows: Image numbers, all of one group of `inputs`.
-            seed: The step's own seed.
+            rows: Image numbers in one group of `inputs`.
+            seed: Seed of the training step.
             state: The tensors of `initial_state`, updated in place.
         """

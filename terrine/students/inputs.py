@@ -39,10 +39,10 @@ View = Literal["weak", "strong"]
 
 @dataclass(frozen=True)
 class Augmentation:
-    """Strength of the difference between a view and its image.
+    """Strength of the random changes of a view.
 
     Attributes:
-        name: Name in caches.
+        name: Name of the view in caches.
         brightness: The factor is uniform in 1 ± this.
         contrast: The factor is uniform in 1 ± this.
         erase: Maximum side of the erased square, as a share of the image's.
@@ -202,8 +202,8 @@ class ImageInputs(Inputs):
     """The images, through a backbone that is trained; in bfloat16 (mixed precision) on CUDA.
 
     With `micro_batch`, a pass that needs gradients keeps no activations: each part of so many images is computed again
-    for its gradient, so memory is that of one part. Loss and gradients stay those of the whole
-    batch, for a third more time. Raises SettingError if the parts would be normalised by their own statistics.
+    for its gradient, so memory is that of one part. Loss and gradients are those of the whole batch; computing them in
+    parts takes a third more time. Raises SettingError if each part would be normalised by its own statistics.
     """
 
     def __init__(

@@ -5,7 +5,7 @@ only hyperparameter is the precision of the prior. A histogram costs the privacy
 information (docs/results.md).
 
 The precision may be given, or chosen on held-out released answers. Held-out answers are about synthetic images, which
-are easier for a student than real ones, so they favour a prior that is too strong for a large budget. All of this is
+are easier for a student than real ones, so they favour a prior that is too strong for a large budget. Training is
 post-processing of the release: it reads no private data and costs no privacy.
 """
 
@@ -57,13 +57,13 @@ class SumsStudent(Student):
     """Batch normalisation statistics: the original ones, since features in sums may depend on only one image."""
 
     def train(self, data: StudentData, **how: Any) -> TrainedStudent:
-        """Raise SettingError: nothing is trained. Its head is that of `Sums.head`."""
+        """Raise SettingError: nothing is trained. The student's head is that of `Sums.head`."""
         raise SettingError(
             "A student of kind sums learns from released sums, not from answers. Use student.kind=linear."
         )
 
     def check_mechanism(self, mechanism: Aggregation) -> None:
-        """Raise SettingError for mechanisms that release answers: it learns from none."""
+        """Raise SettingError for mechanisms that release answers, from which this student does not learn."""
         if mechanism.reveals != "sums":
             raise SettingError(
                 f"student.kind=sums does not go with aggregation.mechanism={mechanism.mechanism}, which answers "

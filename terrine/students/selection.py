@@ -1,13 +1,14 @@
-"""Query selection: the student is public, so it may say which queries to ask next, at no cost in privacy.
+"""Query selection: a student of the released answers chooses the next queries, at no cost in privacy.
 
-Each rule takes what the student thinks of all queries, which of them may still be asked, and how many are wanted, and
-returns their numbers, best first. Nothing here is private: probabilities come from a student of released answers,
-features from public images.
+Each rule takes the student's probabilities of all queries, the candidates and a number of queries to select, and
+returns candidates, best first. All inputs are public: probabilities of a student of released answers, and features of
+public images.
 
 - `order`: the queries' own order;
-- `balanced`: level the classes, as the student sees them, over all that was and will be asked;
+- `balanced`: equal numbers of each predicted class over all queries asked so far and selected now;
 - `uncertain`: the largest entropy first (Lewis and Gale 1994);
-- `diverse`: farthest-first traversal of the feature space from what was asked (Sener and Savarese 2018, Algorithm 1).
+- `diverse`: farthest-first traversal of the feature space from the queries asked before (Sener and Savarese 2018,
+  Algorithm 1).
 """
 
 from collections.abc import Callable
@@ -20,7 +21,7 @@ from terrine.errors import InputError
 
 @dataclass(frozen=True, eq=False)
 class Pool:
-    """All queries of a run as the student sees them.
+    """All queries of a run, with the student's probabilities.
 
     Attributes:
         candidates: int64, ascending: the queries that may be asked.
@@ -54,7 +55,7 @@ def uncertain(pool: Pool, count: int) -> np.ndarray:
 def balanced(pool: Pool, count: int) -> np.ndarray:
     """All candidates, dealt so that the classes the student sees in them, and saw in what was asked, stay level.
 
-    Within a class the queries keep their order. In their own order before there is a student.
+    Within a class the queries keep their order. Without a student, candidates are returned in index order.
     """
     if pool.probabilities is None:
         return pool.candidates
@@ -74,7 +75,8 @@ def balanced(pool: Pool, count: int) -> np.ndarray:
 def diverse(pool: Pool, count: int) -> np.ndarray:
     """`count` candidates by farthest-first traversal, each the farthest from all that were asked or taken before.
 
-    One pass over the features per query taken. Without anything asked it starts from the query nearest the mean.
+    Each selected query needs one pass over the features. If no query was asked, the traversal starts from the query
+    nearest the mean.
     """
     features = np.asarray(pool.features, np.float32)
     queried = np.ones(len(features), dtype=bool)
@@ -111,7 +113,7 @@ def select(rule: str, pool: Pool, count: int) -> np.ndarray:
     """Return the numbers of at least `count` candidates (or all there are), best first, by the rule of this name.
 
     Raises:
-        InputError: features and probabilities of different numbers of queries, or candidates that are no queries.
+        InputError: Features and probabilities have different numbers of queries, or a candidate is not a query.
     """
     queries = len(pool.features)
     if pool.probabilities is not None and len(pool.probabilities) != queries:

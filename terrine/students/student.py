@@ -46,7 +46,7 @@ class StudentData:
         cache: Stores features of the frozen backbone by name.
 
     Raises:
-        InputError: images, batches and answers do not fit together.
+        InputError: The shapes of images, batches and answers do not match.
     """
 
     pool: Queries
@@ -88,10 +88,10 @@ class StudentData:
 
 @dataclass(frozen=True, eq=False)
 class TrainedStudent:
-    """A trained student.
+    """Result of training a student.
 
     Attributes:
-        head: The student's head.
+        head: Classifier head of the student.
         backbone: The student's own backbone, or None if it uses the public one.
         record: Facts about the training as JSON values, computed only from public and released data.
     """
@@ -119,7 +119,7 @@ class FittedStudent:
         """Return class probabilities, float32 [images, classes], of uint8 images [images, C, H, W].
 
         Images are shuffled into batches as a deployment would see them: files are often sorted by class, and a batch
-        should not be. Raises InputError for images that do not fit the backbone.
+        should not be. Raises InputError for images that do not match the backbone.
         """
         from terrine.heads import predict
         from terrine.models.backbone import features_in_batches
@@ -133,13 +133,13 @@ class FittedStudent:
         return self.predict_proba(images).argmax(axis=1)
 
     def score(self, test: tuple[Rows, Any]) -> float:
-        """Return the accuracy on labelled images. On private images it is a private figure, outside any ε.
+        """Return the accuracy on labelled images. The accuracy on private images is private and not covered by ε.
 
         Args:
             test: Images, uint8 [images, C, H, W], and their labels, whole numbers [images] (`Dataset.test`).
 
         Raises:
-            InputError: other numbers of images and of labels.
+            InputError: The numbers of images and labels differ.
         """
         images, labels = test
         if np.shape(labels) != (len(images),) or not len(images):
@@ -148,26 +148,26 @@ class FittedStudent:
 
 
 class Student(Settings, ABC):
-    """A way to train the model that is published; its fields are its settings.
+    """Settings of a kind of student, which trains the published model.
 
     Guarantee of an implementation: the result of `train` is a function of `StudentData` (which is public or released),
-    its settings and the seed. So it is post-processing, costs no privacy, and may be repeated and compared freely.
+    its settings and the seed. Training is therefore post-processing and costs no privacy.
     """
 
     uses_unlabelled: ClassVar[bool] = False
-    """True if it also learns from public images without an answer."""
+    """Whether the student also learns from public images without an answer."""
 
     kind: str
     statistics: Literal["current", "original"] = "current"
-    """Batch normalisation statistics in training and use: those of the current batch, or the original ones of the
-    backbone."""
+    """Batch normalisation statistics in training and use: those of the current batch, or the backbone's original
+    ones."""
     batch: Annotated[int, Unit("images")] = Field(500, ge=2)
     """Images per batch in evaluation with current statistics."""
     l2: float | None = Field(None, ge=0)
     """Precision of the prior on class scores. null: chosen by validation on released labels."""
     forward_correction: bool = False
-    """Correct the loss for label noise, computed from sigma and the numbers of teachers and classes. For released
-    labels only."""
+    """Correct the loss for label noise, computed from sigma and the numbers of teachers and classes. This setting is
+    for released labels only."""
 
     @abstractmethod
     def train(
@@ -185,7 +185,7 @@ class Student(Settings, ABC):
         on a CPU with the same number of threads the result is the same to the last bit.
 
         Raises:
-            SettingError: settings that do not suit the backbone.
+            SettingError: The settings do not suit the backbone.
             ArtefactError: `work` belongs to another training.
         """
 
@@ -204,17 +204,17 @@ class Student(Settings, ABC):
         Args:
             queries: The public images that teachers were asked about, uint8 [queries, C, H, W].
             release: Released answers to these queries.
-            backbone: The public backbone, which stays as it is.
+            backbone: The public backbone, which is not changed.
             seed: Seed of the training.
             device: Device of the training and of the returned student.
             progress: Called with (fraction done, description).
 
         Returns:
-            The student: like the release, it may be published.
+            The student, which may be published like the release.
 
         Raises:
-            InputError: a release about other images, or without answers.
-            SettingError: settings that do not suit the backbone or the release.
+            InputError: The release is about other images, or has no answers.
+            SettingError: The settings do not suit the backbone or the release.
         """
         from terrine.students.answers import released_answers
 

@@ -10,7 +10,7 @@ with the linear student's prior. The unlabelled loss uses images, not answers, s
 use every synthetic image. The result is a moving average of the weights.
 
 Held-out answers decide every few steps which step is kept; training ends when their likelihood has not improved
-for `patience` evaluations. Held-out answers are released ones: nothing private is asked. A head on a frozen backbone is
+for `patience` evaluations. Held-out answers are released answers, not private records. A head on a frozen backbone is
 then trained again on all answers up to the chosen step, because that takes seconds. Step 0 is a candidate like any
 other: if training does not help, the linear student is kept.
 
@@ -54,7 +54,7 @@ EVALUATIONS = 20
 HELD_OUT = 8
 """One in this number of answers is held out to decide when to stop."""
 FEWEST_HELD_OUT = 64
-"""Groups of images with fewer answers hold none out."""
+"""Groups of images with fewer answers have no held-out ones."""
 CHECKPOINT_SECONDS = 60.0
 _REPORT_SECONDS = 1.0
 
@@ -148,7 +148,7 @@ def _identity(
 
 
 class _Training:
-    """One training: its state between two steps, and its checkpoint."""
+    """State of one training between two steps, and its checkpoint."""
 
     def __init__(
         self,

@@ -1,12 +1,12 @@
-"""Virtual adversarial training (Miyato et al. 2018): answers must not change in the direction in which they would most.
+"""Virtual adversarial training (Miyato et al. 2018): predictions must not change under small perturbations.
 
     r_adv = argmax over ‖r‖ ≤ ε of KL(p(y | x) ‖ p(y | x + r))         (equations 5 and 8)
     term  = λ · mean over images of KL(p(y | x) ‖ p(y | x + r_adv))
 
 r_adv is found by power iteration on the Hessian of that divergence: d, a random unit vector, is replaced by the
-normalised gradient at ξ d with respect to d, `power_iterations` times (algorithm 1). No answer is needed, so all images
-take part. If the backbone is trained, x is an image; otherwise x is a feature vector. ε and ξ are multiples of the root
-mean square distance of the batch's inputs from their mean.
+normalised gradient at ξ d with respect to d, `power_iterations` times (algorithm 1). The loss needs no answers, so all
+images take part. If the backbone is trained, x is an image; otherwise x is a feature vector. ε and ξ are multiples of
+the root mean square distance of the batch's inputs from their mean.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Image programs: pictures that a program drew, deterministic per (seed, index)."""
+"""Image programs, which draw synthetic images deterministically from (seed, index)."""

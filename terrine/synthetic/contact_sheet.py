@@ -15,7 +15,7 @@ def contact_sheet(
         images: uint8 [count, 1 or 3, height, width].
         columns: Number of columns; None: about as many as rows.
         scale: Factor of enlargement.
-        gap: White pixels between images.
+        gap: Number of white pixels between images.
 
     Raises:
         InputError: the array is not a batch of images.

@@ -3,9 +3,9 @@
 The squared maximum mean discrepancy with the polynomial kernel k(x, y) = (x·y / d + 1)³ of d features, by the unbiased
 estimator (Binkowski et al. 2018, section 4; Gretton et al. 2012, lemma 6). It is averaged over disjoint blocks, which
 also give its standard error. KID is this distance with an Inception network; other extractors give other values, which
-are only comparable for the same extractor. For equal distributions it is zero on average.
+are only comparable for the same extractor. For equal distributions the distance is zero on average.
 
-It depends on the real images: if these are private, it is private.
+The distance depends on the real images: if these are private, it is private.
 
     extractor = scattering_extractor(channels=1)
     figure = image_distances(extractor, {"dead_leaves": synthetic}, real, seed=0)["dead_leaves"]
@@ -66,7 +66,7 @@ def kernel_distance(synthetic: np.ndarray, real: np.ndarray, *, seed: int, block
         block: Largest number of rows of a block, at least 2.
 
     Raises:
-        InputError: other arrays.
+        InputError: The arrays have other shapes or types.
     """
     for name, rows in (("synthetic", synthetic), ("real", real)):
         if rows.ndim != 2 or len(rows) < 4 or rows.shape[1] != real.shape[-1] or not np.isfinite(rows).all():
@@ -118,7 +118,7 @@ def image_distances(
         extractor: Extractor of the features, which are normalised by those of the real images.
         synthetic: uint8 [N, C, H, W] by name.
         real: uint8 [M, C, H, W].
-        seed: Draws the images.
+        seed: Image program that draws the images.
         sample: Largest number of images of each set that is read.
 
     Raises:

@@ -83,7 +83,8 @@ def to_bytes(picture: Tensor, mean: Tensor, deviation: Tensor) -> Tensor:
     Args:
         picture: float32 [images, channels, height, width].
         mean: Mean as a fraction of white, which broadcasts to [images, channels, 1].
-        deviation: Standard deviation, likewise; clipping to 0..255 may reduce it. A flat channel stays flat.
+        deviation: Standard deviation of each channel of each image; clipping to 0..255 may reduce it. Flat channels
+            stay flat.
     """
     share = 1 / (picture.shape[2] * picture.shape[3])
     flat = picture.flatten(2)
@@ -115,7 +116,7 @@ def draw(
 
     An image depends only on program, seed, number, size and channels, on every CPU. Other devices give equal bytes for
     `gaussian`, `dead_leaves` and `fractal`; for other programs CUDA changed up to 0.05 % of the bytes by one. On MPS,
-    which lacks float64, the CPU draws. Working memory is bounded.
+    which lacks float64, the CPU draws. The working memory is bounded for any number of images.
 
     Args:
         kind: Name of the program.

@@ -35,7 +35,7 @@ def draw(
     Args:
         programs: Name of an image program (`terrine.synthetic.programs`), or programs with their weights.
         count: Number of images.
-        like: Dataset that determines size and channels.
+        like: Dataset that determines size and channels of the images.
         size: Side in pixels, 8 to 320, or height and width.
         channels: 1 for grey, 3 for colour.
         seed: Equal seeds give equal images on every machine.

@@ -2,8 +2,8 @@
 
 A shard contains a `Stretch`: consecutive images of one program. `write_stretch` ensures that a shard exists and is
 intact, so workers may draw stretches in any order. A shard is written to a temporary file, flushed, renamed, and then
-recorded with its SHA-256. An interrupted write leaves no record, and a shard that does not match its record is drawn
-again. Runs store their images this way (`tasks.pipeline.synthesize`).
+recorded with its SHA-256. An interrupted write leaves no record. A shard that does not match its record is drawn again.
+Runs store their images this way (`tasks.pipeline.synthesize`).
 
     for number, stretch in enumerate(stretches("dead_leaves", count=1_300_000, seed=0, size=28, channels=1)):
         write_stretch(folder / f"shard-{number:06d}.npy", stretch)

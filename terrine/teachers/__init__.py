@@ -1,1 +1,1 @@
-"""Teachers: models that see one private part each and vote."""
+"""Teachers: models that are each trained on one part of the private records, and vote on queries."""

@@ -66,11 +66,11 @@ class TeacherKind(ABC):
     def train(self, records: Records, teachers: Sequence[int], *, seed: int, device: Device = "cpu") -> TrainedStates:
         """Yield (number, state) of each teacher, in order, each trained on its own records.
 
-        Teachers with too few records are skipped. Pass them nevertheless: if teachers share a computation, it reserves
-        a place for each.
+        Teachers with too few records are skipped. Pass teachers with too few records nevertheless: a shared computation
+        reserves a place for each teacher.
 
         Raises:
-            InputError: records that this kind cannot learn from.
+            InputError: This kind of teacher cannot learn from the records.
         """
 
     @abstractmethod
@@ -87,7 +87,7 @@ class TeacherContext:
     """Facts about a run from which `Teachers.build` makes a kind.
 
     Attributes:
-        backbone: Loads the public backbone.
+        backbone: Function that loads the public backbone.
         seed: The run's seed; averaged teachers start from public weights that depend on it.
         parties: Number of parties that average with one another.
         start: Loads the averages of earlier rounds.
@@ -115,7 +115,7 @@ class Teachers(Settings):
     inputs: ClassVar[Literal["features", "images"]] = "features"
     """Training inputs: features of the frozen backbone (of a table: its columns), or images."""
     averages: ClassVar[bool] = False
-    """True if every teacher learns from all others."""
+    """Whether every teacher depends on the records of all others."""
     releases_averages: ClassVar[bool] = False
     """True if averages among teachers are released with noise."""
     unprotected: ClassVar[bool] = False
@@ -148,10 +148,11 @@ class Teachers(Settings):
             device: Device of the computation.
 
         Returns:
-            The teachers: private. A teacher with too few records is not trained, and its votes depend on no record.
+            The trained teachers, which are private. A teacher with too few records is not trained, and its votes are
+            random.
 
         Raises:
-            SettingError: settings that do not suit the data, or teachers that learn from one another.
+            SettingError: The settings do not suit the data, or teachers learn from one another.
             InputError: parts of another dataset.
         """
         import torch

@@ -6,9 +6,9 @@
 The stages `teach` and `vote` use the same functions, so equal settings and seeds give the same bits.
 
 **Teachers with too few records** are not trained; their votes depend on no record. Parts are assigned by names only
-(`terrine.data.partition`), so some are small or empty. This cannot be an error, since a failed run would reveal record
-counts. An untrained teacher still votes, because the number of teachers is public: its vote on a query is drawn
-uniformly over the classes from (seed, teacher, query), which are public and fixed.
+(`terrine.data.partition`), so some are small or empty. A part with too few records cannot be an error, since a failed
+run would reveal record counts. An untrained teacher still votes, because the number of teachers is public: its vote on
+a query is drawn uniformly over the classes from (seed, teacher, query), which are public and fixed.
 
 One unit affects one teacher even if it makes a part cross the threshold: only teacher t's own part determines whether
 it is trained. Below the threshold its votes are a function of (seed, t); above, of its records, the settings, the
@@ -52,7 +52,7 @@ class FittedTeachers:
     Attributes:
         states: State of each trained teacher by number; teachers with too few records are missing.
         parts: The assignment of records to teachers.
-        backbone: Computed the features; None for teachers of images or rows.
+        backbone: Backbone that computed the features; None for teachers that learn from images or rows.
     """
 
     settings: Teachers
@@ -74,7 +74,7 @@ class FittedTeachers:
             The private votes, with the facts that a release needs.
 
         Raises:
-            InputError: images that do not fit the backbone or the teachers.
+            InputError: The images do not match the backbone or the teachers.
         """
         from terrine.models.backbone import features_in_batches
 
@@ -165,7 +165,7 @@ def cast_votes(
         classes: Number of classes.
         seed: The run's seed, for the fallback votes.
         device: Device of the computation.
-        findings: Must be those of `kind`.
+        findings: The class must match `kind`.
 
     Returns:
         Unsigned integers [queries, teachers], or with `findings` [queries · findings, teachers].

@@ -34,13 +34,13 @@ if TYPE_CHECKING:
 
 
 class Estimator(Settings):
-    """A classifier of scikit-learn."""
+    """Name of a scikit-learn classifier."""
 
     name: str = Field("RandomForestClassifier", min_length=1)
     """Name of the scikit-learn classifier class."""
     options: dict[str, Any] = Field(default_factory=dict)
-    """Arguments of the classifier. `random_state` defaults to a value derived from `seed`: the same for all teachers
-    with initialisation=shared, otherwise different for each."""
+    """Constructor arguments of the classifier. `random_state` defaults to a value derived from `seed`: the same for all
+    teachers with initialisation=shared, otherwise different for each."""
 
 
 class EstimatorTeachers(FeatureTeachers):
@@ -62,7 +62,7 @@ class EstimatorKind(TeacherKind):
     `LinearKind`.
 
     Raises:
-        SettingError: an unknown classifier, or options that it does not accept.
+        SettingError: The classifier is unknown, or does not accept the options.
     """
 
     stacked = False
@@ -158,7 +158,7 @@ class EstimatorKind(TeacherKind):
 def _classifiers() -> dict[str, Any]:
     """Return scikit-learn's classifiers by name; cached, since the search imports all of scikit-learn.
 
-    Also silences convergence warnings, which take several lines per teacher.
+    Convergence warnings are silenced, because they take several lines per teacher.
     """
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.utils import all_estimators
@@ -207,7 +207,7 @@ def from_bytes(data: bytes) -> Any:
     pipeline compares digests before it calls this.
 
     Raises:
-        ArtefactError: a damaged archive, or one with a type that does not belong to scikit-learn.
+        ArtefactError: The archive is damaged, or contains a type that does not belong to scikit-learn.
     """
     with from_extra("pipeline", "Teachers of scikit-learn"):
         import skops.io

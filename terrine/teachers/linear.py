@@ -19,7 +19,7 @@ Guarantees, in addition to those of every kind (`terrine.teachers.base`):
   teachers, and for every number of threads: no teacher is padded to another's length, batched products treat matrices
   separately, and one thread computes a stack (`terrine.determinism.parallel`).
 - An accelerator may choose its kernel by the number of stacked matrices, which would depend on other teachers' records.
-  There, teachers are trained one after the other.
+  On accelerators, teachers are therefore trained one after the other.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ class LinearTeachers(FeatureTeachers, GradientTeachers):
     optimiser: Literal["adam", "ridge"] = "ridge"
     """Training method: `ridge`, exact least squares on one-hot labels; `adam`, cross-entropy (Kingma and Ba 2015)."""
     ridge: float = Field(0.1, ge=1e-6)
-    """Ridge penalty, in units of the mean squared distance of records from their teacher's mean. It applies per
-    deformed copy."""
+    """Ridge penalty, in units of the mean squared distance of records from their teacher's mean. The penalty grows with
+    the number of deformed copies."""
     prior: float = Field(0.5, gt=0, le=1)
     """optimiser=ridge: weight of a teacher's own class frequencies in its scores. With few records, teachers prefer
     their frequent classes when unsure, and a majority vote amplifies this; values below 1 reduce it. A teacher with
@@ -81,7 +81,7 @@ class LinearTeachers(FeatureTeachers, GradientTeachers):
     epochs: int = Field(50, ge=1)
     """optimiser=adam: passes over a teacher's records."""
     copies: int = Field(0, ge=0, le=100)
-    """Number of deformed copies of each image that a teacher also learns from. They cost time but no privacy."""
+    """Number of deformed copies of each image that a teacher also learns from. Copies cost time but no privacy."""
     deformations: CopyDeformations = CopyDeformations()
     """Maximum deformations of a copy, which must preserve its class."""
 
@@ -180,7 +180,7 @@ def train_heads(
         assignment: int64 [records], the teacher of each record.
         teachers: Numbers of the teachers to train.
         classes: Number of classes.
-        settings: Settings of the training; None for the defaults.
+        settings: Training settings; None for the defaults.
         seed: The run's seed; a teacher's shuffles depend on it and on the teacher's number.
         device: Device of the computation.
 
@@ -228,7 +228,7 @@ def stacks(sizes: Mapping[int, int], memory: Callable[[int], int], device: torch
 
     Args:
         sizes: Records in one step of a teacher, by position.
-        memory: Bytes that a teacher of a size needs.
+        memory: Function that returns the bytes that a teacher with this number of records needs.
         device: Device of the training.
     """
     if device.type != "cpu":
@@ -250,7 +250,7 @@ def vote(heads: LinearHeads, features: Rows, *, device: Device = "cpu", findings
     classes] are never all in memory. Ties go to the lower class.
 
     Args:
-        heads: Heads of the teachers.
+        heads: Linear heads of all teachers.
         features: float32 [queries, features], an array or a memory map.
         device: Device of the computation.
         findings: Number of findings per query and how many a teacher may report; None for one class per query.
@@ -260,7 +260,7 @@ def vote(heads: LinearHeads, features: Rows, *, device: Device = "cpu", findings
         findings, teachers].
 
     Raises:
-        InputError: features that do not fit the heads or are not finite.
+        InputError: The features do not match the heads, or are not finite.
     """
     import torch
 

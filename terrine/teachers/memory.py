@@ -35,9 +35,9 @@ def train_within_memory(
     Args:
         train: Yields (number, state) for each teacher of a group.
         teachers: Numbers of the teachers to train.
-        keep: Stores a finished teacher, given its number and state.
-        public: Whether figures of the records may be logged. If not, nothing is logged and the error contains no
-            number, since record counts determine which groups run out of memory and how much they request.
+        keep: Function that stores a finished teacher, given its number and state.
+        public: Whether figures of the records may be logged. If the data are private, nothing is logged and errors
+            contain no number, because memory use depends on record counts.
 
     Raises:
         MemoryError: one teacher does not fit; a scheduler may retry later. Other errors of `train` pass through.

@@ -1,4 +1,4 @@
-"""Training and voting of single networks: `scratch` and `finetune` teachers.
+"""Training and voting of single networks: Train `scratch` and `finetune` teachers, and compute their votes.
 
 A teacher is trained by Adam on the cross-entropy of its own records, which its own generator shuffles in every epoch
 and which are cut into near-equal batches. During training, dropout is off and batch normalisation is stateless
@@ -123,8 +123,8 @@ def vote_with_networks(
         Unsigned integers [queries, teachers].
 
     Raises:
-        InputError: images of another type, or batches that do not cover the queries.
-        ArtefactError: a state that does not fit.
+        InputError: The images have another type, or the batches do not cover the queries.
+        ArtefactError: A teacher's state does not match the network.
     """
     device = torch.device(device)
     images, votes_as = queries.inputs, vote_type(frame.classes)

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from terrine.teachers.network_training import Classifier
 
 BLOCK = 16
-"""Networks whose votes are stored together."""
+"""Number of networks whose votes are stored together."""
 
 Architecture = Literal["small_cnn", "resnet10", "resnet18", "resnet34", "vgg9", "cryptonet", "pate_cnn"]
 
@@ -123,7 +123,7 @@ class NetworkKind(TeacherKind):
 
     @cached_property
     def min_records(self) -> int:  # type: ignore[override]
-        """Two if the network normalises a batch by its own statistics, else one."""
+        """Smallest number of records: two if the network normalises a batch by its own statistics, else one."""
         from terrine.teachers.network_training import least_records
 
         return least_records(self.classifier(0), self.training_statistics)
@@ -166,7 +166,7 @@ class NetworkKind(TeacherKind):
 class ScratchKind(NetworkKind):
     """The kind `scratch` for images of `channels` and `size`: a state is all weights, and recorded statistics if used.
 
-    Training uses current statistics; voting uses those of the settings.
+    Training uses current statistics; voting uses `teachers.statistics`.
     """
 
     settings: ScratchTeachers

@@ -111,7 +111,7 @@ class PromptTeachers(Teachers):
 
 
 class PromptKind(TeacherKind):
-    """The kind `prompt`.
+    """Trains teachers of the kind `prompt`.
 
     A state contains the border and the mapping:
 
@@ -126,8 +126,7 @@ class PromptKind(TeacherKind):
         places: A teacher's places in a pass: at least three, since three records in batches of two are one batch.
 
     Raises:
-        SettingError: a backbone that takes no images, an inner side without a border, or fewer outputs than classes
-            with `random`.
+        SettingError: The backbone takes no images, the inner side leaves no border, or `random` has too few outputs.
     """
 
     def __init__(self, settings: PromptTeachers, backbone: Backbone, classes: int) -> None:

@@ -103,9 +103,9 @@ def private_features(
         statistics: Batch normalisation statistics: `current`, `original` or `halfway`.
         most: Maximum number of records in a batch, at least 2; a part is cut into near-equal batches.
         device: Device of the computation.
-        shuffle: Seed for shuffling a teacher's records before they are cut, for files sorted by class; None keeps their
-            order.
-        progress: Called with (fraction done, description).
+        shuffle: Seed for shuffling a teacher's records before they are cut, for files sorted by class; None: no
+            shuffling.
+        progress: Progress function, called with (fraction done, description).
 
     Raises:
         InputError: images and assignment differ in length.
@@ -155,7 +155,7 @@ def _records_by_teacher(assignment: np.ndarray) -> Iterator[tuple[int, np.ndarra
 
 @dataclass(frozen=True)
 class Records:
-    """Training data of teachers.
+    """Training data of all teachers.
 
     Attributes:
         inputs: Features, or uint8 images [records, C, H, W]; arrays or memory maps. A backbone's features are
@@ -165,7 +165,7 @@ class Records:
         assignment: int64 [records], the teacher of each record.
 
     Raises:
-        InputError: arrays that do not fit together, or features computed for another assignment.
+        InputError: Shapes do not match, or features were computed for another assignment.
     """
 
     inputs: np.ndarray | PrivateFeatures
@@ -258,8 +258,7 @@ class AugmentedCopies:
     """uint8 images [records · (1 + copies), C, H, W]: all images, then the first copy of each, then the second, ...
 
     Deformed copies give a teacher of few records knowledge that does not depend on records: a digit turned or shifted a
-    little is the same digit. A copy is computed when it is indexed: an index array gives an array, like an array in
-    memory.
+    little is the same digit. A copy is computed when it is indexed: an index array gives an array.
 
     Guarantee: the deformations of a record's copies depend on the seed, its teacher's number, the size of its own part
     and its position there. Records of other teachers, and their number, have no influence. Copies belong to their

@@ -132,8 +132,8 @@ def _take(values: Tensor, index: Tensor) -> Tensor:
 def _adam_step(state: tuple[Tensor, Tensor, Tensor], gradient: Tensor, learning_rate: float, step: int) -> None:
     """Move a parameter by Adam, in place (Kingma and Ba 2015, algorithm 1).
 
-    Every operation rounds once. Fused multiply-adds round differently in an array's vectorised body and in its tail, so
-    a teacher's last bit would depend on its position in the stack.
+    Every arithmetic operation rounds once, without fused multiply-adds. Fused multiply-adds round differently in an
+    array's vectorised body and in its tail, so a teacher's last bit would depend on its position in the stack.
     """
     value, first, second = state
     first.mul_(_BETA1).add_(gradient * (1 - _BETA1))

@@ -69,7 +69,7 @@ def check_budget(settings: Transcription, classes: int) -> None:
 
 
 def _remedy(settings: Transcription) -> str:
-    """Return a setting of the annotation that meets the budget."""
+    """Return a setting of the annotation with which the run meets the budget."""
     epsilon, delta = settings.epsilon, settings.delta
     if settings.protect == "labels":
         return f"epsilon to {epsilon:g} or less, "
@@ -94,8 +94,8 @@ def answer_for(epsilon: float, delta: float, samples: int, categories: int) -> f
 def claimed(settings: Transcription, classes: int) -> float | None:
     """Compute ε by the paper's theorems, which is no guarantee; None without noise or for labels at the source.
 
-    Theorem 1: the minimum over q > 1 of 2β²c·bT·q/σ² + log((q−1)/q) − log(qδ)/(q−1). It counts β in the sensitivity
-    but not in the noise, whose standard deviation is σβ. Theorem 2: the ε of one answer.
+    Theorem 1: the minimum over q > 1 of 2β²c·bT·q/σ² + log((q−1)/q) − log(qδ)/(q−1). The paper counts β in the
+    sensitivity but not in the noise, whose standard deviation is σβ. By Theorem 2, labels cost the ε of one answer.
     """
     annotation, delta = settings.annotation, settings.delta
     if settings.protect == "answers":

@@ -35,7 +35,7 @@ Guarantees, for every β, k, loss, mask and student:
   by at most 2β√b, so μ² = 4bT/σ². β cancels. Both bounds are attained by opposite gradients.
 - With σ = 100, b = 256, T = 200 and δ = 1e-5 the exact ε is 1.06 (batch) or 28.84 (sample).
 - The mask depends on private gradients, but is applied before the norm is limited, and noise covers all coordinates.
-  It is therefore part of ḡ_j and not released. Noise on the k kept coordinates only would reveal it.
+  The mask is therefore part of ḡ_j and not released. Noise on the k kept coordinates only would reveal the mask.
 - Finite precision: sums are whole steps of the noise's lattice (`ClippedSum`), in any order of the clients. A norm that
   is not finite makes its vector zero.
 
@@ -151,7 +151,7 @@ class DataAnnotation:
         return found / beta * torch.clamp(beta / norms.clamp(min=torch.finfo(norms.dtype).tiny), max=1.0)
 
     def total(self, teacher: Tensor, student: Tensor) -> Sums:
-        """Sum the contributions of a group of clients, [B, classes]. Private: there is no noise yet.
+        """Sum the contributions of a group of clients, [B, classes]. The result is private, because it has no noise.
 
         With noise these are whole numbers, so the sums of groups add up exactly and in any order.
         """

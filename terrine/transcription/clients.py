@@ -31,14 +31,14 @@ from terrine.transcription.settings import TranscriptionTeacher
 
 
 class Clients(Protocol):
-    """A group of clients."""
+    """Base class of a group of clients."""
 
     def probabilities(self, images: Tensor) -> Tensor:
         """Return float32 [clients, B, classes] for a batch of uint8 or float images [B, C, H, W], B ≥ 2. Private."""
 
 
 class LinearClients:
-    """Heads on one public backbone."""
+    """Clients that are linear heads on one public backbone."""
 
     def __init__(
         self, backbone: Backbone, heads: LinearHeads, settings: TranscriptionTeacher, device: torch.device | str = "cpu"
@@ -124,7 +124,7 @@ def load_model(
     """Load a model, images [B, C, size, size] to scores [B, classes], and its number of channels.
 
     Raises:
-        SettingError: Unknown architecture, or one that does not take these images or this normalisation.
+        SettingError: The architecture is unknown, or does not take these images or this normalisation.
         InputError: The file is missing, damaged, of another architecture or for another number of classes.
     """
     architecture = settings.architecture

@@ -8,10 +8,11 @@ The generator is trained for images of all classes for which the student is conf
 
     L_g = Σ CE(Φ_s(x_i), argmax Φ_s(x_i))  +  Σ Φ_s(x_i) · log Φ_s(x_i)  +  Σ ‖Φ_s(x_i; w_s⁻)‖₂          (eq. 8)
 
-with w_s⁻ the student without its last layer. This is form `printed`. According to the text beside the equation the
-second term measures class balance, and real images have *higher* activations. Form `intended` follows the text and
-data-free distillation (Chen et al. 2019): the negative entropy of the batch's mean and the negative norm. All terms
-are means over the batch, so that one learning rate suits all batch sizes. A weight of 0 turns a term off (Table VI).
+with w_s⁻ the student without its last layer. These formulas are the form `printed`. According to the text beside the
+equation the second term measures class balance, and real images have *higher* activations. Form `intended` follows the
+text and data-free distillation (Chen et al. 2019): the negative entropy of the batch's mean and the negative norm. All
+terms are means over the batch, so that one learning rate suits all batch sizes. A weight of 0 removes a term (Table
+VI).
 """
 
 import math

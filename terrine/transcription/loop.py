@@ -71,7 +71,8 @@ class TranscribedStudent(nn.Module):
 def fit_loss(scores: Tensor, annotation: Tensor, loss: FitLoss) -> Tensor:
     """Compute L_s, the mean over the batch.
 
-    `cross_entropy`: −Σ_j y_j log softmax(scores)_j (Liu et al. 2026, eq. 7). It has no lower bound if an annotation is
+    `cross_entropy`: −Σ_j y_j log softmax(scores)_j (Liu et al. 2026, eq. 7). The loss has no lower bound if an
+        annotation is
     negative: use it for single steps only. `squared`: ‖softmax(scores) − y‖² / 2, the likelihood of an annotation with
     Gaussian noise.
     """

@@ -34,8 +34,8 @@ class Annotation(Settings):
     """k: largest entries kept of each sample's gradient (protect=data), or the student's most probable classes, among
     which an answer is drawn (protect=answers)."""
     limit: Literal["normalise", "clip"] = "normalise"
-    """Limit on the norm: `normalise` divides by the norm plus `stability`, as published; `clip` shortens only longer
-    gradients."""
+    """Limit on the norm: `normalise` divides by the norm plus `stability`, as published; `clip` limits only longer
+    ones."""
     stability: float = Field(1e-4, gt=0)
     """h: constant of `normalise`."""
     step: float = Field(0.1, gt=0)
@@ -57,7 +57,7 @@ class TranscriptionTeacher(Settings):
     """`linear`: a head on the student's public backbone. Otherwise a network of `terrine.models`, timm:NAME or
     torchvision:NAME."""
     public: bool = False
-    """The training data of `file` are public. Otherwise they need a separate account."""
+    """The training data of `file` are public. Without this, the teacher's data need a separate account."""
     mean: float | tuple[float, ...] = 0.0
     """With `file`: mean of the input normalisation (pixels in [0, 1] − mean) / deviation. One number, or one per
     channel."""
@@ -74,7 +74,7 @@ class TranscriptionTeacher(Settings):
     weight_decay: float = Field(0.0, ge=0)
     """Adam weight decay."""
     batch: Annotated[int, Unit("records")] = Field(256, ge=2)
-    """Records per step."""
+    """Number of records per step of the teacher's training."""
     ridge: float = Field(0.3, ge=1e-6)
     """architecture=linear: ridge penalty."""
 
@@ -146,8 +146,7 @@ class TranscriptionGenerator(Settings):
     steps: int = Field(1, ge=0)
     """Training steps per iteration, against the student. 0: the generator stays random."""
     inputs: Literal["trained", "fresh"] = "trained"
-    """Latent vectors: `trained`, one batch trained with the generator (algorithm 1); `fresh`, new ones in each
-    iteration."""
+    """Latent vectors: `trained`, one batch trained with the generator (algorithm 1); `fresh`, new in each iteration."""
     one_hot: float = Field(1.0, ge=0)
     """Weight of the loss that favours confident answers."""
     entropy: float = Field(1.0, ge=0)
@@ -165,14 +164,13 @@ class Transcription(Settings):
 
     protect: Literal["data", "answers", "labels"] = "data"
     """Protected quantity: `data`, by Gaussian noise on gradients; `answers`, the teacher's classes by randomised
-    response, as published for labels; `labels`, by randomising private labels once before training (images are not
-    protected)."""
+    response, as published for labels; `labels`, by randomising private labels once (images are not protected)."""
     epsilon: Annotated[float, Unit("ε")] = Field(10.0, gt=0)
     """ε of the run, from sound accounting."""
     delta: float = Field(1e-5, gt=0, lt=1)
     """δ of the run."""
     noise: Literal["secure", "replay", "none"] = "secure"
-    """Source of the noise. `replay` and `none` are NOT PRIVATE."""
+    """Source of the noise. With `replay` and `none` the run is NOT PRIVATE."""
     iterations: Annotated[int, Unit("iterations")] = Field(200, ge=1)
     """T: number of iterations."""
     batch: Annotated[int, Unit("images")] = Field(256, ge=2)

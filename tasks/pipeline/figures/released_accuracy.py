@@ -1,8 +1,8 @@
 """Release of a run's accuracy with noise: charged to the account, exactly once.
 
 With `evaluation.epsilon` the stage `evaluate` releases one noisy accuracy (`terrine.privacy.noised_accuracy`), by which
-runs on private data can be compared. Its full cost is added to that of the answers, so the account also covers a unit
-that moves between training and test data.
+runs on private data can be compared. The full cost of the accuracy is added to that of the answers, so the account also
+covers a unit that moves between training and test data.
 
 Images are classified one by one on the CPU, where the result has the same bits in any batch. With batch statistics an
 additional image would change the predictions for all others. A group counts once, with the accuracy on its records.
@@ -64,7 +64,7 @@ NONE = (
 def held_out_units(run: Run, dataset: Dataset) -> np.ndarray:
     """Return the unit of each test record, int64 [records].
 
-    Test records with one name are one unit, as in the partition. Without names each one is a unit.
+    Test records with one name are one unit, as in the partition. Test records without names are one unit each.
 
     Raises:
         SettingError: If groups are protected and the test records have none.
@@ -91,7 +91,7 @@ def check_use_of_accuracy(run: Run) -> None:
 
 
 def check_use(run: Run, mechanism: NoisedAccuracy, units: int) -> None:
-    """Raise SettingError if an accuracy's interval would be wider than `WORST`. The message is private."""
+    """Raise SettingError if an accuracy's interval would be wider than `WORST`. The error message is private."""
     plus_minus = mechanism.plus_minus(units)
     if plus_minus > WORST:
         settings, errors = run.params, _releases_error(run.params)

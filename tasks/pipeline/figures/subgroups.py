@@ -23,7 +23,7 @@ MISSING = "(missing)"
 def load_subgroups(run: Run, dataset: Dataset) -> dict[str, np.ndarray]:
     """Return the subgroup of each test record, text [records], by column of the run's table of subgroups.
 
-    It is `MISSING` for records that the table does not name or leaves empty.
+    The value is `MISSING` for records that the table does not name or leaves empty.
 
     Raises:
         InputError: If the table cannot be used or test records have no names.

@@ -1,4 +1,4 @@
-"""Tables and metrics of a run for DVC. They contain released figures only.
+"""Tables and metrics of a run for DVC. The tables contain released figures only.
 
 ε is that of the statement, and an accuracy is included only if it may be published (`tasks.reports.accuracy`).
 """

@@ -104,7 +104,7 @@ class Builder:
         return self._first + len(self._gates) - 1
 
     def xor(self, left: Wire, right: Wire) -> Wire:
-        """left ⊕ right."""
+        """Return left ⊕ right, bit by bit."""
         if left == right:
             return ZERO
         if left < 0 or right < 0:
@@ -115,7 +115,7 @@ class Builder:
         return self._gate(XOR, left, right)
 
     def conjunction(self, left: Wire, right: Wire) -> Wire:
-        """left ∧ right."""
+        """Return left ∧ right, bit by bit."""
         if ZERO in (left, right):
             return ZERO
         if left in (ONE, right):
@@ -172,7 +172,7 @@ class Builder:
         """Return the circuit with these outputs.
 
         Raises:
-            SettingError: An output is constant.
+            SettingError: An output of the circuit is constant.
         """
         opened = [wire for word in outputs for wire in word]
         if min(opened, default=ZERO) < 0:

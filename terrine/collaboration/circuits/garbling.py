@@ -2,8 +2,7 @@
 
 Every wire has two labels of 128 bits, L and L ⊕ Δ, for the values 0 and 1; the evaluator holds one of them, and does
 not know which. XOR is free (Kolesnikov & Schneider 2008); an AND gate costs two ciphertexts (Zahur, Rosulek & Evans
-2015). The lowest bit of Δ is 1, so the lowest bit of a label, its colour, selects the ciphertexts and reveals nothing
-else.
+2015). The lowest bit of Δ is 1, so the lowest bit of a label, its colour, only selects the ciphertexts.
 
 Labels are hashed by H(x, (g, q)) = E(k_g, σ(x) ⊕ q) ⊕ σ(x) ⊕ q, with E = AES, σ(a, b) = (a ⊕ b, a) on halves, a
 separate key k_g for each half of each gate and for each output, and the number q of the query. It is the hash of Guo,
@@ -49,7 +48,8 @@ def fresh_offset(draw: Callable[[int], bytes] = os.urandom) -> Labels:
 def labels_from_seed(seed: bytes, wires: int, queries: int) -> Labels:
     """Return the labels of the garbler's own inputs, which both sides expand from a seed of 16 bytes.
 
-    They are the labels that the evaluator holds; for the bit b, the label of 0 is label ⊕ bΔ. So they are not sent.
+    They are the labels that the evaluator holds; for the bit b, the label of 0 is label ⊕ bΔ. These labels are
+    therefore not sent.
     """
     stream = Cipher(algorithms.AES(seed), modes.CTR(bytes(16))).encryptor()
     return np.frombuffer(stream.update(bytes(16 * wires * queries)), "<u8").reshape(wires, queries, 2)
@@ -82,7 +82,7 @@ class Engine:
     """Garbles and evaluates a circuit for blocks of queries. One thread at a time.
 
     Args:
-        queries: Queries in a block.
+        queries: Number of queries in a block.
         ciphers: `ciphers_of` the circuit and the phase.
     """
 
@@ -108,13 +108,12 @@ class Engine:
         """Garble one block.
 
         Args:
-            block: Its number in the phase.
+            block: Number of the block in the phase.
             delta: uint64 [2], the session's Δ.
             inputs: uint64 [input wires, queries, 2], labels of 0.
 
         Returns:
-            The ciphertexts, uint64 [AND gates, 2, queries, 2], valid until the next call, and the labels of 0 of the
-            outputs.
+            The ciphertexts, uint64 [AND gates, 2, queries, 2], valid until the next call, and the outputs' labels of 0.
         """
         tables = self._tables
         offset = np.ascontiguousarray(np.broadcast_to(delta, (self.queries, 2)))
@@ -161,7 +160,7 @@ class Engine:
 
         Args:
             block: As it was garbled with.
-            delta: The session's Δ.
+            delta: Secret difference Δ of all label pairs.
             outputs: Labels of 0, uint64 [outputs, queries, 2].
 
         Returns:
@@ -196,7 +195,7 @@ class Engine:
 
         Args:
             block: Number of the block.
-            inputs: Labels of the inputs.
+            inputs: Labels of the input wires.
             gates: Computes the labels of a part of a step's AND gates, from step, part and number of gates before.
         """
         self._number(block)

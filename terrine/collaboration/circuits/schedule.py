@@ -24,7 +24,7 @@ class Step:
         left: Rows that enter the AND gates first.
         right: Rows that enter them second.
         left_inverted: Places in `left` whose wire is the row's complement.
-        right_inverted: The same for `right`.
+        right_inverted: Places in `right` whose wire is the row's complement.
     """
 
     xors: list[tuple[int, int, int]]

@@ -22,15 +22,15 @@ the block unless h(q^i) = t̃^i ⊕ Δ_i · x̃ for all 128 columns. χ is publi
 evaluates the polynomial fast.
 
 *What a malicious student gains.* The points determine both keys of a base transfer, and with u the bits x^i, whether
-or not the student computes the keys. So x^i is fixed before χ. Let S be the columns with h(x^i) ≠ x̃. A column in S
-passes only if t̃^i ⊕ h(t₀^i) is Δ_i · (h(x^i) ⊕ x̃), so only if the student guessed Δ_i; the check passes with
-probability 2^-|S| (bit 0 of Δ is public and needs no guess). All columns outside S have equal x^i, unless two
-different ones have the same hash: of the at most 2^13 coefficients of a column, each pair of columns collides for at
-most 2^13 of the 2^128 keys. With 2^13 pairs, a student that tries T matrices finds a collision with probability at most
-T · 2^-102. That is the only use of grinding: before the guardian answers, nothing that the student has depends on Δ.
-After a check that passed, the guardian's rows are t ⊕ x · Δ up to shifts that the student knows. So a student party
-knows b bits of Δ with probability 2^-b, and may choose its input bits; it learns no more than that. The 127 − b unknown
-bits and the probability 2^-b multiply, so the bounds in `garbling` hold as they stand.
+or not the student computes the keys. The bits x^i are therefore fixed before χ is known. Let S be the columns with
+h(x^i) ≠ x̃. A column in S passes only if t̃^i ⊕ h(t₀^i) is Δ_i · (h(x^i) ⊕ x̃), so only if the student guessed Δ_i; the
+check passes with probability 2^-|S| (bit 0 of Δ is public and needs no guess). All columns outside S have equal x^i,
+unless two different ones have the same hash: of the at most 2^13 coefficients of a column, each pair of columns
+collides for at most 2^13 of the 2^128 keys. With 2^13 pairs, a student that tries T matrices finds a collision with
+probability at most T · 2^-102. That is the only use of grinding: before the guardian answers, nothing that the student
+has depends on Δ. After a check that passed, the guardian's rows are t ⊕ x · Δ up to shifts that the student knows. So a
+student party knows b bits of Δ with probability 2^-b, and may choose its input bits; it learns no more than that. The
+127 − b unknown bits and the probability 2^-b multiply, so the bounds in `garbling` hold as they stand.
 
 *Failure is final.* A failed check tells the student that its guess was wrong: at most one bit of Δ, under which earlier
 blocks were garbled. `protocol.guardian_round` stores the message's digest before it checks it, and afterwards answers
@@ -38,7 +38,7 @@ no other one. So a student has one failed guess for each release, and no second 
 takes constant time, since its duration would tell which column failed first.
 
 *What the guardian gains.* x̃ is masked by the sacrificed bits, whose coefficient is not 0, and t̃ follows from x̃, q
-and Δ. So κ = 128 sacrificed transfers suffice; the s more of the CRYPTO version made random coefficients invertible.
+and Δ. Therefore κ = 128 sacrificed transfers suffice; the CRYPTO version needed more for its random coefficients.
 
 **Base transfers.** The student is the sender, the guardian the receiver. An answer is c·A + x·G with x uniform, so it
 is independent of the choice c, for every A in the prime-order group. Both sides refuse points outside it, including
@@ -111,8 +111,8 @@ class Transcript:
         """Return the state before any matrix.
 
         Args:
-            context: Agreement, round and roles.
-            offer: The student's point.
+            context: Bytes that identify agreement, round and roles.
+            offer: Point on the curve that the student published.
             answers: uint8 [128, 32], the guardian's points.
         """
         return hashlib.sha256(b"terrine transfer check\0" + context + offer + answers.tobytes()).digest()
@@ -131,11 +131,11 @@ def column_bytes(bits: int) -> int:
 
 
 class BaseSender:
-    """Offers 128 pairs of keys, of which the other side can compute one each (the student).
+    """Sender of the base transfers (the student): offers 128 pairs of keys, of which the receiver computes one each.
 
     Args:
         context: Binds keys to agreement, round and roles.
-        draw: Returns random bytes.
+        draw: Function that returns random bytes.
     """
 
     def __init__(self, context: bytes, draw: Draw = os.urandom) -> None:
@@ -166,13 +166,13 @@ class BaseSender:
 
 
 class BaseReceiver:
-    """Chooses one key of each pair (the guardian; its choices are the bits of Δ).
+    """Receiver of the base transfers (the guardian): chooses one key of each pair; its choices are the bits of Δ.
 
     Args:
         context: Binds keys to agreement, round and roles.
         choices: uint8 [128], 0 or 1.
-        offer: The sender's point.
-        draw: Returns random bytes; never the same ones for two offers.
+        offer: Point on the curve that the sender published.
+        draw: Function that returns random bytes, never the same ones for two offers.
 
     Attributes:
         points: uint8 [128, 32], the answer to the sender.
@@ -197,12 +197,12 @@ class BaseReceiver:
 
 
 class ExtensionReceiver:
-    """Gets the labels of its bits (the student).
+    """Receiver of the labels that belong to its input bits (the student).
 
     Args:
         keys: uint8 [2, 128, 16], from `BaseSender.keys`.
         transcript: Yields the challenges.
-        draw: Makes the sacrificed bits.
+        draw: Function that draws the sacrificed bits.
         offset: Bytes of a column in earlier blocks, `column_bytes` of each.
     """
 
@@ -256,10 +256,10 @@ class ExtensionSender:
         """Return the labels of 0 of the transfers that a message began: uint64 [wires, queries, 2].
 
         Args:
-            message: The other side's.
+            message: Message of the other side.
             challenge: From `challenge`, called once for each message in order.
-            wires: Wires of a query.
-            queries: Queries of the block.
+            wires: Number of input wires per query.
+            queries: Number of queries in the block.
 
         Raises:
             TransferError: The message fails the consistency check. Δ must not be used any more.

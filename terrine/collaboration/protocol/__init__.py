@@ -1,1 +1,1 @@
-"""The protocol of a collaboration, without input or output: reports, their proofs, and the joint computation."""
+"""Protocol of a collaboration, without network or files: reports, their proofs, and the joint computation."""

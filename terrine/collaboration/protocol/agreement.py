@@ -33,7 +33,7 @@ _FARTHEST_THRESHOLD = 2.0**32
 
 
 class ProtocolError(TerrineError):
-    """A message was refused because it departs from the protocol. Nothing of it was used."""
+    """A message was refused because it departs from the protocol. No part of the message was used."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Agreement:
         guardian: Party that adds the noise and garbles.
         student: Party that evaluates and learns the answers.
         teachers: Every teacher party and its number of teachers.
-        minimum: Fewest teachers (not parties) whose reports are needed.
+        minimum: Smallest number of teachers (not parties) whose reports are needed.
         queries: Number of queries, or of numbers if sums are revealed.
         classes: Number of classes, at least 2; 1 if sums are revealed.
         queries_digest: Digest of the queries in their order: 64 hexadecimal digits.
@@ -57,7 +57,7 @@ class Agreement:
         weights: Length of these weights; 0 in the first round.
 
     Raises:
-        SettingError: Values that no round can have; the message names the field.
+        SettingError: A value is impossible for a round; the message names the field.
     """
 
     collaboration: str
@@ -127,7 +127,7 @@ class Agreement:
         """Return the number of teachers of a teacher party.
 
         Raises:
-            SettingError: There is no such party.
+            SettingError: The round has no teacher party of this name.
         """
         for party, held in self.teachers:
             if party == name:
@@ -154,7 +154,7 @@ def arrays_of(body: bytes, specs: Sequence[Spec]) -> list[NDArray[Any]]:
     """Decode a message body into read-only views.
 
     Raises:
-        ProtocolError: Another number of bytes, or padding that is not empty.
+        ProtocolError: The body has another number of bytes, or its padding is not zero.
     """
     if len(body) != (expected := body_size(specs)):
         raise ProtocolError(f"The message has {len(body):,} bytes, and {expected:,} are expected here.")

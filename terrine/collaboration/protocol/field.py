@@ -25,13 +25,13 @@ def reduced(numbers: Numbers) -> Numbers:
 
 
 def add(left: Numbers, right: Numbers) -> Numbers:
-    """left + right."""
+    """Return left + right modulo the prime."""
     total = left + right
     return np.minimum(total, total - _PRIME)
 
 
 def subtract(left: Numbers, right: Numbers) -> Numbers:
-    """left − right."""
+    """Return left − right modulo the prime."""
     difference = left - right
     return np.minimum(difference, difference + _PRIME)
 

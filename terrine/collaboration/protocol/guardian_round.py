@@ -55,18 +55,18 @@ class Facts(Protocol):
     """Bytes by name, stored once and never changed; durable before `setdefault` returns. A dict has the type."""
 
     def get(self, name: str, /) -> bytes | None:
-        """Return what is stored under a name."""
+        """Return the fact stored under a name, or None."""
 
     def setdefault(self, name: str, value: bytes, /) -> bytes:
         """Store the value unless something is stored; return what is stored."""
 
 
 class GuardianRound:
-    """The guardian in one round.
+    """State and messages of the guardian in one round.
 
     Args:
         agreement: Parameters of the round.
-        facts: What was stored about it.
+        facts: Stored facts about the round.
     """
 
     def __init__(self, agreement: Agreement, facts: Facts) -> None:
@@ -158,7 +158,7 @@ class GuardianRound:
         """Answer the student's point with a point for each base transfer.
 
         Raises:
-            ProtocolError: A point outside the group, or another one than before.
+            ProtocolError: The point is outside the group, or differs from the stored one.
         """
         (point,) = arrays_of(body, [("u1", (POINT,))])
         base = self._base_of(point.tobytes())[1]
@@ -250,7 +250,7 @@ class GuardianRound:
         """Take the labels of a test's outputs, and store which queries passed.
 
         Raises:
-            ProtocolError: A block that was not garbled, or labels that do not exist.
+            ProtocolError: The block was not garbled, or a label does not exist.
         """
         phase, block = self._tests.find(number)
         stored = self._facts.get(f"outputs-{number}")
@@ -267,7 +267,7 @@ class GuardianRound:
         """Return a block of noised shares, if counts or sums are revealed.
 
         Raises:
-            ProtocolError: They are not revealed, or not yet.
+            ProtocolError: The counts are not revealed, or not yet.
         """
         plan = self._plan()
         blocks = plan.count_blocks()

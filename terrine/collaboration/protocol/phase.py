@@ -26,15 +26,15 @@ _RESERVED = 8_192  # sacrificed transfers with their check
 
 @dataclass(frozen=True, eq=False)
 class Phase:
-    """One circuit, evaluated for some of the queries.
+    """One phase of the joint computation: a circuit that is evaluated for some of the queries.
 
     Attributes:
         agreement: Parameters of the round.
         number: 1 for the threshold, 2 for the argmax.
         circuit: The circuit.
-        bits: Bits of each of its input numbers.
+        bits: Number of bits of each input number of the circuit.
         queries: int64, queries for which it is evaluated.
-        context: Bytes that no other computation has: agreement and origin.
+        context: Bytes that are unique to the computation: agreement and origin.
     """
 
     agreement: Agreement
@@ -128,7 +128,7 @@ class Plan:
         """Return the phase of a block and the block's number in it.
 
         Raises:
-            ProtocolError: There is no such block (yet).
+            ProtocolError: The block does not exist, or not yet.
         """
         if 0 <= number < self.blocks:
             first = len(self.phases[0].blocks)
@@ -143,7 +143,7 @@ class Plan:
         """Return places in `answered` whose noised shares are sent in one message, if counts or sums are revealed.
 
         Raises:
-            ProtocolError: It is not known yet which queries passed.
+            ProtocolError: The outcome of the threshold test is not known yet.
         """
         if self.answered is None or self.agreement.reveal == "argmax":
             raise ProtocolError("No counts are revealed, or the test is not complete.")

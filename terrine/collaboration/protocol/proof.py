@@ -1,4 +1,4 @@
-"""A proof that shares sum to votes: to counts of as many one-hot vectors as a party has teachers.
+"""Zero-knowledge proof that a party's shares sum to votes: to counts of one one-hot vector per teacher.
 
 A teacher party could share any numbers: a weight of 30 for one class, or −5. Guardian and student party each hold one
 share X = (G, S) of every count; the party proves to both that for every query all counts are integers ≥ 0 that sum to
@@ -50,7 +50,7 @@ _HALF_OF = pow(2, -1, PRIME)
 
 
 class Proof(NamedTuple):
-    """One server's part of a proof.
+    """Part of a proof for one of the two servers.
 
     Attributes:
         salt: uint8 [16], for the hashes of this server's part.
@@ -91,8 +91,8 @@ def prove(
     Args:
         context: Bytes that are unique to this sharing.
         held: h.
-        shares: Both servers' shares of counts in F, [queries, classes]. For other numbers than votes the proof fails.
-        digits: Shares of their digits, `split_digits`.
+        shares: Both servers' shares of counts in F, [queries, classes]. The proof of numbers that are not votes fails.
+        digits: Shares of the counts' binary digits, from `split_digits`.
     """
     masks = [drawn(_MASKS, os.urandom) for _ in shares]
     salts = [os.urandom(SALT) for _ in shares]
@@ -132,12 +132,12 @@ def opening(
     """Return a server's opening: a transcript of 16 bytes, equal at both, and its shares of u, v and c, uint64 [3].
 
     Args:
-        context: As in `prove`.
+        context: The same bytes as in `prove`.
         held: h.
-        shares: Its shares of counts in F, [queries, classes].
+        shares: The server's shares of counts in F, [queries, classes].
         digits: [queries, classes, B − 1].
         proof: This server's.
-        second: Whether it is the second server.
+        second: Whether the server is the second one (the student party).
     """
     salt, others = proof.salt.tobytes(), [row.tobytes() for row in proof.others]
     coins = _Coins(context, *_ordered(_shares_hash(salt, shares, digits, proof.masks), others[0], second))

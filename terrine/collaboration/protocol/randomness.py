@@ -1,7 +1,6 @@
 """Reproducible randomness: a stream expanded from a secret, so that an interrupted computation repeats every byte.
 
-A service that is restarted sends the same messages again. It stores 32 random bytes with its sums and expands them
-with SHAKE-256.
+A service that is restarted sends the same messages again. It expands 32 stored random bytes with SHAKE-256.
 """
 
 import hashlib
@@ -16,7 +15,7 @@ def fresh_secret() -> bytes:
 
 
 class Expansion:
-    """A stream of random bytes that depends only on secret and purpose. It is called as `os.urandom` is.
+    """A stream of random bytes that depends only on secret and purpose. The stream is called like `os.urandom`.
 
     >>> Expansion(bytes(32), "labels")(16) == Expansion(bytes(32), "labels")(16)
     True

@@ -109,7 +109,7 @@ def check_report(agreement: Agreement, party: str, body: bytes, *, second: bool)
         second: Whether this is the student party's body.
 
     Raises:
-        ProtocolError: Another size, or numbers outside their range.
+        ProtocolError: The body has another size, or a number outside its range.
     """
     name, shares, *rest = arrays_of(body, report_specs(agreement, party))
     sharing = sharing_of(agreement)

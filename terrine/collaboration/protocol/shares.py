@@ -67,7 +67,7 @@ def count_bits(teachers: int, sigma: float) -> int:
     """Return the smallest k with 2^(k−1) > N + 12σ.
 
     Raises:
-        SettingError: It is above 32.
+        SettingError: The number of bits is above 32.
     """
     bits = math.floor(math.log2(teachers + NOISE_WIDTH * sigma)) + 2
     while bits > 2 and 2.0 ** (bits - 2) > teachers + NOISE_WIDTH * sigma:
@@ -136,7 +136,7 @@ def threshold_bits(agreement: Agreement) -> int:
     """Return w, the bits of the compared numbers: up to the sum of all parties' shares, and one number above it.
 
     Raises:
-        SettingError: It is above 63.
+        SettingError: The number of bits is above 63.
     """
     parties, bits = len(agreement.teachers), _mask_bits(agreement.queries)
     largest = parties * (2**bits + agreement.total)
@@ -209,8 +209,8 @@ def whole_thresholds(threshold: float, noise: ArrayLike) -> NDArray[np.int64]:
     which rises with n. T − η may have to be rounded, so the neighbours of ⌈T − η⌉ are tried as well.
 
     Args:
-        threshold: T, in votes.
-        noise: η, in votes. Beyond 2^51 votes, which noise does not reach, it counts as 2^51.
+        threshold: Threshold T, in votes.
+        noise: Noise η of each query, in votes. Beyond 2^51 votes, which noise does not reach, it counts as 2^51.
     """
     eta = np.clip(np.asarray(noise, dtype=np.float64), -_FARTHEST / 2, _FARTHEST / 2)
     first = np.ceil(threshold - eta).astype(np.int64)

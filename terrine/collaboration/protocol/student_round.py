@@ -28,12 +28,12 @@ Post = Callable[[str, bytes], bytes]
 
 
 class StudentRound:
-    """The student party in one round that the guardian has closed.
+    """State and messages of the student party in one round that the guardian has closed.
 
     Args:
         agreement: Parameters of the round.
         facts: What was stored about it.
-        closing: What the guardian said when it closed the round, `GuardianRound.closing`.
+        closing: Message of the guardian when it closed the round, `GuardianRound.closing`.
         shares: Sums of the shares of the parties that are counted, unsigned [queries, classes].
         post: Reaches the guardian.
     """
@@ -44,7 +44,7 @@ class StudentRound:
         self._secret = facts.setdefault("secret", fresh_secret())
 
     def run(self) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
-        """Compute the answers; started again, it continues.
+        """Compute the answers; after an interruption the computation continues.
 
         Returns:
             passed: bool [queries], the queries that are answered.

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 _KEYS = ("sop", "series", "study")
 _OTHERS = re.compile(r"\.(?!dcm$|dicom$|ima$)[a-z][a-z0-9]{1,5}$", re.IGNORECASE)
-"""Suffix of other files; UIDs end in digits."""
+"""Suffix of files that are not DICOM; names that are UIDs end in digits."""
 
 WINDOWS = {
     "lung": (-600, 1500),

@@ -21,11 +21,10 @@ _ARRAYS = {f"{split}_{array}" for split in ("train", "val", "test") for array in
 
 
 class MedMNIST(OrderedLabels, Downloaded, ThreeSplits):
-    """A set of MedMNIST. Its validation split joins the training records unless `validation` or `pool` is set.
+    """One dataset of MedMNIST. Its validation split joins the training records unless `validation` or `pool` is set.
 
     The file is root/medmnist/NAME.npz or root/NAME.npz, or NAME_64.npz and so on for the largest published size up to
-    `size`. chestmnist, whose images have several findings, needs `findings`; retinamnist's classes are `grades`,
-    [0, 1, 2, 3, 4].
+    `size`. chestmnist has several findings and needs `findings`; retinamnist's classes are `grades`.
     """
 
     # Listed here because importing medmnist takes a second and creates a folder in the user's home.

@@ -77,7 +77,7 @@ _MOST_DEFLATED = 1032  # largest compression ratio of gzip
 
 
 class _Bounded:
-    """A file that refuses reads larger than a slice, regardless of the header."""
+    """File wrapper that refuses reads larger than one slice, regardless of the header."""
 
     def __init__(self, file: Any) -> None:
         self.seek, self.tell, self.write, self._file = file.seek, file.tell, file.write, file
@@ -112,7 +112,7 @@ def read_slice(
 
     Args:
         path: The volume.
-        plane: Plane of the slice.
+        plane: Anatomical plane of the slice.
         view: Slice, counted from the left, the back or the feet, or a combination of all.
         window: Values that become black and white; None: the picture's own `percentiles`. NaN becomes black.
         percentiles: Percentiles of the values in the picture.

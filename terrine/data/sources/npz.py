@@ -117,11 +117,11 @@ def from_arrays(
     Args:
         arrays: The arrays by name.
         where: File name for errors.
-        kind: Type of the labels.
+        kind: Kind of the labels: classes, findings, grades or numbers.
         class_names: Names of the classes in the order of integer labels; None: those of the array `class_names`.
         classes: Declared classes in their order.
         validation: Whether the validation split joins train, becomes the dataset's public pool, or is dropped.
-        test_fraction: Share that is held out if there is only one set.
+        test_fraction: Share of the records that is held out if the file has no test split.
         seed: Draws that share.
         unread: Names of other arrays, for errors.
         **fields: Further fields of `Dataset`.

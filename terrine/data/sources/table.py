@@ -66,11 +66,11 @@ class Table(InOrder, Own, Source):
     """Features and their possible values: `[lowest, highest]` or increasing numbers for a number, all words otherwise.
     Published, so take them from the questionnaire, not from the data. null: learned from public rows."""
     public_fraction: float | None = Field(None, gt=0, lt=1)
-    """Share of rows declared public, selected by name. They are the queries, are published, and have no protection.
+    """Share of rows declared public, selected by name. Public rows are queries, published and unprotected.
     null: none; queries are drawn from `columns`."""
     categorical: tuple[str, ...] = ()
-    """Columns treated as text even if all values are numbers, such as postal codes. Other numeric columns may contain
-    only numbers."""
+    """Columns treated as text even if all values are numbers, such as postal codes. Other numeric columns contain only
+    numbers."""
 
     @model_validator(mode="after")
     def _check_features(self) -> Table:
@@ -307,7 +307,7 @@ def _found_classes(column: pd.Series, path: Path) -> tuple[str, ...]:
     """Return the distinct labels in alphabetical order.
 
     Raises:
-        InputError: a single label, too many numbers to be classes, or two spellings of one class.
+        InputError: All labels are equal, a class has two spellings, or there are too many numbers for classes.
     """
     names = tuple(sorted(set(column)))
     if len(names) < 2:

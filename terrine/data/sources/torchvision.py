@@ -44,7 +44,7 @@ UNPACKED = {
 
 
 class Torchvision(Downloaded, ImageSource):
-    """A benchmark in its official split, from torchvision's own files below `root`."""
+    """One benchmark in its official split, from torchvision's files below `root`."""
 
     name: Literal["mnist", "fashion_mnist", "cifar10", "cifar100", "svhn"]
 

@@ -65,7 +65,7 @@ def calibrate(
         sigma1: Noise of the tests, in votes; required with tests.
 
     Raises:
-        BudgetError: If the tests already exceed the budget.
+        BudgetError: If the threshold tests exceed the budget without any answer.
         SettingError: If a number is invalid, or the noise of the tests is missing.
     """
     _require_count("answers", answers, 1)

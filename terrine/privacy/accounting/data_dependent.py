@@ -32,8 +32,9 @@ _BLOCK = 1 << 16
 def check_histograms(histograms: ArrayLike) -> Integers:
     """Return `histograms` as int64 [queries, classes] after validation.
 
-    Raises: InputError: If they are not integers, not two-dimensional, have fewer than two classes or teachers or
-        negative counts, or their rows have different sums (as labels and single votes do).
+    Raises:
+        InputError: If they are not integers, not two-dimensional, have fewer than two classes or teachers or negative
+            counts, or their rows have different sums (as labels and single votes do).
     """
     counts = np.asarray(histograms)
     if counts.dtype.kind not in "iu":
@@ -178,8 +179,8 @@ def summed(
 
     Args:
         curve: One of these functions.
-        log_probabilities: Its first argument [queries].
-        noise: Its noise, in votes.
+        log_probabilities: First argument of that function: log q or largest counts, [queries].
+        noise: Noise scale of the mechanism, in votes.
         orders: RDP orders above 1 [orders].
         weights: Weight of each query [queries], by default 1.
 

@@ -27,12 +27,12 @@ from terrine.errors import SettingError, TerrineError
 
 
 class UnsupportedEventError(TerrineError):
-    """Raised for an event that an accountant does not support. Its cost is never approximated."""
+    """Raised for an event that an accountant does not support. Unsupported events are never priced approximately."""
 
 
 @dataclass(frozen=True)
 class Event:
-    """Base of all events."""
+    """Base class of all privacy events."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class GaussianEvent(Event):
 class LaplaceEvent(Event):
     """A vector plus independent Laplace noise of this scale, where neighbours differ by `sensitivity` in L1 norm.
 
-    Moving one vote changes two counts by one: LNMax with scale 1/γ has sensitivity 2 and costs ε = 2γ.
+    Moving one vote changes two counts by one each: LNMax with scale 1/γ has sensitivity 2 and costs ε = 2γ.
     """
 
     sensitivity: float
@@ -80,8 +80,7 @@ class SampledGaussianEvent(Event):
 
     Without the unit that differs, the outcome is N(0, sigma²) along one direction. If it is in the sample, the mean is
     `plus` for one of the neighbours and −`minus` for the other. With contributions of norm C at most, a unit that is
-    replaced has plus = minus = C, and a unit that is added or removed has plus = C and minus = 0
-    (`loss_distribution`).
+    replaced has plus = minus = C, and a unit that is added or removed has plus = C and minus = 0 (`loss_distribution`).
     """
 
     plus: float
@@ -99,7 +98,7 @@ class SampledGaussianEvent(Event):
 
     @property
     def mirrored(self) -> "SampledGaussianEvent":
-        """The same with the neighbours exchanged."""
+        """The same event with the two neighbouring datasets exchanged."""
         return SampledGaussianEvent(self.minus, self.plus, self.sigma, self.rate)
 
 
@@ -130,7 +129,7 @@ class ComposedEvent(Event):
 
 @dataclass(frozen=True)
 class NonPrivateEvent(Event):
-    """Something without any guarantee: its ε is infinite."""
+    """Event without any guarantee; its ε is infinite."""
 
 
 _MECHANISMS: dict[str, type[Event]] = {
@@ -140,7 +139,7 @@ _MECHANISMS: dict[str, type[Event]] = {
     "sampled_gaussian": SampledGaussianEvent,
     "non_private": NonPrivateEvent,
 }
-"""Events that are no compositions, by the name of their stored form, which holds their fields."""
+"""Event classes other than compositions, by the name that stored events contain."""
 
 
 def vote_answer(sigma: float) -> GaussianEvent:
@@ -175,7 +174,7 @@ def of_several(event: Event, units: int) -> Event:
     largest count moves by more than `units`.
 
     Raises:
-        SettingError: `units` is less than one.
+        SettingError: `units` is below 1.
         UnsupportedEventError: the event has no sensitivity.
     """
     if units < 1:
@@ -212,10 +211,10 @@ def counts(*events: Event) -> dict[Event, int]:
 
 
 def to_json(event: Event) -> dict[str, Any]:
-    """`event` as a tree of JSON values. The form is stable: the ledger holds it.
+    """`event` as a tree of JSON values. The JSON form of an event never changes, because ledgers contain it.
 
     Raises:
-        UnsupportedEventError: a class of event that is not one of this module's.
+        UnsupportedEventError: The event's class is not defined in this module.
     """
     match event:
         case RepeatedEvent():
@@ -232,7 +231,7 @@ def from_json(tree: Mapping[str, Any]) -> Event:
     """Return the event that `to_json` wrote.
 
     Raises:
-        UnsupportedEventError: an unknown kind of event, a missing field or one too many.
+        UnsupportedEventError: The kind of event is unknown, or its fields are wrong.
         SettingError: a field with an impossible value.
     """
     if not isinstance(tree, Mapping) or "event" not in tree:

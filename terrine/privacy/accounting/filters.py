@@ -36,7 +36,7 @@ class Filter(Protocol):
     """
 
     def cost(self, event: Event) -> float:
-        """Return what `event` adds to the sum; infinite if the filter never allows it."""
+        """Return the cost that `event` adds to the filter's sum; infinite if the filter never allows the event."""
 
     def epsilon(self, cost: float, delta: float) -> float:
         """Return the ε at `delta` of a sum of costs, increasing with the sum."""
@@ -64,7 +64,7 @@ class GaussianSum:
 
 @dataclass(frozen=True)
 class RenyiSum:
-    """Σ RDP at one order.
+    """Filter that adds RDP at one fixed order α.
 
     Attributes:
         order: α.
@@ -90,8 +90,11 @@ class RenyiSum:
 def filter_for(first: Event, epsilon: float | None, delta: float) -> Filter:
     """Return the filter of an account.
 
-    Args: first: Worst case of the first release with a cost. epsilon: Budget under which it was reserved. Without one,
-        the order is that at which the first release costs least. delta: δ of the budget.
+    Args:
+        first: Worst case of the first release with a cost.
+        epsilon: Budget under which the release was reserved. Without one, the order minimises the cost of the first
+            release.
+        delta: δ of the budget.
     """
     try:
         mu_squared(first)

@@ -9,7 +9,8 @@ given δ the guarantee (ε, δ) of μ solves
 (Balle & Wang 2018, Theorem 8; Dong, Roth & Su 2022, Corollary 2.13). The composition, including its length, may be
 chosen adaptively as long as μ² stays below a limit fixed in advance: the Gaussian filter of Smith & Thakurta (2022).
 
-Nothing here depends on data. All rounding is upwards: a printed ε is never smaller than the true one.
+All quantities in this module are public: none depends on private data. All rounding is upwards: a printed ε is never
+smaller than the true one.
 
     >>> spent = compose(RepeatedEvent(threshold_test(150.0), 640), RepeatedEvent(vote_answer(40.0), 286))
     >>> round_up(epsilon_of(math.sqrt(mu_squared(spent)), delta=1e-5), digits=6)
@@ -33,7 +34,7 @@ def mu_squared(event: Event) -> float:
     """Return the exact μ² of a composition of Gaussian mechanisms.
 
     Raises:
-        UnsupportedEventError: If a part is not Gaussian; `pricing.price` prices those.
+        UnsupportedEventError: If a part of the event is not Gaussian; use `pricing.price` for such events.
     """
     match event:
         case GaussianEvent():
@@ -160,7 +161,7 @@ class GaussianFilter:
 
     @property
     def mu_squared_left(self) -> float:
-        """Remaining μ²; 0 if the budget was already exceeded."""
+        """Remaining μ² of the budget, or 0 if it is used up."""
         return max(0.0, self.mu_squared_limit - self.mu_squared_spent)
 
     def affords(self, event: Event) -> bool:

@@ -48,7 +48,7 @@ class AnswerPrice:
         order: RDP order α > 1.
 
     Raises:
-        SettingError: an impossible value, or an order at which the data-dependent bound holds nowhere.
+        SettingError: A parameter is invalid, or the data-dependent bound holds for no q at this order.
     """
 
     sigma: float
@@ -65,7 +65,7 @@ class AnswerPrice:
 
     @property
     def ceiling(self) -> float:
-        """The data-independent price α/σ²."""
+        """Data-independent RDP of one answer, α/σ²."""
         return self.order / self.sigma**2
 
     @cached_property
@@ -87,7 +87,7 @@ class AnswerPrice:
 
     @cached_property
     def plateau(self) -> float:
-        """The largest local sensitivity, that at q1."""
+        """Largest local sensitivity of one answer, which is reached at q1."""
         q1 = np.array([self.log_q1])
         here = float(self.at(q1)[0])
         # One move up from q1 is q0, where the data-independent price begins.
@@ -198,7 +198,7 @@ def threshold_sensitivities(
     Args:
         max_counts: Largest counts of votes [queries], rounded to integers; or Interactive's largest margins.
         teachers: Number of teachers.
-        threshold: Threshold T, in votes.
+        threshold: Threshold T of the noisy test, in votes.
         sigma1: Standard deviation of the test's noise, in votes.
         order: RDP order α > 1.
 

@@ -80,12 +80,12 @@ _TILTS, _LOW, _HIGH = 81, 1e-3, 1e5
 
 @dataclass(frozen=True)
 class _Step:
-    """One mechanism's losses on the lattice, and how often it is run.
+    """Privacy losses of one mechanism on the lattice, and the number of its runs.
 
     Attributes:
         count: Number of runs.
         index: Lattice indices of the losses, increasing.
-        masses: Their probabilities under P.
+        masses: Probabilities of these losses under P.
     """
 
     count: int
@@ -110,7 +110,7 @@ def loss_epsilon(event: Event, delta: float) -> float:
     """Bound ε at `delta` from above for a composition of Laplace, randomised-response and Gaussian mechanisms.
 
     Raises:
-        UnsupportedEventError: `event` holds something else, or is repeated so often that no lattice holds the sum.
+        UnsupportedEventError: `event` contains an unsupported part, or is repeated too often for the lattice of losses.
         SettingError: δ outside (0, 1).
     """
     if not 0 < delta < 1:
@@ -167,7 +167,7 @@ def _largest_loss(part: Event) -> float:
 
 
 def _spread(part: Event) -> float:
-    """About the standard deviation of a loss: what the lattice has to resolve."""
+    """Return an estimate of the standard deviation of one loss, which the lattice must resolve."""
     if isinstance(part, SampledGaussianEvent):
         return _sampled_spread(part)
     top = _largest_loss(part)
@@ -179,8 +179,8 @@ class _Losses:
 
     Args:
         mu: μ of the Gaussian mechanisms.
-        others: Counts of the others, all with some loss.
-        delta: The δ that the tilt and the window are chosen for. Bounds hold at every other δ.
+        others: Number of runs of each non-Gaussian mechanism that has a loss.
+        delta: δ for which tilt and window are chosen. Bounds hold at every other δ.
     """
 
     def __init__(self, mu: float, others: dict[Event, int], delta: float) -> None:
@@ -216,7 +216,9 @@ class _Losses:
             if last - first < _POINTS:
                 break
             if step > most:
-                raise UnsupportedEventError("No lattice of losses is long enough for what is repeated so often.")
+                raise UnsupportedEventError(
+                    "The event is repeated too often: the lattice of privacy losses would be too long."
+                )
             step = self.h * max(2.0, (last - first) / _POINTS)
         self._convolve(first, last)
 

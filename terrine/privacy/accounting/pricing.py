@@ -3,7 +3,7 @@
 A search tries several settings on private data and publishes the best. There are two ways to account for it:
 
 - `composed_epsilon`: every candidate is released and each distinct release is charged. The choice may then use all
-  releases in any way, even after the fact, because it is post-processing. This is the cost that the ledger charges.
+  releases in any way, even after the fact, because it is post-processing. The ledger charges this cost for a search.
 - `repeat_and_select_epsilon`: candidates are drawn at random, a random number of times, and only the outcome with the
   best score is ever published. Each candidate's run computes its own score (Papernot & Steinke 2022). The cost hardly
   grows with the number of candidates. It does not hold for a search with a fixed number of runs, or if more than the
@@ -46,7 +46,7 @@ def price(event: Event, delta: float) -> float:
     chosen one by one it is what they used.
 
     Raises:
-        UnsupportedEventError: an event this accountant does not know.
+        UnsupportedEventError: The event contains a mechanism that no bound covers.
         SettingError: δ outside (0, 1).
     """
     gaussian, others = _split(event)
@@ -105,14 +105,14 @@ def covers(reservation: Event, event: Event, delta: float) -> bool:
 def claimed_by_moments(gamma: float, queries: int, delta: float) -> float:
     """Return the data-independent ε of LNMax that papers state, by the moments accountant of Papernot et al. (2017).
 
-    It is no guarantee and never used as one: a statement prints it beside the figure that holds. Each query has the
-    moments 2γ² l (l + 1); TTAC (Dodwadmath and Stich 2022, appendix A.3, eq. 10) uses l up to 8.
+    It is not a guarantee. Statements print it next to the ε that holds. Each query has the moments 2γ² l (l + 1); TTAC
+    (Dodwadmath and Stich 2022, appendix A.3, eq. 10) uses l up to 8.
 
     >>> round(claimed_by_moments(0.1, 100, 1e-5), 2)     # Table 1 there: 11.75
     11.76
 
     Raises:
-        SettingError: an impossible number.
+        SettingError: An argument is not a positive finite number.
     """
     if not gamma > 0 or queries < 0 or not 0 < delta < 1:
         raise SettingError(f"No claim can be computed for gamma={gamma!r}, {queries!r} queries and delta={delta!r}.")

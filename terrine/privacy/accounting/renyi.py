@@ -1,4 +1,4 @@
-"""Rényi curves of events, and what ε a curve buys.
+"""Rényi differential privacy (RDP) of events, and conversion of RDP curves to ε.
 
 RDP is the second opinion: it prices a search over runs, gives the papers' own figures for comparison, carries the
 data-dependent analysis of `data_dependent`, and one of its orders is the measure of an account that did not begin with
@@ -52,7 +52,7 @@ def check_orders(orders: ArrayLike) -> Floats:
     """Return `orders` as a vector of floats.
 
     Raises:
-        SettingError: If it is empty, not a vector, or contains an order not above 1.
+        SettingError: If `orders` is empty, not a vector, or contains an order of 1 or less.
     """
     vector = np.asarray(orders, dtype=np.float64)
     if vector.ndim != 1 or not vector.size or not np.all((vector > 1) & np.isfinite(vector)):
@@ -66,13 +66,13 @@ def convert(
     """Return ε of an RDP curve at `delta`, and the order at which it is reached.
 
     Args:
-        orders: RDP orders [orders].
-        rdp: RDP at these orders [orders].
+        orders: RDP orders α > 1, [orders].
+        rdp: RDP at each of these orders, [orders].
         delta: δ.
         conversion: `classical` as in the PATE papers, or `improved`.
 
-    Raises: SettingError: If δ is outside (0, 1), shapes differ, an RDP value is negative or missing, or the conversion
-        unknown.
+    Raises:
+        SettingError: If δ is outside (0, 1), shapes differ, an RDP value is negative or NaN, or the conversion unknown.
     """
     alpha, curve = check_orders(orders), np.asarray(rdp, dtype=np.float64)
     if curve.shape != alpha.shape:

@@ -5,8 +5,7 @@ released with Gaussian noise scaled to its *smooth* sensitivity,
 
     value + SS_β · σ_ss · N(0, 1),   SS_β = max_d e^(−βd) LS_d,   1 < α < 1/(2β),
 
-and this release itself has an RDP cost, which is added before the conversion to ε (Nissim, Raskhodnikova & Smith
-2007).
+and this release itself has an RDP cost, which is added before the conversion to ε (Nissim, Raskhodnikova & Smith 2007).
 
 **That cost.** On neighbouring votes the release is N(f, σ_ss² SS²) and N(f', σ_ss² SS'²) with e^(−β) ≤ r = SS'/SS ≤ e^β
 and |f − f'| ≤ min(SS, SS'). With v = 1 − α + α r² the divergence of the first from the second is at most (Gil, Alajaji
@@ -111,7 +110,8 @@ def sanitised(
 
     Args:
         rdp: Data-dependent RDP of everything released, at `order`.
-        local_sensitivity: LS_d of that value, d = 0, 1, … [distances], from `local_sensitivity`.
+        local_sensitivity: Local sensitivity LS_d of the RDP value at distances d = 0, 1, …, [distances]
+            (`local_sensitivity`).
         delta: δ at which ε is computed.
         order: RDP order α.
         beta: Smoothing β < 1/(2α).
@@ -137,11 +137,11 @@ def optimised(
     sigma_ss: float | None = None,
     conversion: Conversion = "improved",
 ) -> SanitisedEpsilon:
-    """Return the sanitised ε with the smallest mean plus two standard deviations: **a private figure**.
+    """Return the sanitised ε with the smallest mean plus two standard deviations: **private**.
 
     β is chosen among 0.01/α, 0.02/α, … 0.49/α; the best σ_ss for it, (w/SS)^(1/3) where releasing costs w/σ_ss² and
-    more, is known in closed form. Parameters that are passed are kept. If there is nothing to protect (SS = 0), σ_ss is
-    infinite and the release costs nothing. Other arguments and errors as for `sanitised`.
+    more, is known in closed form. Parameters passed by the caller are not optimised. If there is nothing to protect (SS
+    = 0), σ_ss is infinite and the release costs nothing. Other arguments and errors as for `sanitised`.
     """
     candidates = np.arange(1, 50) * 0.01 / order if beta is None else np.array([beta])
     figures = []
@@ -171,7 +171,7 @@ def optimised(
 def release(figure: SanitisedEpsilon, standard_normal: Callable[[], float]) -> float:
     """One draw of a sanitised ε: the number that may be published, under the conditions of this module.
 
-    Drawing twice costs twice. Negative draws are clipped to 0, which is post-processing.
+    Each draw of a sanitised ε has its own cost. Negative draws are clipped to 0, which is post-processing.
 
     Args:
         figure: From `sanitised`, with parameters fixed in advance.
@@ -190,7 +190,7 @@ def restricted_order(epsilons: ArrayLike, orders: ArrayLike, sigma: float, class
         classes: Number of classes.
 
     Raises:
-        SettingError: C5 and C6 hold at none of the orders.
+        SettingError: Conditions C5 and C6 hold at none of the orders.
     """
     ranked = np.asarray(orders, dtype=np.float64)[np.argsort(np.asarray(epsilons, dtype=np.float64), kind="stable")]
     ceiling = math.inf

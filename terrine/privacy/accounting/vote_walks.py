@@ -32,7 +32,7 @@ _NEGLIGIBLE = math.log(1e-19)
 class Points(NamedTuple):
     """Points of walks: one entry per (query, distance).
 
-    `gap` is the nearest loser's distance to the winner if q depends only on that loser, else −1.
+    `gap` is the difference between the two largest counts if q depends only on it, else −1.
     """
 
     query: Integers
@@ -51,8 +51,8 @@ def walks(histograms: Integers, sigma: float, log_q0: float, log_q1: float) -> I
         log_q1: Lower end of the plateau.
 
     Yields:
-        Blocks of points. The distances of one query are 0, 1, … without a gap; a query that begins on the plateau has
-        none.
+        `Points` of the walks, in blocks. The distances of one query are 0, 1, … without a gap; a query that begins on
+        the plateau has none.
     """
     teachers, classes = int(histograms[0].sum()), histograms.shape[1]
     tail = np.append(log_ndtr(-np.arange(teachers + 1) / (math.sqrt(2) * sigma)), -np.inf)
@@ -134,7 +134,7 @@ class _DecreasingMargin(_Walk):
 
 
 class _GrowingMargin(_Walk):
-    """Taking votes from the largest of the rest levels them like water.
+    """Votes taken one by one from the largest losing count level the largest counts.
 
     To bring all losers down to the count t takes F(t) = Σ_j max(n_j − t, 0) votes, so after d votes they stand at the
     smallest t with F(t) ≤ d, and d − F(t) of them one vote lower.

@@ -3,7 +3,7 @@
 An accountant says how much a mechanism leaks *if* it does what its description says. An audit runs the mechanism many
 times on two neighbouring inputs, tries to tell them apart, and turns the success into a lower bound on ε that holds
 with a stated confidence. A lower bound above the charged ε proves a defect, such as noise of the wrong size or a step
-that was not charged. A lower bound below it proves nothing.
+that was not charged. A lower bound below the charged ε proves nothing.
 
 Every bound is *held out*: the decision rule is chosen on the first half of the runs and judged on the second, so that
 the search for the best rule costs no confidence. There are two kinds of bound:
@@ -38,10 +38,9 @@ Say P_c ≥ p. Let s_c = p, r_c = pc/m, h_c = p(r − c)/m and, for i = c − 1,
 
 This is the case in which W = c with probability p, and every smaller value i has the smallest probability that (1)
 allows, s_i − s_(i+1). Claim: P_i ≥ s_i and a_i ≥ r_i. At c, a_c ≥ (c/m) P_c. Below c, if h_i = h_(i+1), both follow
-because P and a grow as i falls. Otherwise h_i = g(r_(i+1)) ≤ g(a_(i+1)) ≤ b_i, and from
-Σ_(k>i) P_k = E[W − i; W > i] follows a_i = i/(r − i)·b_i + r/(m(r − i))·Σ_(k>i) P_k, in which every term is at least
-its counterpart; so a_i ≥ r_i, and P_i = (a_i + b_i)·m/r ≥ s_i. Hence s_0 ≤ 1 for every p ≤ P_c: if s_0 > 1,
-P[W ≥ c] < p. ∎
+because P and a grow as i falls. Otherwise h_i = g(r_(i+1)) ≤ g(a_(i+1)) ≤ b_i, and from Σ_(k>i) P_k = E[W − i; W > i]
+follows a_i = i/(r − i)·b_i + r/(m(r − i))·Σ_(k>i) P_k, in which every term is at least its counterpart; so a_i ≥ r_i,
+and P_i = (a_i + b_i)·m/r ≥ s_i. Hence s_0 ≤ 1 for every p ≤ P_c: if s_0 > 1, P[W ≥ c] < p. ∎
 
 No recursion can do much better without another assumption: a mechanism may be μ-GDP for each unit and yet reveal many
 units together, in one run of twenty. That is why guessing every coin proves less than guessing only those with the
@@ -105,7 +104,7 @@ class Bound:
 
 @dataclass(frozen=True)
 class Charge:
-    """Charged ε at δ, and the charged μ, or None if the event is not Gaussian."""
+    """Charged cost of an audited release: ε at δ, and μ or None if its event is not Gaussian."""
 
     mu: float | None
     epsilon: float
@@ -137,7 +136,7 @@ class Verdict:
 
     @property
     def caught(self) -> bool:
-        """True if the mechanism provably leaks more than was charged, at the bound's confidence."""
+        """Whether a lower bound exceeds the charged cost, which proves a defect at the bound's confidence."""
         return self.bound.epsilon > self.epsilon_charged or (
             self.mu_charged is not None and self.bound.mu > self.mu_charged
         )
@@ -206,8 +205,8 @@ def audit_mechanism(
 
     Args:
         run: Runs the mechanism once on histograms [queries, classes], with fresh noise.
-        one: A histogram [classes].
-        other: Its neighbour [classes]: at most one vote moved.
+        one: One histogram of votes, [classes].
+        other: The neighbouring histogram, [classes], in which one vote is moved.
         queries: Copies of the histogram in one run; more copies reveal smaller defects. With one copy, all runs are
             made in one call, whose answers to different queries must be independent.
         runs: Runs on each input, half of them held out.
@@ -215,7 +214,7 @@ def audit_mechanism(
         confidence: Probability with which each bound holds, in (0, 1).
 
     Raises:
-        InputError: histograms that are not neighbours.
+        InputError: The two histograms differ by more than one moved vote.
         SettingError: too few runs or queries.
     """
     pair = _neighbours(one, other)
@@ -304,7 +303,7 @@ def epsilon_of_guesses(
     """Lower bound on ε from guessing some of the coins of a run (Steinke, Nasr & Jagielski 2023, Theorem 5.2).
 
     Args:
-        correct: Guesses that were right, in the worst of the runs.
+        correct: Number of correct guesses in the run with the fewest.
         guesses: Number of guesses in each run, fixed in advance. The choice of coins may depend on the release.
         coins: Units whose contents were decided by a coin, in each run.
         delta: δ at which ε is bounded.

@@ -15,8 +15,7 @@ along a known direction, d = votes with "one" − votes with "other",
 and the coins are estimated jointly because many canaries overlap: linear least squares with the mean and variance of
 the coins as prior, x = (D W Dᵀ + 4 I)⁻¹ D g with W = I/σ² and g = (released − middle)/σ². If only labels are released,
 g and W are the gradient and curvature of their log-likelihood, which is modelled as that of a softmax of the counts:
-noise of a Gumbel distribution. This approximation is sufficient, because the bound holds even if guesses are not
-optimal.
+noise of a Gumbel distribution. This approximation suffices, since the bound holds for any guesses.
 
 If records are summed instead of voted on, a canary is a row of features instead of an image, and its coin z decides
 which of two rows is summed (`terrine.aggregation.exchange`). Directions are then sums of outer products, and coins are
@@ -108,7 +107,7 @@ class Directions:
 
     Attributes:
         one: Votes of each canary's teacher with "one", integers [queries, M].
-        other: Its votes with "other" [queries, M].
+        other: Votes of each canary's teacher with "other", integers [queries, M].
         rest: Histograms of the votes of all other teachers, int64 [queries, classes].
     """
 
@@ -176,7 +175,7 @@ class Plan:
     may be counted as independent runs, or merged into fewer runs with more coins each.
 
     Attributes:
-        guesses: Guesses in each merged run, about the coins with the strongest evidence.
+        guesses: Number of coins guessed in each merged run: those with the strongest evidence.
         coins: Coins in each merged run.
         runs: Number of merged runs.
     """
@@ -231,7 +230,7 @@ def guess_from_histograms(directions: Directions, released: ArrayLike, sigma: fl
     """Guess every coin from noisy histograms [queries, classes], rows of NaN where unanswered.
 
     Args:
-        directions: Where coins move histograms.
+        directions: Changes of the histograms that each coin causes.
         released: Noisy histograms, float [queries, classes].
         sigma: Standard deviation of their noise, in votes: above 0, tiny for none.
     """
@@ -270,7 +269,7 @@ class Products:
 
     Attributes:
         left: Left factors of each canary's "one" and "other" record, two arrays [M, a].
-        right: Its right factors, two arrays [M, rounds, b].
+        right: Right factors of each canary's "one" and "other" record, two arrays [M, rounds, b].
         residual: Released sums minus the noiseless sums with every coin at ½ [rounds, a, b].
         sigma: Standard deviation of the noise on every coordinate, in the Frobenius norm; above 0.
     """
@@ -302,7 +301,7 @@ class Products:
         """The same sums in combinations of rounds whose residuals are uncorrelated.
 
         Independent noise hardly changes. Noise shared by two rounds cancels in a combination of both, which then
-        reveals the coins. Needs more coordinates than rounds; otherwise the sums are returned unchanged.
+        reveals the coins. This needs more coordinates than rounds; with fewer, the sums are returned unchanged.
         """
         rounds, *shape = self.residual.shape
         if rounds == 1 or np.prod(shape) <= rounds:

@@ -6,9 +6,10 @@ roughly normal, with a different mean, over those that excluded it. An attacked 
 likelihoods, fitted on the other runs. Privacy implies that the attack does hardly better than chance; a strong attack
 proves that the guarantee is violated.
 
-The lower bound on ε is that of one run with many coins (`terrine.privacy.auditing.audit`). Guesses are made only for
-the records with the most extreme ratios. The attack measures the leakage of *ordinary* records through a student,
-which is small even without noise. `terrine.privacy.auditing.canaries` measures the worst case.
+The lower bound on ε uses the theorem for one run with many coins (`terrine.privacy.auditing.audit`), one coin per
+record. Guesses are made only for the records with the most extreme ratios. The attack measures the leakage of
+*ordinary* records through a student, which is small even without noise. See `terrine.privacy.auditing.canaries` for the
+worst case.
 """
 
 from dataclasses import dataclass
@@ -27,7 +28,7 @@ _REPLICATES = 200
 
 
 class Estimate(NamedTuple):
-    """A figure with its two-sided bootstrap interval."""
+    """Estimate with a two-sided bootstrap confidence interval."""
 
     value: float
     low: float
@@ -45,7 +46,7 @@ class Attack:
         members: Share of the members found at each requested false positive rate.
         others: Share of the non-members found at the same rates of members mistaken for non-members.
         epsilon: Lower bound on ε, holding at `confidence`.
-        delta: δ of that bound.
+        delta: δ of the lower bound on ε.
     """
 
     auc: Estimate
@@ -83,7 +84,7 @@ def likelihood_ratios(scores: ArrayLike, member: ArrayLike) -> Floats:
         member: Whether the record was in the run's data [runs, records].
 
     Raises:
-        InputError: shapes that differ, scores that are not finite, or too few runs to know about any record.
+        InputError: Shapes differ, scores are not finite, or no record is inside and outside of enough runs.
     """
     values, inside = np.asarray(scores, dtype=np.float64), np.asarray(member)
     if values.ndim != 2 or values.shape != inside.shape or inside.dtype.kind != "b":
@@ -164,7 +165,7 @@ def attack(
 def _rates(ratio: Floats, inside: NDArray[np.bool_], fprs: tuple[float, ...]) -> list[float]:
     """Return the area under the ROC curve and, at each rate of false alarms, the shares of members and of others found.
 
-    NaN if there are no members or no others.
+    The shares are NaN without members or without non-members.
     """
     positive, negative = np.sort(ratio[inside]), np.sort(ratio[~inside])
     if not len(positive) or not len(negative):

@@ -1,9 +1,10 @@
 """Arithmetic of an account: its budget, and what its releases cost.
 
-Costs are events. A release that is reserved but not committed counts with its worst case. Two questions are separate:
+Costs are stored as privacy events. A release that is reserved but not committed counts with its worst case. Two
+questions are separate:
 
 - *May this be released?* is decided by a filter (`filters`), which the first release fixes permanently. The budget then
-  holds even if releases are chosen after looking at earlier ones. This is the guarantee of an account.
+  holds even if releases are chosen after looking at earlier ones. The budget is therefore the guarantee of an account.
 - *What was used?* is the price of all events together, as if they had been planned. It never exceeds the budget and is
   the figure that is printed.
 
@@ -89,10 +90,10 @@ class Past:
     """Sums over committed releases.
 
     Attributes:
-        releases: Number of releases whose worst case has a cost.
-        cost: Sum of their costs in the measure of the account's filter.
-        gaussian: μ² of their Gaussian parts.
-        others: Their other parts with the number of repetitions.
+        releases: Number of committed releases with a non-zero worst case.
+        cost: Sum of the costs of committed releases, in the measure of the account's filter.
+        gaussian: μ² of the Gaussian parts of committed releases.
+        others: Non-Gaussian parts of committed releases, with the number of repetitions.
     """
 
     releases: int = 0
@@ -151,9 +152,9 @@ class Account:
 
     Attributes:
         reserved: Worst cases of reserved releases that are not in `past`, in order of reservation.
-        committed: Realised costs of those that are committed.
+        committed: Realised costs of committed releases that are not in `past`.
         unit: Protected unit (`record`, `group`, `label`), or None if unknown.
-        opened: Budget at the first release, if it differs from the current one. It fixes the filter's order.
+        opened: Budget at the first release, if it differs from the current one. It determines the filter's order α.
         first: Worst case of the first release with a cost.
         past: Sums over committed releases.
         people: References to digests of protected and published records.
@@ -196,7 +197,7 @@ class Account:
 
         Args:
             names: Digests of the linked accounts.
-            other: One of them; all have the same sums.
+            other: One of the filters; all have the same sums.
         """
         self.linked += names
         for delta, epsilon in other.promised.items():
@@ -251,7 +252,7 @@ class Account:
         """Check that releases name the account's budget, mode and unit.
 
         Raises:
-            LedgerError: If one of them differs. Without a budget, δ and unit may differ.
+            LedgerError: If budget, mode or unit differs from the account's. Without a budget, δ and unit may differ.
         """
         known = self.budget
         if known != budget and not (known.mode == budget.mode and known.epsilon is budget.epsilon is None):
@@ -269,13 +270,13 @@ class Account:
         """Check that the budget allows these releases, one after the other.
 
         Args:
-            worst_cases: Their worst cases.
+            worst_cases: Worst-case events of the releases.
             noise_kind: `secure` or `replay`.
             subject: Name of the releases in the error message.
 
         Raises:
             LedgerError: If noise is replayed in an account for releases.
-            BudgetError: If they exceed the budget. The message states what is left.
+            BudgetError: If the releases exceed the budget. The message states the remaining budget.
         """
         budget = self.budget
         if noise_kind == "replay" and budget.mode != "replay":

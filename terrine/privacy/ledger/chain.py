@@ -23,7 +23,7 @@ _GENESIS = "0" * 64
 
 @dataclass(frozen=True)
 class Row:
-    """Entry of the ledger.
+    """One row of the ledger.
 
     Attributes:
         position: 1 for the first row.
@@ -48,7 +48,7 @@ class Row:
 
     @property
     def content(self) -> dict[str, Any]:
-        """`body` as a dictionary."""
+        """The row's content as a dictionary."""
         return dict(json.loads(self.body))
 
 
@@ -79,7 +79,7 @@ def check_row(row: Row, key: bytes) -> None:
     """Check the HMAC of one row.
 
     Raises:
-        LedgerError: If it was changed, or written under another key.
+        LedgerError: If the row was changed, or written with another key.
     """
     content = asdict(row)
     if content.pop("mac") != _mac(key, content):
@@ -115,7 +115,7 @@ def _changed(row: Row) -> LedgerError:
 
 @dataclass(frozen=True)
 class Head:
-    """End of the chain.
+    """End of the chain of rows, as the sealed head file records it.
 
     Attributes:
         count: Number of rows.
@@ -169,10 +169,10 @@ class Tip:
         )
 
     def check(self, head: Head, found: Row | None, last: int) -> None:
-        """Check that the chain reaches its head. Only the current writer may call this.
+        """Check that the chain reaches its head. Only the process that holds the write lock may call this.
 
         Args:
-            head: Result of `read`.
+            head: Tip of the chain, as returned by `read`.
             found: Row at the head's position, or None.
             last: Position of the last row.
 

@@ -113,7 +113,7 @@ class Database:
             raise LedgerError(f"There is no ledger at {self.name}. Make a run first, or correct the URL.")
 
     def transact(self, work: Callable[[Transaction], Result]) -> Result:
-        """Run `work` as the only writer and commit. Retry if the database requests it.
+        """Run `work` as the only writer and commit. The transaction is repeated if the database requests it.
 
         Args:
             work: Reads and appends rows, and has no other side effects.

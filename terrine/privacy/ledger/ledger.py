@@ -64,12 +64,17 @@ class Ledger:
     - no identity is released with two different draws;
     - no release uses replayed noise.
 
-    Args: url: `sqlite:///path` or `postgresql://…`. store: Folder of releases and chain head, on a file system with
-        hard links. Machines that share a PostgreSQL ledger also share this folder. key: Key of the site, see
-        `load_or_create_key`. patience: Seconds to wait for another process's transaction. draw_patience: Seconds to
-        wait for another process that draws the same release. create: Create the ledger if it is missing. site: Folder
-        of the site registry, which records which ledger released about which data; None for no registry. permit: Called
-        in the transaction that charges a release, also before a reserved one is drawn; raises an error to refuse it.
+    Args:
+        url: `sqlite:///path` or `postgresql://…`.
+        store: Folder of releases and chain head, on a file system with hard links. Machines that share a PostgreSQL
+            ledger also share this folder.
+        key: Key of the site, see `load_or_create_key`.
+        patience: Seconds to wait for another process's transaction.
+        draw_patience: Seconds to wait for another process that draws the same release.
+        create: Create the ledger if it is missing.
+        site: Folder of the site registry, which records which ledger released about which data; None for no registry.
+        permit: Called in the transaction that charges a release, also before a reserved one is drawn; raises an error
+            to refuse it.
 
     Raises:
         LedgerError: If the ledger cannot be opened, is damaged, or was edited.
@@ -116,13 +121,16 @@ class Ledger:
     ) -> None:
         """Open the account of a dataset, unless it exists.
 
-        Args: dataset: Digest of the account's name. epsilon: Budget over all runs; None for no limit (public
-            benchmarks). delta: δ of the budget. mode: `release` for secure noise only, `replay` to allow replayed
-            noise. unit: Protected unit: `record`, `group` or `label`. With a budget, an account has a single unit,
-            because ε of records guarantees nothing for groups, and ε of labels nothing for images.
+        Args:
+            dataset: Digest of the account's name.
+            epsilon: Budget over all runs; None for no limit (public benchmarks).
+            delta: δ of the budget.
+            mode: `release` for secure noise only, `replay` to allow replayed noise.
+            unit: Protected unit: `record`, `group` or `label`. With a budget, an account has a single unit, because ε
+                of records guarantees nothing for groups, and ε of labels nothing for images.
 
         Raises:
-            LedgerError: If it is registered with another budget, mode or unit. Without a budget, δ and unit may differ.
+            LedgerError: If the account has another budget, mode or unit. Without a budget, δ and unit may differ.
             SettingError: If the budget is invalid.
         """
         if mode not in ("release", "replay"):
@@ -144,10 +152,10 @@ class Ledger:
         self._transactions.transact(work)
 
     def set_budget(self, dataset: str, epsilon: float | None, delta: float | None = None) -> None:
-        """Change a dataset's budget over all runs. Spent budget stays spent.
+        """Change a dataset's budget over all runs. Changing a budget does not change what was spent.
 
         Args:
-            dataset: A registered dataset.
+            dataset: Dataset whose account is registered in this ledger.
             epsilon: New budget, or None for no limit.
             delta: New δ, or None to keep it.
 
@@ -210,8 +218,9 @@ class Ledger:
             dataset: The account, which may not be registered yet.
             people: Digests of its records, including those to be published.
 
-        Raises: LedgerError: If another account or ledger of the site released about some of the records, a later
-            edition has no ids, or records protected by a release of the account would be published.
+        Raises:
+            LedgerError: If another account or ledger of the site released about some of the records, a later edition
+                has no ids, or records protected by a release of the account would be published.
         """
         if len(people):
             keyed = people.keyed(self._key)
@@ -221,7 +230,7 @@ class Ledger:
         """Record that records are published, before they are written.
 
         Raises:
-            LedgerError: As `check_people`. Nothing may be written then.
+            LedgerError: As `check_people`. If it raises an error, the caller must not write the public records.
         """
         file, keyed = self._people.write(people)
         mention = Mention(file, "published")
@@ -311,19 +320,25 @@ class Ledger:
         Validate inputs first: if the draw fails, the worst case stays charged. An identity that was released before
         costs nothing; its reservation contains the stored release.
 
-        Args: dataset: The registered dataset. release_id: Identity of the release, see `release_identity`. run: Name of
-            the run, for reports. worst_case: The highest possible cost. delta: δ of `StoredRelease.epsilon_total`. The
-            budget is checked at the dataset's own δ. noise_kind: `secure` or `replay`. inputs: Digests of the inputs of
-            the draw, by name, sealed with the release. They tell the operator whether the data changed under one
-            identity. No decision depends on them. data: Digests of the records, if known. Other accounts and ledgers of
-            the site then refuse these records, and this account never publishes the private ones. tests: The release is
-            also about the held-out records. task: The classes of the release, recorded with the reservation; None if it
-            depends on no labels.
+        Args:
+            dataset: The registered dataset.
+            release_id: Identity of the release, see `release_identity`.
+            run: Name of the run, for reports.
+            worst_case: The highest possible cost.
+            delta: δ of `StoredRelease.epsilon_total`. The budget is checked at the dataset's own δ.
+            noise_kind: `secure` or `replay`.
+            inputs: Digests of the inputs of the draw, by name, sealed with the release. They tell the operator whether
+                the data changed under one identity. No decision depends on them.
+            data: Digests of the records, if known. Other accounts and ledgers of the site then refuse these records,
+                and this account never publishes the private ones.
+            tests: The release is also about the held-out records.
+            task: The classes of the release, recorded with the reservation; None if it depends on no labels.
 
-        Raises: BudgetError: If the budget does not allow the worst case. Nothing was charged. LedgerError: If the
-            ledger or the stored release is damaged, locked or contradicts the arguments; if the data belong to another
-            account or ledger; if undeclared classes differ from those of the edition; or if noise is replayed in an
-            account for releases. Nothing was released.
+        Raises:
+            BudgetError: If the budget does not allow the worst case. Nothing was charged.
+            LedgerError: If the ledger or the stored release is damaged, locked or contradicts the arguments; if the
+                data belong to another account or ledger; if undeclared classes differ from those of the edition; or if
+                noise is replayed in an account for releases. Nothing was released.
         """
         if noise_kind not in ("secure", "replay"):
             raise SettingError(f"noise_kind must be 'secure' or 'replay', got {noise_kind!r}.")
@@ -339,7 +354,7 @@ class Ledger:
         """Reserve, draw and commit a release, or return the stored one.
 
         Args:
-            draw: Draws the noise and returns the arrays to release with their cost. Called at most once.
+            draw: Draws the noise and returns the arrays to release with their cost. It is called at most once.
             request: Arguments of `reserve`, which raises the same errors.
         """
         with self.reserve(**request) as reservation:
@@ -384,7 +399,7 @@ class Ledger:
         """Return the arrays of a committed release after checking their seal. Nothing is drawn or charged.
 
         Raises:
-            LedgerError: If it is not committed, or its file is missing or damaged.
+            LedgerError: If the release is not committed, or its file is missing or damaged.
         """
         reserved, committed = self._transactions.transact(
             lambda transaction: [transaction.find(kind, release_id) for kind in ("reserve", "commit")]

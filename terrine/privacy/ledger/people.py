@@ -1,9 +1,8 @@
 """Digests of the records that an account protects or published.
 
 A budget belongs to people, but an account is only a name. The ledger therefore stores keyed digests of every record
-that
-a release protects and of every record declared public: of its contents, its name and its group. They enforce three
-rules:
+that a release protects and of every record declared public: of its contents, its name and its group. Three rules
+follow:
 
 - A record that was private in a release is never published in that account or a linked one. A published record stays
   public.
@@ -56,13 +55,14 @@ class People:
 
     Attributes:
         contents: uint64 [N, K], 0 for missing. Images: as stored, and at the run's size. Rows: features, and all cells.
-        sides: uint8 [N]: TAUGHT, HELD_OUT or PUBLIC.
+        sides: uint8 [N]: Role of each record: TAUGHT, HELD_OUT or PUBLIC.
         names: int64 [N], code of each record's name (`terrine.data.units`); NO_NAME if only its position identifies it.
         groups: int64 [N], code of the group if groups are protected; otherwise NO_NAME.
         columns: Columns covered by the first digest of a table; empty for images.
         settings: Settings that select the public records, by name.
         edition: The operator's name of this version of the data.
-        on: Computes the first digest of each record over other columns, or None if some are missing. Not stored.
+        on: Function that computes the first digest of each record over other columns, or returns None if a column is
+            missing. Not stored.
     """
 
     contents: Digests
@@ -124,7 +124,7 @@ class People:
         """Read the file that `save` wrote.
 
         Raises:
-            OSError, ValueError, KeyError or BadZipFile: If it is another file.
+            OSError, ValueError, KeyError or BadZipFile: If the file has another content than its name states.
         """
         with np.load(path, allow_pickle=False) as file:
             described = json.loads(file["described"].tobytes())
@@ -157,8 +157,10 @@ class People:
 class Mention(NamedTuple):
     """Reference of a row to stored digests.
 
-    Attributes: file: Name of the stored digests. role: `taught`: a release protects the training records; `tested`:
-        also the held-out records; `published`: the public records were published.
+    Attributes:
+        file: Name of the stored digests.
+        role: `taught`: a release protects the training records; `tested`: also the held-out records; `published`: the
+            public records were published.
     """
 
     file: str
@@ -340,10 +342,10 @@ def _any_among(own: Digests, known: Digests) -> NDArray[np.bool_]:
 def _moved(
     own: Digests, sides: NDArray[np.uint8], private: Digests, columns: tuple[str, ...], published: Mapping[Any, int]
 ) -> NDArray[np.bool_]:
-    """Return the rows whose contents are private less often than before, and public more often than ever.
+    """Return the public rows whose contents became rarer among private records and more frequent among public ones.
 
-    In tables with equal rows, a public row may equal a private one by chance. It is a moved private row only if a
-    private one is missing.
+    In tables with equal rows, a public row may equal a private one by chance. A public row counts as a moved private
+    row only if an equal private row has disappeared.
     """
     before = Counter(private.tolist())
     still, public = (Counter(own[sides == side].tolist()) for side in (TAUGHT, PUBLIC))

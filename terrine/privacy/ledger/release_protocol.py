@@ -54,11 +54,17 @@ Permit = Callable[[LedgerTransaction, ReleaseRequest], None]
 class StoredRelease:
     """A release as the ledger stores it.
 
-    Attributes: release_id: Identity of the release. arrays: Released arrays, by name. event: Its cost. digest: Keyed
-        digest of arrays and event. reused: It had been drawn before this call. epsilon_total: Exact ε of the dataset
-        over all runs up to this release, with open reservations at their worst case. Constant for later requests.
-        guarantee: ε that the account guarantees over all past and future runs (`Account.guarantee`). inputs: Digests of
-        its inputs, by name. Private. task: The classes recorded with its reservation; None if it depends on no labels.
+    Attributes:
+        release_id: Identity of the release.
+        arrays: Released arrays, by name.
+        event: Its cost.
+        digest: Keyed digest of arrays and event.
+        reused: The release was drawn before this call.
+        epsilon_total: Exact ε of the dataset over all runs up to this release, with open reservations at their worst
+            case. Later requests for the release return the same value.
+        guarantee: ε that the account guarantees over all past and future runs (`Account.guarantee`).
+        inputs: Digests of its inputs, by name. Private.
+        task: The classes recorded with its reservation; None if it depends on no labels.
     """
 
     release_id: str
@@ -92,7 +98,7 @@ class Reservation:
     If it is closed without a commit, the worst case stays charged, and the release can be reserved again.
 
     Attributes:
-        release: The release if it is committed, now or earlier. If it is None, the caller draws and commits.
+        release: The release if it is committed, now or earlier. None: the caller must draw the noise and commit.
     """
 
     def __init__(self, protocol: "ReleaseProtocol", request: ReleaseRequest, lock: contextlib.ExitStack) -> None:
@@ -115,8 +121,9 @@ class Reservation:
             arrays: Arrays to release, by name, drawn once.
             event: Their cost.
 
-        Raises: LedgerError: If the reservation is closed, the event costs more than reserved, an array contains
-            objects, or the file cannot be written. Nothing was released; the worst case stays charged.
+        Raises:
+            LedgerError: If the reservation is closed, the event costs more than reserved, an array contains objects, or
+                the file cannot be written. Nothing was released; the worst case stays charged.
         """
         if self._lock is None:
             raise LedgerError(f"The reservation of {self._request.release_id} is closed. Nothing was released.")
@@ -140,7 +147,7 @@ class Reservation:
         return self.release
 
     def close(self) -> None:
-        """Free the lock. Idempotent."""
+        """Release the lock without committing; the worst case stays charged. Idempotent."""
         if self._lock is not None:
             self._lock.close()
             self._lock = None
@@ -245,7 +252,7 @@ class ReleaseProtocol:
         ):
             raise LedgerError(
                 f"The release {release_id} was reserved with another dataset, noise or worst case (row "
-                f"{known.position}). Its identity must depend on all of them. Nothing was released."
+                f"{known.position}). The release ID must depend on all of its settings. Nothing was released."
             )
         task = task_in(known.content)
         if request.task is not None and (task is None or task.identity() != request.task.identity()):

@@ -77,7 +77,7 @@ class ReleaseStore:
         """Return a stored release, or None.
 
         Raises:
-            LedgerError: If the file was changed, truncated or replaced by another one.
+            LedgerError: If the release's file was changed, truncated or replaced.
         """
         path = self.path(release_id)
         try:
@@ -110,7 +110,7 @@ class ReleaseStore:
         """Store a release, once.
 
         Raises:
-            LedgerError: If it exists already, or an array contains objects.
+            LedgerError: If the release is stored already, or an array contains Python objects.
         """
         for name, array in arrays.items():
             if array.dtype.hasobject:

@@ -26,7 +26,7 @@ def load_or_create_key(path: Path) -> bytes:
     Several processes may call this at once and get the same key. Only the file's owner may have access.
 
     Raises:
-        LedgerError: If the file has another content, others may read it, or it cannot be created.
+        LedgerError: If the key file has invalid content, is readable by other users, or cannot be created.
     """
     try:
         if not path.exists():
@@ -78,8 +78,8 @@ def release_identity(
 ) -> str:
     """Return the identity of a release: a keyed function of public facts only.
 
-    It never depends on votes or other private data. Otherwise equality of two identities would be a noiseless answer
-    about them, with probability one on one dataset and zero on its neighbour.
+    A release ID never depends on votes or other private data. Otherwise equality of two identities would be a noiseless
+    answer about them, with probability one on one dataset and zero on its neighbour.
 
     Args:
         key: Key of the site.

@@ -53,7 +53,7 @@ class SiteRegistry:
 
         Args:
             ledger: HMAC of the ledger's first row, which identifies it even after it is moved.
-            address: Its address, for error messages of other ledgers.
+            address: Address of the ledger, for error messages of other ledgers.
             people: Digests of the records.
 
         Returns:

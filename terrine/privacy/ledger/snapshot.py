@@ -1,8 +1,8 @@
 """Snapshot of all accounts after a number of rows, so that a release need not read every row.
 
-It is sealed together with the chain's head (`chain.Tip`). A transaction starts from it and adds the newer rows. If
-other code made it, all rows are verified and added up again. Totals are not computed in SQL: they are exact fractions,
-and a budget may depend only on rows whose seals were checked.
+The snapshot is sealed together with the chain's head (`chain.Tip`). A transaction starts from it and adds the newer
+rows. A snapshot made by other code is ignored: all rows are then verified and added up again. Totals are not computed
+in SQL: they are exact fractions, and a budget may depend only on rows whose seals were checked.
 """
 
 import hashlib
@@ -43,7 +43,7 @@ class LedgerSnapshot:
         return snapshot
 
     def add(self, row: Row) -> None:
-        """Apply the next row."""
+        """Update the snapshot with the next row of the ledger."""
         content, release = row.content, row.release_id
         match row.kind:
             case "register":

@@ -78,7 +78,7 @@ def as_recorded(tasks: Sequence[Task], requested: Task) -> Task:
     """Return a task as the account recorded it first; the first release decides whether names were found or declared.
 
     Raises:
-        LedgerError: If found names differ from those of the edition's first task.
+        LedgerError: If class names found in the data differ from those of the edition's first task.
     """
     first = recorded(tasks, requested.edition, requested.target)
     if first is None:

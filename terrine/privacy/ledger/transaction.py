@@ -106,7 +106,7 @@ class LedgerTransaction:
             store: Stored digests of earlier runs.
 
         Raises:
-            LedgerError: With the other account, the number of records and a remedy.
+            LedgerError: The message names the other account, the number of records and a remedy.
         """
         own = self.account(dataset)
         names = {dataset} if own is None else {dataset, *own.linked}
@@ -136,7 +136,7 @@ class LedgerTransaction:
         """Check that no record to be published is protected by this account or a linked one.
 
         Raises:
-            LedgerError: With their number and the settings that changed.
+            LedgerError: The message contains the number of records and the settings that changed.
         """
         if self.account(dataset) is None:
             return
@@ -165,7 +165,7 @@ class LedgerTransaction:
         """Return the dataset's account.
 
         Raises:
-            LedgerError: If it is not registered.
+            LedgerError: If the dataset has no account in this ledger.
         """
         account = self.account(dataset)
         if account is None:
@@ -235,7 +235,7 @@ def verify(transactions: Transactions, releases: ReleaseStore, people: PeopleSto
         witness: Lines that `witness` returned earlier, which the ledger must continue.
 
     Raises:
-        LedgerError: At the first difference.
+        LedgerError: At the first row, seal or file that differs.
         SettingError: If `witness` contains no witness.
     """
     seen = [(int(count), mac) for count, mac in _WITNESS.findall(witness)]
@@ -276,9 +276,9 @@ def verify(transactions: Transactions, releases: ReleaseStore, people: PeopleSto
 
 
 def refuse_older(transaction: LedgerTransaction, releases: ReleaseStore, files: list[str]) -> None:
-    """Refuse releases if the store contains one that was never reserved: the ledger is then an old copy.
+    """Raise if a stored release has no reservation, because the ledger is then an old copy.
 
-    Comparing numbers of files is fast. Only if they differ are all reservations read.
+    Comparing numbers of files is fast. All reservations are read only if the numbers differ.
 
     Args:
         transaction: The current transaction.

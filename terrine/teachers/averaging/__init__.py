@@ -1,1 +1,1 @@
-"""Teachers with averaging and correction: parties that learn from one another before they vote."""
+"""Teachers that average their weights in rounds before they vote (TTAC)."""

@@ -8,7 +8,7 @@ averaging: blocks   each group of g parties separately, all R rounds; the group'
 averaging: global   the last round, from the average of the R - 1 rounds before and the teachers' own control variates,
                     which another stage has computed. If that average was released with noise, a teacher is a function
                     of its records and of releases: the kind's guarantee holds given the release, and the two
-                    compose. Otherwise a teacher is a function of every record.
+                    compose. Without noise on the averages, a teacher is a function of every record.
 
 A party with too few records does not move in any round (`terrine.teachers.averaging.ttac`). So with `none` it is not
 trained and casts fallback votes; with `global` it votes with the released average; and a group votes with the average
@@ -17,7 +17,7 @@ records, of releases, and of public numbers, so one unit moves one voter even if
 
 **A common centre** (`centre: shared`) replaces batch statistics for parties whose data differ. Features must be centred
 before a linear teacher can vote on images of another kind (docs/components.md). A party with one class cannot centre
-them by its own mean, which would remove the class. So the mean of the parties' means is computed, with averaging
+features by its own mean, which would remove the class. So the mean of the parties' means is computed, with averaging
 `global` as a separate release: a mean of features of unit length has norm 1 at most, so it needs no clipping norm.
 Queries are centred by the mean of their batch, which is public.
 
@@ -65,7 +65,7 @@ class AveragedTeachers(FeatureTeachers, GradientTeachers):
     trainable: Trainable = 25.0
     """learner=finetune: minimum share of the backbone's weights that is trained, from the output side."""
     architecture: Architecture = "small_cnn"
-    """learner=network: the network."""
+    """learner=network: architecture of the teachers' network."""
     averaging: Literal["none", "global", "blocks"] = "global"
     """Teachers averaged together: `global`, all; `none`, none, as in conventional training (Algorithm 2); `blocks`,
     groups that cast one vote each."""
@@ -218,7 +218,7 @@ class RoundState:
     Attributes:
         average: θ and c, [P].
         own: Every teacher's c_i, [teachers, P], an array or a memory map.
-        centre: The centre of all parties' features, [features], if they are centred.
+        centre: Common centre of all parties' features, [features]; None if features are not centred.
     """
 
     average: Average
@@ -229,8 +229,8 @@ class RoundState:
 def assign_blocks(parties: int, size: int, seed: int) -> list[np.ndarray]:
     """Return the parties of each group: `size` of them drawn at random, the remaining ones in the last group.
 
-    The draw depends only on numbers. A last group smaller than half of `size` joins the one before. Raises SettingError
-    if there are not enough parties for two groups.
+    The draw depends only on numbers. If the last group would be smaller than half of `size`, it joins the group before.
+    Raises SettingError if there are not enough parties for two groups.
     """
     count = max(1, round(parties / size))
     if count < 2:
@@ -242,7 +242,7 @@ def assign_blocks(parties: int, size: int, seed: int) -> list[np.ndarray]:
 
 
 class AveragedKind(TeacherKind):
-    """The kind `averaged`.
+    """Trains teachers of the kind `averaged`.
 
     Args:
         learner: The model.
@@ -345,7 +345,7 @@ def centre_records(records: Records, teachers: Sequence[int] | np.ndarray, centr
     Args:
         records: Records with features [records, features].
         teachers: Numbers of the teachers, in the order of `centres`.
-        centres: One for all, [features], or one per teacher, [teachers, features].
+        centres: Centre of the features: one for all teachers, [features], or one per teacher, [teachers, features].
     """
     kept = np.flatnonzero(np.isin(records.assignment, teachers))
     assignment = records.assignment[kept]

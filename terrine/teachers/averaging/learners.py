@@ -43,7 +43,7 @@ class Learner(ABC):
         block: See `TeacherKind`.
         centred: Whether features of records and queries are centred first.
         length: Number of weights P.
-        min_records: A party with fewer records does not take part.
+        min_records: A party with fewer records than this does not take part.
         by_teacher: See `LinearKind`.
     """
 
@@ -135,7 +135,7 @@ class ModuleLearner(Learner):
         names: Names of the weights in the module's state, in the order of the vector.
 
     Args:
-        module: Contains the public initial weights; it is not changed.
+        module: Module with the public initial weights; it is not changed.
         weight_decay: For weight matrices and kernels, not for biases.
         statistics: Statistics of batch normalisation; running averages are never updated.
     """

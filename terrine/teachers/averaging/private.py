@@ -64,7 +64,7 @@ class PrivateAveraging:
 
     @property
     def centre_mechanism(self) -> ClippedSum:
-        """The mechanism that releases the centre."""
+        """Mechanism that releases the common centre of the features."""
         return ClippedSum(CENTRE_CLIP, self.noise_multiplier)
 
     def event(self, rounds: int) -> Event:

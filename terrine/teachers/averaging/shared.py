@@ -23,8 +23,8 @@ protection of that party's own people, since n + c + η modulo 2^64 is computed 
 **Absent parties.** Means are over all N agreed teachers. A party that is late for a round counts as one with zero
 updates, as Algorithm 1 treats a party without records; noise and accounting do not change.
 
-The average is sent relative to the public start, which parties compute themselves. So the student party needs neither
-backbone nor network nor torch.
+The average is sent relative to the public start, which parties compute themselves. The student party therefore needs no
+backbone, no network and no torch.
 """
 
 from dataclasses import dataclass
@@ -45,8 +45,8 @@ class Start:
     """State from which a round starts.
 
     Attributes:
-        average: The average relative to the public start; None before the first.
-        centre: The centre of features, if there is one.
+        average: Average relative to the public initial weights; None before the first release.
+        centre: Common centre of the features, or None.
     """
 
     average: Average | None

@@ -11,7 +11,8 @@ own direction c_i by the common one, c.
     averaging: global   one θ for all teachers, the paper's algorithm. Every teacher is then a function of every record,
                         so noise on votes does not bound the effect of a record. `terrine.teachers.averaging.private`
                         makes the averages private; given them, a record moves one vote per query again.
-    averaging: blocks   one θ for each group of g teachers, which cast one vote. A record affects one group: sound.
+    averaging: blocks   one θ for each group of g teachers, which cast one vote. A record affects only one group, so the
+        vote accounting holds.
     averaging: none     Algorithm 2, conventional training: a group of one.
     correction: none    c and c_i stay zero: federated averaging.
 
@@ -119,8 +120,8 @@ def local_round(
 
     Args:
         learner: Model that every teacher trains.
-        start: θ and c, [P], or [teachers, P] with one row per teacher.
-        own: c_i of these teachers, [teachers, P].
+        start: Weights θ and correction c, [P], or [teachers, P] with one row per teacher.
+        own: Control variates c_i of these teachers, [teachers, P].
         records: Private records of all teachers, with their assignment.
         teachers: Numbers of the teachers to train.
         settings: Settings of the rounds.
@@ -226,7 +227,7 @@ def average_teachers(
         settings: Settings of the rounds.
         rounds: Number of rounds.
         seed: The run's seed, for the batches.
-        combine: Computes the means; exact ones are not private.
+        combine: Function that computes the means; exact means give no privacy.
     """
     average = Average.start(learner)
     own = np.zeros((len(teachers), learner.length), learner.initial().numpy().dtype)
@@ -240,8 +241,8 @@ def average_teachers(
 def unit_rows(features: Rows) -> np.ndarray:
     """Return features [..., D] scaled to unit length, float32; a zero vector stays zero.
 
-    This bounds the gradient of every record, and gives steps the same meaning on every backbone. It uses no figure
-    about the data, so it costs nothing.
+    This bounds the gradient of every record, and gives steps the same meaning on every backbone. The rule uses no
+    figure about the data, so it costs no privacy.
     """
     values = np.asarray(features, np.float32)
     norms = np.linalg.norm(values, axis=-1, keepdims=True)

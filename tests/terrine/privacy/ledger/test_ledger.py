@@ -110,7 +110,7 @@ def test_one_identity_for_two_datasets_noises_or_costs_is_refused(ledger: Ledger
     with pytest.raises(ZeroDivisionError):
         ask(ledger, "a", fail)
     for change in ({"dataset": "other"}, {"noise_kind": "replay"}, {"worst_case": RepeatedEvent(ANSWER, 2)}):
-        with pytest.raises(LedgerError, match="identity must depend on all"):
+        with pytest.raises(LedgerError, match="release ID must depend on all"):
             ask(ledger, "a", Draw(), **change)
 
 
