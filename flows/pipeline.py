@@ -134,8 +134,7 @@ def _run_here(root: Path, run: str, stage: str) -> str | None:
 
 
 def run_remotely(remote: str, run: str, stage: str) -> str | None:
-    """Have a deployment run a stage, and wait for it. If the deployment crashes it is started again, and the stage
-    resumes.
+    """Have a deployment run a stage, wait for it, and start it again if it crashes; the stage then resumes.
 
     Returns:
         A text if the stage waits for an approval.

@@ -143,15 +143,7 @@ def _fragments(file: BoundedFile) -> int:
 
 
 def _checked(path: Path, values: dict[str, Any], syntax: Any, seen: list[int], there: int) -> Header:
-    """Check the elements of an image.
-
-    Args:
-        path: The file.
-        values: Header elements by name.
-        syntax: Transfer syntax.
-        seen: Tag and length of the pixels.
-        there: Bytes from there on, or the number of fragments of compressed pixels.
-    """
+    """Check header elements against transfer syntax, pixel tag and length, and the bytes or fragments that follow."""
     if not seen:
         raise InputError("has no PixelData, or ends before it")
     if seen[0] != 0x7FE00010:

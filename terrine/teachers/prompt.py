@@ -288,15 +288,7 @@ class PromptKind(TeacherKind):
         targets: Tensor,
         counts: Sequence[int],
     ) -> list[Tensor]:
-        """Return the gradient of every teacher's mean cross-entropy over its own records, stacked like ω.
-
-        Args:
-            omega: Stacked states of all teachers, arrays [teachers, ...].
-            trained: Entries of `omega` to differentiate by.
-            placed: [teachers * places, C, canvas, canvas].
-            targets: [teachers, places].
-            counts: Number of records of each teacher, which occupy its first places; with none, its row is zero.
-        """
+        """Return the gradient of every teacher's mean cross-entropy over its own records, stacked like ω."""
         import torch
         import torch.nn.functional as F
 

@@ -191,13 +191,7 @@ class Engine:
         return hashes
 
     def _through(self, block: int, inputs: Labels, gates: Callable[[Step, slice, int], Labels]) -> Labels:
-        """Process the circuit; return the labels of its outputs.
-
-        Args:
-            block: Number of the block.
-            inputs: Labels of the input wires.
-            gates: Computes the labels of a part of a step's AND gates, from step, part and number of gates before.
-        """
+        """Process the circuit of a block with `gates`, which computes AND labels; return the labels of the outputs."""
         self._number(block)
         rows, done = self._rows, 0
         rows[: len(inputs)] = inputs

@@ -175,13 +175,7 @@ def _spread(part: Event) -> float:
 
 
 class _Losses:
-    """The distribution of the summed losses, tilted for one δ.
-
-    Args:
-        mu: μ of the Gaussian mechanisms.
-        others: Number of runs of each non-Gaussian mechanism that has a loss.
-        delta: δ for which tilt and window are chosen. Bounds hold at every other δ.
-    """
+    """Distribution of the summed losses, tilted for one δ; bounds hold at every other δ."""
 
     def __init__(self, mu: float, others: dict[Event, int], delta: float) -> None:
         self.delta = delta
