@@ -312,7 +312,7 @@ def check_epsilon(statement: dict[str, Any]) -> tuple[bool | None, str]:
     """Recompute ε from the events of privacy.json; return the outcome (None: not possible here) and a sentence."""
     if statement.get("schema_version") != 1:
         raise Wrong("privacy.json has another version than 1. Use `terrine verify`.")
-    if statement.get("private") is not True or statement.get("noise") != "secure":
+    if not {"private": True, "noise": "secure", "partition_disjoint": True}.items() <= statement.items():
         raise Wrong("privacy.json guarantees nothing: it is NOT PRIVATE.")
     try:
         names = ("delta", "epsilon", "epsilon_guaranteed", "epsilon_budget")

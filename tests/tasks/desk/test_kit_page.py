@@ -1,9 +1,11 @@
 """verify.html of an airlock kit in a browser: the same verdicts as verify.py, offline."""
 
 import base64
+import copy
 import hashlib
 import json
 import math
+import random
 import re
 from pathlib import Path
 
@@ -127,6 +129,42 @@ def test_epsilon_is_that_of_python(page):
         assert epsilon == pytest.approx(
             verify.epsilon_of(math.sqrt(verify.mu_squared(event)), delta), rel=1e-12, abs=1e-9
         )
+
+
+def damaged(value, generator):
+    """Return JSON in which one value, chosen at random, became something else or is absent."""
+    value, place = copy.deepcopy(value), []
+    inner = value
+    while isinstance(inner, dict | list) and inner and (not place or generator.random() < 0.8):
+        place.append((inner, generator.choice(list(inner) if isinstance(inner, dict) else range(len(inner)))))
+        inner = place[-1][0][place[-1][1]]
+    outer, key = place[-1]
+    if isinstance(outer, dict) and generator.random() < 0.2:
+        del outer[key]
+    else:
+        outer[key] = generator.choice([None, False, 0, -1, 1e308, 10**300, "", "x", [], {}, [1], {"event": "gaussian"}])
+    return value
+
+
+def test_damaged_statements_are_judged_as_by_python(page, kit):
+    content, generator = json.loads((kit[0] / "privacy.json").read_text()), random.Random(3)
+    decisive = {name: content[name] for name in ("event", "epsilon", "delta", "mechanism", "epsilon_budget")}
+    tried = [content | damaged(decisive, generator) for _ in range(500)]
+
+    def verdict_of(statement):
+        try:
+            return str(verify.check_epsilon(statement)[0])
+        except verify.Wrong:
+            return "wrong"
+
+    page.open(FILE.as_uri())
+    script = (
+        "statement => { try { return {true: 'True', null: 'None'}[checkEpsilon(statement)[0]]; } "
+        "catch (error) { return error instanceof Wrong ? 'wrong' : String(error); } }"
+    )
+    expected = [verdict_of(statement) for statement in tried]
+    assert page.evaluate(f"{json.dumps(tried)}.map({script})") == expected
+    assert set(expected) == {"True", "None", "wrong"}
 
 
 def test_signed_text_is_written_as_python_writes_it(page):

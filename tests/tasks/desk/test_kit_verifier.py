@@ -161,6 +161,7 @@ def test_figures_that_do_not_follow_are_found(tmp_path):
         ({"epsilon_budget": 0.1}, "does not follow"),
         ({"private": False}, "NOT PRIVATE"),
         ({"noise": "replay"}, "NOT PRIVATE"),
+        ({"partition_disjoint": False}, "NOT PRIVATE"),
         ({"schema_version": 2}, "another version"),
         ({"delta": 0}, "damaged"),
         ({"delta": "1e-5"}, "damaged"),
