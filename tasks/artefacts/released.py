@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,11 +21,6 @@ from terrine.students.student import TrainedStudent
 
 SUMS = "sums.safetensors"
 """File of the answers with the noisy sums and the public map from features to summed vectors."""
-
-
-def exact_head_file(folders: Folders, release_id: str) -> Path:
-    """Return the file with the head that the exact sums of a release give. Private."""
-    return folders.accounting / f"exact-head-{release_id[:16]}.safetensors"
 
 
 def sums_over_records(run: Run) -> bool:

@@ -19,9 +19,10 @@ import numpy as np
 from tasks.artefacts.features import query_features, rows_in_parts
 from tasks.artefacts.images import read_backbone
 from tasks.artefacts.records import protected_units, read_assignment, read_dataset
-from tasks.artefacts.released import SUMS, exact_head_file, make_head
+from tasks.artefacts.released import SUMS, make_head
 from tasks.config.values import digest
 from tasks.parties.release import release_by_parties
+from tasks.pipeline.figures.errors import exact_head_file
 from tasks.pipeline.figures.released_accuracy import check_use_of_accuracy
 from tasks.pipeline.moments import (
     compute_statistics,

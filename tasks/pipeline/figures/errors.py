@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from tasks.artefacts.features import query_features
 from tasks.artefacts.images import read_backbone, read_queries
-from tasks.artefacts.released import exact_head_file, sums_over_records
+from tasks.artefacts.released import sums_over_records
 from tasks.reports.charts import png_data_uri
 from tasks.runtime.run import Run
-from tasks.runtime.store import read_array, read_json, read_table, read_tensors, write_json
+from tasks.runtime.store import Folders, read_array, read_json, read_table, read_tensors, write_json
 from terrine.aggregation.mechanism import Mechanism, parse_mechanism
 from terrine.data.dataset import Dataset
 from terrine.deployment.model import StudentModel
@@ -29,6 +30,11 @@ LONGEST = 112
 """Largest width and height of a misclassified image in the report, in pixels."""
 QUICK = ("linear", "forest")
 """Students that are trained in seconds."""
+
+
+def exact_head_file(folders: Folders, release_id: str) -> Path:
+    """Return the file with the head that the exact sums of a release give. Private."""
+    return folders.accounting / f"exact-head-{release_id[:16]}.safetensors"
 
 
 def write_errors(run: Run, dataset: Dataset, served: StudentModel, predicted: np.ndarray) -> None:
