@@ -5,9 +5,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from io import TextIOWrapper
+from typing import Any
 
 import typer
 from rich.text import Text
+from typer.core import TyperGroup
 
 from flows.cli import accounting, airlock, approve, audit, check, compare, images, ledger, party, release, run, student
 from flows.environment import prepare_environment
@@ -15,8 +17,19 @@ from flows.printing import LoggedError, printer
 from flows.stopping import stoppable
 from terrine.errors import TerrineError
 
+
+class Commands(TyperGroup):
+    """Commands of one word, or of two, such as `statement import`."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return name, command and remaining words."""
+        two = " ".join(args[:2])
+        return (two, self.commands[two], args[2:]) if two in self.commands else super().resolve_command(ctx, args)
+
+
 app = typer.Typer(
     name="terrine",
+    cls=Commands,
     help="Train a model on private images and publish it with a differential-privacy guarantee.",
     no_args_is_help=True,
     add_completion=False,
@@ -45,6 +58,7 @@ for panel, commands in PANELS.items():
         app.command(rich_help_panel=panel)(command)
 app.add_typer(approve.release, name="release", rich_help_panel="Privacy")
 app.add_typer(party.party, rich_help_panel="Collaboration")
+app.command("statement import", rich_help_panel="Privacy")(release.import_statement)
 app.command(hidden=True)(stoppable()(run.stage))
 
 

@@ -1,15 +1,16 @@
-"""`terrine statement` and `terrine verify`: document, sign, promote and verify a release."""
+"""`terrine statement` and `terrine verify`: document, import, sign, promote and verify a release."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Column
 from rich.text import Text
 
-from flows.cli.options import RunArgument, RunOption, chosen_name
+from flows.cli.options import RunArgument, RunOption, SetOption, chosen_name
 from flows.printing import plain_table, printer
 from terrine.errors import ArtefactError, SettingError
 
@@ -47,6 +48,8 @@ def statement(
     ] = False,
 ) -> None:
     """Write the pages about a release for an ethics board, sign them, or promote the student.
+
+    For a model that another library trained, see `terrine statement import --help`.
 
     Recipients verify the release with `terrine verify`.
     """
@@ -98,6 +101,112 @@ def statement(
         )
     if promote:
         _promote(made, console)
+
+
+_FACTS = {
+    "name": "name of the release (--name)",
+    "account": "account of the ledger for these data (--account)",
+    "budget": "ε of this account over all releases (--budget)",
+    "unit": "protected unit, record or group (--unit)",
+    "record": "kind of a record: image, dicom, volume or row (--record)",
+    "sampling": "how batches were drawn: poisson, fixed, shuffled or all (--sampling)",
+    "delta": "δ, well below 1/records (--delta)",
+    "model": "a file of the model (--model)",
+}
+
+
+def import_statement(
+    state: Annotated[
+        Path | None,
+        typer.Argument(
+            help="Checkpoint of Opacus; or JSON: a DpEvent of dp-accounting or jax_privacy, Flower's accountant, or "
+            "parameters of Flower's central DP."
+        ),
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the release.")] = None,
+    account: Annotated[str | None, typer.Option(help="Account of the ledger: ledger.account of these data.")] = None,
+    budget: Annotated[
+        float | None, typer.Option(help="ε of the account over all releases (ledger.epsilon).", show_default=False)
+    ] = None,
+    edition: Annotated[str, typer.Option(help="Edition of the data (data.edition).")] = "1",
+    unit: Annotated[
+        str | None,
+        typer.Option(help="Protected unit: record; or group, if contributions of a person or site were clipped."),
+    ] = None,
+    record: Annotated[str | None, typer.Option(help="Kind of a record: image, dicom, volume or row.")] = None,
+    sampling: Annotated[
+        str | None,
+        typer.Option(
+            help="Batches: poisson (each unit at random, independently), fixed (random subset of fixed size), shuffled "
+            "(the usual data loader) or all."
+        ),
+    ] = None,
+    delta: Annotated[float | None, typer.Option(help="δ; should be well below 1/records.")] = None,
+    model: Annotated[list[Path] | None, typer.Option(help="File of the model. May be repeated.")] = None,
+    noise_multiplier: Annotated[
+        float | None, typer.Option(help="Without STATE: noise, in units of the clipping norm.")
+    ] = None,
+    sample_rate: Annotated[float | None, typer.Option(help="Without STATE: batch size / number of units.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Without STATE: number of steps.")] = None,
+    set_: SetOption = None,
+) -> None:
+    """Write and sign the statement of a model that another library trained, and charge its account.
+
+    Asks for facts that the state does not contain. Terrine recomputes ε under both neighbouring relations.
+    """
+    from tasks.config.presets import project_root
+    from tasks.desk.imports import Stated, import_training, read_state
+    from terrine.privacy.accounting.gaussian import round_up
+    from terrine.privacy.training import Training
+
+    numbers = (noise_multiplier, sample_rate, steps)
+    if (state is None) == (numbers == (None, None, None)) or (state is None and None in numbers):
+        raise SettingError("Give a file STATE, or --noise-multiplier, --sample-rate and --steps.")
+    given: dict[str, Any] = {"name": name, "account": account, "unit": unit, "record": record}
+    given |= {"budget": budget, "sampling": sampling, "delta": delta, "model": model}
+    if missing := [fact for fact, value in given.items() if value in (None, [])]:
+        if not sys.stdin.isatty():
+            raise SettingError(f"Missing: {'; '.join(_FACTS[fact] for fact in missing)}.")
+        for fact in missing:
+            text = typer.prompt(_FACTS[fact].capitalize())
+            given[fact] = float(text) if fact in ("delta", "budget") else [Path(text)] if fact == "model" else text
+    for fact, known in _KNOWN.items():
+        if given[fact] not in known:
+            raise SettingError(f"--{fact}={given[fact]} is not one of {', '.join(known)}.")
+    console = printer(soft_wrap=True)
+    if given["sampling"] == "shuffled":
+        console.print(
+            "Shuffled batches are no Poisson sample: the ε that most libraries print does not hold for them. Terrine "
+            "counts one full step per epoch.",
+            style="yellow",
+        )
+    training = (
+        Training("stated", given["sampling"], ((noise_multiplier, sample_rate, steps),))  # type: ignore[arg-type]
+        if state is None
+        else read_state(state, given["sampling"])
+    )
+    facts = Stated(
+        *(given[fact] for fact in ("name", "account", "budget", "unit", "record", "delta")),
+        edition,
+        tuple(given["model"]),
+    )
+    done = import_training(project_root(), training, facts, list(set_ or []))
+    found = done.statement
+    added = (
+        "" if found.epsilon_added is None else f" ({round_up(found.epsilon_added):g} if one is only added or removed)"
+    )
+    console.print(
+        f"ε = {round_up(found.epsilon):g}{added} at δ = {found.delta:g} per {found.unit}. The account has used "
+        f"ε = {round_up(found.epsilon_dataset):g}."
+    )
+    console.print(f"Written to {done.folder}, signed with the site's key {done.key}.")
+
+
+_KNOWN = {
+    "unit": ("record", "group"),
+    "record": ("image", "dicom", "volume", "row"),
+    "sampling": ("poisson", "fixed", "shuffled", "all"),
+}
 
 
 def _promote(run: Run, console: Console) -> None:

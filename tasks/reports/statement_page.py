@@ -32,6 +32,7 @@ from terrine.privacy.accounting.gaussian import delta_of, mu_of
 from terrine.privacy.accounting.loss_distribution import loss_delta
 from terrine.privacy.facts import About
 from terrine.privacy.statement import OUTCOME_DEPENDENT, PrivacyStatement, write_statement
+from terrine.privacy.training import LIBRARIES
 from terrine.settings import Unit
 
 TECHNICAL = "statement.html"
@@ -56,6 +57,10 @@ PARAMETER_TEXTS = {
     "counted": "number of units, to choose the number of teachers; its cost is part of ε",
     "moments": "means and deviations of private images, for normalisation; their cost is part of ε",
     "numbers": "released noisy sums",
+    "library": "library that trained the model and reported its noise and steps",
+    "sampling": "how batches were drawn, as the operator states",
+    "phases": "noise multiplier, sampling rate and number of steps of each phase",
+    "files": "SHA-256 of the model's files",
     "beta": "largest norm of a teacher's gradient; unit of the noise",
     "norm": "whether beta limits the gradient of a batch or of each sample",
     "iterations": "annotated batches",
@@ -142,6 +147,8 @@ def done(statement: Mapping[str, Any]) -> list[str]:
     name = str(mechanism.get("mechanism"))
     extras = [key for key in ("bins", "grades", "averaging", "moments", "counted") if key in mechanism]
     examples = bool(statement["facts"]["examples"])
+    if "phases" in mechanism:
+        return ["imported", f"sampling_{mechanism['sampling']}"]
     if "numbers" in mechanism:
         first = ["sums_gradients" if name == "gradients" else "sums_moments", *["fitted"] * examples]
     elif name in TRANSCRIPTION_TEXTS and name not in MECHANISMS.names():
@@ -154,6 +161,9 @@ def done(statement: Mapping[str, Any]) -> list[str]:
 def published_files(statement: Mapping[str, Any], *, signed: bool) -> list[tuple[str, str]]:
     """Return the files of a release that may be published: names, and the key of the message that describes them."""
     mechanism, transcribed = statement["mechanism"], statement["mechanism"].get("mechanism") in TRANSCRIPTION_TEXTS
+    if "phases" in mechanism:
+        names = ("privacy.json, statement*, signature.json", "file_statement")
+        return [(f"model/{name}", "file_model") for name in mechanism["files"]] + [names]
     files = [("student/", "file_student")]
     if transcribed:
         files.append(("annotations/, generator/", "file_transcription"))
@@ -224,6 +234,8 @@ def placeholder_values(
         "examples": Markup("; ").join(language.sentences(statement, "examples")),
         **{name: language.number(statement[name]) for name in ("teachers", "queries", "queried", "answered")},
         "numbers": language.number(mechanism.get("numbers", 0)),
+        "steps": language.number(sum(steps for *_, steps in mechanism.get("phases", ()))),
+        "library": LIBRARIES.get(mechanism.get("library", "")) or language.messages["library_stated"],
         "moments": language.number(mechanism.get("moments", {}).get("numbers", 0)),
         "bins": "; ".join(language.exact(edge) for edge in mechanism.get("bins", ())),
         "grades": language.number(mechanism.get("grades", 0)),

@@ -46,6 +46,8 @@ FIGURES, CARD, SIGNATURE = "privacy.json", "model-card.md", "signature.json"
 ATTESTATION, MODEL_SIGNATURE, MODEL_KEY = "attestation.json", "model.sig", "model-key.pem"
 SIGNATURES = (SIGNATURE, ATTESTATION, MODEL_SIGNATURE, MODEL_KEY)
 ARCHIVE, ACCURACY, STUDENT = "student.zip", "accuracy.json", "student"
+MODEL = "model"
+"""Folder of a model that another library trained (`tasks.desk.imports`)."""
 LARGEST = 2**35
 """Largest size of a received archive when unpacked, in bytes."""
 STATEMENT = (FIGURES, TECHNICAL)

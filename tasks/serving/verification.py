@@ -20,6 +20,7 @@ from tasks.serving.attestations import check_attestation, check_model_signature
 from tasks.serving.pages import (
     ATTESTATION,
     FIGURES,
+    MODEL,
     MODEL_SIGNATURE,
     SIGNATURE,
     SIGNATURES,
@@ -41,14 +42,17 @@ from terrine.privacy.accounting.events import (
     NonPrivateEvent,
     RandomisedResponseEvent,
     RepeatedEvent,
+    SampledGaussianEvent,
     compose,
     count_of_units,
     counts,
     from_json,
     of_several,
+    to_json,
 )
 from terrine.privacy.noised_sum import ClippedMean, ClippedSum
 from terrine.privacy.statement import read_statement
+from terrine.privacy.training import Training
 from terrine.teachers.averaging.private import CENTRE_CLIP
 
 if TYPE_CHECKING:
@@ -108,6 +112,8 @@ def verify_statement(path: Path, trusted: Ed25519PublicKey | None = None) -> lis
     classes = _student(folder, signature, checks)
     if statement is not None and classes is not None:
         checks.append(_classes(statement, classes))
+    if statement is not None and "files" in statement["mechanism"] and (folder / MODEL).is_dir():
+        checks.append(_model(folder / MODEL, statement["mechanism"]["files"]))
     _files(statement_file, statement, signature, classes, checks)
     return checks
 
@@ -215,6 +221,11 @@ def _expected(statement: Mapping[str, Any]) -> Event | None:
             return RandomisedResponseEvent(described["epsilon"], len(statement["answered_per_class"]))
     if not isinstance(name, str) or not name:
         raise ValueError("it has no name")
+    if name == "imported":
+        event, added = Training.described(described).events(statement["delta"])
+        if statement.get("event_added") != (None if added is None else to_json(added)):
+            raise ValueError("its event under add/remove does not follow from its sampling")
+        return event
     if name not in MECHANISMS.names():
         return None
     kind, besides = MECHANISMS.of(name), compose(*_besides(described))
@@ -254,6 +265,8 @@ def _exchange_is_two_moves(statement: Mapping[str, Any], event: Event) -> bool:
             move = 1.0
             if isinstance(part, GaussianEvent):
                 key, move = ("gaussian", part.sigma, count), times * part.sensitivity
+            if isinstance(part, SampledGaussianEvent):
+                key, move = ("sampled", part.sigma, part.rate, count), times * (part.plus + part.minus)
             moves[key] = max(moves.get(key, 0.0), move)
         return moves
 
@@ -303,6 +316,15 @@ def _student(folder: Path, signature: Signature | None, checks: list[Check]) -> 
         whom = "of the statement's release" + (" and the signed one" if signature is not None else "")
         checks.append(Check("student", True, f"Every file matches its manifest; it is {whom}."))
     return classes
+
+
+def _model(folder: Path, digests: Mapping[str, str]) -> Check:
+    """Compare the files of a model that another library trained with the statement."""
+    there = {path.name: file_digest(path) for path in folder.glob("*") if path.is_file()}
+    wrong = sorted(name for name in {*there, *digests} if there.get(name) != digests.get(name))
+    if wrong:
+        return Check("model", False, f"{', '.join(wrong)}: changed, added or missing.")
+    return Check("model", True, f"The files are those of the statement: {', '.join(sorted(there))}.")
 
 
 def _classes(statement: Mapping[str, Any], classes: list[str]) -> Check:

@@ -122,7 +122,7 @@ class Facts:
         return cls(**{**values, "examples": examples, "unprotected": unprotected, "about": about})
 
 
-Section = Literal["examples", "unprotected", "files", "who", "outside", "person", "limits"]
+Section = Literal["examples", "unprotected", "unobserved", "files", "who", "outside", "person", "limits"]
 Content = Mapping[str, Any]
 """The content of privacy.json."""
 Values = Mapping[str, float]
@@ -146,6 +146,11 @@ def _number(name: str) -> Condition:
 
 def _declared_columns(content: Content) -> bool:
     return any(item["origin"] == "drawn rows" for item in content["facts"]["examples"])
+
+
+def _imported(content: Content) -> bool:
+    """Return whether another library trained the model (`terrine.privacy.training`)."""
+    return "phases" in content["mechanism"]
 
 
 def _who(unit: str, *records: Record) -> Condition:
@@ -230,15 +235,26 @@ TABLE: tuple[tuple[Section, str, Condition, str], ...] = (
         "{count} records were published by an earlier run of the same account. They are not protected.",
     ),
     (
+        "unobserved",
+        "not_observed",
+        _if(_imported),
+        "The training was not observed by Terrine. ε follows from what the operator states about it: limited "
+        "contributions, Gaussian noise, the sampling of batches and the number of steps.",
+    ),
+    (
         "files",
         "files_images",
-        _if(lambda content: content["facts"]["record"] in _IMAGES),
+        _if(lambda content: content["facts"]["record"] in _IMAGES and not _imported(content)),
         "The model’s files contain no real image. The sample images stored with it were drawn by computer programs.",
     ),
     (
         "files",
         "files_rows",
-        _if(lambda content: content["facts"]["record"] == "row" and not _declared_columns(content)),
+        _if(
+            lambda content: (
+                content["facts"]["record"] == "row" and not _declared_columns(content) and not _imported(content)
+            )
+        ),
         "The model’s files contain no row of the table. They contain values from the public rows: up to eight values "
         "of each numeric column, every distinct word of the other columns and, depending on the kind of model, single "
         "values as thresholds.",
@@ -384,13 +400,13 @@ TABLE: tuple[tuple[Section, str, Condition, str], ...] = (
     (
         "limits",
         "limit_public_teachers",
-        _if(lambda content: "numbers" not in content["mechanism"]),
+        _if(lambda content: "numbers" not in content["mechanism"] and not _imported(content)),
         "The names of the classes, the number of teachers and the settings are public.",
     ),
     (
         "limits",
         "limit_public",
-        _if(lambda content: "numbers" in content["mechanism"]),
+        _if(lambda content: "numbers" in content["mechanism"] or _imported(content)),
         "The names of the classes and the settings are public.",
     ),
     (

@@ -60,6 +60,7 @@ MECHANISM_FIELDS = (
     | {"epsilon", "delta", "rounds", "clip", "noise_multiplier", "samples", "top_k", "beta", "block", "averaging"}
     | {"discriminator", "counted", "moments", "numbers", "learning_rate", "share", "sigma_gradients", "overlap"}
     | {"findings", "findings_bound", "bins", "grades", "parties", "opened", "norm", "iterations"}
+    | {"library", "sampling", "phases", "files"}
 )
 FOUND = "The class names are the labels that occurred in the data. They are published, and ε does not cover them."
 """Sentence of the summary if the class names were not declared."""
@@ -354,6 +355,8 @@ def summarise(statement: PrivacyStatement) -> str:
     )
     if numbers := mechanism.get("numbers"):
         released = f"{numbers:,} noisy sums over all records"
+    if phases := mechanism.get("phases"):
+        released = f"a model trained in {sum(phase[2] for phase in phases):,} noisy steps"
     if statement.epsilon_guaranteed is None:
         return f"{statement.warning} It released {released}; treat them as private data."
     more = {"counted": f"the noisy number of {unit}s", "moments": "noisy moments of the private images"}
@@ -383,7 +386,8 @@ def summarise(statement: PrivacyStatement) -> str:
             "The guarantee holds towards everyone except the privacy guardian, even if other parties deviate from the "
             "protocol, provided that the guardian follows it and does not collude."
         )
-    parts += sentences({"facts": statement.facts.to_json()}, "unprotected")
+    content = {"facts": statement.facts.to_json(), "mechanism": mechanism}
+    parts += sentences(content, "unprotected") + sentences(content, "unobserved")
     if statement.task is not None and statement.task["found"]:
         parts.append(FOUND)
     return " ".join(parts)

@@ -46,6 +46,8 @@ def understood(words):
     """Let the command line read what is typed after `terrine`, and do nothing; raises where it has no such option."""
     command = root()
     context = command.context_class(command, info_name="terrine")
+    if " ".join(words[:2]) in command.commands:
+        words = [" ".join(words[:2]), *words[2:]]
     while isinstance(command, typer.core.TyperGroup) and words:
         found = command.get_command(context, words[0])
         assert found is not None, f"no command {words[0]!r}"

@@ -45,6 +45,7 @@ from terrine.privacy.accounting.events import (
 from terrine.privacy.accounting.gaussian import mu_squared
 from terrine.privacy.facts import TABLE, About, Examples, Facts, Origin, Record, Unprotected, sentences
 from terrine.privacy.statement import statement_from
+from terrine.privacy.training import Training
 from tests.tasks.pipeline.test_report import Page, check_offline
 from tests.terrine.privacy.test_statement import statement
 
@@ -77,6 +78,12 @@ POOL = Facts(
     declared_units=2000,
 )
 INVENTED = Facts("volume")
+IMPORTED = [
+    Training("opacus", "poisson", ((4.0, 0.01, 500),)),
+    Training("stated", "shuffled", ((9.0, 0.01, 500),)),
+    Training("flower", "fixed", ((8.0, 0.01, 50),)),
+    Training("dp_accounting", "all", ((30.0, 1.0, 50),)),
+]
 KINDS = {
     "histogram": {"mechanism": VOTES, "event": ANSWERS, **ALL},
     "gnmax": {"mechanism": VOTES | {"mechanism": "gnmax"}, "event": ANSWERS, "unit": "group", "epsilon_account": 9.5}
@@ -146,6 +153,16 @@ KINDS = {
         "facts": INVENTED,
         "mechanism": {"mechanism": "answers", "epsilon": 0.01, "top_k": 3},
         "event": RepeatedEvent(RandomisedResponseEvent(0.01, 3), 286),
+    },
+    **{
+        f"imported, {training.sampling}": {
+            "facts": Facts("row" if training.sampling == "fixed" else "image"),
+            "mechanism": {**training.describe(), "files": {"model.pt": "ab"}},
+            "event": training.events(1e-5)[0],
+            "event_added": training.events(1e-5)[1],
+            **{"teachers": 1, "queries": 0, "queried": 0, "answered": 0, "answered_per_class": ()},
+        }
+        for training in IMPORTED
     },
     "labels": {
         "facts": INVENTED,
@@ -237,7 +254,7 @@ def test_every_message_is_said_somewhere_and_every_value_is_in_a_message_or_on_t
     found |= {f"about_{name}" for name in ("description", "purpose", "controller", "contact", "collected", "person")}
     found |= {"added_record", "added_group", "trust_central", "trust_parties", "row_none"}
     found |= {f"approved_{content['approval']['signer']}" for content in CONTENTS.values() if content["approval"]}
-    found |= {"broken_replay", "broken_partition", "broken_method"}
+    found |= {"broken_replay", "broken_partition", "broken_method", "library_stated"}
     assert found == keys
     values = placeholder_values(CONTENTS["confident"], language, MARK, 60.0).keys()
     placeholders = {name for key in keys for name in used(language.messages[key])} - {"count"}  # of the table's

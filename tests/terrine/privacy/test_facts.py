@@ -36,9 +36,10 @@ MEANING = {
     "unprotected_images": lambda f, u, v, t: "own images" in names(f.unprotected),
     "unprotected_dataset": lambda f, u, v, t: "public dataset" in names(f.unprotected),
     "unprotected_earlier": lambda f, u, v, t: "published earlier" in names(f.unprotected),
-    "files_images": lambda f, u, v, t: f.record != "row",
+    "not_observed": lambda f, u, v, t: v is None,
+    "files_images": lambda f, u, v, t: f.record != "row" and v is not None,
     "files_columns": lambda f, u, v, t: f.record == "row" and "drawn rows" in names(f.examples),
-    "files_rows": lambda f, u, v, t: f.record == "row" and "drawn rows" not in names(f.examples),
+    "files_rows": lambda f, u, v, t: f.record == "row" and "drawn rows" not in names(f.examples) and v is not None,
     "who_image": lambda f, u, v, t: (u, f.record) == ("record", "image"),
     "who_dicom": lambda f, u, v, t: (u, f.record) == ("record", "dicom"),
     "who_volume": lambda f, u, v, t: (u, f.record) == ("record", "volume"),
@@ -106,11 +107,17 @@ def test_every_combination_of_facts_has_its_sentences_and_no_other():
     number = 0
     for facts in every_combination():
         content = facts.to_json()
-        for unit, votes, tuned in (("record", 1, 0), ("group", 0, 0), ("label", 1, 1), ("record", 0, 1)):
+        for unit, votes, tuned in (
+            ("record", 1, 0),
+            ("group", 0, 0),
+            ("label", 1, 1),
+            ("record", 0, 1),
+            ("record", None, 0),
+        ):
             said = {
                 "facts": content,
                 "unit": unit,
-                "mechanism": {} if votes else {"numbers": 8},
+                "mechanism": {1: {}, 0: {"numbers": 8}, None: {"phases": []}}[votes],
                 "epsilon_tuning": 3.0 if tuned else None,
             }
             found = [key for section in sections for key, *_ in applicable(said, section)]
