@@ -104,7 +104,7 @@ def statement(
 
 
 _FACTS = {
-    "name": "name of the release (--name)",
+    "release": "name of the release (--release)",
     "account": "account of the ledger for these data (--account)",
     "budget": "ε of this account over all releases (--budget)",
     "unit": "protected unit, record or group (--unit)",
@@ -123,7 +123,7 @@ def import_statement(
             "parameters of Flower's central DP."
         ),
     ] = None,
-    name: Annotated[str | None, typer.Option(help="Name of the release.")] = None,
+    release: Annotated[str | None, typer.Option(help="Name of the release.")] = None,
     account: Annotated[str | None, typer.Option(help="Account of the ledger: ledger.account of these data.")] = None,
     budget: Annotated[
         float | None, typer.Option(help="ε of the account over all releases (ledger.epsilon).", show_default=False)
@@ -162,7 +162,7 @@ def import_statement(
     numbers = (noise_multiplier, sample_rate, steps)
     if (state is None) == (numbers == (None, None, None)) or (state is None and None in numbers):
         raise SettingError("Give a file STATE, or --noise-multiplier, --sample-rate and --steps.")
-    given: dict[str, Any] = {"name": name, "account": account, "unit": unit, "record": record}
+    given: dict[str, Any] = {"release": release, "account": account, "unit": unit, "record": record}
     given |= {"budget": budget, "sampling": sampling, "delta": delta, "model": model}
     if missing := [fact for fact, value in given.items() if value in (None, [])]:
         if not sys.stdin.isatty():
@@ -186,7 +186,7 @@ def import_statement(
         else read_state(state, given["sampling"])
     )
     facts = Stated(
-        *(given[fact] for fact in ("name", "account", "budget", "unit", "record", "delta")),
+        *(given[fact] for fact in ("release", "account", "budget", "unit", "record", "delta")),
         edition,
         tuple(given["model"]),
     )

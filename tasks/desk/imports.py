@@ -255,8 +255,8 @@ def _budget_explained() -> Iterator[None]:
 def _run(root: Path, stated: Stated, assignments: Sequence[str]) -> Run:
     if not NAME.fullmatch(stated.name) or stated.name in FOLDERS or parameter_file(root, stated.name).is_file():
         raise SettingError(
-            f"--name {stated.name}: a name has at most 60 lower-case letters, digits and hyphens, and no run or preset "
-            "has it. Choose another one."
+            f"--release {stated.name}: a name has at most 60 lower-case letters, digits and hyphens, and no run or "
+            "preset has it. Choose another one."
         )
     settings = {
         "ledger.account": stated.account,
@@ -275,7 +275,7 @@ def _run(root: Path, stated: Stated, assignments: Sequence[str]) -> Run:
             f"A signed statement needs {', '.join(missing)}. Add them: --set about.purpose='...' Nothing was charged."
         )
     if run.folders.parameters.is_file():
-        raise InputError(f"There is a run {stated.name}. Give the import another --name. Nothing was charged.")
+        raise InputError(f"There is a run {stated.name}. Give the import another --release. Nothing was charged.")
     return run
 
 

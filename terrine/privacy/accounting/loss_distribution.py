@@ -14,10 +14,10 @@ up as independent random numbers do. Most pairs used here are their own mirror i
 - Gaussian mechanisms: together one, by μ² (`gaussian`), exactly.
 - Gaussian noise on a Poisson sample: P = (1 − q) N(0, σ²) + q N(plus, σ²), Q = (1 − q) N(0, σ²) + q N(−minus, σ²).
   Let a unit's contributions be vectors f and g, P_f = (1 − q) N(0, σ²I) + q N(f, σ²I). For a unit that is added or
-  removed (g = 0), f and 0 are images of plus and 0 under one linear map and further noise (Zhu et al. 2022, Theorem
-  11). For one that is replaced, let α ≥ 1 (mirrored below 1). The best test for P_f against α P_g accepts A = {x :
-  α q N_g(x) + (α − 1)(1 − q) N_0(x) ≤ q N_f(x)}, i.e. where c₁ e^((g − f)x/σ²) + c₂ e^(−fx/σ²) ≤ 1 for some
-  c₁, c₂ ≥ 0. So A + u ⊂ A if fu ≥ 0 and (f − g)u ≥ 0: moving g by −u or f by u makes A, and hence the best test,
+  removed (g = 0), f and 0 are images of plus and 0 under one linear map and further noise (Zhu, Dong &
+  Wang 2022, Theorem 11). For one that is replaced, let α ≥ 1 (mirrored below 1). The best test for P_f against α P_g
+  accepts A = {x : α q N_g(x) + (α − 1)(1 − q) N_0(x) ≤ q N_f(x)}, i.e. where c₁ e^((g − f)x/σ²) + c₂ e^(−fx/σ²) ≤ 1 for
+  some c₁, c₂ ≥ 0. So A + u ⊂ A if fu ≥ 0 and (f − g)u ≥ 0: moving g by −u or f by u makes A, and hence the best test,
   no worse. Rotating g away from f moves it so, at every angle. Once f and g are opposite, so does lengthening either
   one. The worst case is therefore f = −g with the largest norm. If a sample of fixed size replaces one unit by another,
   the same holds for contributions relative to the unit that takes the place, at most twice as long. The two directions

@@ -12,7 +12,7 @@ COMMANDS = {name: command for name, command in GROUPS.items() if name not in ("p
 COMMANDS |= {f"release {name}": command for name, command in GROUPS["release"].commands.items()}
 NEEDED = {"release refuse": ["--why", "no purpose"]}
 WITH_OBJECTS = {"predict": ["images"], "export": ["out"], "stage": ["dataset"], "params": []}
-WITHOUT_RUNS = {"init", "sweep", "presets", "ledger", "account", "verify", "images"}
+WITHOUT_RUNS = {"init", "sweep", "presets", "ledger", "account", "verify", "images", "statement import"}
 
 
 def _options(command):

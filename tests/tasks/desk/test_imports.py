@@ -339,9 +339,9 @@ def test_the_command_lists_what_is_missing_and_imports(project, checkpoint):
 
     missing = terrine(checkpoint.path).exception
     assert isinstance(missing, SettingError)
-    assert all(f"--{name}" in str(missing) for name in ("name", "account", "unit", "sampling", "delta", "model"))
+    assert all(f"--{name}" in str(missing) for name in ("release", "account", "unit", "sampling", "delta", "model"))
     assert "STATE, or --noise-multiplier" in str(terrine().exception)
-    facts = ["--name", "risk", "--account", "clinic", "--budget", 20, "--unit", "record", "--record", "row"]
+    facts = ["--release", "risk", "--account", "clinic", "--budget", 20, "--unit", "record", "--record", "row"]
     facts += ["--delta", 1e-5, "--model", project / "model.pt", *(part for each in ABOUT for part in ("--set", each))]
     assert "is not one of" in str(terrine(checkpoint.path, *facts, "--sampling", "random").exception)
     done = terrine(checkpoint.path, *facts, "--sampling", "shuffled")
