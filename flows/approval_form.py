@@ -27,8 +27,8 @@ class ReleaseDecision(RunInput):
 
     decision: Literal["approve", "refuse"] = Field(description="Noise is drawn only after an approval.")
     role: str = Field(min_length=1, description="Your role, for example data steward. The statement publishes it.")
-    name: str = Field("", description="Your name. It stays in the site's ledger.")
-    why: str = Field("", description="Reason. It stays in the site's ledger.")
+    name: str = Field("", description="Your name, for this server and the site's ledger. It is not published.")
+    why: str = Field("", description="Reason, for this server and the site's ledger. It is not published.")
 
 
 def decide_by_form(run: Run, waiting: str) -> None:

@@ -41,7 +41,7 @@ GPU = "terrine-gpu"
 TRIES = 3
 """Number of times that a remote stage is started if it crashes."""
 WAITING = "Awaiting approval"
-"""Name of the state of a remote stage whose release needs an approval."""
+"""Name of the state of a stage whose release needs an approval."""
 PAUSE = 5.0
 """Seconds between two requests for the state of a remote stage."""
 
@@ -114,12 +114,12 @@ def _run_stage(root: Path, run: str, stage: str) -> None:
 
 
 @task(name="stage", task_run_name="{stage}", cache_policy=NO_CACHE, persist_result=False)
-def _stage_task(root: Path, run: str, stage: str) -> str | None:
-    """Run a stage. Return a text if it waits for an approval: waiting is no failure."""
+def _stage_task(root: Path, run: str, stage: str) -> State | None:
+    """Run a stage. If it waits for an approval, its state says so: waiting is no failure."""
     try:
         run_stage(root, run, stage)
     except ApprovalNeeded as needed:
-        return str(needed)
+        return Completed(name=WAITING, message=str(needed))
     return None
 
 
@@ -129,8 +129,11 @@ def _run_here(root: Path, run: str, stage: str) -> str | None:
     place = f"{names.index(stage) + 1}/{len(names)} {stage}"
     takes_gpu = stage != PARAMETERS.name and bool(cuda_devices(params.device))
     with concurrency(GPU) if takes_gpu else nullcontext():
-        waiting: str | None = _stage_task.with_options(task_run_name=place)(root, run, stage)
-        return waiting
+        state = _stage_task.with_options(task_run_name=place)(root, run, stage, return_state=True)
+    if state.name == WAITING:
+        return str(state.message)
+    state.result()
+    return None
 
 
 def run_remotely(remote: str, run: str, stage: str) -> str | None:
