@@ -85,7 +85,11 @@ def trusted_keys(run: Run) -> frozenset[str]:
 
 
 def approval_of(run: Run, release: StoredRelease) -> dict[str, Any] | None:
-    """Return the signed approval under which a committed release was drawn, or None."""
+    """Return the signed approval under which a committed release was drawn, or None.
+
+    The approval covers the operator's statement (`about`). If that was changed since, the approval does not hold for
+    the new statement.
+    """
     ledger = ledger_before(run)
     if ledger is None or not ledger.recorded(DECISION):
         return None
@@ -94,10 +98,11 @@ def approval_of(run: Run, release: StoredRelease) -> dict[str, Any] | None:
         if row.kind == "commit" and row.release_id == release.release_id:
             break
         if row.kind == REQUEST:
-            requests[row.position] = row.content["inputs"]
+            requests[row.position] = row.content
         elif row.kind == DECISION and release.release_id in row.content["approval"]["releases"]:
-            given, inputs = row.content["approval"], requests[row.content["request"]]
-            same = all(release.inputs.get(name, value) == value for name, value in inputs.items())
+            given, asked = row.content["approval"], requests[row.content["request"]]
+            same = all(release.inputs.get(name, value) == value for name, value in asked["inputs"].items())
+            same &= asked["about"] == run.params.about.model_dump()
             found = given if same and given["decision"] == "approved" else found
     return found
 

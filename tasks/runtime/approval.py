@@ -162,7 +162,7 @@ def describe_request(run: Run, ledger: Ledger, request: Content, *, private: boo
         run: The run.
         ledger: Its ledger.
         request: Content of the request.
-        private: Whether to show the account's name, which does not leave the site.
+        private: Whether to show the account's name, which is site-local.
     """
     events = [from_json(release["event"]) for release in request["releases"]]
     delta, unit, own = request["delta"], request["unit"], request["account"]

@@ -168,6 +168,17 @@ def test_what_was_changed_back_needs_no_second_approval_and_each_statement_names
     assert read_statement(run.folders.statement)["approval"]["role"] == "first"
 
 
+def test_no_statement_quotes_an_approval_of_another_purpose(run):
+    asked(run)
+    approve(run)
+    release(run)
+    release(run_with(run.root, about={"purpose": "advertising"}))
+    assert read_statement(run.folders.statement)["approval"] is None
+    release(run)
+    assert read_statement(run.folders.statement)["approval"]["role"] == "data steward"
+    assert charged(run) == 1
+
+
 def test_votes_that_change_between_check_and_draw_are_refused_by_the_ledger(run):
     asked(run)
     approve(run)
