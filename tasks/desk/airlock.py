@@ -33,7 +33,7 @@ import yaml
 from tasks.desk.kit.verify import verify
 from tasks.desk.sacro import membership_report
 from tasks.reports.pages import render
-from tasks.runtime.accounts import ledger_account, ledger_before, site_signing_key
+from tasks.runtime.accounts import ledger_before, site_signing_key
 from tasks.runtime.releases import AUDIT, list_releases
 from tasks.runtime.run import Run
 from tasks.runtime.store import atomic_file, atomic_folder, read_json, write_json, write_text
@@ -151,11 +151,12 @@ def ledger_excerpt(run: Run, statement: Mapping[str, Any]) -> dict[str, Any]:
     dates. Raises LedgerError if the ledger was changed.
     """
     ledger, charged = ledger_before(run), []
-    if ledger is not None and run.params.aggregation.where != "parties":
+    # The ledger of a collaboration is the guardian's, which is at another site.
+    if ledger is not None and ledger.account(statement["dataset"]) is not None:
         ledger.verify()
-        costs = ledger.costs(ledger_account(run))
+        costs = ledger.costs(statement["dataset"])
         known = {statement["release_id"]: "answers"}
-        if run.params.transcription is None:
+        if run.params.transcription is None and run.params.aggregation.where != "parties":
             known |= {release.identity: release.kind for release in list_releases(run)}
         charged = [
             {"kind": kind, "release_id": identity, "event": to_json(costs[identity])}
