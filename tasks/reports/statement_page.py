@@ -231,7 +231,7 @@ def placeholder_values(
         "guesses": "" if guesses is None else language.number(guesses, 1),
         "factor_added": language.factor(statement["epsilon_added"]) if added else "",
         "guesses_added": language.number(correct_guesses(statement, "event_added") or 0, 1) if added else "",
-        "examples": Markup("; ").join(language.sentences(statement, "examples")),
+        "examples": Markup(", ").join(language.sentences(statement, "examples")),
         **{name: language.number(statement[name]) for name in ("teachers", "queries", "queried", "answered")},
         "numbers": language.number(mechanism.get("numbers", 0)),
         "steps": language.number(sum(steps for *_, steps in mechanism.get("phases", ()))),

@@ -171,7 +171,7 @@ def test_the_report_and_the_summary_show_the_error(made: Run) -> None:
     (made.root / "dvc.lock").touch()
     write_report.fn(made)
     page = made.folders.report.read_text()
-    assert all(text in page for text in ("How far off it is", "quadratic weighted kappa", "mean absolute error is"))
+    assert all(text in page for text in ("Errors of ordered classes", "weighted kappa", "mean absolute error is"))
     assert "mean absolute error of numbers" in result(made).plain
     assert "mean absolute error released" in for_anybody(made)
 

@@ -244,14 +244,14 @@ def test_distances_from_the_private_data_lie_in_a_private_section_nearest_source
     run = make_run(tmp_path)
     html = written(run)
     page = Page(html)
-    for text in ("2.718 ± 0.125", "1.414 ± 0.125", "How far the queries are"):
+    for text in ("2.718 ± 0.125", "1.414 ± 0.125", "Distance of the queries"):
         places = page.places(text)
         assert places, text
         assert all("private" in names for names in places), text
     assert html.index("1.414 ±") < html.index("2.718 ±")
     assert "2.718" not in statement_page(run)
     (run.folders.distance / "figures.json").unlink()
-    assert "How far the queries are" not in written(run)
+    assert "Distance of the queries" not in written(run)
 
 
 def test_the_headline_numbers_are_those_of_the_artefacts(made):
@@ -294,9 +294,9 @@ def test_figures_for_rare_classes_stand_with_their_intervals(tmp_path):
     page = Page(written(run))
     for row in (found["balanced_accuracy"], found["by_class"][1]["sensitivity_at_specificity"]):
         assert any("evaluation" in names for names in page.places(f"{row['value']:.3f} ({row['low']:.3f} to"))
-    assert page.places("of as many groups would show")
+    assert page.places("between test sets of as many groups")
     assert page.places("at 90 % specificity")
-    assert page.places("Whose data differ")
+    assert page.places("Accuracy by subgroup")
     assert page.places("south")
 
 

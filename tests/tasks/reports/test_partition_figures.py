@@ -64,4 +64,4 @@ def test_the_report_shows_the_partition_in_a_section_marked_private(tmp_path):
 
 
 def test_an_earlier_partition_leaves_the_section_out(tmp_path):
-    assert "Who learned from what" not in written(make_run(tmp_path))
+    assert "Records of the teachers" not in written(make_run(tmp_path))

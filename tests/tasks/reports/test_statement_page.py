@@ -395,8 +395,8 @@ CLAIMS = {
     ),
     "an accuracy is released": (
         lambda said: said["facts"]["accuracy_epsilon"],
-        {"en": "a separate ε of 0.5", "de": "ein eigenes ε von 0,5", "fr": "un ε propre de 0,5",
-         "es": "un ε propio de 0,5"},
+        {"en": "a separate ε of 0.5", "de": "eigene Kosten von ε = 0,5",
+         "fr": "un coût propre, ε = 0,5", "es": "un coste propio, ε = 0,5"},
     ),
     "the number of units was declared": (
         lambda said: said["facts"]["declared_units"],

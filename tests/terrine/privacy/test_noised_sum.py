@@ -106,7 +106,7 @@ def test_vectors_that_do_not_fit_are_refused():
     mechanism = ClippedSum(1.0, 1.0)
     with pytest.raises(InputError, match="same length"):
         mechanism.release([np.ones((2, 3)), np.ones((2, 4))], Silence())
-    with pytest.raises(InputError, match="no vector"):
+    with pytest.raises(InputError, match="at least one vector"):
         mechanism.release([], Silence())
     with pytest.raises(InputError, match="owners, length"):
         mechanism.release([np.ones(3)], Silence())
@@ -200,7 +200,7 @@ def test_the_mean_and_the_deviation_of_its_noise_follow_from_what_is_released():
     assert noise == pytest.approx(20 / 4000, rel=0.02)
     error = mean - vectors.mean(0)
     assert 0.6 * noise < error.std() < 1.4 * noise
-    with pytest.raises(InputError, match="no vector"):
+    with pytest.raises(InputError, match="at least one vector"):
         mechanism.total([])
     with pytest.raises(SettingError):
         ClippedMean(0.0)
