@@ -299,7 +299,7 @@ def _copies_warning(sets: list[list[Path]]) -> tuple[str, ...]:
     count = sum(len(own) - 1 for own in sets)
     one, other = sets[0][:2]
     return (
-        f"{count:,} file{'s are exact copies of others' if count > 1 else ' is an exact copy of another'} under other "
-        f"names, such as {other} of {one}. Each counts as a record, and ε is for one of them. Remove copies, or name "
-        "the person in a group.",
+        f"{count:,} file{'s are exact copies of others' if count > 1 else ' is an exact copy of another'} under "
+        f"{'other names' if count > 1 else 'another name'}, such as {other} of {one}. Each counts as a record. Remove "
+        "copies; or protect groups, with all images of a person in one group.",
     )

@@ -133,7 +133,7 @@ def test_a_file_that_is_cut_off_and_copies_under_other_names_are_found(project):
     victim.write_bytes(whole[: len(whole) // 2])
     found = inspect_run(project, "own")
     assert any(str(victim) in sentence and "(is damaged: " in sentence for sentence in found.refusals)
-    assert any(note.startswith("1 file is an exact copy of another under other names") for note in found.notes)
+    assert any(note.startswith("1 file is an exact copy of another under another name") for note in found.notes)
     victim.write_bytes(whole)
     found = inspect_run(project, "own")
     assert found.refusals == []
