@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, get_args
+from typing import TYPE_CHECKING, Annotated, Literal, get_args
 
 import typer
 from rich.table import Column
@@ -205,11 +205,24 @@ def export(
     ] = [],  # noqa: B006  # typer copies it
     format_: Annotated[list[FormatName], typer.Option("--format", help="Format. May be repeated.")] = list(FormatName),  # noqa: B006
     reference: ReferenceOption = None,
+    dataset: Annotated[
+        bool,
+        typer.Option("--dataset", help="Export the drawn images with labels, as a dataset, instead of the student."),
+    ] = False,
+    labels: Annotated[
+        Literal["answers", "student"] | None,
+        typer.Option(
+            help="Labels of --dataset: noisy answers, or the student's predictions. Default: answers, if any."
+        ),
+    ] = None,
 ) -> None:
-    """Export the student as ONNX and PyTorch programs, with its statement.
+    """Export the student as ONNX and PyTorch programs, or its training images as a dataset, with the statement.
 
     Each program is compared with the original. Digests of all files are included.
     """
+    if dataset:
+        _export_dataset(out, run, labels)
+        return
     from tasks.serving.export import export_folder
     from tasks.serving.predict import OWN_STATISTICS, student_folder
 
@@ -229,3 +242,12 @@ def export(
     console.print(table, soft_wrap=False)
     if reference is not None:
         console.print(OWN_STATISTICS, style="yellow")
+
+
+def _export_dataset(out: Path, run: str | None, labels: Literal["answers", "student"] | None) -> None:
+    from tasks.desk.dataset_export import export_dataset
+    from tasks.runtime.run import chosen_run
+
+    count, kind = export_dataset(chosen_run(run), out, labels)
+    text = "released noisy answers" if kind == "answers" else "predictions of the student; this costs no privacy"
+    printer(soft_wrap=True).print(f"{out}: {count:,} images, labels: {text}.")

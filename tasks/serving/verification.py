@@ -24,6 +24,7 @@ from tasks.serving.pages import (
     MODEL_SIGNATURE,
     SIGNATURE,
     SIGNATURES,
+    STUDENT,
     draw_page,
     pages_in,
     student_classes,
@@ -122,7 +123,7 @@ def _signed_for_tools(folder: Path, key: Ed25519PublicKey | None) -> Iterator[Ch
     """Check the signatures for other tools that are present, with the key of the release's signature."""
     attested = (folder / ATTESTATION).is_file()
     for name in (ATTESTATION, MODEL_SIGNATURE):
-        if (folder / name).is_file():
+        if (folder / name).is_file() and (name == ATTESTATION or (folder / STUDENT).is_dir()):
             try:
                 detail = check_model_signature(folder) if name == MODEL_SIGNATURE else check_attestation(folder, key)
                 yield Check(name, attested or None, detail if attested else f"{detail} Its key is not attested.")
