@@ -59,6 +59,8 @@ from terrine.privacy.accounting.events import threshold_test as threshold_test
 from terrine.privacy.accounting.events import vote_answer as vote_answer
 from terrine.privacy.accounting.pricing import price as price
 from terrine.privacy.statement import PrivacyStatement as PrivacyStatement
+from terrine.privacy.training import Training as Training
+from terrine.privacy.training import import_dp_event as import_dp_event
 from terrine.queries import Queries as Queries
 from terrine.students.fixmatch import FixMatchStudent as FixMatchStudent
 from terrine.students.forest import ForestStudent as ForestStudent

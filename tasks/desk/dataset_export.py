@@ -1,4 +1,4 @@
-"""The images that a student learned from, with labels, as a dataset of its own.
+"""Export of the images that a student learned from, with labels, as a dataset.
 
 images/000000.png ...  images drawn by programs; real images declared public are left out
 labels.csv             file, label, and for each class a noisy count of votes or the student's probability

@@ -160,7 +160,7 @@ def _flower(state: Mapping[str, Any], sampling: Sampling | None) -> Training:
         )
     except (LookupError, TypeError) as error:
         raise InputError("The state of Flower's accountant is damaged or of another version.") from error
-    # Flower's default sampler draws a fixed number of clients, whatever its analysis assumed.
+    # Flower's default sampler draws a fixed number of clients, even if its analysis assumed otherwise.
     really = "fixed" if assumed == "all" and sampling == "fixed" else really_sampled(assumed, sampling)
     return Training("flower", really, phases)
 
@@ -273,6 +273,10 @@ def _run(root: Path, stated: Stated, assignments: Sequence[str]) -> Run:
     if missing := missing_about(params):
         raise SettingError(
             f"A signed statement needs {', '.join(missing)}. Add them: --set about.purpose='...' Nothing was charged."
+        )
+    if params.release.approval == "required":
+        raise SettingError(
+            "release.approval=required: an import cannot be approved yet, so it is refused. Nothing was charged."
         )
     if run.folders.parameters.is_file():
         raise InputError(f"There is a run {stated.name}. Give the import another --release. Nothing was charged.")

@@ -144,7 +144,7 @@ def import_dp_event(event: Any, sampling: Sampling | None = None) -> Training:
     """Return the training that a `dp_accounting.DpEvent` describes, such as `dp_event` of a jax_privacy plan.
 
     Args:
-        event: The event, or what `event.to_named_tuple()` returns, also after JSON.
+        event: The event, or the result of its `to_named_tuple`, possibly read from JSON.
         sampling: How batches were really drawn. Default: as in the event.
 
     Raises:

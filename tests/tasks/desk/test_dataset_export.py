@@ -23,6 +23,7 @@ from tasks.runtime.run import Run
 from tasks.runtime.store import read_json, read_table
 from tasks.serving.verification import verify_statement
 from terrine.errors import ArtefactError, InputError, SettingError
+from terrine.files import file_digest
 from terrine.models.backbone import features_in_batches
 from terrine.models.backbone_files import load_backbone
 from terrine.queries import Queries
@@ -126,13 +127,7 @@ def test_the_metadata_are_valid_and_load_every_row(votes, tmp_path, labels, capl
     assert [row["examples/1"].decode() for row in rows] == table["label"].tolist()
     (tmp_path / "out" / "labels.csv").write_text("file,label\n")
     listed = json.loads((tmp_path / "out" / "croissant.json").read_text())["distribution"][0]
-    assert listed["sha256"] != mlcroissant_digest(tmp_path / "out" / "labels.csv")
-
-
-def mlcroissant_digest(path):
-    import hashlib
-
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    assert listed["sha256"] != file_digest(tmp_path / "out" / "labels.csv")
 
 
 def test_the_statement_verifies_in_the_folder(votes, tmp_path):

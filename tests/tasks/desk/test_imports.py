@@ -358,3 +358,10 @@ def test_another_budget_of_a_known_account_is_refused(project):
     imported(project)
     with pytest.raises(LedgerError, match="registered with"):
         imported(project, budget=20.0, name="other", files=(project / "params.yaml",))
+
+
+def test_a_project_whose_releases_need_approval_imports_nothing(project):
+    (project / "params.yaml").write_text("run: terrine-digits\nrelease: {approval: required}\n")
+    with pytest.raises(SettingError, match=r"release\.approval=required"):
+        imported(project)
+    assert not (project / "data" / "release").exists()
