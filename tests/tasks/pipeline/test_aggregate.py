@@ -320,6 +320,18 @@ def test_moments_are_released_once_for_their_share_and_the_statement_prices_them
     assert StudentModel.load(run.folders.student).statistics == "released"
 
 
+def test_moments_do_not_depend_on_the_teachers_that_records_are_assigned_to(voted, tmp_path):
+    """Another number of teachers is no change of the data, which would advise a new edition at its own cost."""
+    shutil.copytree(voted, tmp_path, dirs_exist_ok=True)
+    run = run_with(tmp_path, aggregation={"epsilon": 2.01}, **MOMENTS)
+    released(run)
+    manifest = run.folders.partition / "manifest.json"
+    write_json(manifest, read_json(manifest) | {"hash": "0"})
+    released(as_made_now(run))
+    assert not [told for told in data_changes(run) if "moments" in told]
+    assert [told for told in data_changes(run) if "answers were released (partition)" in told]
+
+
 def test_moments_that_the_account_cannot_pay_with_the_answers_are_refused_before_anything_is_charged(voted):
     own = {"ledger": {"account": "poor", "epsilon": 1.9}, "aggregation": {"sigma": 15}}
     run = run_with(voted, **own, **MOMENTS)
