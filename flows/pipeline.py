@@ -6,6 +6,7 @@ skipped, and one that ran is committed to DVC, so the flow and `dvc repro` give 
 
 from __future__ import annotations
 
+import logging
 import time
 from contextlib import nullcontext
 from pathlib import Path
@@ -28,6 +29,7 @@ from flows.printing import shorten_users_errors
 from flows.runners import cuda_devices
 from flows.site_policy import check_overrides
 from flows.stages import run_stage, run_stages
+from flows.terminal import quiet
 from tasks.config.presets import derive, project_root, redact_override, resolve, selected_run
 from tasks.reports.summary import for_anybody
 from tasks.runtime.decisions import ApprovalNeeded
@@ -79,6 +81,22 @@ def pipeline(preset: str | None = None, overrides: list[str] | None = None, sele
     create_table_artifact(rows, key=f"run-{run}", description="Released figures and files")
     get_run_logger().info("Run %s: %s", run, "; ".join(f"{name}: {value}" for name, value in figures.items()))
     return run
+
+
+def make_run(root: Path, run: str, *, with_server: bool = True) -> None:
+    """Make a run with a line for each stage; see `flows.terminal.quiet`.
+
+    Args:
+        root: The project.
+        run: The name of the run.
+        with_server: Whether the stages are tasks of a Prefect flow. Otherwise they are called in sequence.
+    """
+    with quiet(root, run):
+        if not with_server:
+            run_stages(root, run, run_stage, logging.getLogger(__name__), selects=False)
+            return
+        with server.prefect_server():
+            pipeline(preset=run, selects=False)
 
 
 @flow(name="stage", flow_run_name="{run} {stage}", validate_parameters=False)

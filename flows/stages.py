@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.execution import Executor, executor
-from flows.server import prefect_server
-from flows.terminal import SHOWN, quiet
+from flows.terminal import SHOWN
 from tasks.config.presets import resolve
 from tasks.pipeline.graph import MAIN
 from tasks.pipeline.mlflow_runs import tracked
@@ -271,21 +270,3 @@ def check_run(root: Path, name: str) -> Pipeline:
     if pipeline.check is not None:
         load(pipeline.check)(Run(root, name, params))
     return pipeline
-
-
-def make_run(root: Path, run: str, *, with_server: bool = True) -> None:
-    """Make a run with a line for each stage; see `flows.terminal.quiet`.
-
-    Args:
-        root: The project.
-        run: The name of the run.
-        with_server: Whether the stages are tasks of a Prefect flow. Otherwise they are called in sequence.
-    """
-    with quiet(root, run):
-        if not with_server:
-            run_stages(root, run, run_stage, logging.getLogger(__name__), selects=False)
-            return
-        with prefect_server():
-            from flows.pipeline import pipeline
-
-            pipeline(preset=run, selects=False)

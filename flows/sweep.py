@@ -18,10 +18,11 @@ from prefect.runtime import deployment
 from rich.table import Table
 
 from flows.environment import prepare_environment
+from flows.pipeline import make_run
 from flows.printing import printer, shorten_users_errors, shown_duration
 from flows.server import prefect_server
 from flows.site_policy import check_overrides
-from flows.stages import is_complete, make_changed, make_run, rewrite_statement
+from flows.stages import is_complete, make_changed, rewrite_statement
 from tasks.config.presets import project_root, selected_run
 from tasks.runtime.releases import record_search
 from tasks.runtime.run import Run

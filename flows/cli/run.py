@@ -56,7 +56,7 @@ def run(
     With --preset, a run named RUN is created: the name is permanent and appears in the published statement. Without
     --preset, the run is continued. Exit with status 1 if the data have changed since the run was made.
     """
-    from flows.stages import check_run, clear, make_run
+    from flows.stages import check_run, clear
     from tasks.config.presets import derive, named_run, project_root, selected_run
     from tasks.pipeline.dataset import note_changed_files
     from tasks.reports.summary import costs
@@ -80,6 +80,8 @@ def run(
     changed = changed_stages(root, name, graph)
     if changed:
         console.print(Text.assemble("Run ", (name, "bold")))
+        from flows.pipeline import make_run  # imports Prefect
+
         make_run(root, name, with_server=not no_server)
     else:
         clear(root, name)

@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from benchmarks.reproduce import main as reproduce
-from flows import stages
+from flows import sweep
 from flows.stages import pipeline_of, run_stage
 from tasks.artefacts.teachers import teaching_folder
 from tasks.config.presets import derive
@@ -89,7 +89,7 @@ def test_pretraining_goes_on_from_the_last_checkpoint(project, monkeypatch):
 
 @pytest.mark.slow
 def test_a_table_killed_after_a_release_goes_on_with_it_and_pays_once(finished, monkeypatch):
-    monkeypatch.setattr(stages, "make_run", partial(stages.make_run, with_server=False))
+    monkeypatch.setattr(sweep, "make_run", partial(sweep.make_run, with_server=False))
     other = ["aggregation.sigma=7"]
     table = partial(reproduce, ["small", "--seeds", "1", "--set", *other])
 
