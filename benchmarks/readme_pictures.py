@@ -54,6 +54,11 @@ def page() -> str:
     return render_statement_page(json.loads(STATEMENT.read_text(encoding="utf-8")), "en")
 
 
+def shown_part() -> str:
+    """Return the HTML of the page that the picture shows: the styles, and the content before the first section."""
+    return page().partition("<section>")[0]
+
+
 def digest(text: str) -> str:
     """Return the digest that a picture of this text contains."""
     return hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -72,7 +77,7 @@ def draw_page() -> None:
         subprocess.run([browser, *CHROMIUM.split(), *own, size, source.as_uri()], check=True, capture_output=True)
         picture = Image.open(io.BytesIO(drawn.read_bytes())).convert("RGB").quantize(COLOURS, Image.Quantize.FASTOCTREE)
     about = PngInfo()
-    about.add_text("digest", digest(page()))
+    about.add_text("digest", digest(shown_part()))
     picture.save(PAGE, optimize=True, pnginfo=about)
 
 
