@@ -89,7 +89,7 @@ def make_run(root: Path, run: str, *, with_server: bool = True) -> None:
     Args:
         root: The project.
         run: The name of the run.
-        with_server: Whether the stages are tasks of a Prefect flow. Otherwise they are called in sequence.
+        with_server: Whether the stages are tasks of a Prefect flow. If they are not, they are called in sequence.
     """
     with quiet(root, run):
         if not with_server:
@@ -133,7 +133,7 @@ def _run_stage(root: Path, run: str, stage: str) -> None:
 
 @task(name="stage", task_run_name="{stage}", cache_policy=NO_CACHE, persist_result=False)
 def _stage_task(root: Path, run: str, stage: str) -> State | None:
-    """Run a stage. If it waits for an approval, its state says so: waiting is no failure."""
+    """Run a stage. If the stage waits for an approval, its state says so: waiting is no failure."""
     try:
         run_stage(root, run, stage)
     except ApprovalNeeded as needed:

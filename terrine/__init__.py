@@ -1,7 +1,7 @@
 """Terrine: private knowledge transfer from many teachers to a student that may be published.
 
-This package contains the science, as functions of arrays and tensors. It never imports Prefect, DVC or MLflow and opens
-no project path: `tasks` reads and writes files, and `flows` orders the work.
+This package contains the science, as functions of arrays and tensors. The package never imports Prefect, DVC or MLflow
+and opens no project path: `tasks` reads and writes files, and `flows` orders the work.
 
     import terrine as tr
 

@@ -268,7 +268,8 @@ def probabilities(scores: Tensor, findings: bool) -> Tensor:
 def predict(head: Head, features: np.ndarray) -> np.ndarray:
     """Return class probabilities, float32 [queries, classes], of features [queries, features].
 
-    They are computed on the CPU in fixed blocks with one thread each, so they are equal on any number of cores.
+    These probabilities are computed on the CPU in fixed blocks with one thread each, so they are equal on any number of
+    cores.
 
     Raises:
         InputError: the number of features differs.
@@ -289,7 +290,8 @@ def predict(head: Head, features: np.ndarray) -> np.ndarray:
 def initial_head(features: int, classes: int, seed: int) -> LinearHead:
     """Return the initial head of all teachers: weights uniform within ±1/√features, bias zero.
 
-    Source: Anonymous 2025, section 4. A common start increases agreement. It is public and costs no privacy.
+    Source: Anonymous 2025, section 4. A common start increases agreement. The common start is public and costs no
+        privacy.
     """
     bound = 1 / math.sqrt(features)
     weight = torch.empty(classes, features).uniform_(

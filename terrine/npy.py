@@ -11,7 +11,7 @@ numpy parses headers with `ast`, which is not thread-safe in some versions of Py
     rows = MappedRows([Segment(Path("a.npy"), 0, 10_000), Segment(Path("b.npy"), 500, 2_000)])
     rows.shape, rows[17], rows[5:9], rows[index_array]        # the last three are copies, ordinary writable arrays
 
-It is pickled as file names, so every process maps the files itself.
+Rows are pickled as file names, so every process maps the files itself.
 """
 
 import io

@@ -65,9 +65,7 @@ def propose(
     overlap: Annotated[int, typer.Option(help="Largest number of parties that have data of one person.")] = 1,
     records: Annotated[
         int | None,
-        typer.Option(
-            help="With sums: largest number of records per teacher. It also resolves aggregation.mechanism=auto."
-        ),
+        typer.Option(help="Largest number of records per teacher, for sums and for aggregation.mechanism=auto."),
     ] = None,
     deadline: Annotated[str, typer.Option(help="Time after which a round closes: 6h, 14d.")] = "14d",
     edition: Annotated[

@@ -2,7 +2,7 @@
 
 If teachers vote, the records of some teachers are replaced by a companion and a canary each
 (`terrine.privacy.auditing.canaries`); the others keep their records. If records are summed, each canary is a row of
-features added to the run's records (`terrine.aggregation.exchange`). Its features are given directly, as if an
+features added to the run's records (`terrine.aggregation.exchange`). The canary's features are given directly, as if an
 adversary had found an image with them, and pass through whitening, clipping, sums, noise and ledger. The audit then
 covers everything but the backbone (`tasks.auditing.neighbours` tests the images).
 

@@ -258,7 +258,7 @@ def derive(root: Path, preset: str, assignments: list[str], *, save: bool = True
         root: Folder of the project.
         preset: Name of a preset or run. Without assignments the preset's name is returned.
         assignments: `section.key=value` each.
-        save: Write the overrides to a file. Otherwise only this process can resolve the run.
+        save: Write the overrides to a file. If the overrides are not written, only this process can resolve the run.
     """
     if not assignments:
         resolve(root, preset)

@@ -1,8 +1,8 @@
 """Statements for models that another library trained: its accountant's state, the operator's facts, one release.
 
 The state is read without running code in it: JSON, or a checkpoint that PyTorch loads with `weights_only`. The release
-is charged to an account of the ledger like Terrine's own. Its ID depends on the account, the edition, the training and
-the model's files, so the same import is charged once.
+is charged to an account of the ledger like Terrine's own. The ID of the import depends on the account, the edition, the
+training and the model's files, so the same import is charged once.
 
 Formal guarantee: ε is computed from noise, sampling and steps as stated, under both neighbouring relations
 (`terrine.privacy.training`). That clipping, noise and sampling were as stated is the operator's word.

@@ -1,8 +1,8 @@
 """Membership results in the report format of SACRO-ML 2.0.0 (`sacroml/attacks/attack.py`, `report.py`).
 
-Output checkers of secure environments read reports of this format. It contains the metrics of the attack that Terrine
-computes; SACRO-ML's other metrics are absent. `P_HIGHER_AUC`, without which SACRO-ML would recommend every model, is
-computed from the bootstrap interval of the AUC instead of SACRO-ML's normal approximation.
+Output checkers of secure environments read reports of this format. The report contains the metrics of the attack that
+Terrine computes; SACRO-ML's other metrics are absent. `P_HIGHER_AUC`, without which SACRO-ML would recommend every
+model, is computed from the bootstrap interval of the AUC instead of SACRO-ML's normal approximation.
 """
 
 import uuid

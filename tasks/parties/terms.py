@@ -2,9 +2,9 @@
 
 The terms decide the privacy of the release: number and minimum of teachers, queries, noise, the budget that the
 guardian enforces, the protected unit (`unit`) and the number of parties that may hold data of one person (`overlap`).
-They also ensure that the votes of all parties have the same meaning: class names, digests of queries and backbone, the
-training of teachers (`teaching`), and the version of Terrine. They list every party's public key, and URL and TLS
-certificate of both services. The digest of the terms is in the path of every request.
+The terms also ensure that the votes of all parties have the same meaning: class names, digests of queries and backbone,
+the training of teachers (`teaching`), and the version of Terrine. The terms list every party's public key, and URL and
+TLS certificate of both services. The digest of the terms is in the path of every request.
 """
 
 from __future__ import annotations

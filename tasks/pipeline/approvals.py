@@ -65,7 +65,7 @@ def propose_answers(run: Run) -> Proposal:
 
 
 def propose_accuracy(run: Run) -> Proposal:
-    """Return the accuracy, if it is released. It is usually approved together with the answers."""
+    """Return the accuracy, if it is released. The accuracy is usually approved together with the answers."""
     return _proposal(run, [one for one in list_releases(run) if one.kind == "accuracy"])
 
 

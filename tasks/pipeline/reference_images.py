@@ -28,7 +28,7 @@ PROGRAM = "dead_leaves"
 def write_reference(run: Run, folder: Path) -> str:
     """Choose reference images for the student in `folder`, write them there, and describe them in English.
 
-    They are synthetic queries or images drawn here; never real images, even if these were declared public.
+    Reference images are synthetic queries or images drawn here; never real images, even if these were declared public.
     """
     queries = read_queries(run.folders)
     sources = zip(queries.batches, queries.sources, strict=True)

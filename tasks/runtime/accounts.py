@@ -41,7 +41,7 @@ SIGNING = "signing.pem"
 
 
 def site_key(run: Run) -> bytes:
-    """Return the site's key. It is created on first use from the operating system's randomness (file mode 0600)."""
+    """Return the site's key; the first call creates it from the operating system's randomness (file mode 0600)."""
     close_private_zone(run.root)
     return load_or_create_key(run.path(run.params.ledger.key))
 
@@ -53,7 +53,7 @@ def site_signing_file(run: Run) -> Path:
 
 
 def site_signing_key(run: Run) -> Ed25519PrivateKey:
-    """Return the key with which the site signs statements. It is created on first use."""
+    """Return the key with which the site signs statements; the first call creates the key."""
     from terrine.deployment.signature import signing_key
 
     return signing_key(site_signing_file(run))

@@ -15,7 +15,7 @@ FOLDER = Path(".dvc", "tmp", "terrine")
 
 
 def lock_path(root: Path, name: str) -> Path:
-    """Return the path of a lock of the project. Its folder is created."""
+    """Return the path of a lock of the project, and create its folder."""
     folder = root / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     return folder / f"{name}.lock"

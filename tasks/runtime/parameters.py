@@ -350,7 +350,7 @@ def _digest_of_count(run: Run, units: int) -> dict[str, str]:
 
 
 def _propose_count(run: Run, units: int) -> Proposal:
-    """Return the count of units, as proposed for an approval. Its result decides what is proposed next."""
+    """Return the count of units, as proposed for an approval. The proposed count decides what is proposed next."""
     ledger, account = open_account(run)
     release = Release("units", identity_in_ledger(run, "units"), count_of_units(noise_on_count(run.params)))
     unit, inputs = run.params.privacy.unit, _digest_of_count(run, units)

@@ -192,7 +192,7 @@ def record_file_change(run: Run, how: str | None) -> None:
         "files",
         None
         if how is None
-        else f"The data changed since this run read them: {how}. Its releases describe the earlier data.",
+        else f"The data changed since this run read them: {how}. This run's releases describe the earlier data.",
     )
 
 

@@ -47,7 +47,7 @@ def name_run(root: Path, name: str, preset: str | None, assignments: list[str], 
         name: The name.
         preset: The preset or run to start from; replaces earlier assignments. Default: the settings the run has.
         assignments: `--set` assignments.
-        save: Write the settings to a file. Otherwise only this process can resolve the run.
+        save: Write the settings to a file. If the settings are not written, only this process can resolve the run.
 
     Returns:
         The run's name; for assignments to a preset or to a derived run, the name of the new derived run.

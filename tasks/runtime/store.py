@@ -125,7 +125,8 @@ def _make_folder(folder: Path) -> bool:
 def atomic_file(path: Path, mode: str = "wb") -> Iterator[IO[Any]]:
     """Write a file atomically; see `terrine.files.atomic_file`.
 
-    Its folder is created. In the private zone only the owner may read the file. Errors of writing are InputErrors.
+    The file's folder is created. In the private zone only the owner may read the file. Errors of writing are
+    InputErrors.
     """
     private = _make_folder(path.parent)
     with files.write_errors(path), files.atomic_file(path, mode, owner_only=private) as stream:

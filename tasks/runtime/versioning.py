@@ -164,7 +164,7 @@ def _entries_before(root: Path, run: str) -> Path:
 def lock_digest(root: Path, run: str) -> str:
     """Return a digest of a run's dvc.lock without the report: the data and code of its figures.
 
-    It is private, because equal digests reveal equal private artefacts.
+    The digest is private, because equal digests reveal equal private artefacts.
     """
     lock = (root if is_default(root, run) else root / RUNS / run) / "dvc.lock"
     stages = read_yaml(lock).get("stages", {}) if lock.is_file() else {}

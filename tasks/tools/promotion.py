@@ -1,7 +1,7 @@
 """Promotion of a registered student to `champion`, the version that users of MLflow should load.
 
-A version becomes `candidate` when it is registered. It becomes `champion` only if this site has signed its statement,
-the release passes the checks of `terrine verify`, and the ledger agrees.
+A version becomes `candidate` when it is registered. The version becomes `champion` only if this site has signed its
+statement, the release passes the checks of `terrine verify`, and the ledger agrees.
 """
 
 from __future__ import annotations

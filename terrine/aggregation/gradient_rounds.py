@@ -250,8 +250,8 @@ def class_balanced_targets(labels: Floats, share: Floats) -> Floats:
     A regression on 0 and 1 gives frequent classes large scores, so a rare class's score is hardly ever the largest.
     Targets of equal variance, π_c^(-1/2) (optimal scoring: Hastie, Tibshirani & Buja 1994), find rare classes at the
     cost of frequent ones. The power 1/4 is between the two, and more accurate both overall and for rare classes
-    (docs/sums.md). It does not help with two classes, where one score determines the other, nor with gradients, since
-    softmax scores are logarithms of shares.
+    (docs/sums.md). The power 1/4 does not help with two classes, where one score determines the other, nor with
+    gradients, since softmax scores are logarithms of shares.
     """
     return labels / (len(share) * share) ** BALANCE_POWER
 

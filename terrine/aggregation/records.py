@@ -223,7 +223,7 @@ class Records:
         findings the loss is the sum of K logistic losses over √K, so e = (σ(wᵀx) − y) / √K with y of 0 and 1 has norm
         1 at most for every K.
 
-        A head comes from another party. Its weights are clipped to ±`_HUGE`, and NaN becomes 0: otherwise an
+        A head comes from another party. The head's weights are clipped to ±`_HUGE`, and NaN becomes 0: otherwise an
         overflowing score would be NaN, and the records that have one would determine the sum.
         """
         return self._sum(self._errors(weights, clip))

@@ -231,8 +231,9 @@ def partition_inputs(partition: str) -> dict[str, str]:
 def partition_commitment(release: StoredRelease) -> str:
     """Return the digest of the partition that a release may publish.
 
-    Each release has its own salt, sealed in the ledger, without which the digest reveals nothing. With it, the operator
-    can later prove the partition of the release. A reused release keeps its digest even if the data have changed.
+    Each release has its own salt, sealed in the ledger, without which the digest reveals nothing. With the salt, the
+    operator can later prove the partition of the release. A reused release keeps its digest even if the data have
+    changed.
     """
     salt = bytes.fromhex(release.inputs[SALT])
     return keyed_digest(salt, "terrine partition", release.inputs[PARTITION].encode())

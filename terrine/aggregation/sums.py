@@ -1,7 +1,8 @@
 """Mechanisms that release sums over records and learn a linear head from them, without votes.
 
 These mechanisms are for linear heads on public features (`terrine.aggregation.records`), in one process or in fixed
-point among parties. They spend the run's whole budget by public rules, so the cost is known before any data are read.
+point among parties. Releases of sums spend the run's whole budget by public rules, so the cost is known before any data
+are read.
 
 `Moments` is one round: sufficient statistics with noise (Blum et al. 2005; Dwork et al. 2014, "Analyze Gauss"), and
 ridge regression from them (Wang 2018, AdaSSP) with public constants: features are whitened by public images, both

@@ -1,8 +1,8 @@
 """Digests of record contents, by which a ledger recognises records.
 
-A digest covers the decoded content in its stored size. It does not depend on the file's name or format, the run's image
-size or labels. An image of a single value, such as a black one, has the digest 0, which matches nothing: images of
-unrelated people may be black.
+A digest covers the decoded content in its stored size. The digest does not depend on the file's name or format, the
+run's image size or labels. An image of a single value, such as a black one, has the digest 0, which matches nothing:
+images of unrelated people may be black.
 
 Digests are private, because a guessed record can be looked up. Only keyed digests leave the private zone
 (`terrine.privacy.ledger.people`).

@@ -339,9 +339,9 @@ def split_records(
 def fingerprint(dataset: Dataset, key: bytes) -> str:
     """Return the HMAC-SHA256, as hex, of the dataset's arrays under `key`.
 
-    It is equal on every machine for equal arrays, regardless of names of datasets and classes, and changes with any
-    pixel, label, name, group, order or split. Parties are not included: a budget belongs to the records, regardless of
-    who holds them. Without `key` it reveals nothing about the records.
+    The HMAC is equal on every machine for equal arrays, regardless of names of datasets and classes, and changes with
+    any pixel, label, name, group, order or split. Parties are not included: a budget belongs to the records, regardless
+    of who holds them. Without `key` it reveals nothing about the records.
     """
     table = dataset.column_names is not None
     records = "<f4" if table else "|u1"

@@ -366,7 +366,8 @@ def _check_stream(file: BoundedFile, header: Header, frame: int) -> None:
 def stream_size(stream: bytes) -> tuple[int, int] | None:
     """Return rows and columns of a JPEG, JPEG-LS or JPEG 2000 stream; None for other streams.
 
-    They are (0, 0) if the size is missing or no pixels follow: a decoder may then return uninitialised memory.
+    Rows and columns are (0, 0) if the size is missing or no pixels follow: a decoder may then return uninitialised
+    memory.
     """
     start = stream.find(b"\xff\x4f\xff\x51", 0, 4096)
     if start < 0 and not stream.startswith(b"\xff\xd8"):

@@ -5,8 +5,8 @@ linear head can follow any curve that is linear between knots. Numbers outside c
 column has one indicator for each known word. Missing and unknown values set no feature. No private record affects
 another record's features, and the encoding is public: it is part of the student.
 
-An infinite number, or a word among numbers, is an error that names the cell. It never changes the type of the column,
-which would otherwise get as many indicators as it has values.
+An infinite number, or a word among numbers, is an error that names the cell. Such a cell never changes the type of the
+column, which would otherwise get as many indicators as it has values.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ bins, and every mechanism releases answers about them at the cost of classes. Af
 the bins are combined into a number, which is post-processing.
 
 **Edges are public.** They name the classes and are part of the release ID. Edges computed from private data (quantiles,
-minimum, maximum) would let one record move an edge without any noise. They must therefore be declared in advance, so
+minimum, maximum) would let one record move an edge without any noise. Edges must therefore be declared in advance, so
 the output does not reveal which bins are empty.
 
     >>> ages = Scale.from_settings(bins=(0, 20, 40, 60))

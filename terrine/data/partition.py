@@ -15,9 +15,9 @@ guarantees this for these neighbours:
 - `party`: each party in the data is a teacher. - `party`: the contents under one name are replaced, added or removed at
   its party; the list of parties and the party of each name are public. A move to another party counts as a removal and
   an addition: up to two votes.
-- `dirichlet` and `similarity` depend on labels and on the number and order of units, so they guarantee nothing. They
-  simulate parties with different data, for experiments on public data. Each teacher gets at least two units if
-  possible, because batch statistics need two records.
+- `dirichlet` and `similarity` depend on labels and on the number and order of units, so they guarantee nothing. Such
+  partitions simulate parties with different data, for experiments on public data. Each teacher gets at least two units
+  if possible, because batch statistics need two records.
 """
 
 from collections.abc import Mapping, Sequence

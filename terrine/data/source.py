@@ -4,8 +4,8 @@
     >>> dataset.train_images.shape
     (1435, 1, 8, 8)
 
-A new source is one file with a subclass of `ImageSource`, whose `read` returns a `Dataset`. Its data are private and
-need a budget, unless `terrine.data.public` lists its name.
+A new source is one file with a subclass of `ImageSource`, whose `read` returns a `Dataset`. The source's data are
+private and need a budget, unless `terrine.data.public` lists its name.
 """
 
 from __future__ import annotations

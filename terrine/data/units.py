@@ -6,8 +6,9 @@ text. Arrays contain the *code* of a name: 63 bits of its BLAKE2b digest, which 
 
 The teacher and the split of a unit are functions of a public seed and its own code, so adding, removing, renaming or
 changing a unit moves no other unit. The privacy guarantee holds for every such function. The hash need not be secret or
-resist chosen names, which could only overload one teacher. It must be fast and mix well, so that parts have similar
-sizes. Two names with one code (probability 1 in 2,000 among a hundred million) would be one unit, which is safe.
+resist chosen names, which could only overload one teacher. The hash must be fast and mix well, so that parts have
+similar sizes. Two names with one code (probability 1 in 2,000 among a hundred million) would be one unit, which is
+safe.
 
 >>> train, test = split_units(place_codes(1000), test_fraction=0.2, seed=0)
 >>> len(train) + len(test)

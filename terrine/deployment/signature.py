@@ -120,7 +120,7 @@ class Signature(Signed):
 
 @dataclass(frozen=True)
 class Approval(Signed):
-    """A person's signed decision about releases, before their noise is drawn. It may be published.
+    """A person's signed decision about releases, before their noise is drawn. The decision may be published.
 
     Attributes:
         run: Name of the run.

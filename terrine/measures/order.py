@@ -43,7 +43,7 @@ def mean_error(errors: np.ndarray, largest: float, units: np.ndarray | None = No
 def quadratic_kappa(labels: np.ndarray, classes: np.ndarray, units: np.ndarray | None = None) -> Measured | None:
     """Return the quadratic weighted kappa of classes with labels, both int64 [records].
 
-    It is 1 − Σ n_ij (i − j)² / Σ e_ij (i − j)² with counts e_ij expected by chance, computed from means of squares.
+    Kappa is 1 − Σ n_ij (i − j)² / Σ e_ij (i − j)² with counts e_ij expected by chance, computed from means of squares.
     """
     one, other = labels.astype(np.float64), classes.astype(np.float64)
 

@@ -121,8 +121,8 @@ class StoredBatchNorm2d(nn.BatchNorm2d):
 class LevelsNetwork(ProjectedNetwork):
     """Feature maps of all levels of a ResNet10 with the small stem, averaged over 2 x 2 parts of the image.
 
-    The last level alone, averaged over the image, is what SimCLR trains. It forgets much that other tasks need: the
-    first levels and the place of things are worth ten points on CIFAR-10.
+    The last level alone, averaged over the image, is what SimCLR trains. The last level forgets much that other tasks
+    need: the first levels and the place of things are worth ten points on CIFAR-10.
     """
 
     LEVELS = (64, 128, 256, 512)

@@ -143,11 +143,12 @@ class _Quadrants(nn.Module):
     """The transform of images [N, H, W] as matrix products on their four quadrants.
 
     Let V mirror the rows and H the columns. A map is kept as four quadrants [4, M, n]: itself and its H, V and VH
-    images, each cut to the upper left corner. Their sums and differences, a Hadamard transform, are the four parts of
-    the map that are even or odd in V and in H. Wavelets of angles a and -a are mirror images: psi_a = A + B and
-    psi_-a = A - B, where the real and imaginary parts of A and B are even or odd themselves, so that convolution with
-    them keeps the parts apart. Each part thus needs the response only in its upper left corner, a product with an
-    [n, n'] matrix, and a second Hadamard transform leads back to the quadrants. With the right signs the product gives
+    images, each cut to the upper left corner. The sums and differences of the four quadrants, a Hadamard transform, are
+    the four parts of the map that are even or odd in V and in H. Wavelets of angles a and -a are mirror images: psi_a =
+    A + B and psi_-a = A - B, where the real and imaginary parts of A and B are even or odd themselves, so that
+    convolution with them keeps the parts apart. Each part thus needs the response only in its upper left corner, a
+    product with an [n, n'] matrix, and a second Hadamard transform leads back to the quadrants. With the right signs
+    the product gives
 
         |x * psi_a| in the quadrants where V and H agree,  |x * psi_-a| in the two others,
 

@@ -1,8 +1,8 @@
 """SimCLR on several devices of one machine: one process per device, one batch over all of them.
 
-The processes meet through a file in a temporary folder, so no port is opened. They write the run's ordinary checkpoint;
-when they have finished, the caller loads it as any other finished run. A run may therefore be started on four
-devices, killed, and finished on one.
+The processes meet through a file in a temporary folder, so no port is opened. The processes write the run's ordinary
+checkpoint; when they have finished, the caller loads it as any other finished run. A run may therefore be started on
+four devices, killed, and finished on one.
 """
 
 import copy

@@ -1,6 +1,6 @@
 """Noise that protects privacy: where it comes from, and what its finite precision costs.
 
-`SecureNoise` draws exactly (`terrine.privacy.discrete_sampling`) from the operating system's entropy. Its noise has no
+`SecureNoise` draws exactly (`terrine.privacy.discrete_sampling`) from the operating system's entropy. This noise has no
 seed, so nobody can subtract it again. `ReplayNoise` draws the same distributions from a seed, for tests and ablations.
 Anyone with the seed can subtract this noise, so values noised with it are not private.
 

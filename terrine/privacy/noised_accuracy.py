@@ -1,8 +1,8 @@
 """The noised accuracy: how often a published model is right about the units that were held out, with Gaussian noise.
 
 A unit is what is protected: a record, or all records of a group. Each of the n held-out units contributes one number
-a in [0, 1], the share of its records that the model is right about. It depends on the records of that unit and on the
-public model, but on no other unit. Two sums are released, with independent noise N(0, σ²) on each:
+a in [0, 1], the share of its records that the model is right about. This share depends on the records of that unit and
+on the public model, but on no other unit. Two sums are released, with independent noise N(0, σ²) on each:
 
     S = Σ (a − 1/2)    and    W = w · n,    w = √3 / 2
 

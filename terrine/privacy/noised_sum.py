@@ -154,9 +154,9 @@ class ClippedMean:
     cost as much as a clipped sum: `GaussianEvent(2, z)`, μ = 2/z. Releasing the number of units costs nothing extra,
     because a replacement is the worst case for S.
 
-    **The published mean** is w · S' / W', computed from the released S' and W'. Its noise has a standard deviation of
-    about z/n on each coordinate; the noise on the number of units, z/w units, is negligible. w is rounded down to the
-    noise's lattice, so all sums are exact and satisfy the bounds to the bit.
+    **The published mean** is w · S' / W', computed from the released S' and W'. The noise of the mean has a standard
+    deviation of about z/n on each coordinate; the noise on the number of units, z/w units, is negligible. w is rounded
+    down to the noise's lattice, so all sums are exact and satisfy the bounds to the bit.
 
     >>> ClippedMean.for_share(0.05, epsilon=8, delta=1e-5).event
     GaussianEvent(sensitivity=2.0, sigma=...)
@@ -233,8 +233,8 @@ def add_noise(total: Steps, sigma: float, noise: NoiseSource, unit: float) -> Fl
     the result, which is post-processing.
 
     Args:
-        total: The sum of clipped vectors, of any shape, in whole multiples of `unit`. Its sum with the noise fits 64
-            bits if `unit` is the step of the noise's lattice, see `ClippedSum.fits`.
+        total: The sum of clipped vectors, of any shape, in whole multiples of `unit`. The noised sum fits 64 bits if
+            `unit` is the step of the noise's lattice, see `ClippedSum.fits`.
         sigma: Standard deviation of the noise.
         noise: Source of the noise.
         unit: Step of the lattice, a power of two.

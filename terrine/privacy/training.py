@@ -163,7 +163,7 @@ def really_sampled(assumed: Sampling, stated: Sampling | None) -> Sampling:
     """Return how batches were drawn; a statement may contradict the analysis only towards less amplification.
 
     Raises:
-        InputError: It claims a way of sampling that the analysis did not assume.
+        InputError: The statement claims a way of sampling that the analysis did not assume.
     """
     _require(
         stated in (None, assumed, "shuffled", "all"),

@@ -103,7 +103,7 @@ class TrainedStudent:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class FittedStudent:
-    """A student that predicts: a head on a backbone. It may be published if the answers it learned from may.
+    """A student that predicts: a head on a backbone. The student may be published if the answers it learned from may.
 
     statistics  batch statistics with which it predicts; with `current` ones a prediction depends on its batch
     batch       how many images share batch statistics

@@ -1,9 +1,9 @@
 """Kernel distance between synthetic and real images over the features of an extractor.
 
 The squared maximum mean discrepancy with the polynomial kernel k(x, y) = (x·y / d + 1)³ of d features, by the unbiased
-estimator (Binkowski et al. 2018, section 4; Gretton et al. 2012, lemma 6). It is averaged over disjoint blocks, which
-also give its standard error. KID is this distance with an Inception network; other extractors give other values, which
-are only comparable for the same extractor. For equal distributions the distance is zero on average.
+estimator (Binkowski et al. 2018, section 4; Gretton et al. 2012, lemma 6). The estimate is averaged over disjoint
+blocks, which also give its standard error. KID is this distance with an Inception network; other extractors give other
+values, which are only comparable for the same extractor. For equal distributions the distance is zero on average.
 
 The distance depends on the real images: if these are private, it is private.
 

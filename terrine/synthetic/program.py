@@ -1,7 +1,7 @@
 """Image programs: contract, registry, and drawing.
 
 A program is a function of (seed, index, size, channels), where `index` is an int64 tensor of image numbers on some
-device. It returns uint8 [images, channels, size, size] on that device. The contract:
+device. The function returns uint8 [images, channels, size, size] on that device. The contract:
 
 - image i's bytes depend only on (seed, i, size, channels), not on other images, the device or the machine (see
   `terrine.determinism.portable_math`);

@@ -14,7 +14,7 @@ Formal guarantees of every kind:
   a `prompt` teacher agrees with itself in another group within floating point.
 - A teacher with fewer than `min_records` records, or fewer than its features need, is not trained, and this is no error
   (`terrine.teachers.ensemble.fallback_votes`): a teacher's record count affects only that teacher.
-- Its state consists of named numeric arrays, stored as safetensors; nothing is pickled.
+- The state of a teacher consists of named numeric arrays, stored as safetensors; nothing is pickled.
 - Votes are cast on fixed batches of queries, which all teachers share, and change no state.
 """
 

@@ -129,7 +129,7 @@ class DataAnnotation:
 
         Args:
             teacher: The clients' probabilities, [clients, B, classes].
-            student: Its probabilities, [B, classes].
+            student: The student's class probabilities, [B, classes].
 
         Returns:
             ḡ_j / β: the matrix of a client (`norm: batch`) or each of its rows (`norm: sample`) has norm at most 1.
@@ -175,7 +175,7 @@ class DataAnnotation:
 
         Args:
             total: Sum of `total` over all clients, [B, classes].
-            student: Its probabilities, [B, classes].
+            student: The student's class probabilities, [B, classes].
             clients: m.
             noise: Noise source; None only with σ = 0.
         """
@@ -196,7 +196,7 @@ def answers(teacher: Tensor, student: Tensor, settings: Annotation, source: Resp
 
     Args:
         teacher: The clients' probabilities, [clients, B, classes].
-        student: Its probabilities, [B, classes].
+        student: The student's class probabilities, [B, classes].
         settings: ε of one answer and k.
         source: Source of randomness.
     """

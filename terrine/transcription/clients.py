@@ -4,8 +4,8 @@
 weights trained elsewhere, in an architecture of timm, torchvision or Terrine. A client's probabilities depend only on
 its weights and on the batch. Clients with too few records are untrained: all their scores are zero.
 
-A file is safetensors, or a state dict read with `weights_only`, so it cannot run code. It must contain all weights of
-the architecture for the classes of the data, which is checked first.
+A file is safetensors, or a state dict read with `weights_only`, so it cannot run code. The file must contain all
+weights of the architecture for the classes of the data, which is checked first.
 """
 
 import copy

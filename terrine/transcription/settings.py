@@ -54,7 +54,7 @@ class TranscriptionTeacher(Settings):
     file: Annotated[Path | None, SiteLocal()] = None
     """Weights of `architecture`: safetensors, or a state dict that torch.load reads with weights_only."""
     architecture: str = Field("small_cnn", min_length=1)
-    """`linear`: a head on the student's public backbone. Otherwise a network of `terrine.models`, timm:NAME or
+    """`linear`: a head on the student's public backbone. Any other name is a network of `terrine.models`, timm:NAME or
     torchvision:NAME."""
     public: bool = False
     """The training data of `file` are public. Without this, the teacher's data need a separate account."""

@@ -5,8 +5,8 @@
 
 Nothing in the kit is imported or executed. Exit status: 0 if no check fails, 1 if one fails, 2 if there is no kit.
 If all pass and the key is the site's, every file is the one that the site put into the kit, and the printed ε follows
-from the mechanisms in privacy.json. It does not prove that the site did what it states. A changed kit may contain a
-changed copy of this file: take it from Terrine if you do not trust the sender. Requires Python 3.9 or later.
+from the mechanisms in privacy.json. The verification does not prove that the site did what it states. A changed kit may
+contain a changed copy of this file: take it from Terrine if you do not trust the sender. Requires Python 3.9 or later.
 """
 
 from __future__ import annotations

@@ -5,13 +5,13 @@ not know which. XOR is free (Kolesnikov & Schneider 2008); an AND gate costs two
 2015). The lowest bit of Δ is 1, so the lowest bit of a label, its colour, only selects the ciphertexts.
 
 Labels are hashed by H(x, (g, q)) = E(k_g, σ(x) ⊕ q) ⊕ σ(x) ⊕ q, with E = AES, σ(a, b) = (a ⊕ b, a) on halves, a
-separate key k_g for each half of each gate and for each output, and the number q of the query. It is the hash of Guo,
-Katz, Wang, Weng & Yu (2020), whose tweak is the key: tweakable circular correlation robust if AES is an ideal cipher,
-since σ and x ↦ σ(x) ⊕ x are linear and invertible (Guo, Katz, Wang & Yu 2020, section 7.3). It takes one call of AES
-instead of two in π(π(x) ⊕ i) ⊕ π(x) under one key. An adversary with p calls of AES gains about u p / 2¹²⁸ if u labels
-are hashed under one key, two for each query: p / 2¹¹³ for 10,000 queries. Adding q shifts x by a public constant, which
-preserves robustness, and separates equal labels of two queries. The keys are AES of numbers under a key that is unique
-to the phase of the round.
+separate key k_g for each half of each gate and for each output, and the number q of the query. The garbling hash is
+that of Guo, Katz, Wang, Weng & Yu (2020), whose tweak is the key: tweakable circular correlation robust if AES is an
+ideal cipher, since σ and x ↦ σ(x) ⊕ x are linear and invertible (Guo, Katz, Wang & Yu 2020, section 7.3). This hash
+takes one call of AES instead of two in π(π(x) ⊕ i) ⊕ π(x) under one key. An adversary with p calls of AES gains about u
+p / 2¹²⁸ if u labels are hashed under one key, two for each query: p / 2¹¹³ for 10,000 queries. Adding q shifts x by a
+public constant, which preserves robustness, and separates equal labels of two queries. The keys are AES of numbers
+under a key that is unique to the phase of the round.
 
 An evaluator that departs from the protocol may choose its labels in this definition, but must not make two hash inputs
 under one key equal. A student cannot: its labels follow from keys that it cannot choose, except in columns in which it
@@ -48,8 +48,7 @@ def fresh_offset(draw: Callable[[int], bytes] = os.urandom) -> Labels:
 def labels_from_seed(seed: bytes, wires: int, queries: int) -> Labels:
     """Return the labels of the garbler's own inputs, which both sides expand from a seed of 16 bytes.
 
-    They are the labels that the evaluator holds; for the bit b, the label of 0 is label ⊕ bΔ. These labels are
-    therefore not sent.
+    The evaluator holds these labels, so they are not sent. For the bit b, the label of 0 is label ⊕ bΔ.
     """
     stream = Cipher(algorithms.AES(seed), modes.CTR(bytes(16))).encryptor()
     return np.frombuffer(stream.update(bytes(16 * wires * queries)), "<u8").reshape(wires, queries, 2)

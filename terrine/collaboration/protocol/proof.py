@@ -2,9 +2,9 @@
 
 A teacher party could share any numbers: a weight of 30 for one class, or −5. Guardian and student party each hold one
 share X = (G, S) of every count; the party proves to both that for every query all counts are integers ≥ 0 that sum to
-h, its number of teachers, and reveals nothing else. It is the fully linear interactive proof of Boneh et al. 2019 for
-inner products, of logarithmic size, made non-interactive like the coins of Prio3 (Davis et al. 2023): both servers'
-shares are hashed, each with its own salt.
+h, its number of teachers, and reveals nothing else. The proof is the fully linear interactive proof of Boneh et al.
+2019 for inner products, of logarithmic size, made non-interactive like the coins of Prio3 (Davis et al. 2023): both
+servers' shares are hashed, each with its own salt.
 
 **Statement.** Over F, the integers modulo p = 2^61 − 1. Every count has B binary digits y (B digits hold h), which are
 shared as well; the lowest one is the count less the others, so counts and digits always belong together. With coins

@@ -1,6 +1,7 @@
 """Reproducible randomness: a stream expanded from a secret, so that an interrupted computation repeats every byte.
 
-A service that is restarted sends the same messages again. It expands 32 stored random bytes with SHAKE-256.
+A service that is restarted sends the same messages again. Its messages use 32 stored random bytes, expanded with
+SHAKE-256.
 """
 
 import hashlib

@@ -10,8 +10,8 @@ The file has a header, and one column is the target. Its rows have three splits:
 without a column of IDs. Each name, or group, draws its split independently of targets and values, so replacing, adding
 or removing a row moves no other row. Rows with IDs are sorted by ID.
 
-With `columns` the encoding is declared and no row is public. Otherwise it is learned from the public rows
-(`terrine.data.encoding`).
+With `columns` the encoding is declared and no row is public. Without `columns` the encoding is learned from the public
+rows (`terrine.data.encoding`).
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ If nearly all teachers agree, moving one vote hardly changes the outcome's distr
 probability that the outcome is not the plurality, Theorem 3 of Papernot et al. (2018, appendix A) bounds the RDP of
 that one answer on the actual data. The data-independent value remains an upper limit.
 
-**These curves are private.** They are functions of the votes and bound only one direction of the divergence. They may
-neither be published without sanitising (see `sanitize`) nor decide when to stop.
+**These curves are private.** They are functions of the votes and bound only one direction of the divergence.
+Data-dependent costs may neither be published without sanitising (see `sanitize`) nor decide when to stop.
 
 Shapes: histograms [queries, classes] of integers whose rows sum to the number of teachers; log q [queries]; orders
 and curves [orders]. Everything happens in log space, because q underflows when teachers are unanimous.

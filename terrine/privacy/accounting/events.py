@@ -78,9 +78,10 @@ class RandomisedResponseEvent(Event):
 class SampledGaussianEvent(Event):
     """Gaussian noise on a sum over a Poisson sample: each unit is in the sum with probability `rate`, independently.
 
-    Without the unit that differs, the outcome is N(0, sigma²) along one direction. If it is in the sample, the mean is
-    `plus` for one of the neighbours and −`minus` for the other. With contributions of norm C at most, a unit that is
-    replaced has plus = minus = C, and a unit that is added or removed has plus = C and minus = 0 (`loss_distribution`).
+    Without the unit that differs, the outcome is N(0, sigma²) along one direction. If that unit is in the sample, the
+    mean is `plus` for one of the neighbours and −`minus` for the other. With contributions of norm C at most, a unit
+    that is replaced has plus = minus = C, and a unit that is added or removed has plus = C and minus = 0
+    (`loss_distribution`).
     """
 
     plus: float

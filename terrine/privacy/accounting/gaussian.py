@@ -127,9 +127,9 @@ def pure_mu(epsilon: float) -> float:
     An ε-DP mechanism's trade-off curve is on or above the two segments from (0, 1) over the kink (a, a), with
     a = 1/(1 + e^ε), to (1, 0) (Wasserman & Zhou 2010). The curve G_μ(x) = Φ(Φ⁻¹(1 − x) − μ) of this μ has the same ends
     and the same kink: Φ⁻¹(1 − a) = μ/2, so G_μ(a) = Φ(−μ/2) = a. It is convex, so between each two of these points it
-    is below their chord, which is the segment. Its curve being lower, a Gaussian mechanism of this μ can be
-    post-processed into the ε-DP one (Blackwell 1953; Dong, Roth & Su 2022, Theorem 2). Results on adaptive sequences of
-    Gaussian mechanisms therefore also hold if they contain such a mechanism.
+    is below their chord, which is the segment. Since the curve of the Gaussian mechanism is lower, a Gaussian mechanism
+    of this μ can be post-processed into the ε-DP one (Blackwell 1953; Dong, Roth & Su 2022, Theorem 2). Results on
+    adaptive sequences of Gaussian mechanisms therefore also hold if they contain such a mechanism.
     """
     _require_epsilon(epsilon)
     if epsilon == math.inf:

@@ -6,8 +6,8 @@ A search tries several settings on private data and publishes the best. There ar
   releases in any way, even after the fact, because it is post-processing. The ledger charges this cost for a search.
 - `repeat_and_select_epsilon`: candidates are drawn at random, a random number of times, and only the outcome with the
   best score is ever published. Each candidate's run computes its own score (Papernot & Steinke 2022). The cost hardly
-  grows with the number of candidates. It does not hold for a search with a fixed number of runs, or if more than the
-  winner was published.
+  grows with the number of candidates. This cost does not hold for a search with a fixed number of runs, or if more than
+  the winner was published.
 
 Both account for the records that teachers learn from, using only public quantities. Neither covers additional records
 on which a score is computed, such as a test split.
@@ -105,8 +105,8 @@ def covers(reservation: Event, event: Event, delta: float) -> bool:
 def claimed_by_moments(gamma: float, queries: int, delta: float) -> float:
     """Return the data-independent ε of LNMax that papers state, by the moments accountant of Papernot et al. (2017).
 
-    It is not a guarantee. Statements print it next to the ε that holds. Each query has the moments 2γ² l (l + 1); TTAC
-    (Dodwadmath and Stich 2022, appendix A.3, eq. 10) uses l up to 8.
+    This figure is not a guarantee. Statements print it next to the ε that holds. Each query has the moments 2γ² l (l +
+    1); TTAC (Dodwadmath and Stich 2022, appendix A.3, eq. 10) uses l up to 8.
 
     >>> round(claimed_by_moments(0.1, 100, 1e-5), 2)     # Table 1 there: 11.75
     11.76

@@ -141,7 +141,7 @@ _ROUNDING, _ROUNDING_OF_TERMS = 1e-10, 2.0**-51
 def _sampled_gaussian_rdp(plus: float, minus: float, rate: float, alpha: float) -> float:
     """Return the RDP of noise N(0, 1) on a Poisson sample in one direction (`loss_distribution`).
 
-    E_Q[(P/Q)^α] is integrated by the trapezoidal rule. Its integrand is analytic in a strip of half-width π/shift, so
+    E_Q[(P/Q)^α] is integrated by the trapezoidal rule. The integrand is analytic in a strip of half-width π/shift, so
     the error falls exponentially with the distance of the points (Trefethen & Weideman 2014, Theorem 5.1). At orders
     too large for the grid, the RDP without sampling is returned, which is an upper bound.
     """

@@ -5,8 +5,8 @@ questions are separate:
 
 - *May this be released?* is decided by a filter (`filters`), which the first release fixes permanently. The budget then
   holds even if releases are chosen after looking at earlier ones. The budget is therefore the guarantee of an account.
-- *What was used?* is the price of all events together, as if they had been planned. It never exceeds the budget and is
-  the figure that is printed.
+- *What was used?* is the price of all events together, as if they had been planned. This price never exceeds the budget
+  and is the figure that is printed.
 
 Committed releases are added up (`Past`), so an account of 100,000 releases is as small as one of ten. Sums are exact
 and therefore do not depend on the order of rows.
@@ -154,7 +154,8 @@ class Account:
         reserved: Worst cases of reserved releases that are not in `past`, in order of reservation.
         committed: Realised costs of committed releases that are not in `past`.
         unit: Protected unit (`record`, `group`, `label`), or None if unknown.
-        opened: Budget at the first release, if it differs from the current one. It determines the filter's order α.
+        opened: Budget at the first release, if it differs from the current one. The budget at the first release
+            determines the filter's order α.
         first: Worst case of the first release with a cost.
         past: Sums over committed releases.
         people: References to digests of protected and published records.

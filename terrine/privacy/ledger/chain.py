@@ -136,7 +136,7 @@ class Head:
 class Tip:
     """Sealed file with the head of the chain, separate from the rows.
 
-    It is written after the rows are committed, so a crash leaves it behind the rows, never ahead.
+    The head is written after the rows are committed, so a crash leaves the head behind the rows, never ahead.
     """
 
     def __init__(self, path: Path, key: bytes) -> None:

@@ -230,7 +230,8 @@ class Ledger:
         """Record that records are published, before they are written.
 
         Raises:
-            LedgerError: As `check_people`. If it raises an error, the caller must not write the public records.
+            LedgerError: As `check_people`. If this method raises an error, the caller must not write the public
+                records.
         """
         file, keyed = self._people.write(people)
         mention = Mention(file, "published")
@@ -327,8 +328,8 @@ class Ledger:
             worst_case: The highest possible cost.
             delta: δ of `StoredRelease.epsilon_total`. The budget is checked at the dataset's own δ.
             noise_kind: `secure` or `replay`.
-            inputs: Digests of the inputs of the draw, by name, sealed with the release. They tell the operator whether
-                the data changed under one identity. No decision depends on them.
+            inputs: Digests of the inputs of the draw, by name, sealed with the release. These digests tell the operator
+                whether the data changed under one identity. No decision depends on them.
             data: Digests of the records, if known. Other accounts and ledgers of the site then refuse these records,
                 and this account never publishes the private ones.
             tests: The release is also about the held-out records.
@@ -354,7 +355,8 @@ class Ledger:
         """Reserve, draw and commit a release, or return the stored one.
 
         Args:
-            draw: Draws the noise and returns the arrays to release with their cost. It is called at most once.
+            draw: Draws the noise and returns the arrays to release with their cost. This function is called at most
+                once.
             request: Arguments of `reserve`, which raises the same errors.
         """
         with self.reserve(**request) as reservation:

@@ -95,7 +95,7 @@ class Charged(NamedTuple):
 class Reservation:
     """A release whose worst case is charged, locked against all other processes and threads.
 
-    If it is closed without a commit, the worst case stays charged, and the release can be reserved again.
+    If the reservation is closed without a commit, the worst case stays charged, and the release can be reserved again.
 
     Attributes:
         release: The release if it is committed, now or earlier. None: the caller must draw the noise and commit.

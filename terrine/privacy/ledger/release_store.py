@@ -1,7 +1,7 @@
 """Stored arrays of releases, one sealed file each.
 
-A file contains the arrays, their cost, digests of private inputs, and an HMAC of all. It is written once, atomically,
-and never replaced, so repeated requests return exactly what was released.
+A file contains the arrays, their cost, digests of private inputs, and an HMAC of all. A stored file is written once,
+atomically, and never replaced, so repeated requests return exactly what was released.
 """
 
 import json

@@ -2,8 +2,8 @@
 
 A ledger refuses data that were released under another of its accounts, but it cannot know other ledgers with another
 address, key or folder. A small private database, which no setting of a run selects, records which ledger claimed which
-data and how far each ledger has advanced, so that an old copy is recognised. It protects against mistakes and against
-users who choose settings. It does not protect against an operator who deletes it.
+data and how far each ledger has advanced, so that an old copy is recognised. The registry protects against mistakes and
+against users who choose settings, but not against an operator who deletes the registry.
 """
 
 import contextlib

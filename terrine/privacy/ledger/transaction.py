@@ -1,8 +1,8 @@
 """Transactions on the ledger's rows: rows are verified when read and chained when added.
 
-A transaction does not read all rows. It loads the snapshot sealed with the chain's head, checks that the row at the
-head is the sealed one, verifies the chain from there, and checks each older row that it looks up. The cost of an
-account therefore depends only on verified rows. `rows` verifies the whole chain.
+A transaction does not read all rows. The transaction loads the snapshot sealed with the chain's head, checks that the
+row at the head is the sealed one, verifies the chain from there, and checks each older row that it looks up. The cost
+of an account therefore depends only on verified rows. `rows` verifies the whole chain.
 """
 
 import re

@@ -23,9 +23,9 @@ cluster task can run it. `server_step` updates θ and c from the means over all.
 one process. Mini-batches derive from (seed, round, teacher), so they do not depend on the grouping.
 
 A party with fewer records than the learner needs stays at θ_i = θ: its Δθ_i is zero and, by eq. 3, its c_i⁺ is c_i - c,
-as if its own direction had been zero. It counts in the means, since the number of parties is public and the number of
-trained ones is not. A zero update is within every clipping norm S. So replacing one unit, even one that makes a party
-start or stop moving, changes the sum of clipped updates by at most 2S, the sensitivity that is charged
+as if its own direction had been zero. Such a party counts in the means, since the number of parties is public and the
+number of trained ones is not. A zero update is within every clipping norm S. So replacing one unit, even one that makes
+a party start or stop moving, changes the sum of clipped updates by at most 2S, the sensitivity that is charged
 (`terrine.teachers.averaging.private`). Eq. 3 holds for all parties, so Δc remains a function of Δθ.
 """
 

@@ -287,7 +287,7 @@ def test_verify_tells_a_student_of_other_classes_than_its_release(root):
     write_json(run.folders.student / MANIFEST, seal(run.folders.student, manifest | {"class_names": list(OTHER)}))
     told = {check.what: check for check in verify_statement(run.folders.release)}["classes"]
     assert told.holds is False
-    assert told.told == "The student is for with-sleeves, no-sleeves, and the release is for no-shoe, shoe."
+    assert told.detail == "The student is for with-sleeves, no-sleeves, and the release is for no-shoe, shoe."
 
 
 def test_tasks_about_the_same_people_share_the_moments_of_their_images(root):
