@@ -8,7 +8,6 @@ statement says so. It counts only if `release.approvers` is empty or names that 
 
 from __future__ import annotations
 
-import hashlib
 from typing import Literal
 
 from prefect.flow_runs import suspend_flow_run
@@ -43,11 +42,10 @@ def decide_by_form(run: Run, waiting: str) -> None:
     """
     if fingerprint(site_signing_key(run).public_key()) not in trusted_keys(run):
         raise ApprovalNeeded(waiting)
-    ledger, request, _ = pending(run)
-    rows = "\n".join(f"- **{name}**: {text}" for name, text in describe_request(run, ledger, request))
+    ledger, row, _ = pending(run)
+    rows = "\n".join(f"- **{name}**: {text}" for name, text in describe_request(run, ledger, row.content))
     form = ReleaseDecision.with_initial_data(description=f"Release of the run {run.name}\n\n{rows}")
     # One form for each request, so that a decision about an earlier one is not taken for a later one.
-    number = hashlib.sha256(repr(sorted(request.items())).encode()).hexdigest()[:16]
-    given = suspend_flow_run(wait_for_input=form, key=number)
+    given = suspend_flow_run(wait_for_input=form, key=row.mac[:16])
     decision: Literal["approved", "refused"] = "approved" if given.decision == "approve" else "refused"
     decide(run, None, decision, role=given.role, name=given.name, why=given.why)

@@ -83,12 +83,12 @@ def _decide(name: str | None, decision: Choice, role: str, who: str, why: str, k
 def _show(run: Run) -> None:
     from tasks.runtime.approval import describe_request, pending
 
-    ledger, request, decision = pending(run)
+    ledger, asked, decision = pending(run)
     table = plain_table()
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
     table.add_row("run", run.name)
-    for row in describe_request(run, ledger, request, private=True):
+    for row in describe_request(run, ledger, asked.content, private=True):
         table.add_row(*row)
     told = "none yet" if decision is None else decision.report()
     table.add_row("decision", "; ".join(filter(None, [told, decision and decision.name, decision and decision.why])))

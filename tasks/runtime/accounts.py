@@ -70,8 +70,15 @@ def open_ledger(run: Run) -> Ledger:
     """Open the project's ledger. It is created if it does not exist. It refuses releases that lack an approval."""
     settings, key = run.params.ledger, site_key(run)
     required = run.params.release.approval == "required"
-    permit = partial(refuse_unapproved, key, trusted_keys(run)) if required else None
+    permit = partial(refuse_unapproved, key, trusted_keys(run), approved_facts(run)) if required else None
     return Ledger(run.database(settings.url), run.path(settings.store), key, site=run.site, permit=permit)
+
+
+def approved_facts(run: Run) -> dict[str, Any]:
+    """Return the facts about a run that every approval of its releases covers."""
+    params = run.params
+    about = params.about.model_dump()
+    return {"run": run.name, "edition": params.data.edition, "budget": params.ledger.epsilon, "about": about}
 
 
 def trusted_keys(run: Run) -> frozenset[str]:

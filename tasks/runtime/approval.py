@@ -17,7 +17,14 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
 
 from tasks.config.values import flat
-from tasks.runtime.accounts import account_names, ledger_before, site_key, site_signing_key, trusted_keys
+from tasks.runtime.accounts import (
+    account_names,
+    approved_facts,
+    ledger_before,
+    site_key,
+    site_signing_key,
+    trusted_keys,
+)
 from tasks.runtime.decisions import DECISION, REQUEST, ApprovalNeeded, Content, Decision, subject, valid_decisions
 from tasks.runtime.release_identity import upstream
 from tasks.runtime.releases import Release
@@ -27,6 +34,7 @@ from terrine.privacy.accounting.events import Event, compose, from_json, to_json
 from terrine.privacy.accounting.gaussian import round_up
 from terrine.privacy.accounting.pricing import price
 from terrine.privacy.ledger.account import Account
+from terrine.privacy.ledger.chain import Row
 from terrine.privacy.ledger.ledger import Ledger
 from terrine.privacy.ledger.site_key import canonical_json
 
@@ -81,21 +89,25 @@ def require_approval(run: Run, proposal: Proposal) -> None:
     request = _request(run, proposal, ahead)
     rows = ledger.recorded(REQUEST, DECISION)
     decisions = list(valid_decisions(site_key(run), trusted_keys(run), rows))
-    about = [decision for decision in decisions if decision.covers(request)]
-    if about and about[-1].approval.decision == "approved":
+    last = next((decision for decision in reversed(decisions) if decision.covers(request)), None)
+    if last is not None and last.approval.decision == "approved":
         return
-    if about:
-        raise ReleaseRefused(
-            f"The release of run {run.name} was {about[-1].report()}. Nothing was drawn or charged. The reason: "
-            f"terrine release show {run.name}. Change the settings, or approve it: terrine release approve {run.name}"
-        )
     asked = [row.content for row in rows if row.kind == REQUEST and row.content["run"] == run.name]
     if asked[-1:] != [request]:
         ledger.record(REQUEST, proposal.account, request)
+    if last is not None and last.request["releases"] == request["releases"]:  # not refused as a part of more
+        raise ReleaseRefused(
+            f"The release of run {run.name} was {last.report()}. Nothing was drawn or charged. The reason: "
+            f"terrine release show {run.name}. Change the settings, or approve it: terrine release approve {run.name}"
+        )
     lines = [f"Run {run.name} needs an approval before it releases. Nothing was drawn or charged."]
     kinds = {release.kind for release in ahead}
     earlier = [one for one in decisions if one.request["run"] == run.name and one.approval.decision == "approved"]
-    earlier = [one for one in earlier if kinds & {release["kind"] for release in one.request["releases"]}]
+    earlier = [
+        one
+        for one in earlier
+        if any(each["kind"] in kinds and not ledger.committed(each["id"]) for each in one.request["releases"])
+    ]
     if earlier and (changed := differences(earlier[-1].request, request)):
         lines.append(f"It was {earlier[-1].report()}, but since then changed: {'; '.join(changed)}.")
     lines += [f"  {name}: {text}" for name, text in describe_request(run, ledger, request)]
@@ -108,18 +120,14 @@ def require_approval(run: Run, proposal: Proposal) -> None:
 
 def _request(run: Run, proposal: Proposal, ahead: Sequence[Release]) -> dict[str, Any]:
     """Return everything that an approval covers, as JSON values."""
-    about = run.params.about.model_dump()
     settings: dict[str, Any] = {}
     for release in ahead:
         settings |= flat(upstream(run.params, release.kind))
     request = {
-        "run": run.name,
+        **approved_facts(run),
         "account": proposal.account,
-        "edition": run.params.data.edition,
         "unit": proposal.unit,
         "delta": proposal.delta,
-        "budget": run.params.ledger.epsilon,
-        "about": about,
         "releases": [{"kind": one.kind, "id": one.identity, "event": to_json(one.worst_case)} for one in ahead],
         "inputs": dict(proposal.inputs),
         "settings": settings,
@@ -198,8 +206,8 @@ def _epsilon(event: Event, delta: float) -> str:
     return f"ε = {round_up(epsilon):.4g}" if math.isfinite(epsilon) else "no ε (NOT PRIVATE)"
 
 
-def pending(run: Run) -> tuple[Ledger, Content, Decision | None]:
-    """Return a run's ledger, its last request, and the last valid decision about it, if any.
+def pending(run: Run) -> tuple[Ledger, Row, Decision | None]:
+    """Return a run's ledger, the row of its last request, and the last valid decision about this content, if any.
 
     Raises:
         InputError: If the run has not asked.
@@ -212,9 +220,9 @@ def pending(run: Run) -> tuple[Ledger, Content, Decision | None]:
             f"Run {run.name} waits for no approval. With release.approval=required, it asks before it releases: "
             f"terrine run {run.name}"
         )
-    request = asked[-1].content
-    decisions = [one for one in valid_decisions(site_key(run), trusted_keys(run), rows) if one.request == request]
-    return ledger, request, decisions[-1] if decisions else None
+    decisions = valid_decisions(site_key(run), trusted_keys(run), rows)
+    about = [decision for decision in decisions if decision.request == asked[-1].content]
+    return ledger, asked[-1], about[-1] if about else None
 
 
 def describe_state(run: Run) -> str:
@@ -254,7 +262,8 @@ def decide(
     """
     from terrine.deployment.signature import fingerprint, sign_approval
 
-    ledger, request, last = pending(run)
+    ledger, row, last = pending(run)
+    request = row.content
     signer, key = ("site", site_signing_key(run)) if key is None else ("person", key)
     own, releases = fingerprint(key.public_key()), [release["id"] for release in request["releases"]]
     if own not in trusted_keys(run):
@@ -264,7 +273,8 @@ def decide(
         )
     if not role.strip():
         raise InputError("The role is empty. The statement names it: --role 'data steward'.")
-    if last is not None and (last.approval.decision, last.approval.key) == (decision, own):
+    repeated = last is not None and last.position > row.position
+    if last is not None and repeated and (last.approval.decision, last.approval.key) == (decision, own):
         return last.approval
     if all(ledger.committed(release) for release in releases):
         raise InputError(f"The release of run {run.name} has been drawn already. Nothing was changed.")
@@ -278,7 +288,6 @@ def decide(
         "signed": datetime.now(UTC).isoformat(timespec="seconds"),
     }
     approval = sign_approval(key, content)
-    row = next(row for row in reversed(ledger.recorded(REQUEST)) if row.content == request)
     body = {"request": row.position, "approval": asdict(approval), "name": name, "why": why}
     ledger.record(DECISION, request["account"], body)
     return approval

@@ -90,10 +90,10 @@ def valid_decisions(key: bytes, trusted: frozenset[str], rows: Iterable[Row]) ->
             requests[row.position] = row.content
         elif row.content["request"] in requests:
             body, request = row.content, requests[row.content["request"]]
-            approval = Approval(**body["approval"])
             try:
+                approval = Approval(**body["approval"])
                 approval.check()
-            except TerrineError:
+            except (TerrineError, ValueError, TypeError):  # not a decision, or not of this key
                 continue
             about = (request["run"], [release["id"] for release in request["releases"]])
             signed = subject(key, request, body["name"], body["why"])
@@ -102,7 +102,7 @@ def valid_decisions(key: bytes, trusted: frozenset[str], rows: Iterable[Row]) ->
 
 
 def refuse_unapproved(
-    key: bytes, trusted: frozenset[str], transaction: LedgerTransaction, release: ReleaseRequest
+    key: bytes, trusted: frozenset[str], facts: Content, transaction: LedgerTransaction, release: ReleaseRequest
 ) -> None:
     """Refuse a release in the ledger's transaction unless its last decision approves it with these inputs.
 
@@ -111,6 +111,7 @@ def refuse_unapproved(
     Args:
         key: Key of the site.
         trusted: Fingerprints of the keys that may approve.
+        facts: Facts about the run that the approved request must have.
         transaction: The transaction that charges the release.
         release: The release.
 
@@ -123,8 +124,10 @@ def refuse_unapproved(
     last = None
     for decision in valid_decisions(key, trusted, rows):
         request = decision.request
-        same = request["account"] == release.dataset and all(
-            request["inputs"].get(name, value) == value for name, value in release.inputs.items()
+        same = (
+            request["account"] == release.dataset
+            and all(request[name] == value for name, value in facts.items())
+            and all(request["inputs"].get(name, value) == value for name, value in release.inputs.items())
         )
         for one in request["releases"]:
             if same and one["id"] == release.release_id:

@@ -168,6 +168,21 @@ def test_what_was_changed_back_needs_no_second_approval_and_each_statement_names
     assert read_statement(run.folders.statement)["approval"]["role"] == "first"
 
 
+def test_a_refusal_for_another_purpose_does_not_end_an_approval_nor_the_reverse(run):
+    asked(run)
+    approve(run)
+    other = run_with(run.root, about={"purpose": "advertising"})
+    with pytest.raises(ApprovalNeeded):
+        release(other)
+    asked(other)
+    decide(other, STEWARD, "refused", role="data steward", why="not this purpose")
+    with pytest.raises(ApprovalNeeded):
+        release(other)
+    ask(run)
+    release(run)
+    assert charged(run) == 1
+
+
 def test_no_statement_quotes_an_approval_of_another_purpose(run):
     asked(run)
     approve(run)
@@ -200,13 +215,31 @@ def test_a_refusal_stays_until_the_settings_change_or_it_is_approved(run):
     assert "was refused" in describe_state(run)
     other = run_with(run.root, about={"purpose": "triage"})
     asked(other)
+    assert pending(run)[1].content["about"]["purpose"] == "triage"
     with pytest.raises(ReleaseRefused):
         ask(run)
+    assert pending(run)[1].content["about"]["purpose"] is None
     assert charged(run) == 0
-    asked_again = pending(run)[1]
-    assert asked_again["about"]["purpose"] == "triage"
     approve(run)
-    ask(other)
+    ask(run)
+    asked(other)
+
+
+def test_a_refusal_of_more_neither_forbids_the_rest_nor_leaves_it_approved(run):
+    asked(run)
+    approve(run)
+    more = run_with(run.root, evaluation={"epsilon": 1})
+    asked(more)
+    decide(more, STEWARD, "refused", role="data steward", why="no accuracy")
+    asked(run)
+    with pytest.raises(ApprovalNeeded):
+        release(run)
+    approve(run)
+    ask(run)
+    with pytest.raises(ReleaseRefused):
+        ask(more)
+    release(run)
+    assert charged(run) == 1
 
 
 def test_the_last_decision_counts(run):
@@ -261,6 +294,8 @@ def test_no_signature_counts_for_what_it_was_not_given_for(run):
         OTHER, {name: value for name, value in vars(first).items() if name not in ("public_key", "signature")}
     )
     forge(run, mine, position, **named)
+    ledger, account = open_account(run)
+    ledger.record(DECISION, account, {"request": position, "approval": {"role": "director"}, **named})
     asked(other)
     with pytest.raises(ApprovalNeeded, match="is not approved"):
         aggregate.release_answers.fn(run_with(run.root, aggregation={"sigma": 22}))
