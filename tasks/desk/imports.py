@@ -37,7 +37,7 @@ from terrine.files import file_digest
 from terrine.privacy.accounting.pricing import price
 from terrine.privacy.facts import Facts, Record
 from terrine.privacy.ledger.site_key import release_identity
-from terrine.privacy.statement import PrivacyStatement, write_statement
+from terrine.privacy.statement import PrivacyStatement, Unit, write_statement
 from terrine.privacy.training import Sampling, Training, import_dp_event, really_sampled, sampled_share
 
 _LARGEST_TEXT = 2**26
@@ -67,7 +67,7 @@ class Stated:
     name: str
     account: str
     budget: float
-    unit: str
+    unit: Unit
     record: Record
     delta: float
     edition: str

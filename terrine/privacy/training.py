@@ -42,7 +42,7 @@ LIBRARIES = {
     "stated": "",
 }
 """Libraries, or `stated` if only noise, rate and steps were given."""
-_MOST_PHASES, _MOST_STEPS = 200, 10**12
+_MOST_PHASES, _MOST_STEPS = 50, 10**12
 _ROUNDING = 1e-9
 
 
@@ -153,7 +153,7 @@ def import_dp_event(event: Any, sampling: Sampling | None = None) -> Training:
     if hasattr(event, "to_named_tuple"):
         event = event.to_named_tuple()
     found = list(_phases(event, 1, 0))
-    assumed = {one for one, *_ in found if one != "all"} or {"all"}
+    assumed: set[Sampling] = {one for one, *_ in found if one != "all"} or {"all"}
     _require(len(assumed) == 1, f"it mixes ways of sampling ({', '.join(sorted(assumed))})")
     (one,) = assumed
     return Training("dp_accounting", really_sampled(one, sampling), tuple(phase for _, phase in found))

@@ -132,7 +132,7 @@ def randomised_response_rdp(epsilon: float, categories: int, orders: Floats) -> 
 
 
 # Grid for sampled Gaussians: distance of its points and farthest mean of the integrand, in standard deviations.
-_POINTS, _FARTHEST = 0.02, 400.0
+_POINTS, _FARTHEST = 0.05, 160.0
 # Rounding of a sum over that grid, and of one of its terms.
 _ROUNDING, _ROUNDING_OF_TERMS = 1e-10, 2.0**-51
 
@@ -149,7 +149,7 @@ def _sampled_gaussian_rdp(plus: float, minus: float, rate: float, alpha: float) 
     if rate == 1 or alpha * (plus + minus) > _FARTHEST:
         return whole
     log_in, log_out = math.log(rate), math.log1p(-rate)
-    step = _POINTS / max(1.0, plus / 4, minus / 4)
+    step = _POINTS / max(1.0, plus, minus)
     x = np.arange(-12.0 - minus, alpha * (plus + minus) + 12.0, step)
     log_q = np.logaddexp(log_out, log_in - minus * (x + minus / 2))
     loss = np.logaddexp(log_out, log_in + plus * (x - plus / 2)) - log_q
