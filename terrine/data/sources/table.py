@@ -280,7 +280,8 @@ class Table(InOrder, Own, Source):
 
 def _on_undeclared(encoding: Encoding, rows: pd.DataFrame) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return doubts about columns of which most values are not declared, and remarks on the others. Private."""
-    doubts, remarks = [], []
+    doubts: list[str] = []
+    remarks: list[str] = []
     for sentence, count in encoding.unknown(rows):
         text = f"{sentence} Compare data.columns."
         if 2 * count > len(rows):
