@@ -28,16 +28,18 @@ so that no partial sum is (`_columns`): a row of the result is a function of tha
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import reduce
 from typing import Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from terrine.determinism.parallel import side_by_side
 from terrine.errors import InputError
 
 Floats = NDArray[np.float64]
 Steps = NDArray[np.int64]
-Factors = Callable[[slice], NDArray[np.float32]]
+Factors = Callable[[slice, Floats], NDArray[np.floating]]
 
 GRID = 2.0**-14
 """Grid of the coordinates of vectors and of their factors."""
@@ -203,18 +205,20 @@ class Records:
 
     def apply_lens(self, lens: Floats) -> "Records":
         """Return the records with vectors (A x) / ‖A x‖, of norm ≤ 1 for every matrix A [length, length]."""
-        vectors, factor = np.empty(self.vectors.shape, np.float32), _columns(lens.T)
-        for block in _blocks(len(vectors)):
-            vectors[block] = _of_length_one(self.vectors[block].astype(np.float64) @ factor)
+        factor = _columns(lens.T)
+        parts = side_by_side(lambda block: _of_length_one(self._block(block) @ factor), _blocks(len(self.vectors)))
+        vectors = np.empty(self.vectors.shape, np.float32)
+        for block, part in zip(_blocks(len(vectors)), parts, strict=True):
+            vectors[block] = part
         return Records(vectors, self.labels, self.weights, self.classes)
 
     def second_moments(self) -> Steps:
         """Return Σ x xᵀ in whole steps, int64 [length, length]."""
-        return self._sum(lambda block: self.vectors[block])
+        return self._sum(lambda _, vectors: vectors)
 
     def label_moments(self) -> Steps:
         """Return Σ x yᵀ for label vectors y, in whole steps, int64 [length, classes]."""
-        return self._sum(self._targets)
+        return self._sum(lambda block, _: self._targets(block))
 
     def gradients(self, weights: Floats, clip: float) -> Steps:
         """Return Σ x eᵀ in whole steps, int64 [length, classes], of the gradients x eᵀ of a softmax head's loss.
@@ -234,7 +238,8 @@ class Records:
 
     def errors(self, weights: Floats, clip: float) -> NDArray[np.float32]:
         """Return e of each record [records, classes]; see `gradients`."""
-        return np.concatenate([self._errors(weights, clip)(block) for block in _blocks(len(self.labels))])
+        errors = self._errors(weights, clip)
+        return np.concatenate([errors(block, self._block(block)) for block in _blocks(len(self.labels))])
 
     def _targets(self, block: slice) -> NDArray[np.float32]:
         if self.labels.ndim == 1:
@@ -244,8 +249,8 @@ class Records:
     def _errors(self, weights: Floats, clip: float) -> Factors:
         factor = _columns(weights)
 
-        def errors(block: slice) -> NDArray[np.float32]:
-            scores = _filled(self.vectors[block]) @ factor
+        def errors(block: slice, vectors: Floats) -> NDArray[np.float32]:
+            scores = _filled(vectors) @ factor
             labels = self.labels[block]
             if labels.ndim == 1:
                 scores = np.exp(scores - scores.max(axis=1, keepdims=True))
@@ -259,21 +264,25 @@ class Records:
         return errors
 
     def _sum(self, factors: Factors) -> Steps:
-        total: Steps | None = None
-        for block in _blocks(len(self.vectors)):
-            left = self.vectors[block].astype(np.float64) / GRID * self.weights[block, None]
-            part = (left.T @ (factors(block).astype(np.float64) / GRID)).astype(np.int64)
-            total = part if total is None else total + part
-        assert total is not None
-        return total
+        def part(block: slice) -> Steps:
+            vectors = self._block(block)
+            weighted = factors(block, vectors) * (self.weights[block, None] / GRID**2)  # exact: GRID is a power of two
+            return (vectors.T @ weighted).astype(np.int64)
+
+        return reduce(np.add, side_by_side(part, _blocks(len(self.vectors))))
+
+    def _block(self, block: slice) -> Floats:
+        return self.vectors[block].astype(np.float64)
 
 
 def _blocks(count: int) -> list[slice]:
     return [slice(first, min(first + _ROWS, count)) for first in range(0, max(count, 1), _ROWS)]
 
 
-def _filled(rows: NDArray[np.float32]) -> Floats:
+def _filled(rows: Floats) -> Floats:
     """Pad a block with zeros to its full size, since vectorised exp and tanh may treat an array's end differently."""
+    if len(rows) == _ROWS:
+        return rows
     block = np.zeros((_ROWS, rows.shape[1]))
     block[: len(rows)] = rows
     return block

@@ -20,6 +20,7 @@ arithmetic. `Spectra` is for larger ones on a CPU, where no gradient is wanted: 
 """
 
 import math
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -164,15 +165,10 @@ class _Quadrants(nn.Module):
     def __init__(self, size: Size, orientations: int) -> None:
         super().__init__()
         self.shape, self.orientations = sides(size), orientations
-        halved = (self.shape[0] // 2, self.shape[1] // 2)
         signs = torch.tensor([[1.0, 1.0], [1.0, -1.0]])
         _keep(self, "hadamard", torch.kron(signs, signs))
-        for scale in range(SCALES):
-            wavelets = _wavelets(scale, orientations, stride=2**scale)
-            kernels = torch.cat([wavelets.real, wavelets.imag])
-            _keep(self, f"wavelets_{scale}", _parts_operator(self.shape, kernels, 2**scale))
-        _keep(self, "lowpass_1", _quadrants_operator(self.shape, gaussian(STRIDE, grid=1)[None], STRIDE))
-        _keep(self, "lowpass_2", _quadrants_operator(halved, gaussian(STRIDE // 2, grid=2)[None], STRIDE // 2))
+        for name, operator in _operators(self.shape, orientations).items():
+            _keep(self, name, operator.clone())
 
     def forward(self, images: Tensor) -> Tensor:
         count, (height, width) = images.shape[0], self.shape  # len would not export
@@ -208,6 +204,20 @@ class _Quadrants(nn.Module):
         torch.sqrt(square[differ, :, plus], out=moduli[differ, :, minus])
         torch.sqrt(square[differ, :, minus], out=moduli[differ, :, plus])
         return moduli.view(4, count * self.orientations, -1)
+
+
+@lru_cache(maxsize=2)
+def _operators(shape: tuple[int, int], orientations: int) -> dict[str, Tensor]:
+    """Return the operators of `_Quadrants`. A run loads its backbone a dozen times, and they take half a second."""
+    halved = (shape[0] // 2, shape[1] // 2)
+    operators = {}
+    for scale in range(SCALES):
+        wavelets = _wavelets(scale, orientations, stride=2**scale)
+        kernels = torch.cat([wavelets.real, wavelets.imag])
+        operators[f"wavelets_{scale}"] = _parts_operator(shape, kernels, 2**scale)
+    operators["lowpass_1"] = _quadrants_operator(shape, gaussian(STRIDE, grid=1)[None], STRIDE)
+    operators["lowpass_2"] = _quadrants_operator(halved, gaussian(STRIDE // 2, grid=2)[None], STRIDE // 2)
+    return {name: operator.float() for name, operator in operators.items()}
 
 
 def _differentiable_root(square: Tensor) -> Tensor:
