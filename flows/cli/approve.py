@@ -59,22 +59,21 @@ def refuse(
 
 
 def _named(name: str | None) -> Run:
-    from tasks.config.presets import project_root, resolve, selected_run
-    from tasks.runtime.run import Run
+    from tasks.runtime.run import unstarted_run
 
-    root = project_root()
-    chosen = name or selected_run(root)
-    return Run(root, chosen, resolve(root, chosen))
+    return unstarted_run(name)
 
 
 def _decide(name: str | None, decision: Choice, role: str, who: str, why: str, key: Path | None) -> None:
     from tasks.runtime.approval import decide
-    from terrine.deployment.signature import signing_key
+    from terrine.deployment.signature import fingerprint, signing_key
 
-    run = _named(name)
+    run, console = _named(name), printer(soft_wrap=True)
+    if key is not None and not key.exists():
+        own = fingerprint(signing_key(key).public_key())
+        console.print(f"Created {key}, the private key {own}. Keep it outside the project.")
     approval = decide(run, None if key is None else signing_key(key), decision, role=role, name=who, why=why)
     _show(run)
-    console = printer(soft_wrap=True)
     console.print(f"Signed with the key {approval.key}.")
     if decision == "approved":
         console.print(f"Next: terrine run {run.name}")

@@ -56,11 +56,13 @@ def statement(
     from tasks.reports.language import LANGUAGES
     from tasks.runtime.accounts import site_signing_file, site_signing_key
     from tasks.runtime.releases import missing_about
-    from tasks.runtime.run import chosen_run
+    from tasks.runtime.run import chosen_run, unstarted_run
     from tasks.serving.pages import write_pages, write_single_page
     from terrine.files import write_text
 
-    console, made = printer(soft_wrap=True), chosen_run(chosen_name(name, run))
+    console, chosen = printer(soft_wrap=True), chosen_name(name, run)
+    others = sign or html or pdf or language or promote
+    made = chosen_run(chosen) if chosen or others or export_key is None else unstarted_run()
     if export_key is not None:
         from terrine.deployment.signature import fingerprint, public_pem
 

@@ -23,7 +23,7 @@ from pydantic import BaseModel
 
 from tasks.config.automatic import replace_auto
 from tasks.config.params import AUTO, FAMILIES, Params, merge_overrides, parse_assignment, public_parameters, validate
-from tasks.config.values import as_document, as_yaml, digest, flat, read_yaml
+from tasks.config.values import as_document, as_yaml, digest, flat, merge, read_yaml
 from terrine.errors import SettingError, did_you_mean
 from terrine.files import write_text
 from terrine.privacy.ledger.site_key import keyed_digest, load_or_create_key
@@ -285,9 +285,19 @@ def _readable(assignments: list[str], room: int) -> str:
 
 
 def with_assignments(root: Path, preset: Preset, assignments: list[str]) -> tuple[dict[str, Any], Params]:
-    """Return the overrides of a preset or run merged with `--set` assignments, and the resulting parameters."""
-    overrides = merge_overrides(preset.overrides, parse_assignment(*assignments))
-    return overrides, validate(replace_auto(merge_overrides(project_settings(root), overrides))[0])
+    """Return the overrides of a preset or run merged with `--set` assignments, and the resulting parameters.
+
+    Raises:
+        SettingError: If params.yaml requires approvals and a preset or an assignment changes this.
+    """
+    site, overrides = project_settings(root), merge_overrides(preset.overrides, parse_assignment(*assignments))
+    fixed = site.get("release", {})
+    if fixed.get("approval") == "required" and merge(fixed, overrides.get("release", {})) != fixed:
+        raise SettingError(
+            "params.yaml requires approvals (release.approval), so neither --set nor a preset can change release.*. "
+            "Change params.yaml if you decide about releases. Nothing was released."
+        )
+    return overrides, validate(replace_auto(merge_overrides(site, overrides))[0])
 
 
 def save_overrides(root: Path, name: str, preset: str, overrides: dict[str, Any], *, save: bool = True) -> None:

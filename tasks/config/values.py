@@ -18,7 +18,15 @@ _SAFE: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast,
 
 
 class Loader(_SAFE):
-    """YAML loader that reads `no`, `yes`, `on` and `off` as text, like YAML 1.2 and DVC."""
+    """YAML loader that reads `no`, `yes`, `on` and `off` as text, like YAML 1.2 and DVC, and refuses repeated keys."""
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        """Construct a mapping; a key that occurs twice is an error, because the first value would be lost."""
+        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+        for key in {key for key in keys if keys.count(key) > 1}:
+            raise yaml.YAMLError(f"the key '{key}' occurs twice{node.start_mark}. Combine the two.")
+        mapping: dict[Any, Any] = super().construct_mapping(node, deep)
+        return mapping
 
     yaml_implicit_resolvers: ClassVar = {
         first: [(tag, pattern) for tag, pattern in known if tag != "tag:yaml.org,2002:bool"]

@@ -106,7 +106,8 @@ def render_technical_page(statement: Mapping[str, Any], class_names: Sequence[st
         ValueError: The number of classes differs from the statement's.
     """
     rows = bar_rows(class_names, statement["answered_per_class"])
-    return render("statement.html", {**_page_values(statement, "en"), "per_class": rows, **mechanism_texts(statement)})
+    own = {"technical": True, "per_class": rows, **mechanism_texts(statement)}
+    return render("statement.html", _page_values(statement, "en") | own)
 
 
 def render_statement_page(statement: Mapping[str, Any], code: str, mark: SignatureMark | None = None) -> str:
@@ -134,6 +135,7 @@ def _page_values(statement: Mapping[str, Any], code: str, mark: SignatureMark | 
         "author": (given or {}).get("controller") or "Terrine",
         "files": published_files(statement, signed=mark is not None),
         "mark": mark,
+        "technical": False,  # the technical page is written before the signature, which covers it
         "shown": values,
         "wide": (guesses or 0) > WIDE,
     }
@@ -235,6 +237,9 @@ def placeholder_values(
         **{name: language.number(statement[name]) for name in ("teachers", "queries", "queried", "answered")},
         "numbers": language.number(mechanism.get("numbers", 0)),
         "steps": language.number(sum(steps for *_, steps in mechanism.get("phases", ()))),
+        "phases": "; ".join(
+            f"{language.exact(noise)}, {language.exact(rate)}" for noise, rate, _ in mechanism.get("phases", ())
+        ),
         "library": LIBRARIES.get(mechanism.get("library", "")) or language.messages["library_stated"],
         "moments": language.number(mechanism.get("moments", {}).get("numbers", 0)),
         "bins": "; ".join(language.exact(edge) for edge in mechanism.get("bins", ())),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tasks.config.params import Params, read_parameters
-from tasks.config.presets import explain_missing_run, project_root, selected_run
+from tasks.config.presets import explain_missing_run, project_root, resolve, selected_run
 from tasks.runtime.store import Folders
 from terrine.errors import ArtefactError, SettingError
 
@@ -60,6 +60,13 @@ def chosen_run(name: str | None = None) -> Run:
     """Return a run of the project by its name; default: the one selected last. See `open_run` for errors."""
     root = project_root()
     return open_run(root, name or selected_run(root))
+
+
+def unstarted_run(name: str | None = None) -> Run:
+    """Return a run of the project by its name, whether or not it was started; default: the one selected last."""
+    root = project_root()
+    chosen = name or selected_run(root)
+    return Run(root, chosen, resolve(root, chosen))
 
 
 def check_not_transcription(name: str, params: Params) -> None:

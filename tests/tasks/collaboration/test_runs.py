@@ -460,7 +460,9 @@ def test_a_party_does_not_train_for_public_files_of_which_one_byte_is_another(pa
 
 
 def test_a_party_with_its_own_data_refuses_what_was_not_agreed_on(voted, tmp_path):
-    with pytest.raises(SettingError, match=r"own\.params\.data\.size=28, and the terms say 8: all parties read their records alike"):
+    with pytest.raises(
+        SettingError, match=r"own\.params\.data\.size=28, and the terms say 8: all parties read their records alike"
+    ):
         own_votes(own_teachers(voted, tmp_path, data={"name": "digits", "size": 28}), terms_on(voted, 2), 2)
     with pytest.raises(SettingError, match=r"agreed on Terrine 0\.0\.1, and this is "):
         own_votes(own_teachers(voted, tmp_path), terms_on(voted, 2, version="0.0.1"), 2)

@@ -203,6 +203,13 @@ def test_a_file_that_is_no_mapping_is_refused(tmp_path):
         read_yaml(path)
 
 
+def test_a_key_that_occurs_twice_is_refused(tmp_path):
+    path = tmp_path / "params.yaml"
+    path.write_text("seed: 0\nrelease: {approval: required}\nrelease:\n  approval: none\n")
+    with pytest.raises(SettingError, match="the key 'release' occurs twice"):
+        read_yaml(path)
+
+
 def test_rows_alone_are_not_protected_where_whose_they_are_decides_what_is_public():
     """A row that is exchanged for another person's would be among the queries, in the clear."""
     table = {"name": "table", "path": "rows.csv", "target": "ill", "public_fraction": 0.2, "group": "person"}

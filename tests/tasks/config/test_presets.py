@@ -113,6 +113,18 @@ def test_a_preset_whose_run_would_lie_in_a_folder_of_the_projects_own_is_refused
         derive(project, name, [])
 
 
+@pytest.mark.parametrize("assignment", ["release.approval=none", "release.approvers=[aaaa]"])
+def test_an_approval_that_params_yaml_requires_cannot_be_changed_by_an_assignment(project, assignment):
+    path = project / "params.yaml"
+    text = path.read_text()
+    assert "approval: none" in text
+    path.write_text(text.replace("approval: none", "approval: required"))
+    chosen = read_preset(project, "terrine-mnist")
+    assert with_assignments(project, chosen, ["seed=1"])[1].release.approval == "required"
+    with pytest.raises(SettingError, match=r"neither --set nor a preset can change release"):
+        with_assignments(project, chosen, [assignment])
+
+
 def test_presets_are_grouped_by_what_they_are_for_and_those_that_nobody_knows_are_the_users(project):
     (project / "experiments" / "my-clinic.yaml").write_text("description: mine\n")
     derive(project, "terrine-digits", ["seed=5"])
