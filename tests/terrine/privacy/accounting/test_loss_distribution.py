@@ -245,6 +245,6 @@ def test_what_has_no_known_losses_is_refused() -> None:
 def test_what_is_repeated_too_often_for_any_lattice_is_priced_by_the_other_bounds(part: Event) -> None:
     """An untrusted file may contain such a count, and pricing it must terminate."""
     event = RepeatedEvent(part, 10**12)
-    with pytest.raises(UnsupportedEventError, match="repeated so often"):
+    with pytest.raises(UnsupportedEventError, match="repeated too often"):
         loss_epsilon(event, 1e-5)
     assert 1e5 < price(event, 1e-5) <= pure_epsilon(event)
