@@ -56,7 +56,7 @@ class SignatureError(TerrineError):
 
 @dataclass(frozen=True)
 class PartyLine:
-    """The line that a party sends to the others: its name, public key and, of a service, URL and certificate."""
+    """The line that a party sends to the others: its name, public key and, for a service, URL and certificate."""
 
     name: str
     key: str
@@ -89,7 +89,7 @@ def check_name(name: str) -> str:
     """Return a party's name.
 
     Raises:
-        SettingError: The name is not like a host name.
+        SettingError: The name does not have the form of a host name.
     """
     if not _NAME.fullmatch(name):
         raise SettingError(
@@ -121,7 +121,7 @@ def create_key(folder: Path, name: str, url: str | None = None) -> PartyLine:
     Existing files are not changed.
 
     Raises:
-        SettingError: An impossible name or URL.
+        SettingError: The name or URL is impossible.
     """
     check_name(name)
     private_folder(folder)
@@ -195,7 +195,7 @@ def own_key(folder: Path) -> Ed25519PrivateKey:
 
 
 def public_text(key: Ed25519PrivateKey) -> str:
-    """Return the public key as the terms contain it."""
+    """Return the public key in the form that the terms contain."""
     return "ed25519:" + key.public_key().public_bytes_raw().hex()
 
 
@@ -300,5 +300,5 @@ def _receipt_content(about: Mapping[str, str]) -> bytes:
 
 
 def acceptance_content(digest: str) -> bytes:
-    """Return what a party signs when it accepts the terms with this digest."""
+    """Return the bytes that a party signs to accept the terms with this digest."""
     return b"terrine acceptance 1\n" + digest.encode()
