@@ -76,7 +76,7 @@ def archive(folder: Path) -> Path:
 
 @contextmanager
 def opened(path: Path, expected: str | None = None) -> Iterator[Proposal]:
-    """Yield the proposal in a folder, or in an archive that is unpacked for the block. Raises as `read_proposal`."""
+    """Yield the proposal in a folder, or in an archive that is unpacked for the block. Raises like `read_proposal`."""
     if path.is_dir():
         yield read_proposal(path, expected)
         return

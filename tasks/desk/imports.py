@@ -58,7 +58,7 @@ class Stated:
         account: Name of the ledger's account.
         budget: ε of the account over all releases.
         unit: Protected unit: `record`, or `group` if each clipped contribution is that of a person or institution.
-        record: What one record is.
+        record: Kind of record.
         delta: δ.
         edition: Edition of the data.
         files: The model's files.

@@ -78,7 +78,7 @@ class _Submission:
         self._sent: set[int] = set()
 
     def step(self) -> dict[str, Any]:
-        """Upload the report of the open round unless this was done; return the state, and whether all is over here."""
+        """Upload the open round's report if necessary; return the state, and whether the last round is closed."""
         status: dict[str, Any] = self._clients["student"].json("GET", "status")
         last, number = self._terms.last, int(status["round"])
         closed = self._remember(status["counted"])

@@ -42,7 +42,7 @@ class Backbone(nn.Module):
         self.feature_dim = feature_dim
         self._architecture = architecture
         self.origin: dict[str, Any] = {}
-        """The settings and images that `Architecture.fit` made it with, as JSON values; not stored."""
+        """Settings and images with which `Architecture.fit` made the backbone, as JSON values; not stored."""
         self.eval()
 
     @property
@@ -137,7 +137,7 @@ class ColumnsBackbone(Backbone):
 
 
 def as_float(images: Tensor) -> Tensor:
-    """Return images as floats in [0, 1]: uint8 is divided by 255, floating point passes as it is."""
+    """Return images as floats in [0, 1]: uint8 is divided by 255, floating point is returned unchanged."""
     if images.dtype == torch.uint8:
         return images.to(torch.get_default_dtype()).div_(255)
     if not images.is_floating_point():

@@ -67,7 +67,7 @@ class Concatenated(Projected, Stemmed, Enlarged, Architecture):
 
     @staticmethod
     def network(kind: str, channels: int, size: Size, seed: int, *, parts: Sequence[Mapping[str, Any]] = ()) -> Built:
-        """Return the network of parts, {"kind": a name, option: value, ...} each."""
+        """Return the network of `parts`, each {"kind": name, option: value, ...}."""
         from terrine.models.networks import ConcatenatedNetwork
 
         chosen = parts or [{"kind": part} for part in _PARTS]

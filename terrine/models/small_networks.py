@@ -35,7 +35,7 @@ class SmallCNN(Trained):
 
 
 class PateCNN(Trained):
-    """Two convolutions of 5x5 kernels, maps halved after each, and a linear layer: 384 features; made for teachers.
+    """Two 5x5 convolutions, with maps halved after each, and a linear layer: 384 features; made for teachers.
 
     "Two convolutional layers with max-pooling and one fully connected layer with ReLUs" (Papernot et al. 2017, section
     4; Dodwadmath and Stich 2022, section 3), without batch normalisation. Other details follow the published code.
