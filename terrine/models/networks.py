@@ -113,7 +113,7 @@ class TimmNetwork(nn.Module):
     The constants are stored with the weights.
 
     enlarge: side to which images are resized (bilinearly) first, for architectures that cannot take small images;
-    None leaves them unchanged. from_tensorflow: for weights trained in TensorFlow: convolutions are padded at the
+    None leaves them unchanged. from_tensorflow: for weights trained in TensorFlow, so convolutions are padded at the
     bottom and right if no symmetric padding fits, and pixels run from -1 to 1. levels: features are the means of the
     maps at every level, concatenated (`forward_intermediates` of timm). mirrored: features are averaged over an image
     and its mirror image. classifier: return the scores of timm's own classifier instead of features. Raises

@@ -11,7 +11,7 @@ from terrine.geometry import Size, in_json, sides
 from terrine.models.architecture import Built, Enlarged, Trained, build_backbone, known_to_timm
 
 SIDES = (32, 64, 128, 224)
-"""Candidates for the side to which images are enlarged if an architecture does not accept them; the first works."""
+"""Candidate sides for enlarging images that an architecture does not accept; the first that works is used."""
 
 _TINY_VIT = "tiny_vit_21m_224"
 

@@ -41,7 +41,7 @@ _SLANT = 0.5  # the envelope is 1 / _SLANT times as long across the wave as alon
 _TRUNCATION = 4.0
 _LARGEST_DENSE_SIDE = 32
 _LARGEST_GRID = 8
-_CACHED_PIXELS = 2**16  # per convolution: intermediate maps, hundreds of times larger, would exceed the cache
+_CACHED_PIXELS = 2**16  # pixels at a time: intermediate maps are hundreds of times larger, and must fit the cache
 
 
 def orientation_order(orientations: int) -> list[int]:
@@ -122,7 +122,7 @@ class _Convolutions(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         count, height, width = images.shape
         few = max(1, _CACHED_PIXELS // (height * width))
-        # An exported program takes batches of any size, so it cannot be cut into a number of parts.
+        # An exported program takes batches of any size, so it cannot be cut into a fixed number of parts.
         if images.device.type == "cpu" and not torch.compiler.is_exporting() and count > few:
             return torch.cat([self(part) for part in images.split(few)])
         fine = self._modulus(images, self.wavelets_0, 1)
@@ -227,7 +227,7 @@ def _differentiable_root(square: Tensor) -> Tensor:
 
 
 def to_quadrants(maps: Tensor) -> Tensor:
-    """Cut maps [M, H, W] into quadrants [4, M, H / 2 * W / 2]: upper left of itself, its H, V and VH images."""
+    """Cut maps [M, H, W] into quadrants [4, M, H / 2 * W / 2]: the upper left of a map and its H, V and VH images."""
     height, width = (side // 2 for side in maps.shape[-2:])
     images = (maps, maps.flip(-1), maps.flip(-2), maps.flip(-1, -2))
     return torch.stack([image[:, :height, :width].flatten(1) for image in images])

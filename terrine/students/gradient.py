@@ -141,7 +141,7 @@ class SemiSupervisedStudent(GradientStudent):
         return {name: value for name, value in USB.items() if name in cls.model_fields} | given
 
     def initial_state(self, classes: int) -> dict[str, Tensor]:
-        """Return the tensors, by name, that change from step to step, before the first one."""
+        """Return the initial values, by name, of the tensors that change from step to step."""
         return {}
 
     @abstractmethod
