@@ -139,7 +139,7 @@ def finish_teacher(config: PartyConfig, student: Path, epsilon: float | None, ex
         export: Folder for an ONNX export.
 
     Raises:
-        SettingError: The party has no data of its own.
+        SettingError: The party's configuration has no `own` data.
         InputError: The student belongs to another collaboration.
         ArtefactError: The file was changed.
     """

@@ -3,7 +3,7 @@
 Each teacher party tests the student on its held-out split and reports two sums: the number of units that the student
 predicts correctly, and the number of all units (`terrine.privacy.noised_accuracy`). The guardian adds one draw of noise
 to the sums of all parties, and the student party reveals them. No party sees another party's accuracy, and the noise is
-that of one figure, whatever the number of parties.
+that of one figure for any number of parties.
 
 These terms follow from those of the votes, the price and the student, so equal inputs give equal terms at all parties.
 

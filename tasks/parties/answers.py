@@ -26,7 +26,7 @@ def write_answers(config: PartyConfig, arrays: Mapping[str, np.ndarray], about: 
 
 
 def stored_answers(config: PartyConfig) -> dict[str, Any] | None:
-    """Return the facts about the stored answers, or None if there are none.
+    """Return the facts about the stored answers, or None if none are stored.
 
     Raises:
         ArtefactError: The stored answers are damaged, or belong to other terms.

@@ -1,8 +1,8 @@
 """Keys of parties, signed requests and signed receipts.
 
 Every party has an Ed25519 key. The terms list all public keys. A request is signed over method, receiver, path, party,
-time, nonce and the SHA-256 of its body (compare RFC 9421), so it is valid for one service, collaboration, round and
-party. A service refuses a request if its time is more than `WINDOW` seconds off, or its nonce was used before.
+time, nonce and the SHA-256 of its body (compare RFC 9421), so it is valid only for one service, collaboration, round
+and party. A service refuses a request if its time is more than `WINDOW` seconds off, or its nonce was used before.
 
 A service also has a TLS key and certificate. The terms pin the certificate by its SHA-256.
 
@@ -86,7 +86,7 @@ class PartyLine:
 
 
 def check_name(name: str) -> str:
-    """Return a party's name.
+    """Check a party's name and return it.
 
     Raises:
         SettingError: The name does not have the form of a host name.
@@ -100,7 +100,7 @@ def check_name(name: str) -> str:
 
 
 def check_url(url: str) -> str:
-    """Return the URL of a service.
+    """Check the URL of a service and return it.
 
     Raises:
         SettingError: The URL is not https://host:port.

@@ -165,7 +165,7 @@ def release_by_parties(
         inputs: Digests of the release's inputs, stored with it.
 
     Raises:
-        TrialError: A service stopped; running the command again continues.
+        TrialError: A service stopped; running the command again resumes the trial.
     """
     _, account = open_account(run)  # the guardian opens the ledger itself
     terms = trial_terms(run, class_names, release_id)

@@ -138,9 +138,9 @@ class StudentModel:
 
         Args:
             folder: The student's folder.
-            statistics: Statistics; None selects some with which predictions are independent: `original` if the student
-                was trained with them or has no batch normalisation, `frozen` with a `reference`, `released` if the
-                folder holds released moments, otherwise `original`.
+            statistics: Statistics; None selects statistics with which predictions are independent: `original` if the
+                student was trained with them or has no batch normalisation, `frozen` with a `reference`, `released` if
+                the folder holds released moments, otherwise `original`.
             reference: uint8 images [R, C, size, size] that replace the stored, synthetic ones. With 64 or more
                 unlabelled images of the kind to be predicted, `frozen` statistics are about as good as `current` ones.
             device: Device to compute on.

@@ -212,7 +212,7 @@ def _check_batches(batches: Sequence[np.ndarray], count: int, *, complete: bool)
 def features_one_by_one(
     backbone: Backbone, images: Rows, then: Callable[[np.ndarray], np.ndarray], order: np.ndarray | None = None
 ) -> Iterator[np.ndarray]:
-    """Yield `then` of the features [BLOCK, features] of uint8 images [N, C, H, W], block by block without padding.
+    """Yield `then` of the features [BLOCK, features] of uint8 images [N, C, H, W], block by block, padding removed.
 
     Each row is a function of its image only, to the bit. Sums over private records have the charged sensitivity only if
     no record changes another's features. With stored statistics only rounding could do so, since a batch of another
@@ -233,7 +233,7 @@ def features_one_by_one(
 def blocks_one_by_one(
     backbone: Backbone, compute: Callable[[torch.Tensor], np.ndarray], images: Rows, order: np.ndarray
 ) -> Iterator[np.ndarray]:
-    """Yield `compute` of the images [BLOCK, C, H, W] with these numbers, block by block without padding."""
+    """Yield `compute` of the images [BLOCK, C, H, W] with these numbers, block by block, padding removed."""
 
     def block(first: int) -> np.ndarray:
         chosen = order[first : first + BLOCK]

@@ -35,7 +35,7 @@ class Pool:
 
 
 Rule = Callable[[Pool, int], np.ndarray]
-"""(pool, how many at least) -> int64 numbers of candidates, best first, each once."""
+"""(pool, minimum count) -> int64 numbers of candidates, best first, each once."""
 
 
 def in_order(pool: Pool, count: int) -> np.ndarray:

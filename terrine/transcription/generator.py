@@ -31,7 +31,7 @@ class Generator(nn.Module):
     """Vectors [B, latent] to float images [B, channels, size, size] in [0, 1]; B ≥ 2.
 
     Initial weights follow Xavier (Glorot and Bengio 2010; Liu et al. 2026, section III.B) and depend only on the
-    arguments. `width` is the number of maps of the first layers; the last hidden layer has half as many.
+    arguments. `width` is the number of maps of the first layers; the last hidden layer has `width` / 2.
     """
 
     def __init__(self, channels: int, size: int, *, latent: int, width: int, seed: int) -> None:

@@ -157,7 +157,7 @@ def multiply(times: int, point: Point) -> Point:
 
 
 def decode_point(encoded: bytes) -> Point | None:
-    """Return the point with this canonical encoding, or None if there is none (section 5.1.3)."""
+    """Return the point with this canonical encoding, or None if it is invalid (section 5.1.3)."""
     y = int.from_bytes(encoded, "little")
     sign, y = y >> 255, y & (2**255 - 1)
     if y >= P:

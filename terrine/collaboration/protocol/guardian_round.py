@@ -3,10 +3,10 @@
 The guardian's state consists of *facts*: bytes under a name, stored once and never changed (`Facts`). The noise is
 drawn once, in `settle`, and **every request is answered once**. The noise of a threshold test is one number for all
 classes. If a query could be tested again with that number on counts that the student party moved in between, exact
-votes would follow. So a restarted computation repeats its earlier messages: Δ, keys and labels come from a secret that
-is stored with the sums, and the digest of every request (the student's point, its hidden bits of each block with their
-check) is stored *before* it is answered. The same request gets the same bytes again; a different one is refused. A
-student party gains nothing by asking again.
+votes could be inferred. So a restarted computation repeats its earlier messages: Δ, keys and labels come from a secret
+that is stored with the sums, and the digest of every request (the student's point, its hidden bits of each block with
+their check) is stored *before* it is answered. The same request gets the same bytes again; a different one is refused.
+A student party gains nothing by asking again.
 
 The consistency check of the transfers (`transfer`) runs after its request is stored, and the next block is answered
 only after the check has passed. So a failed request is never replaced by another one, in this block or a later one: the

@@ -1,7 +1,7 @@
 """Phases of the joint computation: one circuit for some of the queries, in blocks.
 
-Both services derive the same plan from the agreement and from which queries passed the test, so a message of any other
-shape is refused. Blocks are numbered through all phases of a round.
+Both services derive the same plan from the agreement and from the queries that passed the test, so a message of any
+other shape is refused. Blocks are numbered through all phases of a round.
 """
 
 from collections.abc import Sequence
