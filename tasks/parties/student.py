@@ -1,6 +1,6 @@
 """The student party's service: receives reports, drives the joint computation, and stores the answers.
 
-A thread advances every collaboration. In each round it verifies new reports together with the guardian, closes the
+One thread advances all collaborations. In each round it verifies new reports together with the guardian, closes the
 round when all awaited reports are accepted or at the deadline, computes, and publishes the weights of the next round.
 Below the agreed number of teachers a round stays open after its deadline; that costs nothing.
 """

@@ -25,7 +25,7 @@ _NO_PARTS = ("concatenated", "columns", "timm")
 
 
 class Concatenated(Projected, Stemmed, Enlarged, Architecture):
-    """Several architectures side by side; each gets those of the settings that it has."""
+    """Several architectures side by side; each gets the settings that it supports."""
 
     reference: ClassVar[Literal["queries", "pretraining"] | None] = "queries"
 

@@ -36,7 +36,7 @@ _ROUNDS = 10
 class Patches(Projected, Architecture):
     """Similarity to a dictionary of patches (Coates and Ng 2011), projected to be invariant to small deformations.
 
-    For colour photographs, where a wavelet transform is less informative.
+    For colour photographs, for which a wavelet transform is less informative.
     """
 
     learns_projection: ClassVar[bool] = True

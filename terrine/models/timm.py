@@ -83,7 +83,7 @@ class TinyViT(Enlarged, Trained):
 
 
 def enlarged(architecture: str, side: int | None, channels: int, size: Size) -> dict[str, int]:
-    """Return the option to enlarge images to `side` or to the smallest side that works, or {} if none is needed.
+    """Return the option to enlarge images to `side` or to the smallest side that works, or {} if unnecessary.
 
     Raises SettingError for an architecture that accepts none of the sides tried.
     """

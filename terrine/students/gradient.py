@@ -101,7 +101,7 @@ class GradientStudent(Student):
 
 
 class FinetuneStudent(GradientStudent):
-    """The last per cents of the backbone's weights, and the head, trained on the released answers only."""
+    """The head and a last part of the backbone's weights, trained on the released answers only."""
 
     kind: Literal["finetune"] = "finetune"
     trainable: Annotated[float, Unit("per cent")] = Field(10.0, ge=0, le=100)
@@ -109,7 +109,7 @@ class FinetuneStudent(GradientStudent):
 
 
 class FullStudent(GradientStudent):
-    """Every weight of the backbone, and the head, trained on the released answers only."""
+    """The head and every weight of the backbone, trained on the released answers only."""
 
     kind: Literal["full"] = "full"
 

@@ -25,9 +25,9 @@ The result in F carries over to integers: shares differ from their sum's mask by
 *Zero knowledge.* u has one more term ρ where v has 0, and v one more, ρ′, where u has 0. Both are uniform and shared;
 so the opened u and v are uniform for all votes (except for coins that are 0 or 1, m · 2^-60), and c = uv. Besides
 these, a server sees only its own shares, and hashes of the other's under an unknown salt. A server's opening does not
-depend on the other's: the coins follow from the party's own message. So a student party that departs from this protocol
-can cause a party to be refused, but learns nothing from it; there is one round, and a shifted share changes no answer
-in it.
+depend on the other's: the coins follow from the teacher party's own message. So a student party that departs from this
+protocol can cause a party to be refused, but learns nothing from it; there is one round, and a shifted share changes no
+answer in it.
 
 *Not shown.* That the votes are honest: a party may vote as it likes, h times per query.
 """
