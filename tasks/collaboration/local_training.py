@@ -1,7 +1,7 @@
 """A teacher party's local training: votes, sums, or updates of averages, from its own records or from a file.
 
 A party trains the teachers of a run with the same stages, in its own folder. Query images and backbone are public
-inputs; only reports leave the folder. Votes of the same teachers on the same batch are cached.
+inputs; only reports leave the party. Votes of the same teachers on the same batch are cached.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ Report = Callable[[int, np.ndarray | None], np.ndarray]
 [numbers, 1]."""
 SERVICES: tuple[Literal["guardian", "student"], ...] = ("guardian", "student")
 CLOSED = "closed.json"
-"""File with the last counted round of every release, next to a party's state and ledger."""
+"""File with the last round of every release in which a party was counted, in its state folder and at its ledger."""
 
 
 def submit(

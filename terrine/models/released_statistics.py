@@ -70,7 +70,7 @@ def image_vectors(network: ScatteringNetwork, images: Tensor, bound: float) -> T
 
 
 def unit_vectors(backbone: Backbone, images: Rows, units: np.ndarray, bound: float) -> Iterator[np.ndarray]:
-    """Yield the vectors of all units, float64 [units, length], in groups: each the mean over a unit's images.
+    """Yield the vectors of all units, float64 [units, length], in groups; each is the mean over a unit's images.
 
     images: uint8 [N, C, H, W]; units: int64 [N], equal for images of one unit.
     """

@@ -101,7 +101,7 @@ class GradientStudent(Student):
 
 
 class FinetuneStudent(GradientStudent):
-    """The head and a last part of the backbone's weights, trained on the released answers only."""
+    """The head and the last share of the backbone's weights, trained on the released answers only."""
 
     kind: Literal["finetune"] = "finetune"
     trainable: Annotated[float, Unit("per cent")] = Field(10.0, ge=0, le=100)
