@@ -4,8 +4,8 @@
     proposal/                               the proposal as it was sent
     acceptance.json                         the signed digest of the terms, which `submit` sends with a report
 
-The folder contains the key already (`terrine party key`). A ledger is beside the folder, `ledger-NAME`, so that further
-proposals are charged to the same one.
+The folder contains the key already (`terrine party key`). The ledger is next to the folder, in `ledger-NAME`, so that
+further proposals are charged to the same ledger.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ class Candidate:
         name: Name of the party in the terms.
         role: Its role.
         folder: Its folder.
-        params: Own parameters of a teacher party.
+        params: A teacher party's own parameters.
         listen: host:port of a service; None for the port of its URL on all interfaces.
-        account: Name of the account that is charged; None for the one of the ledger, or `collaboration`.
-        budget: The account's ε over all releases; None for that of the ledger, or of the terms.
+        account: Name of the account that is charged; None for that of an existing ledger, otherwise `collaboration`.
+        budget: The account's ε over all releases; None for that of an existing ledger, otherwise the terms'.
         ledger: Folder of the ledger; None for `ledger-NAME` beside the folder.
     """
 
@@ -97,18 +97,18 @@ def candidate(
     assignments: Sequence[str] = (),
     **others: Any,
 ) -> Candidate:
-    """Return the party of this name that may accept a proposal.
+    """Return the candidate of this name that may accept a proposal.
 
     Args:
         proposal: The proposal.
         name: The party's name.
         folder: The party's folder; None for its name in the current folder.
         data: A teacher party's records: class folders, a CSV of images, an .npz file, or the CSV of a table.
-        assignments: A teacher party's own settings, section.key=value.
+        assignments: A teacher party's own settings, each as section.key=value.
         **others: Further attributes of `Candidate`.
 
     Raises:
-        SettingError: The terms have no such party, or data are given at a service.
+        SettingError: The terms have no such party, or data are given for a service.
     """
     role = proposal.terms.roles().get(name)
     if role is None:
@@ -185,9 +185,9 @@ def _config(party: Candidate) -> dict[str, Any]:
 
 
 def _ledger(party: Candidate) -> dict[str, Any]:
-    """Return the setting `ledger`; nothing for a party that keeps none.
+    """Return the setting `ledger`; empty for a party that keeps no ledger.
 
-    Without `--account`, an existing ledger keeps its account: another name would be a second budget.
+    Without `--account`, an existing ledger keeps its account: another name would get a second budget.
 
     Raises:
         LedgerError: The ledger has the account with another budget or unit.

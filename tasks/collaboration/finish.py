@@ -54,7 +54,7 @@ class Finished:
     """Result of `terrine party finish` at one party.
 
     Attributes:
-        folder: The student.
+        folder: Folder of the student.
         archive: student party: the file for the other parties.
         evaluation: teacher party, private: evaluation.json of its held-out split.
         released: student party: the accuracy over all parties, with noise, once it is released.
@@ -139,7 +139,7 @@ def finish_teacher(config: PartyConfig, student: Path, epsilon: float | None, ex
         export: Folder for an ONNX export.
 
     Raises:
-        SettingError: The party has no own data.
+        SettingError: The party's configuration has no `own` data.
         InputError: The student belongs to another collaboration.
         ArtefactError: The file was changed.
     """
@@ -173,7 +173,7 @@ def finish_teacher(config: PartyConfig, student: Path, epsilon: float | None, ex
 
 @contextlib.contextmanager
 def _student_of(given: Path, terms: Terms) -> Iterator[Path]:
-    """Yield the unpacked file of the student party, checked to be complete and of these terms."""
+    """Yield the student party's file, unpacked and checked to be complete and to belong to these terms."""
     with unpacked(given) as place:
         statement = place / STATEMENT[0]
         if not (place / STUDENT).is_dir() or not statement.is_file():

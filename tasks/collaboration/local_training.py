@@ -1,7 +1,7 @@
 """A teacher party's local training: votes, sums, or updates of averages, from its own records or from a file.
 
 A party trains the teachers of a run with the same stages, in its own folder. Query images and backbone are public
-inputs; only reports leave. Votes of the same teachers on the same batch are cached.
+inputs; only reports leave the party. Votes of the same teachers on the same batch are cached.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def check_votes(votes: np.ndarray, source: object, terms: Terms, held: int) -> n
         held: Number of teachers of the party.
 
     Raises:
-        InputError: Another shape or type, or votes outside the classes.
+        InputError: The votes have the wrong shape or type, or are outside the classes.
     """
     if votes.ndim != 2 or votes.shape != (terms.queries, held) or not np.issubdtype(votes.dtype, np.integer):
         raise InputError(
@@ -131,7 +131,7 @@ class OwnAverages:
         private_folder(self._folder)
 
     def __call__(self, number: int, weights: np.ndarray | None) -> np.ndarray:
-        """Return int64 [numbers, 1]; in the round after the last average votes [asked, held]."""
+        """Return int64 [numbers, 1], or votes [asked, held] in the round after the last average."""
         shared, teachers = self._shared, range(self._held)
         start = shared.start(weights, number)
         if number < shared.first:
@@ -181,7 +181,7 @@ def cast_votes(run: Run) -> np.ndarray:
 
 
 def own_records(own: OwnTeachers, terms: Terms, held: int) -> Records:
-    """Return the party's records, whose sums are reported. Raises as `report_source`."""
+    """Return the party's records, whose sums are reported. Raises the same errors as `report_source`."""
     run = prepare_run(own, terms, held)
     if (length := query_features(run, "original").shape[1] + 1) != terms.length:
         raise InputError(
@@ -240,7 +240,7 @@ def own_params(own: OwnTeachers, terms: Terms, held: int) -> Params:
 
 
 def _agreed_teachers(own: OwnTeachers, terms: Terms) -> dict[str, Any]:
-    """Return the agreed training of teachers, or nothing; refuse own settings that differ."""
+    """Return the agreed training of teachers, or an empty dict; refuse settings of the party that differ."""
     agreed = terms.teaching
     if agreed is None:
         return {}
@@ -258,7 +258,7 @@ def _agreed_teachers(own: OwnTeachers, terms: Terms) -> dict[str, Any]:
 
 
 def backbone_params(folder: Path, given: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Return the parameters of the backbone in a folder; nothing before it exists.
+    """Return the parameters of the backbone in a folder; empty until it exists.
 
     Args:
         folder: The public backbone.
@@ -281,7 +281,7 @@ def backbone_params(folder: Path, given: dict[str, Any] | None = None) -> dict[s
 
 
 def _agreed_data(terms: Terms, data: dict[str, Any]) -> dict[str, Any]:
-    """Return size, channels, fit and window of the terms, or columns of a table; refuse own `data` that differ.
+    """Return size, channels, fit and window of the terms, or columns of a table; refuse differing `data` settings.
 
     Settings that the party's kind of data does not have are left out.
     """

@@ -1,11 +1,11 @@
-"""A proposal: the terms and all public inputs, a folder or one archive of it that is sent to every party.
+"""A proposal: the terms and all public inputs, in a folder or an archive of it that is sent to every party.
 
     terms.yaml          the agreement; it contains the SHA-256 of all other files
     images/             the public queries
     backbone/           the public backbone
 
-Parties compare the digest of the terms by telephone. The digest of the terms is also in the path of every request, so
-parties with different terms cannot compute together.
+Parties compare the digest of the terms by telephone. This digest is also in the path of every request, so parties with
+different terms cannot compute together.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ class Proposal:
 
     @property
     def shown(self) -> str:
-        """The first 96 bits of the digest, in groups, as people compare it."""
+        """The first 96 bits of the digest, in groups, the form in which people compare it."""
         return grouped(self.terms.digest)
 
     def copy(self, folder: Path) -> Proposal:
-        """Return a verified copy that contains only the files of the terms."""
+        """Return a verified copy that contains only the files named in the terms."""
         for name in _files(self.terms, self.folder / "images"):
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(self.folder / name, folder / name)
@@ -76,7 +76,7 @@ def archive(folder: Path) -> Path:
 
 @contextmanager
 def opened(path: Path, expected: str | None = None) -> Iterator[Proposal]:
-    """Yield the proposal in a folder, or in an archive that is unpacked for the block. Raises as `read_proposal`."""
+    """Yield the proposal in a folder, or in an archive that is unpacked for the block. Raises like `read_proposal`."""
     if path.is_dir():
         yield read_proposal(path, expected)
         return

@@ -46,11 +46,11 @@ class ProposalOptions:
         guardian: Name of the guardian, whose line has a URL.
         student: Name of the student party, whose line has a URL.
         class_names: Class names by label; None for those of a preset's public benchmark.
-        minimum: Fewest teachers; None for all.
+        minimum: Smallest number of teachers; None for all.
         edition: Name of the release; None for a digest of all its inputs.
         deadline: Seconds after which a round closes.
-        overlap: Most parties that hold data of one person.
-        records: Most records for each teacher, for sums.
+        overlap: Largest number of parties that hold data of one person.
+        records: Largest number of records per teacher, for sums.
         name: Name of the collaboration.
     """
 
@@ -67,7 +67,7 @@ class ProposalOptions:
     name: str = ""
 
     def parties(self) -> dict[str, Any]:
-        """Return names, keys and services of the terms.
+        """Return names, keys and services for the terms.
 
         Raises:
             SettingError: The line of a party is missing, or that of a service has no URL.
@@ -139,7 +139,7 @@ def propose(
         with atomic_folder(folder) as temporary:
             write_proposal(temporary, terms, run.folders.images, run.folders.backbone)
     finally:
-        shutil.rmtree(run.folders.public, ignore_errors=True)  # the files that it links to stay
+        shutil.rmtree(run.folders.public, ignore_errors=True)  # the linked files stay
     return read_proposal(folder), _outlook(params, terms)
 
 
@@ -241,10 +241,10 @@ def _resolve(root: Path, preset: str, values: dict[str, Any], options: ProposalO
 
 
 def _validate(values: dict[str, Any]) -> Params:
-    """Return parameters of parties.
+    """Return the validated parameters of a collaboration.
 
-    A trial on one machine refuses teachers that average (`AveragedTeachers.check`), since it deals out votes. Parties
-    train for themselves, so only the other sections are checked as in a trial.
+    A trial on one machine refuses teachers that average (`AveragedTeachers.check`), since it distributes votes to its
+    parties. Parties train for themselves, so only the other sections are checked as in a trial.
 
     Raises:
         SettingError: The settings need something that parties cannot compute together.
@@ -264,7 +264,7 @@ def _validate(values: dict[str, Any]) -> Params:
 
 
 def _averages(run: Run, teaching: Teaching, options: ProposalOptions, classes: int) -> SharedAverages | None:
-    """Return the averages of all parties' teachers, with the noise of their share of the budget, or None."""
+    """Return the averages of all parties' teachers, with the noise for their share of the budget, or None."""
     settings, budget, total = teaching.settings, run.params.aggregation, sum(options.teachers.values())
     if not isinstance(settings, AveragedTeachers) or not settings.releases_averages:
         return None

@@ -1,6 +1,6 @@
 """`terrine party status`: the state of a collaboration as one of its parties sees it.
 
-The data come from the party's own folder and, if they answer, from both services. These data contain no votes.
+The data come from the party's own folder and from each service that answers. These data contain no votes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Rows = list[tuple[str, str]]
 
 
 def status(path: Path) -> dict[str, Any]:
-    """Return the state of a collaboration, JSON values: texts, and rows of texts.
+    """Return the state of a collaboration, as JSON values: strings, and rows of strings.
 
     Raises:
         SettingError: The configuration is impossible.

@@ -40,7 +40,7 @@ def learn(config: PartyConfig) -> Run:
     """Train the student on a student party's answers and write its privacy.json; return the run.
 
     Raises:
-        SettingError: party.yaml has no `learn`, or sets what the terms decide.
+        SettingError: party.yaml has no `learn`, or sets a value that the terms fix.
         ArtefactError: The student party has no answers yet.
         InputError: Images or backbone differ from those of the terms.
     """
@@ -76,7 +76,7 @@ def learn(config: PartyConfig) -> Run:
 
 
 def _student_params(folders: Folders, config: PartyConfig, noise: str) -> Params:
-    """Return the parameters of the student's training: the terms', with own settings where they leave a choice."""
+    """Return the parameters of the student's training: the terms', and own settings if the terms leave a choice."""
     terms, own = config.terms, config.learn
     assert own is not None
     if foreign := [section for section in own.params if section not in _SECTIONS]:
@@ -106,7 +106,7 @@ def _student_params(folders: Folders, config: PartyConfig, noise: str) -> Params
 
 
 def _mechanism(terms: Terms) -> dict[str, Any]:
-    """Return the mechanism by those of its parameters that the terms have."""
+    """Return the mechanism with those of its parameters that the terms contain."""
     described = terms.described.describe()
     return {key: value for key, value in described.items() if key in terms.public()}
 

@@ -145,7 +145,7 @@ def _checked_key(run: Run) -> Ed25519PrivateKey:
 
 
 def ledger_excerpt(run: Run, statement: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the ledger charged for the run's releases, after verifying the ledger.
+    """Return the ledger's charges for the run's releases, after verifying the ledger.
 
     Other releases of the account appear only in the total that the statement contains: neither their names, numbers nor
     dates. Raises LedgerError if the ledger was changed.
@@ -175,7 +175,7 @@ def ledger_excerpt(run: Run, statement: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def package_list() -> dict[str, Any]:
-    """Return the installed packages that Terrine names, or a package that it names, as a CycloneDX 1.6 document.
+    """Return the installed packages among Terrine's direct and indirect dependencies, as a CycloneDX 1.6 document.
 
     Other installed packages are left out: their names may be private to the site.
     """
@@ -212,7 +212,7 @@ def satre_controls(statement: Mapping[str, Any], names: set[str]) -> str:
 
 
 def _write_attacks(folder: Path, attacks: list[Path], statement: Mapping[str, Any]) -> None:
-    """Write results of attacks, and those of membership inference in SACRO-ML's format too."""
+    """Write results of attacks; those of membership inference also in SACRO-ML's format."""
     for path in attacks:
         shutil.copyfile(path, folder / path.name)
         if path.name == "membership.json":
@@ -232,5 +232,5 @@ def _seal(folder: Path, statement: Mapping[str, Any], key: Ed25519PrivateKey) ->
 
 
 def _files(folder: Path) -> dict[str, Path]:
-    """Return all files of a folder by their names in it, sorted."""
+    """Return all files of a folder by their relative names, sorted."""
     return {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}

@@ -90,7 +90,7 @@ def export_dataset(run: Run, target: Path, labels: Labels | None = None) -> tupl
 
 
 def _labels(run: Run, kind: Labels, numbers: np.ndarray) -> Any:
-    """Return file, label and one number per class for each labelled image, a table indexed by query."""
+    """Return file, label and one number per class for each labelled image, as a table indexed by query."""
     import pandas as pd
 
     student = run.folders.student

@@ -1,11 +1,11 @@
-"""Statements for models that another library trained: its accountant's state, the operator's facts, one release.
+"""Statements for models trained by another library: from its accountant's state and the operator's facts, one release.
 
 The state is read without running code in it: JSON, or a checkpoint that PyTorch loads with `weights_only`. The release
 is charged to an account of the ledger like Terrine's own. The ID of the import depends on the account, the edition, the
 training and the model's files, so the same import is charged once.
 
 Formal guarantee: ε is computed from noise, sampling and steps as stated, under both neighbouring relations
-(`terrine.privacy.training`). That clipping, noise and sampling were as stated is the operator's word.
+(`terrine.privacy.training`). Only the operator vouches that clipping, noise and sampling were as stated.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ _FLOWER_SAMPLING: dict[str, Sampling] = {
 
 @dataclass(frozen=True)
 class Stated:
-    """Facts that no state contains.
+    """Facts that the accountant's state does not contain.
 
     Attributes:
         name: Name of the release.
         account: Name of the ledger's account.
         budget: ε of the account over all releases.
-        unit: Protected unit: `record`, or `group` if each clipped contribution is of a person or an institution.
-        record: Kind of a record.
+        unit: Protected unit: `record`, or `group` if each clipped contribution is that of a person or institution.
+        record: Kind of record.
         delta: δ.
         edition: Edition of the data.
         files: The model's files.
@@ -89,10 +89,10 @@ def read_state(path: Path, sampling: Sampling | None) -> Training:
     Args:
         path: A checkpoint of Opacus, the JSON of a `dp_accounting.DpEvent` (`to_named_tuple`), the state of Flower's
             accountant, or parameters of Flower's central DP, both JSON.
-        sampling: How batches were really drawn.
+        sampling: How batches were actually drawn.
 
     Raises:
-        InputError: The file is something else, or its training cannot be priced.
+        InputError: The file has another format, or its training cannot be priced.
     """
     try:
         if zipfile.is_zipfile(path):
@@ -182,10 +182,10 @@ def import_training(root: Path, training: Training, stated: Stated, assignments:
         root: Folder of the project.
         training: The training.
         stated: Facts that its state does not contain.
-        assignments: Settings, `section.key=value` each, such as the operator's statement.
+        assignments: Settings, each as `section.key=value`, such as the operator's statement.
 
     Raises:
-        BudgetError: The account cannot pay for it.
+        BudgetError: The account cannot pay for the training.
         InputError: A model file is missing, or a run of this name exists.
     """
     run = _run(root, stated, assignments)
@@ -265,7 +265,7 @@ def _run(root: Path, stated: Stated, assignments: Sequence[str]) -> Run:
         "aggregation.delta": stated.delta,
         "data.edition": stated.edition,
         "data.public_benchmark": False,
-        "aggregation.sigma": 1,  # required of a run, and not used
+        "aggregation.sigma": 1,  # required in a run, but not used
     }
     own = [f"{key}={json.dumps(value)}" for key, value in settings.items()]
     _, params = with_assignments(root, Preset(stated.name, "", {}), [*assignments, *own])

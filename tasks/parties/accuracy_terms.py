@@ -1,13 +1,13 @@
 """Terms of the release of one accuracy of the student over all parties.
 
 Each teacher party tests the student on its held-out split and reports two sums: the number of units that the student
-is right about, and the number of all (`terrine.privacy.noised_accuracy`). The guardian adds one draw of noise to the
-sums of all parties, and the student party reveals them. No party sees another party's accuracy, and the noise is that
-of one figure, for any number of parties.
+predicts correctly, and the number of all units (`terrine.privacy.noised_accuracy`). The guardian adds one draw of noise
+to the sums of all parties, and the student party reveals them. No party sees another party's accuracy, and the noise is
+that of one figure for any number of parties.
 
 These terms follow from those of the votes, the price and the student, so equal inputs give equal terms at all parties.
 
-**Sensitivity.** A unit is held out by one party, and moves the sums of all by what it moves those of one: (S, W) has L2
+**Sensitivity.** A unit is held out by one party, and moves the total sums as much as that party's sums: (S, W) has L2
 sensitivity 1. A person at `overlap` parties is one unit of each and moves them at most that many times as far
 (`events.of_several`). The noise grows by the same factor, so the price is the agreed one.
 """
@@ -51,9 +51,9 @@ class AccuracyTerms(Terms):
 
     @classmethod
     def of(cls, terms: Terms, epsilon: float, measured: str) -> Self:
-        """Return the terms on which the parties of a vote measure its student: at the price `epsilon`, at the vote's δ.
+        """Return the terms for measuring the student of a vote at its parties, at price `epsilon` and the vote's δ.
 
-        measured: digest of the student's manifest. Raises SettingError for a price that no accuracy can have.
+        measured: digest of the student's manifest. Raises SettingError for an impossible price.
         """
         one = NoisedAccuracy.for_budget(epsilon, terms.delta)
         who = ("guardian", "student", "teachers", "unit", "overlap", "minimum", "delta", "edition", "deadline")
@@ -84,10 +84,10 @@ class AccuracyTerms(Terms):
         return of_several(self.described.event, self.overlap)
 
     def shared(self, shares: NDArray[np.float64]) -> NDArray[np.int64]:
-        """Return what a party shares, int64 [2, 1] in steps.
+        """Return the sums that a party shares, int64 [2, 1] in lattice steps.
 
-        shares: float64 [units], of each unit's records the share that the student is right about. Raises InputError for
-        more units than sums of all parties hold.
+        shares: float64 [units], the share of each unit's records that the student predicts correctly. Raises InputError
+        for more units than the sums of all parties can hold.
         """
         steps = np.rint(self.described.sums(shares) / STEP).astype(np.int64)
         return self.fixed_point.shared(steps, self.fixed_point.most_units // len(self.teachers), 0)[:, None]

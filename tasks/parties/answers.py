@@ -16,7 +16,7 @@ ANSWERS, ABOUT = "answers.npz", "answers.json"
 
 
 def write_answers(config: PartyConfig, arrays: Mapping[str, np.ndarray], about: Mapping[str, Any]) -> None:
-    """Write the answers, `passed` and `result`, and what is known about them; the folder is created."""
+    """Write the answers (`passed` and `result`) and the facts about them; the folder is created."""
     assert config.answers is not None
     config.answers.mkdir(parents=True, exist_ok=True)
     with atomic_file(config.answers / ANSWERS, owner_only=True) as file:
@@ -26,7 +26,7 @@ def write_answers(config: PartyConfig, arrays: Mapping[str, np.ndarray], about: 
 
 
 def stored_answers(config: PartyConfig) -> dict[str, Any] | None:
-    """Return what is known about the stored answers, or None.
+    """Return the facts about the stored answers, or None if none are stored.
 
     Raises:
         ArtefactError: The stored answers are damaged, or belong to other terms.

@@ -16,7 +16,7 @@ from tasks.parties.keys import signed_headers
 from terrine.collaboration.protocol.agreement import LARGEST_BODY
 from terrine.errors import TerrineError, first_line
 
-_LARGEST_ANSWER = LARGEST_BODY + 64 * 2**20  # weights of averages have up to 80 MB
+_LARGEST_ANSWER = LARGEST_BODY + 64 * 2**20  # weights of averages take up to 80 MB
 
 
 class CollaborationError(TerrineError):
@@ -44,8 +44,8 @@ class ServiceClient:
 
     Args:
         config: The party; its terms name the collaboration.
-        service: Which service.
-        patience: Seconds for which requests are repeated while the service is unreachable; None: the party's.
+        service: Party that runs the service.
+        patience: Seconds for which requests are repeated while the service is unreachable; None: the party's setting.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class ServiceClient:
         Raises:
             RefusalError: The service refused the request.
             UnreachableError: The service did not answer for `patience`.
-            CollaborationError: The service has another certificate than the terms pin.
+            CollaborationError: The service's certificate is not the one that the terms pin.
         """
         end, wait = time.monotonic() + self._patience, 0.1
         while True:

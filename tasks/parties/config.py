@@ -1,7 +1,7 @@
 """party.yaml: role, files and addresses of one party.
 
 Relative paths start at the folder of the file. Settings that are unknown, impossible or not for the party's role are
-refused with the key and the remedy. This module loads neither torch nor Prefect.
+refused with an error that names the key and the remedy. This module loads neither torch nor Prefect.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ The order ensures that no release is drawn twice or unpaid:
    draws the noise, and stores the noised sums of the reports that both hold, in one transaction.
 3. The circuit is garbled block by block. Every request is stored before it is answered, so a repeated request gets
    the same bytes and a different one is refused.
-4. The student party has stored its answers and says so (`done`). The realised cost is charged.
+4. The student party stores its answers and reports this (`done`). The realised cost is charged.
 
 With several rounds, 1 to 3 happen in each, and the ledger is charged once for all of them.
 """
@@ -52,7 +52,7 @@ class GuardianService(PartyService):
         return self._paid[collaboration.digest]
 
     def _round(self, collaboration: Collaboration, number: int) -> GuardianRound:
-        """Return a round; the one before is dropped with its buffers."""
+        """Return a round; the previous round is dropped with its buffers."""
         key = (collaboration.digest, number)
         if key not in self._rounds:
             self._rounds.clear()
@@ -79,7 +79,7 @@ class GuardianService(PartyService):
         ]
 
     def _verify(self, call: Call) -> dict[str, Any]:
-        """Compare openings of proofs; return own openings by party, of the reports that are here."""
+        """Compare openings of proofs; return this service's openings of the reports that it holds, by party."""
         answer: dict[str, str] = {}
         with self.store.transaction():
             for party, opening in call.json(dict).items():

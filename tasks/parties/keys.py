@@ -1,8 +1,8 @@
 """Keys of parties, signed requests and signed receipts.
 
 Every party has an Ed25519 key. The terms list all public keys. A request is signed over method, receiver, path, party,
-time, nonce and the SHA-256 of its body (compare RFC 9421), so it is valid for one service, collaboration, round and
-party. A service refuses a request if its time is more than `WINDOW` seconds off, or its nonce was used before.
+time, nonce and the SHA-256 of its body (compare RFC 9421), so it is valid only for one service, collaboration, round
+and party. A service refuses a request if its time is more than `WINDOW` seconds off, or its nonce was used before.
 
 A service also has a TLS key and certificate. The terms pin the certificate by its SHA-256.
 
@@ -56,7 +56,7 @@ class SignatureError(TerrineError):
 
 @dataclass(frozen=True)
 class PartyLine:
-    """The line that a party sends to the others: its name, public key and, of a service, URL and certificate."""
+    """The line that a party sends to the others: its name, public key and, for a service, URL and certificate."""
 
     name: str
     key: str
@@ -86,10 +86,10 @@ class PartyLine:
 
 
 def check_name(name: str) -> str:
-    """Return a party's name.
+    """Check a party's name and return it.
 
     Raises:
-        SettingError: The name is not like a host name.
+        SettingError: The name does not have the form of a host name.
     """
     if not _NAME.fullmatch(name):
         raise SettingError(
@@ -100,7 +100,7 @@ def check_name(name: str) -> str:
 
 
 def check_url(url: str) -> str:
-    """Return the URL of a service.
+    """Check the URL of a service and return it.
 
     Raises:
         SettingError: The URL is not https://host:port.
@@ -121,7 +121,7 @@ def create_key(folder: Path, name: str, url: str | None = None) -> PartyLine:
     Existing files are not changed.
 
     Raises:
-        SettingError: An impossible name or URL.
+        SettingError: The name or URL is impossible.
     """
     check_name(name)
     private_folder(folder)
@@ -195,7 +195,7 @@ def own_key(folder: Path) -> Ed25519PrivateKey:
 
 
 def public_text(key: Ed25519PrivateKey) -> str:
-    """Return the public key as the terms contain it."""
+    """Return the public key in the form that the terms contain."""
     return "ed25519:" + key.public_key().public_bytes_raw().hex()
 
 
@@ -300,5 +300,5 @@ def _receipt_content(about: Mapping[str, str]) -> bytes:
 
 
 def acceptance_content(digest: str) -> bytes:
-    """Return what a party signs when it accepts the terms with this digest."""
+    """Return the bytes that a party signs to accept the terms with this digest."""
     return b"terrine acceptance 1\n" + digest.encode()

@@ -41,7 +41,7 @@ class PaidRelease:
         self._noise = _noise(config)
         self._account = account_in_ledger(self._key, config.ledger)
         self.identity = _release_id(self._key, config, self._account)
-        self._round: int | None = None  # for which noise was drawn last
+        self._round: int | None = None  # the round for which noise was drawn last
         self._reservation: Reservation | None = None
 
     def _ledger(self) -> Ledger:
@@ -66,7 +66,7 @@ class PaidRelease:
                 f"δ={terms.delta:g}, more than the ε={terms.epsilon:g} agreed on. Ask fewer, or use more noise."
             )
         check_slack(terms.numbers, terms.epsilon, terms.delta)
-        # An account for public benchmark data takes secure noise as well.
+        # An account for public benchmark data also accepts secure noise.
         public = self._account in ledger.datasets() and ledger.budget(self._account).mode == "replay"
         mode: Literal["release", "replay"] = "replay" if public or self._noise.kind == "replay" else "release"
         ledger.register(self._account, self._settings.epsilon, terms.delta, mode, unit=terms.unit)
@@ -226,15 +226,15 @@ def open_ledger(settings: GuardianLedger) -> tuple[bytes, Ledger] | None:
 
 
 def account_in_ledger(key: bytes, settings: GuardianLedger) -> str:
-    """Return the ledger's name of a party's account."""
+    """Return the name of a party's account in the ledger."""
     return account_of(key, settings.account) if settings.named else settings.account
 
 
 def account_status(config: PartyConfig) -> dict[str, Any] | None:
     """Return budget, spending and the cost of these terms for the account that a party keeps; None if it keeps none.
 
-    `state` of the release is `charged`, `reserved` or `not charged`. `beside` is the number of accounts of the same
-    ledger that are not linked with this one. A new account has spent 0.
+    `state` of the release is `charged`, `reserved` or `not charged`. `beside` is the number of accounts in the same
+    ledger that are not linked to this one. A new account has spent 0.
     """
     settings, terms = config.ledger, config.terms
     if settings is None:

@@ -76,18 +76,19 @@ def make_terms(
     teaching: Teaching | None = None,
     averages: SharedAverages | None = None,
 ) -> dict[str, Any]:
-    """Return terms, without keys and services, about the queries of a run whose images and backbone exist.
+    """Return terms, without keys and services, for the queries of a run whose images and backbone exist.
 
     The number of queries is the largest that the budget certainly pays for. A person is one unit at each of `overlap`
-    parties (`Terms.event`), so a budget μ pays for the queries of μ / overlap. Averages take their share first.
+    parties (`Terms.event`), so a budget μ pays only for the queries that μ / overlap would. Averages take their share
+    first.
 
     Args:
         run: The run.
         teachers: Number of teachers of every party.
         class_names: Class names by label.
-        minimum: Fewest teachers; None for all.
+        minimum: Smallest number of teachers; None for all.
         edition: Name of the release.
-        overlap: Most parties that hold data of one person.
+        overlap: Largest number of parties that hold data of one person.
         records: With sums: largest number of records per teacher; None for the largest that shares can represent.
         teaching: How teachers are trained; None leaves it to each party.
         averages: Averages before the votes, if teachers average.
@@ -160,11 +161,11 @@ def release_by_parties(
         run: The run.
         class_names: Class names by label.
         release_id: Identity of the run's answers in the ledger.
-        held: Returns what each teacher party holds, votes, sums or records, from the number of teachers of each.
-        inputs: Digests of what is drawn from, stored with the release.
+        held: Function from the number of teachers of each party to what each holds: votes, sums or records.
+        inputs: Digests of the release's inputs, stored with it.
 
     Raises:
-        TrialError: A service stopped; running the command again continues.
+        TrialError: A service stopped; running the command again resumes the trial.
     """
     _, account = open_account(run)  # the guardian opens the ledger itself
     terms = trial_terms(run, class_names, release_id)

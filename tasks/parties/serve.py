@@ -29,7 +29,7 @@ def serve(config: PartyConfig) -> None:
     """Run a service until it is stopped.
 
     Raises:
-        TerrineError: Settings, keys, terms or a ledger that cannot be used; another process with this state.
+        TerrineError: Settings, keys, terms or ledger cannot be used, or another process uses this state.
     """
     assert config.listen is not None
     host, _, port = config.listen.rpartition(":")

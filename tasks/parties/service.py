@@ -10,7 +10,7 @@
 
 TERMS is the digest of the terms. A request is checked in this order: party and signature, size, digest of the body,
 content. So only parties of the collaboration can make a service read a body. A party's signature of the terms is a
-header of its reports (`Terrine-Acceptance`); the service stores it with the first one.
+header of its reports (`Terrine-Acceptance`); the service stores it with the first report.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from terrine.errors import InputError, TerrineError
 
 log = logging.getLogger("terrine.party")
 
-_BODY_SECONDS = 300.0  # in which a body must arrive
+_BODY_SECONDS = 300.0  # within which a body must arrive
 _TRANSCRIPT = 16
 ACCEPTED, REFUSED = b"accepted", b"refused"
 
@@ -148,7 +148,7 @@ class Call(NamedTuple):
         return int(self.parameters["number"])
 
     def json(self, kind: type) -> Any:
-        """Return the body's JSON value of a type.
+        """Return the body's JSON value, which must have this type.
 
         Raises:
             InputError: The body is not JSON, or of another type.
@@ -182,7 +182,7 @@ class PartyService(ABC):
         config: The party.
 
     Raises:
-        TerrineError: Settings, keys, terms or a ledger that cannot be used.
+        TerrineError: Settings, keys, terms or ledger cannot be used.
     """
 
     second: bool
@@ -201,7 +201,7 @@ class PartyService(ABC):
             self.check(collaboration)
 
     def collaborations(self) -> list[Collaboration]:
-        """Return all registered collaborations, including those that `terrine party finish` added since."""
+        """Return all registered collaborations, including those that `terrine party finish` has added."""
         for digest, content in self.store.terms().items():
             if digest not in self._collaborations:
                 config = self.config.with_terms(terms_from(content))
@@ -312,7 +312,7 @@ class PartyService(ABC):
 
 
 def as_verification(opening: bytes) -> Verification:
-    """Return the opening of a proof from bytes: 16 of the transcript, then uint64 [3]."""
+    """Decode the opening of a proof: 16 bytes of transcript, then uint64 [3]."""
     if len(opening) != _TRANSCRIPT + 24:
         raise InputError("The opening of a proof has 40 bytes.")
     return Verification(np.frombuffer(opening, np.uint8, _TRANSCRIPT), np.frombuffer(opening, "<u8", 3, _TRANSCRIPT))

@@ -21,7 +21,7 @@ from terrine.files import private_folder
 
 DATABASE = "party.db"
 WHOLE = -1
-"""The round of facts about a whole collaboration."""
+"""Round number under which facts about a whole collaboration are stored."""
 _TABLE = """CREATE TABLE IF NOT EXISTS facts (
     collaboration TEXT, round INTEGER, name TEXT, value BLOB, PRIMARY KEY (collaboration, round, name)
 ) WITHOUT ROWID"""
@@ -102,7 +102,7 @@ class Store:
 
 @dataclass(frozen=True)
 class StoredFacts:
-    """Facts about a round: `terrine.collaboration.protocol.guardian_round.Facts`."""
+    """Facts about a round, an implementation of `terrine.collaboration.protocol.guardian_round.Facts`."""
 
     store: Store
     collaboration: str

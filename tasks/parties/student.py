@@ -1,6 +1,6 @@
 """The student party's service: receives reports, drives the joint computation, and stores the answers.
 
-A thread advances every collaboration. In each round it verifies new reports together with the guardian, closes the
+One thread advances all collaborations. In each round it verifies new reports together with the guardian, closes the
 round when all awaited reports are accepted or at the deadline, computes, and publishes the weights of the next round.
 Below the agreed number of teachers a round stays open after its deadline; that costs nothing.
 """
@@ -26,7 +26,7 @@ from terrine.collaboration.protocol.student_round import StudentRound
 from terrine.errors import TerrineError
 
 _BATCH = 500
-_INTERVAL = 0.3  # seconds between two looks at new reports
+_INTERVAL = 0.3  # seconds between two checks for new reports
 
 
 class StudentService(PartyService):
@@ -43,7 +43,7 @@ class StudentService(PartyService):
         threading.Thread(target=self._work, name="student", daemon=True).start()
 
     def check(self, collaboration: Collaboration) -> None:
-        """See `PartyService`. Raises ArtefactError if the folder of answers contains others."""
+        """See `PartyService`. Raises ArtefactError if the folder of answers contains other answers."""
         stored_answers(collaboration.config)
 
     @property

@@ -28,11 +28,11 @@ from terrine.files import json_object, write_text
 log = logging.getLogger("terrine.party")
 
 Report = Callable[[int, np.ndarray | None], np.ndarray]
-"""Returns what is reported in a round, given its weights (None in the first round): integers [queries, own teachers],
-or sums [numbers, 1]."""
+"""Returns the report of a round, given its weights (None in the first round): integers [queries, own teachers], or sums
+[numbers, 1]."""
 SERVICES: tuple[Literal["guardian", "student"], ...] = ("guardian", "student")
 CLOSED = "closed.json"
-"""The last round of every release that was closed with a party's report, beside its state and its ledger."""
+"""File with the last round of every release in which a party was counted, in its state folder and at its ledger."""
 
 
 def submit(
@@ -48,11 +48,11 @@ def submit(
         config: The party.
         report_source: Function that returns the party's report source; called only if a report must be made.
         watch: Whether to stay until the last round is closed.
-        interval: Seconds between two looks, with `watch`.
+        interval: Seconds between two checks of the state, with `watch`.
 
     Raises:
         CollaborationError: A service refused the report or cannot be reached.
-        TerrineError: Data, terms or an account that cannot be used. Nothing was uploaded.
+        TerrineError: Data, terms or account cannot be used. Nothing was uploaded.
     """
     submission = _Submission(config, report_source)
     try:
@@ -78,7 +78,7 @@ class _Submission:
         self._sent: set[int] = set()
 
     def step(self) -> dict[str, Any]:
-        """Upload the report of the open round unless this was done; return the state, and whether all is over here."""
+        """Upload the open round's report if necessary; return the state, and whether the last round is closed."""
         status: dict[str, Any] = self._clients["student"].json("GET", "status")
         last, number = self._terms.last, int(status["round"])
         closed = self._remember(status["counted"])
@@ -118,7 +118,7 @@ class _Submission:
             self.receipts.append(receipt)
 
     def _make(self, facts: StoredFacts, number: int) -> None:
-        """Make the report of a round and store it; the party's own account is charged before."""
+        """Make the report of a round, charge the party's own account, and store the report."""
         account = None
         if self._config.ledger is not None:
             from tasks.parties.ledgers import OwnAccount

@@ -80,7 +80,7 @@ class Teaching(Settings):
 
     @property
     def settings(self) -> Teachers:
-        """The section."""
+        """The section `teachers` of a run."""
         return TEACHERS.of(self.teachers[TEACHERS.key]).model_validate(self.teachers)
 
 
@@ -271,12 +271,12 @@ class Terms(Settings):
 
     @property
     def classes(self) -> int:
-        """K."""
+        """Number of classes, K."""
         return len(self.class_names)
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the terms, however they are written down."""
+        """SHA-256 of the terms, independent of their formatting."""
         return digest(self.public(), 64)
 
     @property
@@ -324,7 +324,7 @@ class Terms(Settings):
 
     @property
     def numbers(self) -> int:
-        """Most numbers to which noise is added."""
+        """Largest number of values to which noise is added."""
         summed = 0 if self.summed is None else self.summed.numbers
         return summed + self.queried * (self.classes + 1) * self.votes
 
@@ -424,7 +424,7 @@ class Terms(Settings):
 
 
 def epsilon_per_unit(epsilon: float, delta: float, overlap: int) -> float:
-    """Return the ε of one unit if a person is a unit at each of `overlap` parties, and may cost ε in all."""
+    """Return the ε of one unit if a person is a unit at each of `overlap` parties, and may cost `epsilon` in total."""
     return epsilon if overlap == 1 else epsilon_of(mu_of(epsilon, delta) / overlap, delta)
 
 

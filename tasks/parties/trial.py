@@ -117,8 +117,8 @@ def run_trial(folder: Path, report_source: Callable[[PartyConfig], Report], *, l
         limit: Seconds after which the trial is stopped.
 
     Raises:
-        TrialError: A service stopped, or the time is over.
-        SettingError: The folder has no folders of a guardian, a student party and teacher parties.
+        TrialError: A service stopped, or the time limit is exceeded.
+        SettingError: The folder does not contain one guardian, one student party and teacher parties.
     """
     paths = sorted(folder.glob(f"*/{CONFIG}"))
     roles: dict[str, list[Path]] = {}
@@ -154,6 +154,6 @@ def _submit_all(configs: Sequence[PartyConfig], report_source: Callable[[PartyCo
 
 
 def _last_errors(*configs: Path) -> str:
-    """Return the errors with which services ended."""
+    """Return the errors with which the services ended."""
     last = [(path.parent / LOG).read_text(errors="replace").splitlines()[-1:] for path in configs]
     return " ".join(line.removeprefix("Error: ") for lines in last for line in lines if line.startswith("Error: "))

@@ -54,8 +54,7 @@ def sign_for_tools(folder: Path, signing: Path) -> list[str]:
 
     Args:
         folder: The release's folder.
-        signing: File of the site's signing key. Signing key of the site. The key of model.sig is in the same folder and
-            is created on first use.
+        signing: File of the site's signing key. The key of model.sig is in the same folder and is created on first use.
 
     Returns:
         Names of the written files.
@@ -142,7 +141,7 @@ def check_model_signature(folder: Path) -> str:
 
 
 def _files(folder: Path) -> dict[str, Path]:
-    """Return the files in a folder, by name, in the order of names."""
+    """Return the files in a folder by name, sorted."""
     found = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
     return dict(sorted(found.items()))
 

@@ -62,7 +62,7 @@ def export_folder(
         progress: Called with a text before the networks of each kind of statistics are written.
 
     Raises:
-        InputError: `target` exists and is no earlier export.
+        InputError: `target` exists and is not an earlier export.
         SettingError: Reference images were given for the student of a table.
     """
     if target.exists() and not (target / MANIFEST).is_file():
@@ -157,7 +157,7 @@ def _export_table(
 
 
 def _compared_rows(encoding: Encoding) -> pd.DataFrame:
-    """Return rows with every known word, an unknown word, missing values, and numbers of all sizes."""
+    """Return rows with every known word, an unknown word, missing values, and numbers of all magnitudes."""
     words = [len(column.values) for column in encoding.columns if column.values is not None]
     count = max(_COMPARED, *(number + 2 for number in words)) if words else _COMPARED
     generator = np.random.default_rng(0)

@@ -1,4 +1,4 @@
-"""ASGI middleware of the HTTP service: API key, limits of request bodies, and refusals as JSON.
+"""ASGI middleware of the HTTP service: API key, limits on request bodies, and refusals as JSON.
 
 A refusal is `{"error_code": "...", "message": "a sentence"}` (`refusal`).
 """
@@ -33,8 +33,8 @@ class RequestGuard:
     """Check the API key and receive the whole body before the application sees a request.
 
     A body that is still arriving is kept in a temporary file except for its first `IN_MEMORY` bytes, and has
-    `BODY_SECONDS` to arrive. `AT_ONCE` requests with a body are answered at a time. The rest of a body that is too
-    large is read and dropped: a client that is cut off while it sends never sees the response.
+    `BODY_SECONDS` to arrive. At most `AT_ONCE` requests with a body are answered at a time. The rest of a body that is
+    too large is read and dropped: a client that is cut off while it sends never sees the response.
 
     Args:
         app: The application.

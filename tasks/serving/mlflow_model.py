@@ -1,6 +1,6 @@
 """The student in MLflow, registered with the privacy statement.
 
-`student` is a pyfunc of code (student_pyfunc.py) and safetensors, which is served; `student-torch` is PyTorch's
+`student`, which is served, is a pyfunc made of code (student_pyfunc.py) and safetensors; `student-torch` is PyTorch's
 exported program (.pt2). Both are made from the release zone: nothing private is read.
 """
 
@@ -51,7 +51,7 @@ def log_student_models(run: Run, *, register: bool = True) -> ModelInfo:
     with quiet():
         name = run.name if register else None
         info = mlflow.pyfunc.log_model(name="student", registered_model_name=name, **pyfunc_arguments(student))
-        if run.params.data.of_images:  # a network takes numbers: the columns of a table are encoded before
+        if run.params.data.of_images:  # a network takes numbers: a table's columns are encoded first
             _log_torch(student)
     if (version := info.registered_model_version) is None:
         return info
@@ -100,7 +100,7 @@ def pyfunc_arguments(student: Path) -> dict[str, Any]:
 
 
 def _of_images(folder: Path) -> dict[str, Any]:
-    """Return what MLflow stores about a student of images.
+    """Return the arguments by which MLflow stores an image student.
 
     The signature has no inputs: MLflow would refuse or cast arrays of another type, while the student takes uint8 and
     all floating-point types. The model checks shape and range itself.
@@ -124,7 +124,7 @@ def _of_images(folder: Path) -> dict[str, Any]:
 
 
 def _of_table(folder: Path) -> dict[str, Any]:
-    """Return what MLflow stores about a table's student.
+    """Return the arguments by which MLflow stores a table's student.
 
     Every column has MLflow's type Any, and none is required: pandas reads a column as int64, float64 or objects,
     depending on its values, and MLflow refuses integers for a double and a missing word for a string.
@@ -173,5 +173,5 @@ def _log_torch(student: Path) -> None:
 
 
 def requirements() -> list[str]:
-    """Return the packages a model needs in the installed versions, without a local suffix such as +cpu."""
+    """Return the packages that a model needs with their installed versions, without a local suffix such as +cpu."""
     return [f"{name}=={importlib.metadata.version(name).partition('+')[0]}" for name in PACKAGES]

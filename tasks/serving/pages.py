@@ -2,10 +2,10 @@
 
 privacy.json         statement, for programs
 statement.html       technical page (stage `aggregate`)
-statement-de.html    page for approval, by language; .pdf the same on paper
+statement-de.html    page for approval, by language; .pdf for printing
 model-card.md        description of the student, for registries
 signature.json       digests of these files and of the student, signed by the site
-attestation.json     the same for other tools; model.sig and model-key.pem too (`tasks.serving.attestations`)
+attestation.json     the same for other tools, like model.sig and model-key.pem (`tasks.serving.attestations`)
 student.zip          all of it, with the accuracy and the student
 """
 
@@ -107,7 +107,7 @@ def guarantee(student: Path) -> dict[str, Any] | None:
     `epsilon` is the guaranteed ε.
 
     Raises:
-        ArtefactError: The statement is inconsistent, or is about another release than the student's.
+        ArtefactError: The statement is inconsistent, or describes a release other than the student's.
     """
     path = student.parent / FIGURES
     if not path.is_file():
@@ -129,7 +129,7 @@ def student_classes(folder: Path) -> list[str] | None:
     """Return the class names of the student in a release's folder; None if there is no student.
 
     Raises:
-        ArtefactError: The student is damaged, or belongs to another release than the statement in the folder.
+        ArtefactError: The student is damaged, or does not belong to the statement's release.
     """
     student = folder / STUDENT
     if not student.is_dir():
@@ -249,7 +249,7 @@ def unpacked(path: Path) -> Iterator[Path]:
             with zipfile.ZipFile(path) as packed:
                 if unpacked_size(packed) > LARGEST:
                     raise ArtefactError(f"{path} would take more than {LARGEST >> 30} GiB, so it is not a student's.")
-                packed.extractall(temporary)  # never writes outside of the folder
+                packed.extractall(temporary)  # never writes outside the folder
         except (zipfile.BadZipFile, OSError, RuntimeError, NotImplementedError) as error:
             raise ArtefactError(f"{path} is damaged ({error}). Get it again from its sender.") from error
         with named(temporary, path):

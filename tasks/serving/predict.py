@@ -55,8 +55,8 @@ class RowPredictions:
 
     Attributes:
         file: The file.
-        answers: Indexed by the line in which a row starts, with the row's id if the table has ids, a number if classes
-            are ordered, class and probabilities.
+        answers: Data frame indexed by the line in which a row starts: the row's id if the table has ids, a number if
+            classes are ordered, class and probabilities.
         notes: Sentences about ignored columns and unknown words.
     """
 
@@ -70,7 +70,7 @@ def student_folder(run: str | None = None, folder: Path | None = None, model: st
 
     Args:
         run: A run of this project; by default the one selected last.
-        folder: A folder that holds a student, such as `terrine export` writes.
+        folder: A folder that holds a student, such as one that `terrine export` wrote.
         model: The URI of an MLflow model, for example models:/terrine-digits/1.
 
     Raises:
@@ -150,7 +150,7 @@ def open_student(
 
 
 def refuse_image_options(statistics: ServingStatistics | None, reference: Path | None) -> None:
-    """Raise SettingError if the student of a table gets options that only a student of images has."""
+    """Raise SettingError if a table's student gets options that only image students have."""
     for name, value in (("--statistics", statistics), ("--reference", reference)):
         if value is not None:
             raise SettingError(f"{name} is about images, and this student takes rows of a table. Leave it out.")
@@ -172,7 +172,7 @@ def read_reference(path: Path | None, manifest: dict[str, Any]) -> np.ndarray | 
 
 
 def image_files(paths: Sequence[Path], kind: Files = "images") -> list[Path]:
-    """Return the image files among `paths`; of folders all images of this kind in them, at any depth, sorted.
+    """Return the image files among `paths`; for folders, all images of this kind inside, at any depth, sorted.
 
     Raises:
         InputError: A path does not exist, or there is no image.
@@ -186,7 +186,7 @@ def image_files(paths: Sequence[Path], kind: Files = "images") -> list[Path]:
             files += sorted(files_in(path)[0])
         elif path.is_dir():
             inside = (file for file in path.rglob("*") if file.name.lower().endswith(ends) and file.is_file())
-            files += sorted(file for file in inside if not file.name.startswith("."))  # as training passes over them
+            files += sorted(file for file in inside if not file.name.startswith("."))  # as in training
         elif path.is_file():
             files.append(path)
         else:

@@ -1,9 +1,9 @@
 """HTTP service of a student: FastAPI application with typed requests and responses, and its server.
 
     POST /invocations   MLflow's protocol: inputs or instances; for tables also dataframe_split or dataframe_records
-    POST /images        one encoded image, image files of a form, or a stack as .npy, which is a tenth of its JSON
+    POST /images        one encoded image, image files of a form, or a stack as .npy, a tenth the size of its JSON
     POST /rows          a CSV file, for the student of a table
-    GET  /  /docs       pages for people, which load nothing from elsewhere
+    GET  /  /docs       pages for people, which load no external files
     GET  /model  /metrics  /ping  /health  /version
 
 `tasks.serving.middleware` limits what a request may hold. Every error is a JSON object with a sentence, no stack trace.
@@ -233,7 +233,7 @@ def service(
 
 
 def _add_images(app: FastAPI, student: StudentModel, about: dict[str, Any], values: dict[str, Any]) -> str:
-    """Add the routes of a student of images, and what the front page says about it; return how to send a request."""
+    """Add the routes of an image student, and its part of the front page; return how to send a request."""
     channels, *sides = student.shape
     values |= {
         "shape": f"{' x '.join(map(str, sides))} pixels, {'grey' if channels == 1 else 'colour'}",
@@ -404,7 +404,7 @@ def _read_form(body: bytes, content: str) -> list[tuple[str | None, bytes]]:
 
 
 def server_config(app: FastAPI, host: str, port: int) -> uvicorn.Config:
-    """Return how uvicorn serves the application."""
+    """Return the configuration with which uvicorn serves the application."""
     return uvicorn.Config(
         app, host=host, port=port, log_level="warning", limit_concurrency=CONNECTIONS, timeout_keep_alive=30
     )

@@ -41,7 +41,7 @@ class PyfuncStudent(PythonModel):
             return
         self.student = StudentModel.load(folder, settings.get("statistics"), reference=reference, device=device)
 
-    # MLflow warns if the input has no annotation, and if it has any other than a few types.
+    # MLflow warns if the input has no annotation, or one that is not among a few types.
     def predict(self, context, model_input: np.ndarray, params=None):  # type: ignore[no-untyped-def]
         try:
             if isinstance(self.student, TableStudent):

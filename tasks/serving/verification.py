@@ -320,7 +320,7 @@ def _student(folder: Path, signature: Signature | None, checks: list[Check]) -> 
 
 
 def _model(folder: Path, digests: Mapping[str, str]) -> Check:
-    """Compare the files of a model that another library trained with the statement."""
+    """Compare the files of another library's model with the statement."""
     there = {path.name: file_digest(path) for path in folder.glob("*") if path.is_file()}
     wrong = sorted(name for name in {*there, *digests} if there.get(name) != digests.get(name))
     if wrong:
@@ -329,7 +329,7 @@ def _model(folder: Path, digests: Mapping[str, str]) -> Check:
 
 
 def _classes(statement: Mapping[str, Any], classes: list[str]) -> Check:
-    """Compare the student's class names with those that the release was made for."""
+    """Compare the student's class names with those of the release."""
     if (task := statement["task"]) is None:
         return Check("classes", False, "The statement does not name the classes of the release.")
     if list(task["names"]) != classes:

@@ -36,7 +36,7 @@ Format = Literal["onnx", "pt2"]
 FORMATS: tuple[Format, ...] = ("onnx", "pt2")
 
 TOLERANCE = 1e-4
-"""Largest accepted difference of a probability; other kernels sum in another order."""
+"""Largest accepted difference of a probability; other kernels sum in a different order."""
 
 _TRACED = 3
 _CHECKED = (2, 5, 16)
@@ -54,12 +54,12 @@ def export_student(
     Args:
         model: The student.
         paths: Files to write, .onnx or .pt2.
-        images: uint8 [N, C, size, size], N >= 16, to compare on in batches of 1 (except `current` statistics), 2, 5
-            and 16.
+        images: Images for the comparison, uint8 [N, C, size, size], N >= 16, in batches of 1 (except with `current`
+            statistics), 2, 5 and 16.
         metadata: Further metadata of ONNX files, in addition to `onnx_metadata`.
 
     Raises:
-        SettingError: A file has another suffix.
+        SettingError: A file has an unsupported suffix.
         MissingExtraError: A package for the export is not installed.
         ArtefactError: The network cannot be exported, or a file differs by more than `TOLERANCE`.
     """
@@ -217,11 +217,11 @@ def _quiet() -> Iterator[None]:
 def write_raw_columns(path: Path, encoding: Encoding, metadata: Mapping[str, str]) -> None:
     """Insert the encoding before the network in an ONNX file.
 
-    Every column becomes an input of its name, [batch, 1]: float64 for numbers (NaN if missing), strings for words.
+    Every column becomes an input with its name, [batch, 1]: float64 for numbers (NaN if missing), strings for words.
     Words are compared exactly; callers strip spaces, as a CSV reader does.
 
     Args:
-        path: The ONNX file, whose input is encoded rows.
+        path: The ONNX file, whose input consists of encoded rows.
         encoding: The encoding.
         metadata: Metadata that replaces the file's.
     """

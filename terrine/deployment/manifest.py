@@ -79,5 +79,5 @@ def _manifest_digest(manifest: Mapping[str, Any]) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Write NumPy's scalars as the numbers that JSON reads back."""
+    """Convert a NumPy scalar to the Python number that JSON also reads back."""
     return value.item()

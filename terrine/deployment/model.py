@@ -48,7 +48,7 @@ OF_VOLUMES = ("plane", "view", "percentiles")
 """Settings of `Nifti` that the manifest contains if the records are volumes."""
 
 SMALL = 64
-"""Number of images from which on a request under `current` statistics uses no reference images."""
+"""Smallest number of images in a request that uses no reference images under `current` statistics."""
 
 FILLING = 16
 """Number of stored reference images used for statistics: the first ones, of which the student is most certain. More
@@ -71,7 +71,7 @@ class StudentModel:
     Under `current` statistics a prediction depends on the whole request. A request is split into batches of at most
     `LARGEST_BATCH` images of similar size, taken in turns so that sorted requests give mixed batches. A request of
     fewer than `SMALL` images is filled up with reference images. Under all other statistics a prediction depends only
-    on its image, bit by bit on the CPU.
+    on its image, bit for bit on the CPU.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class StudentModel:
             filling = _tensor(self.reference[: SMALL if own_reference else FILLING])
             recorded = filling
             if own_reference:
-                most = min(len(self.reference), _MOST_REFERENCE)  # evenly spread over all
+                most = min(len(self.reference), _MOST_REFERENCE)  # spread evenly over all of them
                 chosen = np.linspace(0, len(self.reference) - 1, most).round().astype(int)
                 recorded = _tensor(np.ascontiguousarray(self.reference[chosen]))
             weight = float(len(filling)) if own_reference else REFERENCE_WEIGHT
@@ -138,9 +138,9 @@ class StudentModel:
 
         Args:
             folder: The student's folder.
-            statistics: Statistics; None selects some with which predictions are independent: `original` if the student
-                was trained with them or has no batch normalisation, `frozen` with a `reference`, `released` if the
-                folder holds released moments, otherwise `original`.
+            statistics: Statistics; None selects statistics with which predictions are independent: `original` if the
+                student was trained with them or has no batch normalisation, `frozen` with a `reference`, `released` if
+                the folder holds released moments, otherwise `original`.
             reference: uint8 images [R, C, size, size] that replace the stored, synthetic ones. With 64 or more
                 unlabelled images of the kind to be predicted, `frozen` statistics are about as good as `current` ones.
             device: Device to compute on.
@@ -192,7 +192,7 @@ class StudentModel:
         """Return class probabilities, float32 [B, classes].
 
         Args:
-            images: [B, channels, size, size], uint8 or floating point in [0, 1], B >= 1; for the student of a table
+            images: [B, channels, size, size], uint8 or floating point in [0, 1], B >= 1; for a table's student,
                 floating-point rows [B, columns].
 
         Raises:
@@ -234,7 +234,7 @@ class StudentModel:
         several findings the class lists those above a half, and the probability is the largest.
 
         Args:
-            probabilities: Of `predict`, [B, classes].
+            probabilities: Class probabilities from `predict`, [B, classes].
             index: Index of the result.
         """
         import pandas as pd
@@ -266,7 +266,7 @@ class StudentModel:
         return answers.cpu().numpy()
 
     def _side_by_side(self, compute: Callable[[np.ndarray], None], parts: Sequence[np.ndarray]) -> None:
-        """Compute the parts, on the CPU with as many single-threaded workers as torch has threads.
+        """Compute the parts, on the CPU with one single-threaded worker for each of torch's threads.
 
         Requests are computed one after the other, since two at once would share the cores.
         """

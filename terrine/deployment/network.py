@@ -37,7 +37,7 @@ current: the request's, with reference images if it is small; single: each image
 the reference images'; original: those of the backbone's pretraining."""
 
 REFERENCE_WEIGHT = 2.0
-"""Number of images as which all reference images together count (measured: docs/serving.md)."""
+"""Weight of all reference images together, in images (measured: docs/serving.md)."""
 
 
 class StudentNetwork(nn.Module):
@@ -51,7 +51,7 @@ class StudentNetwork(nn.Module):
         head: The head.
         statistics: Kind of statistics.
         reference: Public images [R, C, H, W], needed for `single` and `frozen`.
-        reference_weight: Number of images as which the reference images count.
+        reference_weight: Weight of all reference images together, in images.
     """
 
     def __init__(

@@ -21,7 +21,7 @@ def choose_reference(probabilities: np.ndarray, count: int = COUNT) -> np.ndarra
     Classes take turns, each giving its most certain remaining candidate, so every prefix of the list is balanced.
 
     Args:
-        probabilities: The student's, float [N, classes].
+        probabilities: The student's class probabilities, float [N, classes].
         count: Number of images.
 
     Raises:
@@ -35,7 +35,7 @@ def choose_reference(probabilities: np.ndarray, count: int = COUNT) -> np.ndarra
     labels = probabilities.argmax(axis=1)
     certainty = probabilities.max(axis=1)
     order = np.lexsort((np.arange(len(labels)), -certainty))
-    rank = np.empty(len(labels), dtype=np.int64)  # of each candidate within its class
+    rank = np.empty(len(labels), dtype=np.int64)  # rank of each candidate within its class
     for number in range(probabilities.shape[1]):
         own = order[labels[order] == number]
         rank[own] = np.arange(len(own))

@@ -101,8 +101,9 @@ class TableStudent:
     def shapes(self) -> pd.DataFrame | None:
         """Return the contribution of each column to the scores, or None if the head is not linear.
 
-        Scores of a row, whose softmax are the probabilities, are the row `(intercept)` plus one contribution for each
-        column: that of its word, or of its number by linear interpolation between knots. A missing value contributes 0.
+        The scores of a row, whose softmax is its probabilities, are the row `(intercept)` plus one contribution for
+        each column: that of its word, or of its number by linear interpolation between knots. A missing value
+        contributes 0.
 
         Returns:
             A data frame with columns `column`, `value` (a knot or a word) and `score of CLASS` for each class.

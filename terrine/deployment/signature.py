@@ -1,4 +1,4 @@
-"""Detached Ed25519 signature of a release: statement, pages and student; and keys of signatures for other tools.
+"""Detached Ed25519 signature of a release: statement, pages and student; and signing keys for other tools.
 
 The private key is PKCS#8 in PEM, readable by its owner only. Recipients get the public key, or a certificate of it,
 through a different channel than releases. A signature contains the public key, which suffices to check integrity; only
@@ -40,7 +40,7 @@ class Signed:
     """Base of signed contents, whose fields include those below."""
 
     purpose: ClassVar[str]
-    """First line of the signed bytes, so that one content cannot pass for another."""
+    """First line of the signed bytes, so that one kind of content cannot pass for another."""
 
     signed: str
     public_key: str
@@ -68,7 +68,7 @@ class Signed:
         return f"{self.purpose}\n".encode() + json.dumps(unsigned, sort_keys=True, separators=(",", ":")).encode()
 
     def check(self, key: Ed25519PublicKey | None = None) -> None:
-        """Raise ArtefactError unless `key`, by default the one in the signature, signed it, and not in the future."""
+        """Raise ArtefactError unless the signature is valid, by `key` if given, and not dated in the future."""
         own = self.public
         if key is not None and fingerprint(key) != fingerprint(own):
             raise ArtefactError(
@@ -161,12 +161,12 @@ SignedContent = TypeVar("SignedContent", bound=Signed)
 
 
 def sign(key: Ed25519PrivateKey, content: Mapping[str, Any]) -> Signature:
-    """Return a signature of `content`: all attributes of `Signature` except the last two."""
+    """Return a signature of `content`, which has all attributes of `Signature` except the last two."""
     return _sign(key, content, Signature)
 
 
 def sign_approval(key: Ed25519PrivateKey, content: Mapping[str, Any]) -> Approval:
-    """Return a signed decision with `content`: all attributes of `Approval` except the last two."""
+    """Return a signed decision with `content`, which has all attributes of `Approval` except the last two."""
     return _sign(key, content, Approval)
 
 

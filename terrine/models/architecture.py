@@ -1,6 +1,6 @@
 """Architectures of backbones: settings that are declared without torch, and the function that builds a network.
 
-A new architecture is one file, named in `ARCHITECTURES`: a subclass of `Architecture` with its settings and a function
+A new architecture is one file, listed in `ARCHITECTURES`: a subclass of `Architecture` with its settings and a function
 that makes the network. `build` returns a `terrine.models.backbone.Backbone`. Every architecture of timm can also be
 built under its own name (`resnet26`, `efficientnet_b0`, ...).
 
@@ -120,7 +120,7 @@ class Architecture(Settings):
     def network(kind: str, channels: int, size: Size, seed: int) -> Built:
         """Return the network of this kind, initialised from torch's global generator, and its number of features.
 
-        Options are keyword arguments. Raises SettingError for impossible ones.
+        Options are keyword arguments. Raises SettingError for impossible options.
         """
         raise NotImplementedError
 
@@ -129,7 +129,7 @@ class Architecture(Settings):
         return self.model_dump(mode="json", exclude={"weights"}, exclude_none=True)
 
     def check(self, run: Any) -> None:
-        """Raise ValueError for data of the wrong kind, or without the images that it learns from."""
+        """Raise ValueError for data of the wrong kind, or without the images that the architecture learns from."""
         if self.of_images != run.data.of_images:
             raise ValueError(
                 f"backbone.kind={self.kind} does not go with data.name={run.data.name}: a table needs its "

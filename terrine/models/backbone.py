@@ -42,7 +42,7 @@ class Backbone(nn.Module):
         self.feature_dim = feature_dim
         self._architecture = architecture
         self.origin: dict[str, Any] = {}
-        """The settings and images that `Architecture.fit` made it with, as JSON values; not stored."""
+        """Settings and images with which `Architecture.fit` made the backbone, as JSON values; not stored."""
         self.eval()
 
     @property
@@ -137,7 +137,7 @@ class ColumnsBackbone(Backbone):
 
 
 def as_float(images: Tensor) -> Tensor:
-    """Return images as floats in [0, 1]: uint8 is divided by 255, floating point passes as it is."""
+    """Return images as floats in [0, 1]: uint8 is divided by 255, floating point is returned unchanged."""
     if images.dtype == torch.uint8:
         return images.to(torch.get_default_dtype()).div_(255)
     if not images.is_floating_point():
@@ -212,7 +212,7 @@ def _check_batches(batches: Sequence[np.ndarray], count: int, *, complete: bool)
 def features_one_by_one(
     backbone: Backbone, images: Rows, then: Callable[[np.ndarray], np.ndarray], order: np.ndarray | None = None
 ) -> Iterator[np.ndarray]:
-    """Yield `then` of the features [BLOCK, features] of uint8 images [N, C, H, W], block by block without padding.
+    """Yield `then` of the features [BLOCK, features] of uint8 images [N, C, H, W], block by block, padding removed.
 
     Each row is a function of its image only, to the bit. Sums over private records have the charged sensitivity only if
     no record changes another's features. With stored statistics only rounding could do so, since a batch of another
@@ -233,7 +233,7 @@ def features_one_by_one(
 def blocks_one_by_one(
     backbone: Backbone, compute: Callable[[torch.Tensor], np.ndarray], images: Rows, order: np.ndarray
 ) -> Iterator[np.ndarray]:
-    """Yield `compute` of the images [BLOCK, C, H, W] with these numbers, block by block without padding."""
+    """Yield `compute` of the images [BLOCK, C, H, W] with these numbers, block by block, padding removed."""
 
     def block(first: int) -> np.ndarray:
         chosen = order[first : first + BLOCK]

@@ -17,7 +17,7 @@ _METADATA_KEY = "backbone"
 
 
 def save_backbone(backbone: Backbone, path: Path) -> None:
-    """Write weights and description to one safetensors file atomically; equal state, equal bytes.
+    """Write weights and description to one safetensors file atomically; equal states give equal bytes.
 
     The format cannot hold code, so a file from elsewhere is safe to load.
     """
@@ -50,7 +50,7 @@ def load_backbone(path: Path) -> Backbone:
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
-            state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # safe_open is no dict
+            state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # safe_open is not a dict
         architecture = json.loads(metadata[_METADATA_KEY])
         options = architecture["options"]
         backbone = build_backbone(

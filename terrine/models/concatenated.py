@@ -25,7 +25,7 @@ _NO_PARTS = ("concatenated", "columns", "timm")
 
 
 class Concatenated(Projected, Stemmed, Enlarged, Architecture):
-    """Several architectures side by side; each gets those of the settings that it has."""
+    """Several architectures side by side; each gets the settings that it supports."""
 
     reference: ClassVar[Literal["queries", "pretraining"] | None] = "queries"
 
@@ -67,7 +67,7 @@ class Concatenated(Projected, Stemmed, Enlarged, Architecture):
 
     @staticmethod
     def network(kind: str, channels: int, size: Size, seed: int, *, parts: Sequence[Mapping[str, Any]] = ()) -> Built:
-        """Return the network of parts, {"kind": a name, option: value, ...} each."""
+        """Return the network of `parts`, each {"kind": name, option: value, ...}."""
         from terrine.models.networks import ConcatenatedNetwork
 
         chosen = parts or [{"kind": part} for part in _PARTS]

@@ -36,7 +36,7 @@ def deform(images: Tensor, deformations: Deformations, generator: torch.Generato
 
 
 def draw_amounts(count: int, generator: torch.Generator) -> Tensor:
-    """Return how much each of `count` images is turned, scaled, slanted, and moved both ways: [count, 5], -1 to 1."""
+    """Draw the relative rotation, scale, shear and two shifts of each of `count` images: [count, 5], -1 to 1."""
     import torch
 
     return torch.cat([torch.rand(count, columns, generator=generator) * 2 - 1 for columns in (1, 1, 1, 2)], dim=1)

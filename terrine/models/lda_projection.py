@@ -1,15 +1,15 @@
 """A linear projection of a fixed backbone that is invariant to small deformations, learned on synthetic images.
 
-A digit moved by a pixel, turned or stretched a little is the same digit, but a fixed transform does not know this. Let
-two deformed copies of each public image have features z and z'. With
+A digit moved by a pixel, turned or stretched a little is the same digit, but its features under a fixed transform
+change. Let two deformed copies of each public image have features z and z'. With
 
     W = E (z - z')(z - z')ᵀ / 2     the variation within an image,
     T = E z zᵀ                      the total variation (features of a batch have mean 0),
 
 the projection keeps the `dimension` directions v of largest vᵀ T v / vᵀ (W + γ tr(W)/D I) v, scaled to equal variation
 within an image: Fisher's discriminant with every image its own class, the linear relative of contrastive learning, in
-closed form. A teacher of a hundred records then learns from a few hundred features in which similar records are close,
-instead of from a thousand in which they are not. Only synthetic images enter, and no private data.
+closed form. A teacher with a hundred records then learns from a few hundred features in which similar records are
+close, instead of a thousand in which they are not. Only synthetic images enter, and no private data.
 """
 
 import copy
@@ -30,8 +30,8 @@ from terrine.models.statistics import batch_statistics
 from terrine.npy import Rows
 
 _LARGEST = 2000
-"""Maximum dimension of the eigenproblem, which costs the cube of it. With more features, directions are chosen in the
-span of this number of images (Nyström; Williams and Seeger 2001), which contains nearly all variation."""
+"""Maximum dimension of the eigenproblem, whose cost grows with its cube. With more features, directions are chosen in
+the span of this number of images (Nyström; Williams and Seeger 2001), which contains nearly all variation."""
 
 
 @torch.no_grad()
@@ -54,7 +54,7 @@ def invariant_projection(
         features: Maps float images [B, C, H, W] on `device` to features [B, D] standardised over the batch; called from
             threads.
         images: Public uint8 images [N, C, H, W].
-        batches: Index arrays of images of one source each.
+        batches: Index arrays, each of images from one source.
         dimension: Number of directions to keep.
         seed: Seed of the deformations and of random directions.
         device: Device of the computation.

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 class ResNetLevels(Projected, Trained):
     """Features of all levels of a ResNet10 with the small stem, projected to deformation-invariant directions.
 
-    For colour photographs: the network is trained by SimCLR on images of programs, which takes minutes on a GPU, or
-    read from a file of `resnet10` with stem `small`. The projection is learned from the queries.
+    For colour photographs: the network is trained by SimCLR on images drawn by programs, which takes minutes on a GPU,
+    or read from a file for `resnet10` with stem `small`. The projection is learned from the queries.
     """
 
     kind: Literal["resnet_levels"] = "resnet_levels"

@@ -15,7 +15,7 @@ from terrine.geometry import Size, in_json, sides, size_of
 class SmallMapConv2d(nn.Conv2d):
     """A 3x3 convolution with padding 1 and no bias that is fast on maps of 1x1 and 2x2.
 
-    There most of the nine taps multiply padding, on 1x1 eight of them. On the CPU the remaining matrix product is
+    There, most of the nine taps multiply padding (on 1x1, eight). On the CPU only the remaining matrix product is
     computed, which makes a training step of ResNet18 at 28x28 1.5 times as fast.
     """
 
@@ -66,7 +66,7 @@ def averaged(maps: Tensor, parts: int) -> Tensor:
 
 
 class PartsAverage(nn.Module):
-    """The layer of `averaged`."""
+    """`averaged` as a layer."""
 
     def __init__(self, parts: int) -> None:
         super().__init__()
@@ -107,17 +107,17 @@ class ConcatenatedNetwork(nn.Module):
 
 
 class TimmNetwork(nn.Module):
-    """timm's `name` from float images [B, channels, *size] to its pooled features or scores [B, `feature_dim`].
+    """timm's network `name`, from float images [B, channels, *size] to pooled features or scores [B, `feature_dim`].
 
     Images in [0, 1] are standardised as timm's weights for the architecture expect, grey ones by the mean over colours.
     The constants are stored with the weights.
 
-    enlarge: side to which images are resized (bilinearly) first, for architectures that small images do not survive;
-    None feeds them as they are. from_tensorflow: for weights from there; convolutions are padded below and to the
-    right, where no even padding fits, and pixels run from -1 to 1. levels: features are the means of the maps at every
-    level, one after the other (`forward_intermediates` of timm). mirrored: they are averaged over an image and its
-    mirror image. classifier: return the scores of timm's own classifier instead of features. Raises SettingError when
-    the architecture cannot take the images, or cannot be padded so.
+    enlarge: side to which images are resized (bilinearly) first, for architectures that cannot take small images;
+    None leaves them unchanged. from_tensorflow: for weights trained in TensorFlow, so convolutions are padded at the
+    bottom and right if no symmetric padding fits, and pixels run from -1 to 1. levels: features are the means of the
+    maps at every level, concatenated (`forward_intermediates` of timm). mirrored: features are averaged over an image
+    and its mirror image. classifier: return the scores of timm's own classifier instead of features. Raises
+    SettingError if the architecture cannot take the images or this padding.
     """
 
     def __init__(
@@ -155,11 +155,11 @@ class TimmNetwork(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         if self.side is not None and self.side != size_of(images.shape):
             images = F.interpolate(images, size=(self.side, self.side), mode="bilinear", align_corners=False)
-        # Channels last: on a CPU convolutions of each channel by itself (MobileNet) take half the time then.
+        # Channels last: depthwise convolutions (MobileNet) then take half the time on a CPU.
         images = ((images - self.mean) / self.deviation).contiguous(memory_format=torch.channels_last)
         if not self.mirrored:
             return self._features(images)
-        # Not as one batch of both, since callers that weight or group images count them.
+        # Two passes instead of one batch of both, since callers that weight or group images count them.
         return (self._features(images) + self._features(images.flip(-1))) / 2
 
     def _features(self, images: Tensor) -> Tensor:
@@ -187,7 +187,7 @@ def _create(name: str, channels: int, size: Size, from_tensorflow: bool, classif
 
 
 def _standardisation(model: Any, channels: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return mean and standard deviation of every channel, as the weights that timm publishes were trained with."""
+    """Return mean and standard deviation of every channel, with which timm's published weights were trained."""
     config = model.pretrained_cfg
     mean, deviation = (tuple(config.get(key, (plain,))) for key, plain in (("mean", 0.0), ("std", 1.0)))
     if channels != len(mean):

@@ -36,7 +36,7 @@ _ROUNDS = 10
 class Patches(Projected, Architecture):
     """Similarity to a dictionary of patches (Coates and Ng 2011), projected to be invariant to small deformations.
 
-    For colour photographs, where a wavelet transform is less informative.
+    For colour photographs, for which a wavelet transform is less informative.
     """
 
     learns_projection: ClassVar[bool] = True
@@ -121,7 +121,7 @@ def _dictionary(network: PatchNetwork, images: Rows, batches: Sequence[np.ndarra
     centres = F.normalize(white[torch.randperm(len(white), generator=generator)[:words]])
     for _ in range(_ROUNDS):
         likeness, nearest = (white @ centres.T).max(dim=1)
-        # Centres without any nearest patch stay.
+        # Centres that are nearest to no patch stay unchanged.
         sums = (centres * 1e-6).index_add(0, nearest, likeness.clamp(min=0)[:, None] * white)
         centres = F.normalize(sums)
     kernels = centres @ whitening

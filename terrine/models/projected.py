@@ -1,11 +1,11 @@
 """Fixed image transforms whose coefficients are standardised and projected to fewer features.
 
 `PatchNetwork` follows Coates, Lee & Ng 2011 and Coates & Ng 2011: patches of `SIDE` x `SIDE` pixels, `STRIDE` apart,
-are centred, divided by their own deviation and whitened. Each is compared with the words of a dictionary. The part of
-its likeness, or unlikeness, above a threshold is averaged over 3 x 3 parts of the image.
+are centred, divided by their own deviation and whitened. Each patch is compared with the words of a dictionary. The
+part of its similarity, positive or negative, above a threshold is averaged over 3 x 3 parts of the image.
 
 If mirror images have the same meaning, half of the words are the mirrored other half, and the coefficients of a word in
-one place and of its mirror image in the mirrored place are replaced by their sum. This makes features of images of an
+one place and of its mirror image in the mirrored place are replaced by their sum. This makes features of images with an
 even side invariant to mirroring, at no cost.
 """
 
@@ -55,10 +55,10 @@ class ProjectedNetwork(nn.Module):
 
     @abstractmethod
     def described(self, images: Tensor) -> Tensor:
-        """Return the coefficients [B, D] of float images, of each image by itself."""
+        """Return the coefficients [B, D] of float images, each row from its image only."""
 
     def forward(self, images: Tensor) -> Tensor:
-        # An exported program takes batches of any size, so it cannot be cut into a number of chunks.
+        # An exported program takes batches of any size, so it cannot be cut into a fixed number of chunks.
         whole = images.device.type != "cpu" or torch.compiler.is_exporting()
         parts: Sequence[Tensor] = [images] if whole else images.split(self.chunk)
         if images.requires_grad and torch.is_grad_enabled():
@@ -72,7 +72,7 @@ class ProjectedNetwork(nn.Module):
 
 
 class PatchNetwork(ProjectedNetwork):
-    """Likeness to words of a dictionary of patches, of float images [B, C, size, size]."""
+    """Similarity of float images [B, C, size, size] to the words of a patch dictionary."""
 
     chunk = 8
     kernels: Tensor
@@ -94,7 +94,7 @@ class PatchNetwork(ProjectedNetwork):
             -self.offset[:, None, None], F.conv2d(images, self.kernels, stride=STRIDE), _deviations(images)
         )
         beyond = F.softshrink(likeness, THRESHOLD)
-        # Likeness and its opposite are the halves of the sum of these, and of their difference.
+        # The positive and negative parts are half of the sum of these, and half of their difference.
         size, signed = averaged(beyond.abs(), PARTS), averaged(beyond, PARTS)
         maps = torch.cat([size + signed, size - signed], dim=1) / 2
         if self.mirrored:
@@ -121,8 +121,8 @@ class StoredBatchNorm2d(nn.BatchNorm2d):
 class LevelsNetwork(ProjectedNetwork):
     """Feature maps of all levels of a ResNet10 with the small stem, averaged over 2 x 2 parts of the image.
 
-    The last level alone, averaged over the image, is what SimCLR trains. The last level forgets much that other tasks
-    need: the first levels and the place of things are worth ten points on CIFAR-10.
+    The last level alone, averaged over the image, is what SimCLR trains. The last level discards much that other tasks
+    need: the first levels and the positions of features are worth ten points on CIFAR-10.
     """
 
     LEVELS = (64, 128, 256, 512)
@@ -137,7 +137,7 @@ class LevelsNetwork(ProjectedNetwork):
         self.mirrored = mirrored
 
     def trainable(self) -> tuple[nn.Module, int]:
-        """Return the ResNet and its number of features, which is what pretraining trains."""
+        """Return the ResNet, which pretraining trains, and its number of features."""
         return self.network, self.LEVELS[-1]
 
     def described(self, images: Tensor) -> Tensor:
@@ -156,7 +156,7 @@ class LevelsNetwork(ProjectedNetwork):
 
 
 def _deviations(images: Tensor) -> Tensor:
-    """Return the deviation [B, 1, h, w] of every patch's pixels."""
+    """Return the standard deviation [B, 1, h, w] of every patch's pixels."""
     count = images.shape[1] * SIDE**2
     ones = images.new_ones(1, images.shape[1], SIDE, SIDE)
     sums, squares = F.conv2d(images, ones, stride=STRIDE), F.conv2d(images.square(), ones, stride=STRIDE)

@@ -36,7 +36,7 @@ from terrine.npy import Rows
 BOUNDS = 1.5, 2.5
 """Minimum and maximum bound. An image's moments have a norm of 1.2 to 2.5 √D on benchmarks."""
 _NOISE = 0.35
-"""Maximum noise on a mean that a larger bound is worth, in deviations of public images (docs/serving.md)."""
+"""Maximum noise on a mean that is accepted for a larger bound, in deviations of public images (docs/serving.md)."""
 _LEAST = 0.05
 """Minimum of a variance, as a share of that of public images."""
 
@@ -70,7 +70,7 @@ def image_vectors(network: ScatteringNetwork, images: Tensor, bound: float) -> T
 
 
 def unit_vectors(backbone: Backbone, images: Rows, units: np.ndarray, bound: float) -> Iterator[np.ndarray]:
-    """Yield the vectors of all units, float64 [units, length], in groups: the mean over the images of each.
+    """Yield the vectors of all units, float64 [units, length], in groups; each is the mean over a unit's images.
 
     images: uint8 [N, C, H, W]; units: int64 [N], equal for images of one unit.
     """

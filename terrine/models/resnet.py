@@ -28,9 +28,9 @@ def build_resnet(depth: int, channels: int, stem: str = "standard", norm_layer: 
     """Return a ResNet of `depth` 10, 18 or 34 from float images [B, channels, H, W] to features [B, 512].
 
     stem: `standard` is torchvision's 7x7 convolution of stride 2 and max pooling (DIET-PATE does not state its stem;
-    presets use this one, at 28x28 too); `small` is one 3x3 convolution of stride 1 and no pooling: better features of
-    small images for about ten times the arithmetic. norm_layer: class of its normalisation, torch's by default.
-    Initial weights come from torch's global generator.
+    presets use this one, at 28x28 too); `small` is one 3x3 convolution of stride 1 and no pooling: better features for
+    small images at about ten times the arithmetic. norm_layer: class of its normalisation, torch's by default. Initial
+    weights come from torch's global generator.
 
     Raises SettingError for another depth.
     """

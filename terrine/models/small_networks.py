@@ -10,8 +10,8 @@ from terrine.models.architecture import Built, Trained
 class SmallCNN(Trained):
     """Three normalised 3x3 convolutions and a linear layer: 128 features, 0.15 million weights; made for teachers.
 
-    Maps are halved after each of the first two convolutions and averaged to 4x4 places at the end, so that sides from
-    8 on work.
+    Maps are halved after each of the first two convolutions and averaged to 4x4 places at the end, so that sides of 8
+    or more work.
     """
 
     kind: Literal["small_cnn"] = "small_cnn"
@@ -35,7 +35,7 @@ class SmallCNN(Trained):
 
 
 class PateCNN(Trained):
-    """Two convolutions of 5x5 kernels, maps halved after each, and a linear layer: 384 features; made for teachers.
+    """Two 5x5 convolutions, with maps halved after each, and a linear layer: 384 features; made for teachers.
 
     "Two convolutional layers with max-pooling and one fully connected layer with ReLUs" (Papernot et al. 2017, section
     4; Dodwadmath and Stich 2022, section 3), without batch normalisation. Other details follow the published code.
@@ -60,7 +60,7 @@ class PateCNN(Trained):
 
 
 class CryptoNet(Trained):
-    """CryptoNet-ReLU, on which encrypted inference is compared (Anonymous 2025, table 13).
+    """CryptoNet-ReLU, a benchmark network for encrypted inference (Anonymous 2025, table 13).
 
     The layers of HE-transformer's example (Boemer et al. 2020), without the last one; made for teachers.
 
@@ -91,7 +91,7 @@ class VGG9(Trained):
     """Six 3x3 convolutions and two of VGG9's three linear layers: 512 features.
 
     An ablation of DIET-PATE (Anonymous 2025). Maps are halved after each of the first three stages and averaged over
-    all places at the end, so that sides from 8 on work.
+    all places at the end, so that sides of 8 or more work.
     """
 
     kind: Literal["vgg9"] = "vgg9"

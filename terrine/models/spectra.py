@@ -1,8 +1,8 @@
 """The scattering transform of large images by Fourier transforms, averaged down to a grid: on a CPU, without gradients.
 
-A wavelet of the second scale has 26 x 26 taps, which take nearly all the time of a large image. Here a map is mirrored
-outwards by more than a filter's reach, to a length that transforms quickly, and its transform is multiplied by the
-filter's; a stride of 2 folds the product, so that only every other sample is transformed back. The low-pass and the
+A wavelet of the second scale has 26 x 26 taps, which take nearly all of the time for a large image. Here a map is
+mirrored outwards by more than a filter's reach, to a length that transforms quickly, and its transform is multiplied by
+the filter's; a stride of 2 folds the product, so that only every other sample is transformed back. The low-pass and the
 average over the cells of the grid are one matrix for rows and one for columns. The result equals the average of the
 convolutions (`terrine.models.wavelets`) up to rounding, in a third to two thirds of their time.
 
@@ -22,7 +22,7 @@ REACH = 14
 
 
 class Spectra(nn.Module):
-    """The transform of images [N, H, W], of sides that 4 divides, as [N, maps, *grid]; maps and filters as there.
+    """The transform of images [N, H, W] with sides divisible by 4, as [N, maps, *grid]; see `terrine.models.wavelets`.
 
     wavelets: complex filters by scale, 0 and 1, each [L, taps, taps], the second centred between samples. windows: the
     low-pass for maps at full and at half size, by its taps along one axis, real [taps], centred between samples.
@@ -36,7 +36,7 @@ class Spectra(nn.Module):
         self.places_0: Tensor
         self.places_1: Tensor
         self.shape, self.grid = shape, grid
-        # Even lengths that 2, 3 and 5 make up: their transforms are quick.
+        # Even lengths without prime factors above 5: their transforms are fast.
         lengths = [2 * next_fast_len(-(-side // 2) + REACH, real=True) for side in shape]
         for axis, (side, length) in enumerate(zip(shape, lengths, strict=True)):
             places = np.pad(np.arange(side), (REACH, length - side - REACH), mode="symmetric")
@@ -46,7 +46,7 @@ class Spectra(nn.Module):
                 self.register_buffer(f"averages_{scale}_{axis}", matrix.float(), persistent=False)
         for scale, filters in enumerate(wavelets):
             self.register_buffer(f"filters_{scale}", _transforms(filters, lengths, 1 + scale), persistent=False)
-        # By half a sample: the filters of the second scale are centred between two.
+        # A shift by half a sample: the filters of the second scale are centred between two samples.
         angles = [torch.fft.fftfreq(length, dtype=torch.float64) * np.pi for length in lengths]
         between = torch.exp(1j * (angles[0][:, None] + angles[1]))
         self.register_buffer("between", between.to(torch.complex64), persistent=False)

@@ -13,7 +13,7 @@ Guarantees:
 - Every layer that normalises through `torch.nn.functional.batch_norm` takes part: BatchNorm1d, 2d, 3d, SyncBatchNorm
   and timm's variants, at any depth, under `torch.func.functional_call` and `torch.func.vmap` too.
 - A batch of one has no variance and is refused.
-- A model without batch normalisation gives the same result with all of them.
+- A model without batch normalisation gives the same result with all kinds of statistics.
 
 A torch function mode, which belongs to the calling thread, intercepts the call. Calling `.train()` instead would change
 the model that is being queried.
@@ -216,8 +216,8 @@ class grouped_statistics(BatchNormMode):
             features = network(images)
 
     The numbers of groups and places, which are public, determine the shape of the pass, and the number of a group's
-    images does not. So it does not affect another group, not even by the choice of a kernel. A layer's output in a
-    padded place is zero and has no gradient. Only the calling thread is affected, and the network is not changed.
+    images does not. So that number does not affect another group, not even by the choice of a kernel. A layer's output
+    in a padded place is zero and has no gradient. Only the calling thread is affected, and the network is not changed.
 
     On a CPU torch's kernels normalise one group after the other, since they read values twice, and products and sums of
     whole batches read them ten times. An accelerator processes all groups at once, since launches dominate there.
@@ -263,7 +263,7 @@ class grouped_statistics(BatchNormMode):
         groups = values.unflatten(0, (len(self.counts), self.places))
         counts = torch.tensor(self.counts, device=values.device).view(-1, *(1 for _ in groups.shape[1:]))
         present = torch.arange(self.places, device=values.device).view(1, -1, *(1 for _ in groups.shape[2:])) < counts
-        over = (1, *range(3, groups.dim()))  # all but groups and channels
+        over = (1, *range(3, groups.dim()))  # all axes but groups and channels
         size = counts.clamp_min(1) * groups[0, 0, 0].numel()
         zero = groups.new_zeros(())
         mean = torch.where(present, groups, zero).sum(over, keepdim=True) / size

@@ -11,7 +11,7 @@ from terrine.geometry import Size, in_json, sides
 from terrine.models.architecture import Built, Enlarged, Trained, build_backbone, known_to_timm
 
 SIDES = (32, 64, 128, 224)
-"""Candidates for the side to which images are enlarged if an architecture does not accept them; the first works."""
+"""Candidate sides for enlarging images that an architecture does not accept; the first that works is used."""
 
 _TINY_VIT = "tiny_vit_21m_224"
 
@@ -83,7 +83,7 @@ class TinyViT(Enlarged, Trained):
 
 
 def enlarged(architecture: str, side: int | None, channels: int, size: Size) -> dict[str, int]:
-    """Return the option to enlarge images to `side` or to the smallest side that works, or {} if none is needed.
+    """Return the option to enlarge images to `side` or to the smallest side that works, or {} if unnecessary.
 
     Raises SettingError for an architecture that accepts none of the sides tried.
     """

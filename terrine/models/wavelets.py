@@ -16,7 +16,7 @@ Conventions, chosen so that a mirrored image has the mirrored transform:
 Three implementations of the transform agree up to rounding. `_Convolutions` convolves, for any size. `_Quadrants` is
 for images of at most 32x32, about three times as fast on a CPU: there a convolution is one matrix product, and because
 the filters are mirror images of one another, images split by their symmetry about both axes need a quarter of its
-arithmetic. `Spectra` is for larger ones on a CPU, where no gradient is wanted: about three times as fast, too.
+arithmetic. `Spectra` is for larger ones on a CPU if no gradient is needed, and is also about three times as fast.
 """
 
 import math
@@ -36,12 +36,12 @@ SCALES = 2
 STRIDE = 2**SCALES
 LOG_OFFSET = 1e-3
 
-_SIGMA = 0.8  # of the finest wavelet and of phi, in samples of their grid
+_SIGMA = 0.8  # deviation of the finest wavelet and of phi, in samples of their grid
 _SLANT = 0.5  # the envelope is 1 / _SLANT times as long across the wave as along it
 _TRUNCATION = 4.0
 _LARGEST_DENSE_SIDE = 32
 _LARGEST_GRID = 8
-_CACHED_PIXELS = 2**16  # per convolution: intermediate maps are hundreds of times larger, and exceed the cache
+_CACHED_PIXELS = 2**16  # pixels at a time: intermediate maps are hundreds of times larger, and must fit the cache
 
 
 def orientation_order(orientations: int) -> list[int]:
@@ -122,7 +122,7 @@ class _Convolutions(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         count, height, width = images.shape
         few = max(1, _CACHED_PIXELS // (height * width))
-        # An exported program takes batches of any size, so it cannot be cut into a number of parts.
+        # An exported program takes batches of any size, so it cannot be cut into a fixed number of parts.
         if images.device.type == "cpu" and not torch.compiler.is_exporting() and count > few:
             return torch.cat([self(part) for part in images.split(few)])
         fine = self._modulus(images, self.wavelets_0, 1)
@@ -171,7 +171,7 @@ class _Quadrants(nn.Module):
             _keep(self, name, operator.clone())
 
     def forward(self, images: Tensor) -> Tensor:
-        count, (height, width) = images.shape[0], self.shape  # len would not export
+        count, (height, width) = images.shape[0], self.shape  # `len` would not export
         quadrants = to_quadrants(images)
         parts = self._transform(quadrants)
         fine = self._modulus(parts, self.wavelets_0)
@@ -221,13 +221,13 @@ def _operators(shape: tuple[int, int], orientations: int) -> dict[str, Tensor]:
 
 
 def _differentiable_root(square: Tensor) -> Tensor:
-    """Return the square root, whose gradient at zero is taken to be zero: that of a modulus would be no number."""
+    """Return the square root, whose gradient at zero is taken to be zero: that of a modulus would be NaN."""
     positive = square > 0
     return torch.where(positive, torch.where(positive, square, 1.0).sqrt(), 0.0)
 
 
 def to_quadrants(maps: Tensor) -> Tensor:
-    """Cut maps [M, H, W] into quadrants [4, M, H / 2 * W / 2]: upper left of itself, its H, V and VH images."""
+    """Cut maps [M, H, W] into quadrants [4, M, H / 2 * W / 2]: the upper left of a map and its H, V and VH images."""
     height, width = (side // 2 for side in maps.shape[-2:])
     images = (maps, maps.flip(-1), maps.flip(-2), maps.flip(-1, -2))
     return torch.stack([image[:, :height, :width].flatten(1) for image in images])
@@ -245,7 +245,7 @@ def _quadrants_operator(shape: tuple[int, int], kernels: Tensor, stride: int) ->
 def _parts_operator(shape: tuple[int, int], kernels: Tensor, stride: int) -> Tensor:
     """Return convolutions with `kernels` [K, h, w] as matrices [4, n, K * n'], from each part to its upper left corner.
 
-    The factor 1/4 that two Hadamard transforms leave behind is in the matrices.
+    The matrices include the factor 1/4 that two Hadamard transforms require.
     """
     height, width = (side // 2 for side in shape)
     impulses = torch.zeros(height * width, *shape)
@@ -261,8 +261,8 @@ def _parts_operator(shape: tuple[int, int], kernels: Tensor, stride: int) -> Ten
 class ScatteringNetwork(ProjectedNetwork):
     """Scattering features of float images.
 
-    Sides that 4 does not divide are mirrored outwards; grids above 8x8 are averaged down to 8x8, so that the number of
-    features does not grow with the image.
+    Sides that are not divisible by 4 are mirrored outwards; grids above 8x8 are averaged down to 8x8, so that the
+    number of features does not grow with the image.
     """
 
     def __init__(self, channels: int, size: Size, seed: int, orientations: int, projection: int | None) -> None:

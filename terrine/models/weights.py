@@ -134,7 +134,7 @@ def read_state(path: Path, setting: str = "backbone.weights") -> Mapping[str, Te
 
 
 def last_parameters(network: nn.Module, percent: float) -> list[tuple[str, nn.Parameter]]:
-    """Return the last parameters, whole tensors with their names, that have at least `percent` of all weights.
+    """Return the last parameters, whole tensors with their names, that hold at least `percent` % of all weights.
 
     Partial fine-tuning trains them (an ablation of DIET-PATE, Anonymous 2025). "Last" is the order in which a network
     registers its layers, from input to output in feed-forward networks. Tensors are not cut, so the share may be larger

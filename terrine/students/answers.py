@@ -15,7 +15,7 @@ without an answer adds nothing:
 - `share_loss`: noisy counts (h₀, h₁), each with noise of variance σ², estimate the share of yes c/T by (h₁ − h₀ +
   T)/2T, which has variance σ²/2T²: the negative log-likelihood is (that − p)²·(T/σ)².
 - `coin_loss`: a released label is yes with probability r = p·(1 − w) + (1 − p)·w, where w is the probability that noise
-  flips the answer of unanimous teachers (`transition_matrix`), or 0: the negative log-likelihood of a coin.
+  flips the answer of unanimous teachers (`transition_matrix`), or 0: the Bernoulli negative log-likelihood.
 
 This module is post-processing of a release: it reads no private data and costs no privacy.
 """
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from terrine.students.student import Student
 
 _LEAST = 1e-7
-_REACH, _POINTS = 12.0, 4001  # the trapezium rule is exact to rounding for integrands that die off on both sides
+_REACH, _POINTS = 12.0, 4001  # the trapezium rule is exact to rounding for integrands that vanish on both sides
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """(scores [B, classes], targets [B, classes]) -> negative log-likelihood of each query [B]."""
@@ -78,7 +78,7 @@ class ReleasedAnswers:
         return self.targets.shape[1]
 
     def at(self, positions: np.ndarray) -> ReleasedAnswers:
-        """Return some of the answers."""
+        """Return the answers at these positions."""
         return replace(self, targets=self.targets[positions])
 
 
@@ -213,7 +213,7 @@ def histogram_answers(histograms: np.ndarray, teachers: int, sigma: float) -> Re
 
 
 def ordered_answers(histograms: np.ndarray, teachers: int, sigma: float) -> ReleasedAnswers:
-    """Return noisy histograms [queries, classes] of classes in an order as answers about the boundaries between them.
+    """Return noisy histograms [queries, classes] of ordered classes as answers about the boundaries between them.
 
     Votes sum to `teachers`, so any excess of the sum of counts is noise, and is subtracted evenly. The m upper counts
     of K then contain the votes above a boundary and noise of variance σ²·m·(1 − m/K). Boundaries are treated as

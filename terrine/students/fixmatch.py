@@ -45,7 +45,7 @@ class FixMatchStudent(SemiSupervisedStudent):
 def fixmatch_loss(weak_scores: Tensor, strong_scores: Tensor, threshold: float) -> Tensor:
     """Return ℓ_u, a scalar.
 
-    weak_scores, strong_scores: [μB, classes], of the two views of the same images. Weak scores get no gradient.
+    weak_scores, strong_scores: [μB, classes] for the two views of the same images. Weak scores get no gradient.
     """
     import torch
     import torch.nn.functional as F

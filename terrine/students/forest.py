@@ -1,9 +1,9 @@
 """The forest student: regression trees on features, fitted to released shares of votes (or to released labels).
 
-A tree's leaf is the mean of its answers, so the noise of a released histogram averages out in leaves with many of them:
-The minimum leaf size `least` regularises the forest, like the prior's precision the linear student, and is also chosen
-on held-out released answers. For labels a leaf contains the share of each; splits by squared error on one-hot labels
-are those of the Gini impurity. Training a forest is post-processing of the release.
+A tree's leaf is the mean of its answers, so the noise of a released histogram averages out in leaves with many answers.
+The minimum leaf size `least` regularises the forest, as the prior's precision does the linear student, and is also
+chosen on held-out released answers. For labels, a leaf contains the share of each label; splits by squared error on
+one-hot labels are those of the Gini impurity. Training a forest is post-processing of the release.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from terrine.students.answers import ReleasedAnswers
 
 LEAST = (200, 100, 50, 20, 10, 5)
-"""Minimum answers in a leaf that are tried, in this order, if none are given."""
+"""Minimum leaf sizes that are tried, in this order, if none is given."""
 
 _DEEPEST = 16
 _LEAVES = 8  # minimum number of leaves of a candidate
@@ -40,7 +40,7 @@ class ForestStudent(Student):
     """Minimum number of answers in a leaf. null: chosen by validation on released labels."""
 
     def train(self, data: StudentData, *, seed: int, device: torch.device | str = "cpu", **_: Any) -> TrainedStudent:
-        """See `Student.train`. Trees are trained on the CPU in seconds, without checkpoints and progress."""
+        """See `Student.train`. Trees are trained on the CPU in seconds, without checkpoints or progress."""
         features = data.features(device)[data.rows]
         return TrainedStudent(fit(features, data.answers, trees=self.trees, least=self.least, seed=seed))
 

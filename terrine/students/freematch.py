@@ -1,6 +1,6 @@
 """FreeMatch (Wang et al. 2023): FixMatch with adaptive thresholds and a term for class fairness.
 
-After every batch of μB weak views with q_b = p(y | α(u_b)), with decay d and C classes, all three from 1/C on:
+After every batch of μB weak views with q_b = p(y | α(u_b)), with decay d and C classes, all three starting at 1/C:
 
     τ_t    = d τ_{t-1} + (1-d) 1/(μB) Σ_b max q_b             (equation 5, the global threshold)
     p̃_t    = d p̃_{t-1} + (1-d) 1/(μB) Σ_b q_b                 (equation 6)
@@ -11,7 +11,7 @@ After every batch of μB weak views with q_b = p(y | α(u_b)), with decay d and 
     ℓ_f = −H(SumNorm(p̃_t / h̃_t), SumNorm(p̄ / h̄))                              (equation 12)
 
 where Q_b = p(y | A(u_b)) for strong views, p̄ is the mean of Q_b and h̄ the histogram of argmax Q_b over the images that
-passed, and H the cross-entropy. The answer's loss + λ ℓ_u + λ_f ℓ_f is minimised. Classes not in h̄ are ignored.
+passed, and H the cross-entropy. The answers' loss + λ ℓ_u + λ_f ℓ_f is minimised. Classes not in h̄ are ignored.
 """
 
 from __future__ import annotations

@@ -101,7 +101,7 @@ class GradientStudent(Student):
 
 
 class FinetuneStudent(GradientStudent):
-    """The last per cents of the backbone's weights, and the head, trained on the released answers only."""
+    """The head and the last share of the backbone's weights, trained on the released answers only."""
 
     kind: Literal["finetune"] = "finetune"
     trainable: Annotated[float, Unit("per cent")] = Field(10.0, ge=0, le=100)
@@ -109,7 +109,7 @@ class FinetuneStudent(GradientStudent):
 
 
 class FullStudent(GradientStudent):
-    """Every weight of the backbone, and the head, trained on the released answers only."""
+    """The head and every weight of the backbone, trained on the released answers only."""
 
     kind: Literal["full"] = "full"
 
@@ -141,7 +141,7 @@ class SemiSupervisedStudent(GradientStudent):
         return {name: value for name, value in USB.items() if name in cls.model_fields} | given
 
     def initial_state(self, classes: int) -> dict[str, Tensor]:
-        """Return the tensors, by name, that change from step to step, before the first one."""
+        """Return the initial values, by name, of the tensors that change from step to step."""
         return {}
 
     @abstractmethod

@@ -4,9 +4,9 @@ If only a head is trained, features of the images and of a few views of each are
 matrix products. If the backbone is trained, views are drawn again in every step.
 
 FixMatch asks that a weakly changed image keeps its class, and that a strongly changed one gets the class of the weak
-one. Weak is a shift by up to an eighth of the side, and a mirror image if the data allow it (Sohn et al. 2020, section
-2.3). Strong is a random affine map, brightness, contrast and an erased square: equivalent to RandAugment and Cutout on
-small images, drawn continuously so that a whole batch is one computation on any device.
+one. A weak change is a shift by up to an eighth of the side, and mirroring if the data allow it (Sohn et al. 2020,
+section 2.3). A strong change is a random affine map, brightness, contrast and an erased square: equivalent to
+RandAugment and Cutout on small images, drawn continuously so that a whole batch is one computation on any device.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ class Augmentation:
 
     Attributes:
         name: Name of the view in caches.
-        brightness: The factor is uniform in 1 ± this.
-        contrast: The factor is uniform in 1 ± this.
-        erase: Maximum side of the erased square, as a share of the image's.
+        brightness: Largest change of the factor, which is uniform around 1.
+        contrast: Largest change of the factor, which is uniform around 1.
+        erase: Maximum side of the erased square, as a share of the image's side.
         flip: Mirror half of the views left to right.
     """
 
@@ -201,9 +201,9 @@ class FrozenInputs(Inputs):
 class ImageInputs(Inputs):
     """The images, through a backbone that is trained; in bfloat16 (mixed precision) on CUDA.
 
-    With `micro_batch`, a pass that needs gradients keeps no activations: each part of so many images is computed again
-    for its gradient, so memory is that of one part. Loss and gradients are those of the whole batch; computing them in
-    parts takes a third more time. Raises SettingError if each part would be normalised by its own statistics.
+    With `micro_batch`, a pass that needs gradients keeps no activations: each part of `micro_batch` images is computed
+    again for its gradient, so memory is that of one part. Loss and gradients are those of the whole batch; computing
+    them in parts takes a third more time. Raises SettingError if each part would be normalised by its own statistics.
     """
 
     def __init__(

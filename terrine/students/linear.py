@@ -85,8 +85,8 @@ def fit(
         features: One row per answer, [answers, features].
         answers: Released answers, in the order of the rows.
         l2: Precision of the Gaussian prior, independent of the features' scale and number: a weight's prior variance is
-            1 / (l2 · mean ‖x‖²), so that a class's score has prior variance 1 / l2. 0 is no prior. None tries
-            `PRECISIONS` from the strongest on, as long as the likelihood of a held-out quarter of the answers grows.
+            1 / (l2 · mean ‖x‖²), so that a class's score has prior variance 1 / l2. 0: no prior. None tries
+            `PRECISIONS`, strongest first, as long as the likelihood of a held-out quarter of the answers grows.
         seed: Decides which quarter is held out.
         device: Device of the computation.
 

@@ -35,7 +35,7 @@ class Pool:
 
 
 Rule = Callable[[Pool, int], np.ndarray]
-"""(pool, how many at least) -> int64 numbers of candidates, best first, each once."""
+"""(pool, minimum count) -> int64 numbers of candidates, best first, each once."""
 
 
 def in_order(pool: Pool, count: int) -> np.ndarray:
@@ -44,7 +44,7 @@ def in_order(pool: Pool, count: int) -> np.ndarray:
 
 
 def uncertain(pool: Pool, count: int) -> np.ndarray:
-    """All candidates by the entropy of the student's answer, largest first; in their own order before there is one."""
+    """Return all candidates by the entropy of the student's answer, largest first; in their order without a student."""
     if pool.probabilities is None:
         return pool.candidates
     own = np.asarray(pool.probabilities[pool.candidates], np.float64)
@@ -53,7 +53,7 @@ def uncertain(pool: Pool, count: int) -> np.ndarray:
 
 
 def balanced(pool: Pool, count: int) -> np.ndarray:
-    """All candidates, dealt so that the classes the student sees in them, and saw in what was asked, stay level.
+    """Return all candidates, ordered so that predicted classes stay balanced, counting the queries asked before.
 
     Within a class the queries keep their order. Without a student, candidates are returned in index order.
     """
@@ -73,7 +73,7 @@ def balanced(pool: Pool, count: int) -> np.ndarray:
 
 
 def diverse(pool: Pool, count: int) -> np.ndarray:
-    """`count` candidates by farthest-first traversal, each the farthest from all that were asked or taken before.
+    """Return `count` candidates by farthest-first traversal, each farthest from all queries asked or chosen before.
 
     Each selected query needs one pass over the features. If no query was asked, the traversal starts from the query
     nearest the mean.
@@ -95,7 +95,7 @@ def diverse(pool: Pool, count: int) -> np.ndarray:
             distances = squares[:, None] - 2 * (own @ block.T) + np.einsum("qd,qd->q", block, block)
             np.minimum(nearest, distances.min(axis=1), out=nearest)
     else:
-        # The first one taken is the one nearest the mean; from then on distances are to those taken.
+        # The first one chosen is the one nearest the mean; from then on, distances are to the chosen ones.
         nearest = -to(features.mean(axis=0))
     for position in range(len(order)):
         best = int(nearest.argmax())

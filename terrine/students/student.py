@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from terrine.students.answers import ReleasedAnswers
 
 Progress = Callable[[float, str], None]
-"""Called with (fraction done, a line about it)."""
+"""Called with (fraction done, one line of text)."""
 
 Cache = Callable[[str, Callable[[], np.ndarray]], np.ndarray]
 """(name of an array, function that computes it) -> the array, computed or cached."""
@@ -213,7 +213,7 @@ class Student(Settings, ABC):
             The student, which may be published like the release.
 
         Raises:
-            InputError: The release is about other images, or has no answers.
+            InputError: The release is for other images, or has no answers.
             SettingError: The settings do not suit the backbone or the release.
         """
         from terrine.students.answers import released_answers

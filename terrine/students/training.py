@@ -6,8 +6,8 @@ step then minimises, by Adam with FixMatch's cosine schedule unless it is consta
 
     mean over a batch of answers of the negative log-likelihood  +  prior / number of answers  +  unlabelled loss
 
-with the linear student's prior. The unlabelled loss uses images, not answers, so it may
-use every synthetic image. The result is a moving average of the weights.
+with the linear student's prior. The unlabelled loss uses images, not answers, so it may use every synthetic image. The
+result is a moving average of the weights.
 
 Held-out answers decide every few steps which step is kept; training ends when their likelihood has not improved
 for `patience` evaluations. Held-out answers are released answers, not private records. A head on a frozen backbone is
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from terrine.students.gradient import GradientStudent, SemiSupervisedStudent
 
 EVALUATIONS = 20
-"""Evaluations on held-out answers in a training."""
+"""Number of evaluations on held-out answers in a training."""
 HELD_OUT = 8
 """One in this number of answers is held out to decide when to stop."""
 FEWEST_HELD_OUT = 64
@@ -124,7 +124,7 @@ def one_thread(wanted: bool) -> Iterator[None]:
 def _identity(
     data: StudentData, settings: GradientStudent, percent: float, seed: int, split: AnswerSplit
 ) -> dict[str, Any]:
-    """Return everything the result depends on as JSON values; for the images, their shape and a sample of up to 64."""
+    """Return all that the result depends on as JSON values; for the images, their shape and a sample of up to 64."""
 
     def digest(*arrays: np.ndarray) -> str:
         summary = hashlib.sha256()
@@ -221,7 +221,7 @@ class _Training:
             self._restore(self.checkpoint)
 
     def _start(self, data: StudentData, percent: float, device: torch.device) -> Head:
-        """Return the head of the linear student of the kept answers, or the initial one of all teachers."""
+        """Return the linear student's head for the answers that are fitted, or the initial head of all teachers."""
         kept = self.rows[self.split.kept]
         if percent == 0:
             features = data.features(device)[kept]
@@ -365,7 +365,7 @@ def split_answers(rows: np.ndarray, groups: list[np.ndarray], seed: int) -> Answ
 
 
 def draw(groups: list[np.ndarray], count: int, generator: np.random.Generator) -> np.ndarray:
-    """Return up to `count` members of one group, which is drawn in proportion to the groups' sizes."""
+    """Return up to `count` members of one group, which is drawn with a probability proportional to its size."""
     sizes = np.array([len(group) for group in groups], float)
     group = groups[generator.choice(len(groups), p=sizes / sizes.sum())]
     if len(group) <= count:

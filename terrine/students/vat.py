@@ -31,7 +31,7 @@ Scores = Callable[["Tensor"], "Tensor"]
 
 
 class VATStudent(SemiSupervisedStudent):
-    """Keeps its answers in the direction in which they would change most (Miyato et al. 2018, section 3)."""
+    """Keeps its answers unchanged in the direction in which they would change most (Miyato et al. 2018, section 3)."""
 
     kind: Literal["vat"] = "vat"
     perturbation: float = Field(0.3, gt=0)

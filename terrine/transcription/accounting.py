@@ -32,9 +32,9 @@ _SEARCH = 60
 def event_of(settings: Transcription, classes: int) -> Event:
     """Return the event of a run.
 
-    data: gradients with sensitivity 2β and noise σβ, T of them if the norm is a batch's (μ² = 4T/σ²) and bT if it is a
+    data: gradients with sensitivity 2β and noise σβ, T of them if the norm is a batch's (μ² = 4T/σ²), or bT if it is a
     sample's (μ² = 4bT/σ²). The number of clients does not matter, because a record belongs to one of them. answers: bT
-    per client, among k classes. labels: each once, before training.
+    per client, among k classes. labels: each label once, before training.
     """
     if settings.unprotected:
         return NonPrivateEvent()
@@ -92,7 +92,7 @@ def answer_for(epsilon: float, delta: float, samples: int, categories: int) -> f
 
 
 def claimed(settings: Transcription, classes: int) -> float | None:
-    """Compute ε by the paper's theorems, which is no guarantee; None without noise or for labels at the source.
+    """Compute ε by the paper's theorems, which is no guarantee; None without noise or if only labels are protected.
 
     Theorem 1: the minimum over q > 1 of 2β²c·bT·q/σ² + log((q−1)/q) − log(qδ)/(q−1). The paper counts β in the
     sensitivity but not in the noise, whose standard deviation is σβ. By Theorem 2, labels cost the ε of one answer.

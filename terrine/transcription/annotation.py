@@ -24,7 +24,8 @@ The mean over m clients is released with Gaussian noise on all b·c coordinates,
 g̃ = (Σ_j ḡ_j + N(0, σ²β²)) / m (appendix D, line 15). The annotation is y = Φ_s − γ g̃ (eq. 3). The average over the
 batch that eq. 3 also prints would be post-processing of g̃ and is not taken, as in appendix D.
 
-The norm in eq. 3 has no sample index, while Theorem 1 is proved for one sample at a time. Both readings exist:
+The norm in eq. 3 has no sample index, while Theorem 1 is proved for one sample at a time. Both readings are
+implemented:
 
 `norm: batch`   ‖·‖ is the norm of the whole matrix, so ‖ḡ_j‖ ≤ β.
 `norm: sample`  ‖·‖ is the norm of each row, so each of the b rows has norm at most β.
@@ -36,8 +37,8 @@ Guarantees, for every β, k, loss, mask and student:
 - With σ = 100, b = 256, T = 200 and δ = 1e-5 the exact ε is 1.06 (batch) or 28.84 (sample).
 - The mask depends on private gradients, but is applied before the norm is limited, and noise covers all coordinates.
   The mask is therefore part of ḡ_j and not released. Noise on the k kept coordinates only would reveal the mask.
-- Finite precision: sums are whole steps of the noise's lattice (`ClippedSum`), in any order of the clients. A norm that
-  is not finite makes its vector zero.
+- Finite precision: sums are whole steps of the noise's lattice (`ClippedSum`), so the order of clients is irrelevant. A
+  norm that is not finite makes its vector zero.
 
 Label-sensitive annotation
 --------------------------
@@ -47,7 +48,7 @@ The teacher's class by randomised response among the student's top-k classes:
         one-hot of one of these k, uniformly, otherwise                  (eq. 5; appendix D, line 33)
 
 Equation 5 prints R over all c classes. An answer outside the top k would then prove that r is among them, and no ε
-bounds that ratio. Appendix D answers among the top k, which is ε-differentially private and implemented here.
+bounds that ratio. Appendix D answers among the top k, which is ε-differentially private and is implemented here.
 
 Guarantee: one annotated sample is a `RandomisedResponseEvent` for the teacher's class. The teacher depends on all of a
 client's records, so one record may change its class for every sample: n samples cost the composition of n events, not
@@ -176,7 +177,7 @@ class DataAnnotation:
         Args:
             total: Sum of `total` over all clients, [B, classes].
             student: The student's class probabilities, [B, classes].
-            clients: m.
+            clients: Number of clients, m.
             noise: Noise source; None only with σ = 0.
         """
         if (noise is None) != (self.sigma == 0):

@@ -31,7 +31,7 @@ from terrine.transcription.settings import TranscriptionTeacher
 
 
 class Clients(Protocol):
-    """Base class of a group of clients."""
+    """Interface of a group of clients."""
 
     def probabilities(self, images: Tensor) -> Tensor:
         """Return float32 [clients, B, classes] for a batch of uint8 or float images [B, C, H, W], B ≥ 2. Private."""
@@ -141,7 +141,7 @@ def load_model(
         )
     try:
         model.load_state_dict(state, strict=False)
-    except RuntimeError as error:  # names the weights whose shapes differ
+    except RuntimeError as error:  # its text names the weights whose shapes differ
         raise InputError(
             f"{path} does not fit {architecture} for {classes} classes: {' '.join(str(error).split())} Give a teacher "
             "of the same classes, and set data.channels and data.size as it was trained."
@@ -167,7 +167,7 @@ def _build(architecture: str, channels: int, size: int, classes: int) -> tuple[n
     if library == "torchvision":
         try:
             models = vision.torchvision.models
-            if name not in models.list_models(module=models):  # detectors and others would fetch weights, too
+            if name not in models.list_models(module=models):  # detectors and others would also fetch weights
                 raise ValueError(name)
             return models.get_model(name, weights=None, num_classes=classes), 3
         except ValueError as error:

@@ -4,7 +4,7 @@ A DCGAN as in Chen et al. (2019), the source of the paper's settings: a linear l
 convolution steps with batch normalisation and leaky rectifiers, and a sigmoid. Batch normalisation always uses the
 statistics of the batch.
 
-The generator is trained for images of all classes for which the student is confident and has strong features:
+The generator learns to draw images of all classes that give the student high confidence and strong features:
 
     L_g = Σ CE(Φ_s(x_i), argmax Φ_s(x_i))  +  Σ Φ_s(x_i) · log Φ_s(x_i)  +  Σ ‖Φ_s(x_i; w_s⁻)‖₂          (eq. 8)
 
@@ -31,7 +31,7 @@ class Generator(nn.Module):
     """Vectors [B, latent] to float images [B, channels, size, size] in [0, 1]; B ≥ 2.
 
     Initial weights follow Xavier (Glorot and Bengio 2010; Liu et al. 2026, section III.B) and depend only on the
-    arguments. `width` is the number of maps of the first layers; the last hidden layer has half of them.
+    arguments. `width` is the number of maps of the first layers; the last hidden layer has `width` / 2.
     """
 
     def __init__(self, channels: int, size: int, *, latent: int, width: int, seed: int) -> None:

@@ -1,4 +1,4 @@
-"""The training loop of transcription: generate images, have them annotated, train student and generator.
+"""The training loop of transcription: generate images, have them annotated, and train student and generator.
 
     loop = Loop(student, generator, settings, seed=0, device="cpu")
     while loop.iteration < settings.iterations:
@@ -14,8 +14,8 @@ One forward pass of generator and student serves the annotation and both trainin
 the student before its update. Additional steps are possible at no cost in privacy: of the student on batches annotated
 earlier, and of the generator against the student.
 
-The student is a backbone with a linear head, on batch statistics. If the backbone has no weights (scattering), only the
-head is trained, and features of stored batches are computed once.
+The student is a backbone with a linear head, normalised by batch statistics. If the backbone has no weights
+(scattering), only the head is trained, and features of stored batches are computed once.
 
 All randomness derives from (seed, iteration), so a restored loop continues bit for bit (on a CPU).
 """
@@ -59,7 +59,7 @@ class TranscribedStudent(nn.Module):
         return [parameter for parameter in self.parameters() if parameter.requires_grad]
 
     def features(self, images: Tensor) -> Tensor:
-        """Compute features [B, width] on the statistics of this batch, with gradients."""
+        """Compute features [B, width] with the statistics of this batch and with gradients."""
         with batch_statistics(self.backbone, "current"):
             return self.backbone.network(as_float(images)).float()
 
@@ -72,9 +72,8 @@ def fit_loss(scores: Tensor, annotation: Tensor, loss: FitLoss) -> Tensor:
     """Compute L_s, the mean over the batch.
 
     `cross_entropy`: −Σ_j y_j log softmax(scores)_j (Liu et al. 2026, eq. 7). The loss has no lower bound if an
-        annotation is
-    negative: use it for single steps only. `squared`: ‖softmax(scores) − y‖² / 2, the likelihood of an annotation with
-    Gaussian noise.
+    annotation is negative: use it for single steps only. `squared`: ‖softmax(scores) − y‖² / 2, the likelihood of an
+    annotation with Gaussian noise.
     """
     if loss == "cross_entropy":
         return -(annotation * F.log_softmax(scores, dim=1)).sum(1).mean()
@@ -192,7 +191,7 @@ class Loop:
         return losses
 
     def finish(self) -> None:
-        """Take the student's final steps on stored batches, with a rate that falls linearly to 0."""
+        """Take the student's final steps on stored batches, with a learning rate that falls linearly to 0."""
         for step in range(self.settings.student.final_steps):
             for group in self.student_optimiser.param_groups:
                 group["lr"] = self.settings.student.learning_rate * (1 - step / self.settings.student.final_steps)
@@ -251,7 +250,7 @@ class Loop:
         _step(self.generator_optimiser, own, torch.autograd.grad(loss, own))
 
     def _again(self, iteration: int, step: int) -> None:
-        """Take a step of the student on a stored batch."""
+        """Take a training step of the student on a stored batch."""
         chosen = int(numpy_generator(self.seed, "annotated before", iteration, step).integers(len(self._memory)))
         item = self._memory[chosen]
         scores = self.student.head(item.inputs) if self.student.frozen else self.student(item.inputs)[1]

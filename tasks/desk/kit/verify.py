@@ -157,7 +157,7 @@ def multiply(times: int, point: Point) -> Point:
 
 
 def decode_point(encoded: bytes) -> Point | None:
-    """Return the point of its canonical encoding, or None (section 5.1.3)."""
+    """Return the point with this canonical encoding, or None if it is invalid (section 5.1.3)."""
     y = int.from_bytes(encoded, "little")
     sign, y = y >> 255, y & (2**255 - 1)
     if y >= P:
@@ -183,7 +183,7 @@ BASE = decode_point(bytes.fromhex("58" + "66" * 31))
 
 
 def verify_ed25519(public: bytes, message: bytes, signature: bytes) -> bool:
-    """Return whether a signature holds (section 5.1.7).
+    """Return whether a signature is valid (section 5.1.7).
 
     Strict: S < L, a canonical public key that is not of small order, and R compared as bytes, without the cofactor.
     """
@@ -247,7 +247,7 @@ def check_statement(key: bytes, signature: dict[str, Any], statement: dict[str, 
 
 
 def real(value: Any) -> float:
-    """Return a number that is not negative."""
+    """Return a value after checking that it is a number and not negative."""
     if type(value) not in (int, float) or value < 0:
         raise ValueError(f"{value!r} is no number, or negative")
     return float(value)
@@ -334,7 +334,7 @@ def check_epsilon(statement: dict[str, Any]) -> tuple[bool | None, str]:
 
 
 def expected_key(text: str) -> str:
-    """Return the fingerprint that `--key` gives, without spaces: itself, or that of the public key in a file."""
+    """Return the fingerprint that `--key` gives, without spaces: as text, or computed from a file's public key."""
     digits = "".join(text.lower().split())
     if len(digits) == 32 and not set(digits) - set("0123456789abcdef"):
         return digits

@@ -6,7 +6,7 @@ Only AND gates cost anything in a garbled circuit, so their number is minimised:
     comparison of k-bit numbers           k
     choice between two k-bit numbers      k
     threshold on C numbers of k bits      Ck + C − 1
-    argmax of C counts of k bits          C(k − 1) + (C − 1)k + (C − 2)k + index bits, ⌊n/2⌋ · l at level l of n left
+    argmax of C counts of k bits          C(k − 1) + (C − 1)k + (C − 2)k + index bits, ⌊n/2⌋ · l at level l (n left)
 
 The carry of a full adder needs one AND: c′ = c ⊕ (a ⊕ c)(b ⊕ c) (Boyar, Peralta & Pochuev 2000); so does one bit of a
 comparison (Kolesnikov, Sadeghi & Schneider 2009).
@@ -34,8 +34,8 @@ class Circuit:
     Attributes:
         inputs: Width of each input, in bits; the guardian's comes first in the circuits of a session.
         kinds: uint8 [gates], XOR, AND or NOT.
-        left: int32 [gates], the wire that enters first.
-        right: int32 [gates], the other one; the same as `left` for NOT.
+        left: int32 [gates], the first input wire.
+        right: int32 [gates], the second input wire; equal to `left` for NOT.
         outputs: int32 [outputs], the wires that are opened.
         widths: Width of each output value, in bits; they sum to the number of outputs.
     """
@@ -133,7 +133,7 @@ class Builder:
         return [self.xor(b, self.conjunction(condition, self.xor(a, b))) for a, b in zip(yes, no, strict=True)]
 
     def add(self, left: Word, right: Word, carry: Wire = ZERO) -> Word:
-        """left + right modulo 2^k: k − 1 ANDs (k with a carry that is no constant)."""
+        """left + right modulo 2^k: k − 1 ANDs (k if the carry is not constant)."""
         total = []
         for place, (a, b) in enumerate(zip(left, right, strict=True)):
             a_carry, b_carry = self.xor(a, carry), self.xor(b, carry)
@@ -144,7 +144,7 @@ class Builder:
 
     def greater(self, left: Word, right: Word) -> Wire:
         """left > right, signed numbers in two's complement: k ANDs."""
-        # A set sign bit makes a number smaller, so the operands are swapped there.
+        # A set sign bit makes a number smaller, so the operands are swapped for that bit.
         pairs = [*zip(left[:-1], right[:-1], strict=True), (right[-1], left[-1])]
         more = ZERO
         for a, b in pairs:
@@ -199,7 +199,7 @@ class Builder:
 
 
 def _words(classes: int, bits: int) -> tuple[Builder, list[tuple[Word, Word]]]:
-    """Return a builder with two inputs, and each class's pair of numbers in them."""
+    """Return a builder with two inputs, and for each class the pair of its numbers in them."""
     if classes < 2 or bits < 2:
         raise SettingError(f"A circuit needs at least 2 classes and 2 bits, got {classes} and {bits}.")
     builder = Builder(classes * bits, classes * bits)
@@ -209,16 +209,16 @@ def _words(classes: int, bits: int) -> tuple[Builder, list[tuple[Word, Word]]]:
 
 @cache
 def threshold_circuit(classes: int, bits: int) -> Circuit:
-    """Test if any number of the second input is at least its counterpart in the first: one output.
+    """Test whether any number of the second input is at least its counterpart in the first: one output.
 
     No additions, so no overflow; `shares` explains why that matters.
 
     Args:
-        classes: Number of numbers.
-        bits: Bits of each number, unsigned.
+        classes: Count of numbers in each input.
+        bits: Width of each unsigned number, in bits.
     """
     builder, words = _words(classes, bits)
-    # With a sign bit of 0.
+    # Each number gets a sign bit of 0.
     below = [builder.greater([*bound, ZERO], [*number, ZERO]) for bound, number in words]
     fails = below[0]
     for other in below[1:]:
@@ -232,7 +232,7 @@ def argmax_circuit(classes: int, bits: int) -> Circuit:
 
     Args:
         classes: Number of numbers.
-        bits: k of the shares.
+        bits: k, the width of each share in bits.
     """
     builder, words = _words(classes, bits)
     return builder.finish(builder.argmax([builder.add(one, other) for one, other in words]))

@@ -8,14 +8,15 @@ Labels are hashed by H(x, (g, q)) = E(k_g, σ(x) ⊕ q) ⊕ σ(x) ⊕ q, with E 
 separate key k_g for each half of each gate and for each output, and the number q of the query. The garbling hash is
 that of Guo, Katz, Wang, Weng & Yu (2020), whose tweak is the key: tweakable circular correlation robust if AES is an
 ideal cipher, since σ and x ↦ σ(x) ⊕ x are linear and invertible (Guo, Katz, Wang & Yu 2020, section 7.3). This hash
-takes one call of AES instead of two in π(π(x) ⊕ i) ⊕ π(x) under one key. An adversary with p calls of AES gains about u
-p / 2¹²⁸ if u labels are hashed under one key, two for each query: p / 2¹¹³ for 10,000 queries. Adding q shifts x by a
-public constant, which preserves robustness, and separates equal labels of two queries. The keys are AES of numbers
-under a key that is unique to the phase of the round.
+takes one AES call, while π(π(x) ⊕ i) ⊕ π(x) with a single key takes two. An adversary with p AES calls gains an
+advantage of about u p / 2¹²⁸ if u labels are hashed under one key, two for each query: p / 2¹¹³ for 10,000 queries.
+Adding q shifts x by a public constant, which preserves robustness, and separates equal labels of two queries. The keys
+are AES encryptions of consecutive numbers under a key that is unique to the phase of the round.
 
-An evaluator that departs from the protocol may choose its labels in this definition, but must not make two hash inputs
-under one key equal. A student cannot: its labels follow from keys that it cannot choose, except in columns in which it
-guessed bits of Δ (`transfer`). So two of u inputs are equal with probability below u² / 2¹²⁸.
+This definition of robustness lets an evaluator that departs from the protocol choose its labels, as long as no two hash
+inputs under one key are equal. A student cannot make them equal: its labels follow from keys that it cannot choose,
+except in columns in which it guessed bits of Δ (`transfer`). So two of u inputs are equal with probability below u² /
+2¹²⁸.
 
 Arrays of labels are uint64 [wires, queries, 2], little-endian: the colour is the lowest bit of the first word.
 """
@@ -60,7 +61,7 @@ def shifted(labels: Labels, bits: NDArray[np.uint8], delta: Labels) -> Labels:
 
 
 def ciphers_of(circuit: Circuit, context: bytes) -> list[Any]:
-    """AES under a key for each half of each AND gate, in the order of the schedule, and then for each output.
+    """Return AES ciphers: one for each half of each AND gate, in schedule order, then one for each output.
 
     Args:
         circuit: Circuit to garble or evaluate.
@@ -97,7 +98,7 @@ class Engine:
             np.empty((gates, 2, queries, 2), "<u8") for _ in range(4)
         )
         self._colours = np.empty((gates, 2, queries), "<u8")
-        # Fresh memory for every block would cost a tenth of garbling. An evaluator never touches these pages.
+        # Fresh memory for every block would take a tenth of the garbling time. An evaluator never touches these pages.
         self._tables = np.empty((circuit.and_gates, 2, queries, 2), "<u8")
         # The cipher requires a buffer 15 bytes longer than its output.
         self._plain, self._secret = (np.empty(4 * gates * queries * 16 + 16, np.uint8) for _ in range(2))
@@ -137,7 +138,7 @@ class Engine:
         """Evaluate one block.
 
         Args:
-            block: As it was garbled with.
+            block: The block number used for garbling.
             tables: The ciphertexts, uint64 [AND gates, 2, queries, 2].
             inputs: uint64 [input wires, queries, 2], the label of each wire's value.
 
@@ -158,7 +159,7 @@ class Engine:
         """Return the data that decode and verify the outputs' labels.
 
         Args:
-            block: As it was garbled with.
+            block: The block number used for garbling.
             delta: Secret difference Δ of all label pairs.
             outputs: Labels of 0, uint64 [outputs, queries, 2].
 
@@ -250,7 +251,7 @@ class Engine:
     def _and_of_garbler(
         self, labels: Labels, plain: Labels, secret: Labels, tables: Labels, offset: Labels, mixed: Labels
     ) -> Labels:
-        """Both half gates, T_G = H(A0) ⊕ H(A1) ⊕ p_b Δ and T_E = H(B0) ⊕ H(B1) ⊕ A0; returns the labels of 0."""
+        """Compute both half gates, T_G = H(A0) ⊕ H(A1) ⊕ p_b Δ and T_E = H(B0) ⊕ H(B1) ⊕ A0; return labels of 0."""
         count = len(tables)
         hashed, chosen = self._hashed[:count], self._other[:count]
         np.bitwise_xor(plain[:, :, 0], secret[:, :, 0], out=hashed)

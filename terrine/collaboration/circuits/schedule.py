@@ -1,4 +1,4 @@
-"""Evaluation order of a circuit: AND gates of one depth at once, in few reused rows of labels.
+"""Evaluation order of a circuit: all AND gates of one depth at once, in a few reused rows of labels.
 
 NOT gates vanish: their output is the inverted row of their input. A row is reused as soon as the last gate that reads
 it is done, so the labels of a block of queries stay in a core's cache.
@@ -20,11 +20,11 @@ class Step:
     """XOR gates, followed by AND gates of one depth.
 
     Attributes:
-        xors: (row, row, row of the result), in order.
-        left: Rows that enter the AND gates first.
-        right: Rows that enter them second.
-        left_inverted: Places in `left` whose wire is the row's complement.
-        right_inverted: Places in `right` whose wire is the row's complement.
+        xors: (input row, input row, result row), in order.
+        left: Rows of the AND gates' first inputs.
+        right: Rows of the AND gates' second inputs.
+        left_inverted: Positions in `left` whose wire is the row's complement.
+        right_inverted: Positions in `right` whose wire is the row's complement.
     """
 
     xors: list[tuple[int, int, int]]
@@ -43,7 +43,7 @@ class Schedule:
         rows: Number of rows of labels; the first ones are the inputs.
         steps: Steps in order; AND gates are numbered in this order.
         inverted: bool [outputs], whether the output is the row's complement.
-        largest: Most AND gates of one step.
+        largest: Largest number of AND gates in a step.
     """
 
     rows: int

@@ -9,23 +9,23 @@ the correlation Δ.
 
 **Consistency check.** A student that hides other bits in one column than in another could read Δ off the tables that
 it can open. The check is the one of figure 10 in the revised paper (ePrint 2015/546, version of 2022). The check of
-the CRYPTO version combined rows; its lemma 1 is false (Roy 2022, appendix D). This one combines columns. For each block
-of transfers, let
+the CRYPTO version combined rows; its lemma 1 is false (Roy 2022, appendix D). The check used here combines columns. For
+each block of transfers, let
 
 - x^i be the bits that the student hides in column i, u^i = t₀^i ⊕ t₁^i ⊕ x^i, with 128 random bits at the end, whose
   transfers are sacrificed: no wire uses them;
-- χ be SHA-256 of the base transfers and of all matrices u up to this one;
+- χ be SHA-256 of the base transfers and of all matrices u so far, including this block's;
 - h be the GHASH polynomial over GF(2^128) with the key that AES-GCM derives from χ, a linear function of a column.
 
-With u the student sends x̃ = h(x) and t̃^i = h(t₀^i). The guardian holds q^i = t₀^i ⊕ Δ_i · x^i, and uses nothing of
+With u the student sends x̃ = h(x) and t̃^i = h(t₀^i). The guardian holds q^i = t₀^i ⊕ Δ_i · x^i, and uses no part of
 the block unless h(q^i) = t̃^i ⊕ Δ_i · x̃ for all 128 columns. χ is public, so GCM authenticates nothing here; it only
 evaluates the polynomial fast.
 
-*What a malicious student gains.* The points determine both keys of a base transfer, and with u the bits x^i, whether
-or not the student computes the keys. The bits x^i are therefore fixed before χ is known. Let S be the columns with
-h(x^i) ≠ x̃. A column in S passes only if t̃^i ⊕ h(t₀^i) is Δ_i · (h(x^i) ⊕ x̃), so only if the student guessed Δ_i; the
-check passes with probability 2^-|S| (bit 0 of Δ is public and needs no guess). All columns outside S have equal x^i,
-unless two different ones have the same hash: of the at most 2^13 coefficients of a column, each pair of columns
+*What a malicious student gains.* The points determine both keys of a base transfer and, together with u, the bits x^i,
+whether or not the student computes the keys. The bits x^i are therefore fixed before χ is known. Let S be the columns
+with h(x^i) ≠ x̃. A column in S passes only if t̃^i ⊕ h(t₀^i) is Δ_i · (h(x^i) ⊕ x̃), so only if the student guessed
+Δ_i; the check passes with probability 2^-|S| (bit 0 of Δ is public and needs no guess). All columns outside S have
+equal x^i, unless two different ones have the same hash: a column has at most 2^13 coefficients, so each pair of columns
 collides for at most 2^13 of the 2^128 keys. With 2^13 pairs, a student that tries T matrices finds a collision with
 probability at most T · 2^-102. That is the only use of grinding: before the guardian answers, nothing that the student
 has depends on Δ. After a check that passed, the guardian's rows are t ⊕ x · Δ up to shifts that the student knows. So a
@@ -33,22 +33,22 @@ student party knows b bits of Δ with probability 2^-b, and may choose its input
 127 − b unknown bits and the probability 2^-b multiply, so the bounds in `garbling` hold as they stand.
 
 *Failure is final.* A failed check tells the student that its guess was wrong: at most one bit of Δ, under which earlier
-blocks were garbled. `protocol.guardian_round` stores the message's digest before it checks it, and afterwards answers
-no other one. So a student has one failed guess for each release, and no second try against the same Δ. The comparison
-takes constant time, since its duration would tell which column failed first.
+blocks were garbled. `protocol.guardian_round` stores a message's digest before checking the message, and answers no
+other message afterwards. So a student has one failed guess for each release, and no second try against the same Δ. The
+comparison takes constant time, since its duration would otherwise reveal which column failed first.
 
 *What the guardian gains.* x̃ is masked by the sacrificed bits, whose coefficient is not 0, and t̃ follows from x̃, q
 and Δ. Therefore κ = 128 sacrificed transfers suffice; the CRYPTO version needed more for its random coefficients.
 
 **Base transfers.** The student is the sender, the guardian the receiver. An answer is c·A + x·G with x uniform, so it
-is independent of the choice c, for every A in the prime-order group. Both sides refuse points outside it, including
-points of small or mixed order. Keys are hashes of context, number, both points and shared point, and A is sent before
-the answers; so a student cannot choose its keys. Chou & Orlandi's protocol is not known to suffice for an extension
-that is universally composable (Canetti, Sarkar & Wang 2020): a simulator in polynomial time may fail to extract the
-input of a party that does not compute its own keys. The argument above needs no such extraction. It is statistical in
-the random-oracle and ideal-cipher model, for every student with a bounded number of calls, and differential privacy
-holds for every function of its view; so the simulator may compute discrete logarithms. A guardian that follows
-the protocol cannot find the student's bits under the computational Diffie-Hellman assumption.
+is independent of the choice c, for every A in the prime-order group. Both sides refuse points outside this group,
+including points of small or mixed order. Keys are hashes of context, number, both points and shared point, and A is
+sent before the answers; so a student cannot choose its keys. Chou & Orlandi's protocol is not known to suffice for an
+extension that is universally composable (Canetti, Sarkar & Wang 2020): a simulator in polynomial time may fail to
+extract the input of a party that does not compute its own keys. The argument above needs no such extraction. It is
+statistical in the random-oracle and ideal-cipher model, for every student with a bounded number of calls, and
+differential privacy holds for every function of its view; so the simulator may compute discrete logarithms. A guardian
+that follows the protocol cannot find the student's bits under the computational Diffie-Hellman assumption.
 """
 
 import hashlib
@@ -126,12 +126,12 @@ class Transcript:
 
 
 def column_bytes(bits: int) -> int:
-    """Bytes of one column for this number of transfers: elements of GF(2^128), the last one sacrificed."""
+    """Return the bytes of a column for this many transfers: elements of GF(2^128), the last one sacrificed."""
     return (bits + 127) // 128 * FIELD + FIELD
 
 
 class BaseSender:
-    """Sender of the base transfers (the student): offers 128 pairs of keys, of which the receiver computes one each.
+    """Sender of the base transfers (the student): offers 128 pairs of keys; the receiver computes one key of each.
 
     Args:
         context: Binds keys to agreement, round and roles.
@@ -203,7 +203,7 @@ class ExtensionReceiver:
         keys: uint8 [2, 128, 16], from `BaseSender.keys`.
         transcript: Yields the challenges.
         draw: Function that draws the sacrificed bits.
-        offset: Bytes of a column in earlier blocks, `column_bytes` of each.
+        offset: Bytes of a column in all earlier blocks, the sum of their `column_bytes`.
     """
 
     def __init__(
@@ -213,7 +213,7 @@ class ExtensionReceiver:
         self._transcript, self._draw = transcript, draw
 
     def extend(self, bits: NDArray[np.uint8]) -> tuple[ExtensionMessage, Labels]:
-        """Return message and labels of the transfers for bits.
+        """Return the message and the labels of the transfers for these bits.
 
         Args:
             bits: uint8 [wires, queries], 0 or 1.
@@ -234,13 +234,13 @@ class ExtensionReceiver:
 
 
 class ExtensionSender:
-    """Gets the labels of 0 (the guardian).
+    """Sender of the labels (the guardian), which gets the labels of 0.
 
     Args:
         delta: uint64 [2], Δ, the choices of the base transfers.
         keys: uint8 [128, 16], from `BaseReceiver`.
         transcript: Yields the challenges.
-        offset: Bytes of a column in earlier blocks, as at `ExtensionReceiver`.
+        offset: Bytes of a column in all earlier blocks, as for `ExtensionReceiver`.
     """
 
     def __init__(self, delta: Labels, keys: NDArray[np.uint8], transcript: Transcript, offset: int = 0) -> None:
@@ -249,11 +249,11 @@ class ExtensionSender:
         self._transcript = transcript
 
     def challenge(self, message: ExtensionMessage) -> bytes:
-        """Return the challenge for the other side's next message, before anything of it is used."""
+        """Return the challenge for the other side's next message, before any part of the message is used."""
         return self._transcript.challenge(message.columns)
 
     def extend(self, message: ExtensionMessage, challenge: bytes, wires: int, queries: int) -> Labels:
-        """Return the labels of 0 of the transfers that a message began: uint64 [wires, queries, 2].
+        """Return the labels of 0 of the transfers that a message starts: uint64 [wires, queries, 2].
 
         Args:
             message: Message of the other side.
@@ -280,7 +280,7 @@ def combined(challenge: bytes, columns: Iterable[NDArray[np.uint8]]) -> list[NDA
 
     Args:
         challenge: χ, 32 bytes.
-        columns: uint8 [16 n], all of one length.
+        columns: uint8 [16 n] each, all of the same length.
     """
     columns = list(columns)
     cipher, nonce = AESGCM(challenge), bytes(12)
@@ -323,7 +323,7 @@ def _expanded(streams: list[Any], width: int) -> NDArray[np.uint8]:
 
 
 def _stream(key: NDArray[np.uint8], offset: int) -> Any:
-    """Return the stream of a key from a byte on that is a multiple of 16."""
+    """Return the stream of a key, starting at a byte offset that is a multiple of 16."""
     return Cipher(algorithms.AES(key.tobytes()), modes.CTR((offset // 16).to_bytes(16, "big"))).encryptor()
 
 

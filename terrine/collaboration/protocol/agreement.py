@@ -3,7 +3,7 @@
 A message is a request or response body: arrays of known types and shapes, one after another, little-endian, each padded
 to a multiple of eight bytes. Sender, receiver, collaboration, round and block are in the path of the request, which its
 sender signs (`tasks.parties.keys`), so a body has no header. The receiver derives the expected shapes from the
-agreement and its own state, so nothing is allocated for what a body claims.
+agreement and its own state, so no memory is allocated because of a size that a body claims.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ Reveal = Literal["argmax", "histogram", "sums"]
 Spec = tuple[DTypeLike, tuple[int, ...]]
 
 LARGEST_BODY = 16 * 2**20
-"""Most bytes of a message between the services."""
+"""Largest size of a message between the services, in bytes."""
 _ALIGN = 8
 _DIGEST = re.compile("[0-9a-f]{64}")
 _MOST_CLASSES, _MOST_QUERIES, _MOST_TEACHERS = 4_096, 10_000_000, 1_000_000
@@ -44,13 +44,13 @@ class Agreement:
         collaboration: Digest of the terms: 64 hexadecimal digits.
         guardian: Party that adds the noise and garbles.
         student: Party that evaluates and learns the answers.
-        teachers: Every teacher party and its number of teachers.
+        teachers: Number of teachers of every teacher party, by name.
         minimum: Smallest number of teachers (not parties) whose reports are needed.
         queries: Number of queries, or of numbers if sums are revealed.
         classes: Number of classes, at least 2; 1 if sums are revealed.
         queries_digest: Digest of the queries in their order: 64 hexadecimal digits.
         reveal: `argmax` reveals a label for each query, `histogram` its noisy counts, `sums` noisy integers.
-        threshold: A query is answered only if max_j n_j + N(0, sigma_threshold²) is at least this many votes, or None.
+        threshold: Votes that max_j n_j + N(0, sigma_threshold²) must reach for a query to be answered; None: no test.
         sigma: Standard deviation of the noise on every count, in votes.
         sigma_threshold: Standard deviation of the noise of the test, in votes; None without a threshold.
         round: Number of the round; reports after the first depend on published weights.
@@ -145,7 +145,7 @@ def body_of(*arrays: NDArray[Any]) -> bytes:
 
 
 def body_size(specs: Sequence[Spec]) -> int:
-    """Return the bytes of a body with arrays of these types and shapes."""
+    """Return the size in bytes of a body with arrays of these types and shapes."""
     sizes = (math.prod(shape) * np.dtype(kind).itemsize for kind, shape in specs)
     return sum(size + -size % _ALIGN for size in sizes)
 
@@ -154,7 +154,7 @@ def arrays_of(body: bytes, specs: Sequence[Spec]) -> list[NDArray[Any]]:
     """Decode a message body into read-only views.
 
     Raises:
-        ProtocolError: The body has another number of bytes, or its padding is not zero.
+        ProtocolError: The body has the wrong number of bytes, or its padding is not zero.
     """
     if len(body) != (expected := body_size(specs)):
         raise ProtocolError(f"The message has {len(body):,} bytes, and {expected:,} are expected here.")

@@ -3,15 +3,15 @@
 The guardian's state consists of *facts*: bytes under a name, stored once and never changed (`Facts`). The noise is
 drawn once, in `settle`, and **every request is answered once**. The noise of a threshold test is one number for all
 classes. If a query could be tested again with that number on counts that the student party moved in between, exact
-votes would follow. So a restarted computation repeats its earlier messages: Δ, keys and labels come from a secret that
-is stored with the sums, and the digest of every request (the student's point, its hidden bits of each block with their
-check) is stored *before* it is answered. The same request gets the same bytes again; a different one is refused. A
-student party gains nothing by asking again.
+votes could be inferred. So a restarted computation repeats its earlier messages: Δ, keys and labels come from a secret
+that is stored with the sums, and the digest of every request (the student's point, its hidden bits of each block with
+their check) is stored *before* it is answered. The same request gets the same bytes again; a different one is refused.
+A student party gains nothing by asking again.
 
-The consistency check of the transfers (`transfer`) follows after its request is stored, and the next block is answered
-only after a check that passed. So a failed request is never replaced by another one, in this block or a later one: the
-release is not finished, and the reserved cost stays charged. Another edition has other noise, another Δ and other base
-transfers, and costs again. So a student party has one failed guess of bits of Δ for each paid release.
+The consistency check of the transfers (`transfer`) runs after its request is stored, and the next block is answered
+only after the check has passed. So a failed request is never replaced by another one, in this block or a later one: the
+release is not finished, and the reserved cost stays charged. Another edition has new noise, a new Δ and new base
+transfers, and is charged again. So a student party has one failed guess of bits of Δ for each paid release.
 """
 
 import hashlib
@@ -52,7 +52,7 @@ Draw = Callable[[str, tuple[int, ...]], NDArray[Any]]
 
 
 class Facts(Protocol):
-    """Bytes by name, stored once and never changed; durable before `setdefault` returns. A dict has the type."""
+    """Bytes by name, stored once and never changed; durable before `setdefault` returns. A dict will do."""
 
     def get(self, name: str, /) -> bytes | None:
         """Return the fact stored under a name, or None."""
@@ -84,7 +84,7 @@ class GuardianRound:
         The ledger has reserved the cost before `draw` is called.
 
         Raises:
-            SettingError: Noise of another shape, or not finite.
+            SettingError: The noise has the wrong shape, or is not finite.
         """
         agreement, own = self.agreement, sums.astype(np.int64)
         flags = np.array([name in present for name, _ in agreement.teachers], np.uint8)
@@ -124,7 +124,7 @@ class GuardianRound:
 
     @property
     def closing(self) -> bytes:
-        """Origin of the computation and flags of the counted parties, the message to the student party."""
+        """Message to the student party: origin of the computation, and flags of the counted parties."""
         return body_of(*self._state[:2])
 
     @property
@@ -134,7 +134,7 @@ class GuardianRound:
 
     @property
     def passed(self) -> NDArray[np.bool_] | None:
-        """bool [queries], which queries passed the test; None without a threshold, or before it is known."""
+        """bool [queries], which queries passed the test; None without a threshold, or before the outcome is known."""
         if self.agreement.threshold is None:
             return None
         blocks = [self._facts.get(f"passed-{number}") for number in range(self._tests.tested)]
@@ -184,7 +184,7 @@ class GuardianRound:
         return delta, base, Transcript.first(self._tests.context, point, base.points)
 
     def _remember(self, name: str, value: bytes, what: str) -> None:
-        """Store a request before it is answered; refuse another one than the stored one."""
+        """Store a request before it is answered; refuse a request that differs from the stored one."""
         if self._facts.setdefault(name, value) != value:
             raise ProtocolError(
                 f"This {what} is not the one that was answered before. On the same noise another request would reveal "
@@ -196,7 +196,7 @@ class GuardianRound:
         """Answer the transfers of a block with its garbled circuit.
 
         Raises:
-            ProtocolError: A block out of turn, another request than before, or a failed consistency check.
+            ProtocolError: The block is out of turn, the request differs from an earlier one, or the check fails.
         """
         plan = self._plan()
         phase, block = plan.find(number)

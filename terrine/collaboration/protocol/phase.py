@@ -1,7 +1,7 @@
 """Phases of the joint computation: one circuit for some of the queries, in blocks.
 
-Both services derive the same plan from the agreement and from which queries passed the test, so a message of any other
-shape is refused. Blocks are numbered through all phases of a round.
+Both services derive the same plan from the agreement and from the queries that passed the test, so a message of any
+other shape is refused. Blocks are numbered through all phases of a round.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ from terrine.collaboration.protocol.shares import bits_of, count_bits, opened_bi
 ORIGIN = 16
 """Bytes of the random number that makes a round's computation unique."""
 _BLOCK = 512  # queries; fewer start and end sooner, more need fewer calls
-_RESERVED = 8_192  # sacrificed transfers with their check
+_RESERVED = 8_192  # bytes for the sacrificed transfers and their check
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,9 +46,9 @@ class Phase:
 
     @cached_property
     def blocks(self) -> list[slice]:
-        """Places in `queries`, block by block."""
+        """Positions in `queries`, block by block."""
         gates, inputs, outputs = self.circuit.and_gates, self.circuit.inputs[1], len(self.circuit.outputs)
-        room = LARGEST_BODY - _RESERVED  # which one query with the most classes needs half of
+        room = LARGEST_BODY - _RESERVED  # one query with the most classes needs half of it
         most = min(room // (32 * gates + 33 * outputs), room // (16 * inputs), _BLOCK)
         return blocks_of(len(self.queries), most)
 
@@ -136,11 +136,11 @@ class Plan:
         raise ProtocolError(f"Block {number} does not exist in this phase of the round.")
 
     def offset(self, number: int) -> int:
-        """Return the bytes of a column in the blocks before this one."""
+        """Return the bytes of a column in all blocks before this one."""
         return sum(phase.width(block) for phase, block in map(self.find, range(number)))
 
     def count_blocks(self) -> list[slice]:
-        """Return places in `answered` whose noised shares are sent in one message, if counts or sums are revealed.
+        """Return positions in `answered` whose noised shares are sent in one message, if counts or sums are revealed.
 
         Raises:
             ProtocolError: The outcome of the threshold test is not known yet.
@@ -158,5 +158,5 @@ class Plan:
 
 
 def blocks_of(rows: int, block: int) -> list[slice]:
-    """Return consecutive blocks of rows, all of one size but the last."""
+    """Return consecutive blocks of rows, all of the same size except the last."""
     return [slice(first, min(first + block, rows)) for first in range(0, rows, block)]

@@ -1,4 +1,4 @@
-"""Zero-knowledge proof that a party's shares sum to votes: to counts of one one-hot vector per teacher.
+"""Zero-knowledge proof that a party's shares sum to votes, the counts of one one-hot vector per teacher.
 
 A teacher party could share any numbers: a weight of 30 for one class, or −5. Guardian and student party each hold one
 share X = (G, S) of every count; the party proves to both that for every query all counts are integers ≥ 0 that sum to
@@ -7,28 +7,29 @@ h, its number of teachers, and reveals nothing else. The proof is the fully line
 servers' shares are hashed, each with its own salt.
 
 **Statement.** Over F, the integers modulo p = 2^61 − 1. Every count has B binary digits y (B digits hold h), which are
-shared as well; the lowest one is the count less the others, so counts and digits always belong together. With coins
-w, α that are hashes of all shares,
+shared as well; the lowest one is the count minus the others, so counts and digits are always consistent. With coins w,
+α that are hashes of all shares,
 
     Σ_i w_i y_i² = Σ_i w_i y_i + Σ_q α_q (Σ_j X_qj − h).
 
-If y² ≠ y for a digit, or a query has not h votes, this holds for only one choice of coins in p.
+If y² ≠ y for a digit, or a query does not have h votes, this holds for only one in p choices of the coins.
 
 **Proof.** The left side is ⟨u, v⟩ with u = y and v = w·y, which both servers compute from their shares. A product of n
 terms is halved m = ⌈log₂ n⌉ times: the party shares p(0) and p(2) of p(t) = ⟨u₀ + t(u₁ − u₀), v₀ + t(v₁ − v₀)⟩, and
-p(1) is the claim less p(0); a coin t follows, and the claim becomes p(t). A false claim stays false except for
-2 choices of t in p. In the end each server opens its shares of one u, one v and one claim c, and u · v = c is checked.
+p(1) is the claim minus p(0); a coin t follows, and the claim becomes p(t). A false claim stays false except for 2 of
+the p choices of t. In the end each server opens its shares of one u, one v and one claim c, and u · v = c is checked.
 
-*Soundness.* A party that tries T hashes gets other numbers than votes accepted with probability at most T · 2^-60. The
-result in F holds for integers: shares differ from their sum's mask by less than p/2 either way (`shares`).
+*Soundness.* A party that tries T hashes gets numbers that are not votes accepted with probability at most T · 2^-60.
+The result in F carries over to integers: shares differ from their sum's mask by less than p/2 either way (`shares`).
 
 *Zero knowledge.* u has one more term ρ where v has 0, and v one more, ρ′, where u has 0. Both are uniform and shared;
-so the opened u and v are uniform for all votes (except for coins that are 0 or 1, m · 2^-60), and c = uv. All else that
-a server sees are its own shares, and hashes of the other's under an unknown salt. A server's opening does not depend on
-the other's: the coins follow from the party's own message. So a student party that departs from this protocol can have
-a party refused, and learns nothing by it; there is one round, and a shifted share changes no answer in it.
+so the opened u and v are uniform for all votes (except for coins that are 0 or 1, m · 2^-60), and c = uv. Besides
+these, a server sees only its own shares, and hashes of the other's under an unknown salt. A server's opening does not
+depend on the other's: the coins follow from the teacher party's own message. So a student party that departs from this
+protocol can cause a party to be refused, but learns nothing from it; there is one round, and a shifted share changes no
+answer in it.
 
-*Not shown.* That the votes are honest: a party may vote as it likes, h times a query.
+*Not shown.* That the votes are honest: a party may vote as it likes, h times per query.
 """
 
 import hashlib
@@ -91,7 +92,7 @@ def prove(
     Args:
         context: Bytes that are unique to this sharing.
         held: h.
-        shares: Both servers' shares of counts in F, [queries, classes]. The proof of numbers that are not votes fails.
+        shares: Both servers' shares of counts in F, [queries, classes]. The proof fails for numbers that are not votes.
         digits: Shares of the counts' binary digits, from `split_digits`.
     """
     masks = [drawn(_MASKS, os.urandom) for _ in shares]
@@ -129,14 +130,14 @@ def prove(
 def opening(
     context: bytes, held: int, shares: Numbers, digits: Numbers, proof: Proof, *, second: bool
 ) -> tuple[bytes, Numbers]:
-    """Return a server's opening: a transcript of 16 bytes, equal at both, and its shares of u, v and c, uint64 [3].
+    """Return a server's opening: a 16-byte transcript, equal at both, and shares of u, v and c, uint64 [3].
 
     Args:
         context: The same bytes as in `prove`.
         held: h.
         shares: The server's shares of counts in F, [queries, classes].
         digits: [queries, classes, B − 1].
-        proof: This server's.
+        proof: This server's part.
         second: Whether the server is the second one (the student party).
     """
     salt, others = proof.salt.tobytes(), [row.tobytes() for row in proof.others]
@@ -151,7 +152,7 @@ def opening(
 
 
 def accepted(one: Numbers, other: Numbers) -> bool:
-    """Return whether both servers' openings, uint64 [3] each, are those of votes."""
+    """Return whether both servers' openings, uint64 [3] each, belong to votes."""
     u, v, claim = (int(value) for value in add(reduced(one), reduced(other)))
     return u * v % PRIME == claim
 
@@ -218,7 +219,7 @@ def _folded(left: Numbers, right: Numbers, t: int) -> Numbers:
 
 
 def _at(t: int, claim: int, at_0: int, at_2: int) -> int:
-    """Return p(t) of the polynomial of degree 2 with p(0), p(2) and p(1) = claim − p(0)."""
+    """Return p(t) for the polynomial of degree 2 given by p(0), p(2) and p(1) = claim − p(0)."""
     at_1 = claim - at_0
     square = (at_2 - 2 * at_1 + at_0) * _HALF_OF
     return (at_0 + t * (at_1 - at_0 - square) + t * t * square) % PRIME

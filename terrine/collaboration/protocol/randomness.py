@@ -16,7 +16,7 @@ def fresh_secret() -> bytes:
 
 
 class Expansion:
-    """A stream of random bytes that depends only on secret and purpose. The stream is called like `os.urandom`.
+    """A stream of random bytes that depends only on secret and purpose. Call it like `os.urandom`.
 
     >>> Expansion(bytes(32), "labels")(16) == Expansion(bytes(32), "labels")(16)
     True

@@ -54,7 +54,7 @@ def report_specs(agreement: Agreement, party: str) -> list[Spec]:
 
 
 def report_size(agreement: Agreement, party: str) -> int:
-    """Return the bytes of a body."""
+    """Return the size of a body in bytes."""
     return body_size(report_specs(agreement, party))
 
 
@@ -68,7 +68,7 @@ def make_report(agreement: Agreement, party: str, votes: ArrayLike) -> tuple[byt
             integers [queries, 1].
 
     Raises:
-        InputError: Votes of another shape, or outside the classes.
+        InputError: The votes have the wrong shape, or are outside the classes.
     """
     sums, held = agreement.reveal == "sums", agreement.held_by(party)
     expected = (agreement.queries, 1 if sums else held)
@@ -109,7 +109,7 @@ def check_report(agreement: Agreement, party: str, body: bytes, *, second: bool)
         second: Whether this is the student party's body.
 
     Raises:
-        ProtocolError: The body has another size, or a number outside its range.
+        ProtocolError: The body has the wrong size, or contains a number outside its range.
     """
     name, shares, *rest = arrays_of(body, report_specs(agreement, party))
     sharing = sharing_of(agreement)
@@ -126,7 +126,7 @@ def check_report(agreement: Agreement, party: str, body: bytes, *, second: bool)
 
 
 def sum_reports(agreement: Agreement, reports: Iterable[tuple[str, bytes]]) -> ShareArray:
-    """Return the sums of the shares in bodies, by party: unsigned [queries, classes]."""
+    """Return the sums of the shares in the bodies of all (party, body) pairs: unsigned [queries, classes]."""
     sharing = sharing_of(agreement)
     kind = sharing.kind_of_sums
     sums = np.zeros((agreement.queries, agreement.classes), kind)

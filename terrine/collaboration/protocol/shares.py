@@ -11,19 +11,19 @@ are post-processing of n + η, so the exact figures of the Gaussian mechanism ho
 `terrine.privacy.noise`. (A discrete Gaussian on whole votes has another trade-off curve.) They also hold if a party
 adds anything to a class: n + c + η modulo 2^k is computed from n + η.
 
-**Votes are shared as integers**, for two reasons: their proof is one about integers (`proof`), and in a threshold test
-one η serves all classes. One share is a mask r, uniform below 2^u, the other n + 2^u − r, and nothing is reduced before
-noise is added. The sums S and G of P parties' shares give S + G − P·2^u = n, and n_j ≥ t is S_j ≥ t + P·2^u − G_j, a
-comparison of the student's number with the guardian's.
+**Votes are shared as integers**, for two reasons: the proof is a statement about integers (`proof`), and in a threshold
+test one η serves all classes. One share is a mask r, uniform below 2^u, the other n + 2^u − r, and nothing is reduced
+before noise is added. The sums S and G of P parties' shares give S + G − P·2^u = n, and n_j ≥ t is S_j ≥ t + P·2^u −
+G_j, a comparison of the student's number with the guardian's.
 
 *Privacy against deviating parties.* Let parties that depart from the protocol, with or without the student party, move
 the counts by any integers c that depend on everything opened before. The test opens max_j (n_j + c_j) ≥ t with
 t = ⌈T − η⌉ (`whole_thresholds`), which is max_j (n_j + c_j) + η ≥ T: a function of a number that one vote moves by at
 most 1, plus the Gaussian noise that was paid for. So it is the accounted mechanism, with another c. Two things would
-break this, and are not done:
+break this, and are avoided:
 
-- clipping t, to [0, N + 1] say. Then n_j + c_j = N + 1 always passes and N sometimes fails: a failure reveals n_j;
-- shares modulo 2^k. There a class can be moved to the other change of sign: with c_b = 2^(k−1) − d class b passes for
+- clipping t, e.g. to [0, N + 1]. Then n_j + c_j = N + 1 always passes and N sometimes fails: a failure reveals n_j;
+- shares modulo 2^k. There, a class can be moved to the other change of sign: with c_b = 2^(k−1) − d class b passes for
   *large* t. Then a query fails for n_a < t ≤ n_b − d, which happens for one of two neighbours and never for the other,
   however large k and σ are. A single class would be safe, since n + c − t modulo 2^k is computed from n + η; several
   under one η are not, because numbers modulo 2^k have no maximum.
@@ -133,7 +133,7 @@ def sharing_of(agreement: Agreement) -> Sharing:
 
 
 def threshold_bits(agreement: Agreement) -> int:
-    """Return w, the bits of the compared numbers: up to the sum of all parties' shares, and one number above it.
+    """Return w, the bits of the compared numbers, which hold the sum of all parties' shares and one number above it.
 
     Raises:
         SettingError: The number of bits is above 63.
@@ -203,7 +203,7 @@ def whole_votes(noise: ArrayLike) -> NDArray[np.int64]:
 
 
 def whole_thresholds(threshold: float, noise: ArrayLike) -> NDArray[np.int64]:
-    """Return the integer t for which n ≥ t is n + η ≥ T, for every integer n: ⌈T − η⌉, never clipped.
+    """Return the integer t for which n ≥ t is equivalent to n + η ≥ T, for every integer n: ⌈T − η⌉, never clipped.
 
     The comparison is the one of the plaintext mechanism, n + η ≥ T in double precision: a function of the exact n + η,
     which rises with n. T − η may have to be rounded, so the neighbours of ⌈T − η⌉ are tried as well.

@@ -32,10 +32,10 @@ class StudentRound:
 
     Args:
         agreement: Parameters of the round.
-        facts: What was stored about it.
-        closing: Message of the guardian when it closed the round, `GuardianRound.closing`.
+        facts: Stored facts about the round.
+        closing: The guardian's message that closed the round, `GuardianRound.closing`.
         shares: Sums of the shares of the parties that are counted, unsigned [queries, classes].
-        post: Reaches the guardian.
+        post: Function that sends a message to the guardian.
     """
 
     def __init__(self, agreement: Agreement, facts: Facts, closing: bytes, shares: ShareArray, post: Post) -> None:
@@ -44,7 +44,7 @@ class StudentRound:
         self._secret = facts.setdefault("secret", fresh_secret())
 
     def run(self) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
-        """Compute the answers; after an interruption the computation continues.
+        """Compute the answers; after an interruption, continue the computation.
 
         Returns:
             passed: bool [queries], the queries that are answered.
@@ -100,7 +100,7 @@ class StudentRound:
                 yield bits
 
     def _begun(self, plan: Plan, number: int) -> tuple[Labels, bytes] | None:
-        """Ask for a block; return own labels and the answer, or None if the block was evaluated before."""
+        """Request a block; return this party's labels and the answer, or None if the block was evaluated before."""
         if self._facts.get(f"values-{number}") is not None:
             return None
         phase, block = plan.find(number)
@@ -126,7 +126,7 @@ class StudentRound:
             raise ProtocolError(str(error)) from error
 
     def _opened(self, plan: Plan, number: int, own: Labels, answer: bytes) -> bytes:
-        """Evaluate a block; return the labels of its first output and the bits of all."""
+        """Evaluate a block; return the labels of its first output and the bits of all outputs."""
         phase, block = plan.find(number)
         seed, tables, hashes, values = arrays_of(answer, phase.tables_specs(block))
         size = phase.size(block)
