@@ -14,11 +14,11 @@ from pydantic import BaseModel
 
 from terrine.errors import SettingError
 
-_SAFE: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast, if PyYAML has libyaml
+_SAFE: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast if PyYAML includes libyaml
 
 
 class Loader(_SAFE):
-    """YAML loader that reads `no`, `yes`, `on` and `off` as text, like YAML 1.2 and DVC."""
+    """YAML loader that reads `no`, `yes`, `on` and `off` as strings, like YAML 1.2 and DVC."""
 
     yaml_implicit_resolvers: ClassVar = {
         first: [(tag, pattern) for tag, pattern in known if tag != "tag:yaml.org,2002:bool"]
@@ -47,7 +47,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def merge(base: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any]:
-    """Return `base` recursively merged with `overrides`; `sources` is replaced as a whole."""
+    """Return `base` recursively merged with `overrides`; the mapping `sources` is replaced as a whole."""
     merged = dict(base)
     for key, value in overrides.items():
         both_sections = isinstance(value, dict) and isinstance(merged.get(key), dict)
@@ -62,13 +62,13 @@ def as_yaml(value: Any) -> str:
 
 
 def as_document(values: Mapping[str, Any]) -> str:
-    """Return a mapping as a YAML document, in its own order."""
+    """Return a mapping as a YAML document, with keys in the mapping's order."""
     text: str = yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=110)
     return text
 
 
 def flat(values: dict[str, Any], prefix: str = "", whole: str = "") -> dict[str, Any]:
-    """Return nested mappings as `section.key` pairs; the value of the key `whole` stays a mapping."""
+    """Flatten nested mappings to keys `section.key`; the value of the key `whole` stays a mapping."""
     pairs: dict[str, Any] = {}
     for key, value in values.items():
         if isinstance(value, dict) and value and key != whole:
