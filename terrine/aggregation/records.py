@@ -19,7 +19,7 @@ each coordinate is 1/√K or −1/√K, rounded towards zero.
 
 **Sums are exact.** Factors are multiples of `GRID` and weights are integers. Sums of fewer than 2^53 steps are exact in
 floating point in every order; they are then added up as 64-bit integers. So the sum over two parties' records equals
-the sum of their sums, exactly, and in the fixed point that secret shares need.
+the sum of their sums exactly, in the fixed point that secret shares need.
 
 **Products are exact.** BLAS adds the terms of a matrix product in an order that depends on a row's position and on the
 number of rows, so the last bit of a record's vector would depend on other records. Factors are therefore rounded first,

@@ -228,7 +228,7 @@ def audit_mechanism(
 
 def _bounds(one: Floats, other: Floats, thresholds: Floats, delta: float, confidence: float) -> tuple[Floats, Floats]:
     """Return ε [2, thresholds] from scores at or above, and below, each threshold, and μ [thresholds]."""
-    # Two probabilities are bounded for one statement, so each gets half of the risk.
+    # Each statement bounds two probabilities, so each bound gets half of the risk.
     each = 1 - (1 - confidence) / 2
     low, high = [], []
     for scores in (one, other):

@@ -4,7 +4,7 @@ A canary's teacher has only two records. Its *companion* is always present: one 
 *canary* has a different label, and a fair coin decides which of two images it is: the companion's image slightly
 brighter at a few pixels and darker at others, or the reverse. The teacher thus learns to separate two points, and the
 coin decides on which side of the companion each label is. Nearly all its votes depend on the coin, which is the worst
-case that a release is charged for. Each canary moves a different pattern of queries, so that a single run can
+case that a release is charged for. Each canary affects a different set of queries, so that a single run can
 distinguish many of them.
 
 An attacker who knows the data can train both versions of each canary's teacher. Its coin z then moves the histograms H
@@ -43,7 +43,7 @@ _PIXELS = 4
 # Shares of the coins to try guessing, and number of simulated releases to compare them.
 _SHARES, _REHEARSALS = (1.0, 0.5, 0.25, 0.125, 0.0625, 0.03125), 31
 _BLOCK = 4096
-# A Gumbel distribution of this scale is as wide as a Gaussian of deviation 1.
+# A Gumbel distribution of this scale has standard deviation 1.
 _GUMBEL = np.sqrt(6) / np.pi
 
 

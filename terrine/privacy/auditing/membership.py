@@ -84,7 +84,7 @@ def likelihood_ratios(scores: ArrayLike, member: ArrayLike) -> Floats:
         member: Whether the record was in the run's data [runs, records].
 
     Raises:
-        InputError: Shapes differ, scores are not finite, or no record is inside and outside of enough runs.
+        InputError: Shapes differ, scores are not finite, or no record is in enough runs and missing from enough others.
     """
     values, inside = np.asarray(scores, dtype=np.float64), np.asarray(member)
     if values.ndim != 2 or values.shape != inside.shape or inside.dtype.kind != "b":

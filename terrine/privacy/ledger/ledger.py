@@ -72,7 +72,7 @@ class Ledger:
         patience: Seconds to wait for another process's transaction.
         draw_patience: Seconds to wait for another process that draws the same release.
         create: Create the ledger if it is missing.
-        site: Folder of the site registry, which records the data about which each ledger released; None for none.
+        site: Folder of the site registry, which records about which data each ledger released; None for no registry.
         permit: Called in the transaction that charges a release, and before an already reserved one is drawn; raises
             an error to refuse it.
 
@@ -127,7 +127,7 @@ class Ledger:
             delta: δ of the budget.
             mode: `release` for secure noise only, `replay` to allow replayed noise.
             unit: Protected unit: `record`, `group` or `label`. With a budget, an account has a single unit, because ε
-                of records guarantees nothing for groups, and ε of labels nothing for images.
+                for records guarantees nothing for groups, and ε for labels nothing for images.
 
         Raises:
             LedgerError: If the account has another budget, mode or unit. Without a budget, δ and unit may differ.
