@@ -10,7 +10,7 @@ computes with the same noise in one process.
 noise is at most 2^53 of its own steps (`terrine.privacy.noise` refuses more), i.e. 2^54 of the round's. With
 N ≤ (2^63 − 2^55) · step, which is at least 2^18 σ units less 0.2 %, totals stay within 64 bits. Terms that allow more
 units are refused, and so is a party's sum that is too large for its units. A party that adds any other number c only
-spoils the total, not privacy: n + c + η modulo 2^64 is computed from n + η.
+spoils the total: n + c + η modulo 2^64 is computed from n + η.
 """
 
 from abc import ABC, abstractmethod
