@@ -1,7 +1,7 @@
 """Terrine: private knowledge transfer from many teachers to a student that may be published.
 
-This package contains the science, as functions of arrays and tensors. The package never imports Prefect, DVC or MLflow
-and opens no project path: `tasks` reads and writes files, and `flows` orders the work.
+This package contains the methods, as functions of arrays and tensors. It never imports Prefect, DVC or MLflow and opens
+no project path: `tasks` reads and writes files, and `flows` orders the work.
 
     import terrine as tr
 
@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 # Set before the first matrix product: otherwise the last bit of MKL's products with few columns depends on the
-# alignment of rows in memory, hence on a teacher's place in its group and an image's place in a request. It costs no
-# time.
+# alignment of rows in memory, hence on a teacher's place in its group and an image's place in a request. This does not
+# make products slower.
 os.environ.setdefault("MKL_CBWR", "AUTO")
 
 _PLACES = {

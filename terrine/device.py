@@ -41,8 +41,8 @@ def _fix_cudnn() -> AbstractContextManager[None]:
     return flags
 
 
-# The flags belong to the process. Threads that work on different GPUs overlap, so the first sets them and the last
-# restores them.
+# The flags are global to the process. Threads that work on different GPUs overlap, so the first one to enter sets the
+# flags and the last one to leave restores them.
 _FIXED = FirstAndLast(_fix_cudnn, lambda flags: flags.__exit__(None, None, None))
 
 
@@ -51,7 +51,7 @@ def fixed_kernels(device: torch.device | str) -> Iterator[None]:
     """Run the block with deterministic cuDNN kernels chosen by shape; devices other than CUDA are unaffected.
 
     cuDNN's autotuner picks the fastest kernel that fits into free memory, so the last bits of a sum would depend on
-    what else runs. Blocks of several threads may overlap.
+    other running work. Blocks of several threads may overlap.
     """
     import torch
 
@@ -62,7 +62,7 @@ def fixed_kernels(device: torch.device | str) -> Iterator[None]:
 def mixed_precision(device: torch.device | str) -> torch.autocast:
     """Run this block in bfloat16 on CUDA; other devices are unaffected.
 
-    Weights are cast in each pass, because a captured CUDA graph cannot reuse casts of another pass.
+    Weights are cast in each pass, because a captured CUDA graph cannot reuse the casts of another pass.
     """
     import torch
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 
 class TerrineError(Exception):
-    """Base of all errors for the user."""
+    """Base class of all errors that a user can act on."""
 
 
 class InputError(TerrineError, ValueError):
@@ -26,7 +26,7 @@ class BudgetError(TerrineError):
     """A release would exceed the privacy budget. Nothing was drawn and nothing was charged."""
 
     needs: float | None = None
-    """Budget ε over all runs that would have allowed the release, at the account's δ, if an account refused."""
+    """If an account refused the release: budget ε over all runs, at the account's δ, that would have allowed it."""
     left: float | None = None
     """ε of the largest Gaussian release that the account still allows, at that δ."""
 
@@ -35,7 +35,7 @@ class LedgerError(TerrineError):
     """The ledger is missing, locked, damaged or was edited. Nothing was released."""
 
     account: str | None = None
-    """Digest of another account that the message names."""
+    """Digest of another account named in the message."""
 
 
 class ArtefactError(TerrineError):
@@ -44,7 +44,7 @@ class ArtefactError(TerrineError):
 
 @contextmanager
 def named(place: str, given: object) -> Iterator[None]:
-    """Replace a temporary path in errors of this block by the path that the user gave."""
+    """In errors raised by this block, replace a temporary path by the path that the user gave."""
     try:
         yield
     except TerrineError as error:
@@ -63,7 +63,7 @@ def offered(words: Sequence[str]) -> str:
 
 
 def some(names: Sequence[str], most: int = 5) -> str:
-    """Return the first names of a list and the number of others."""
+    """Return the first names of a list and the number of remaining ones, as text."""
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
@@ -78,5 +78,5 @@ def typed(words: Iterable[str]) -> str:
 
 
 def first_line(error: Exception) -> str:
-    """Return the first line of an error of another library, or the name of its class."""
+    """Return the first line of another library's error message, or the name of the error's class if it is empty."""
     return str(error).splitlines()[0] if str(error) else type(error).__name__

@@ -33,5 +33,5 @@ def from_extra(extra: str, what: str) -> Iterator[None]:
 
 
 def missing(package: str, extra: str, what: str) -> str:
-    """Return the message about a missing package of an extra."""
+    """Return the error message for a missing package of an extra."""
     return f"{what} need the package {package}, which is not installed: pip install 'terrine[{extra}]'."

@@ -29,7 +29,7 @@ def atomic_file(
     Readers see the complete file or none, even after a power failure.
 
     Args:
-        path: Path of the file; its folder exists.
+        path: Path of the file; its folder must exist.
         mode: `wb`, or `w` for text in UTF-8.
         replace: Whether to replace an existing file.
         owner_only: Whether only the owner may read the file.
@@ -37,8 +37,8 @@ def atomic_file(
             killed process is replaced without listing the folder.
 
     Raises:
-        FileExistsError: `replace` is false and the file exists; it is unchanged.
-        OSError: the file cannot be written.
+        FileExistsError: `replace` is false and the file exists; it stays unchanged.
+        OSError: The file cannot be written.
     """
     temporary = path.with_name(f".{path.name}.{'alone' if alone else secrets.token_hex(6)}.tmp")
     if alone:
@@ -63,7 +63,7 @@ def atomic_folder(path: Path, *, owner_only: bool = False) -> Iterator[Path]:
     """Yield an empty temporary folder that replaces `path` when the block succeeds, and is deleted otherwise.
 
     Args:
-        path: Path of the folder; its parent exists.
+        path: Path of the folder; its parent must exist.
         owner_only: Whether only the owner may enter the folder.
     """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(16)}.tmp")
@@ -106,7 +106,7 @@ def sync_file(path: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make a rename durable, if the platform can sync folders."""
+    """Make renames in a folder durable, if the platform can sync folders."""
     with suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
         try:
@@ -116,7 +116,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def private_folder(path: Path) -> None:
-    """Create a folder that only its owner may enter; an existing one is unchanged."""
+    """Create a folder that only its owner may enter; an existing folder stays unchanged."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.mkdir(mode=0o700, exist_ok=True)
 
@@ -139,7 +139,7 @@ def json_object(path: Path) -> dict[str, Any] | None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text file atomically; its folder is created."""
+    """Write a text file atomically, creating its folder if missing."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_file(path, "w") as stream:
         stream.write(text)

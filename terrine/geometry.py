@@ -1,4 +1,4 @@
-"""Sizes of images: the side of a square, or height and width.
+"""Image sizes: the side of a square image, or height and width.
 
 A square size is stored as a single int, even if given as `[n, n]`, so identifiers stay stable.
 

@@ -1,7 +1,7 @@
 """Classifier heads, from a feature vector to one score per class: linear, or a forest.
 
-Scores of classes become probabilities by a softmax, those of findings by a sigmoid each (`FindingsHead`). For ordered
-classes a head may score the boundaries between them (`OrderedHead`). A head is stored as named arrays:
+A softmax turns scores of classes into probabilities; for findings, a sigmoid is applied to each score (`FindingsHead`).
+For ordered classes a head may score the boundaries between them (`OrderedHead`). A head is stored as named arrays:
 
     >>> head = head_from_arrays(arrays)             # the names determine the kind
     >>> probabilities = predict(head, features)     # NumPy arrays, on the CPU
@@ -83,8 +83,8 @@ class FindingsHead(LinearHead):
 class OrderedHead(LinearHead):
     """A linear head with K − 1 scores of the boundaries between K ordered classes (McCullagh 1980).
 
-    1 / (1 + e^−score) is the probability of a class above the boundary. Sorted in decreasing order (Chernozhukov et al.
-    2010), their differences are the probabilities of the classes. The module returns the logarithms of these.
+    1 / (1 + e^−score) is the probability of a class above the boundary. These are sorted in decreasing order
+    (Chernozhukov et al. 2010); their differences are the class probabilities, whose logarithms the module returns.
     """
 
     prefix = "ordered."
@@ -98,7 +98,7 @@ class OrderedHead(LinearHead):
 
 
 class _Ordered(nn.Module):
-    """From scores of boundaries [B, K − 1] to logarithms of class probabilities [B, K]."""
+    """Module that maps scores of boundaries [B, K − 1] to logarithms of class probabilities [B, K]."""
 
     def forward(self, scores: Tensor) -> Tensor:
         above = torch.sigmoid(scores.sort(dim=1, descending=True).values)
@@ -107,7 +107,7 @@ class _Ordered(nn.Module):
 
 
 _LEAST_SHARE = 1e-4
-"""Smallest share of a class: noise may make it smaller or negative."""
+"""Minimum to which a class's share in a leaf is raised: noise may make it smaller or negative."""
 
 _DTYPES = {
     "root": np.int32,
@@ -124,8 +124,8 @@ _DTYPES = {
 class ForestHead:
     """Regression trees as arrays, with the nodes of all trees one after another.
 
-    A feature vector goes from the root to a leaf: left if a node's feature is at most its threshold. Scores are the
-    logarithms of the mean shares of the leaves.
+    A feature vector goes from the root to a leaf: left if the node's feature is at most the threshold. Scores are the
+    logarithms of the class shares, averaged over the leaves that it reaches.
 
     Attributes:
         root: int32 [trees], root of each tree.
@@ -235,7 +235,7 @@ def _linear(weight: np.ndarray, bias: np.ndarray) -> nn.Linear:
 
 
 def head_from_arrays(arrays: Mapping[str, Any]) -> Head:
-    """Return the head of any kind whose `to_arrays` returned `arrays`.
+    """Return the head, of any kind, from the output of its `to_arrays`.
 
     Raises:
         InputError: an array is missing, unknown or has another shape.
@@ -254,22 +254,22 @@ def head_from_arrays(arrays: Mapping[str, Any]) -> Head:
 
 
 def head_from_module(module: nn.Module) -> LinearHead:
-    """Return the head whose `module` this is, with its current weights."""
+    """Return the head from the output of its `module`, with the current weights."""
     (layer,) = (layer for layer in module.modules() if isinstance(layer, nn.Linear))
     weight, bias = (value.detach().cpu().float().numpy().copy() for value in (layer.weight, layer.bias))
     return LinearHead(weight, bias)
 
 
 def probabilities(scores: Tensor, findings: bool) -> Tensor:
-    """Return the probabilities of scores [B, classes]: a softmax, or a sigmoid for findings."""
+    """Convert scores [B, classes] to probabilities: by a softmax, or by sigmoids for findings."""
     return torch.sigmoid(scores) if findings else torch.softmax(scores, dim=1)
 
 
 def predict(head: Head, features: np.ndarray) -> np.ndarray:
-    """Return class probabilities, float32 [queries, classes], of features [queries, features].
+    """Return class probabilities, float32 [queries, classes], for features [queries, features].
 
-    These probabilities are computed on the CPU in fixed blocks with one thread each, so they are equal on any number of
-    cores.
+    Probabilities are computed on the CPU in fixed blocks with one thread each, so the number of cores does not change
+    them.
 
     Raises:
         InputError: the number of features differs.

@@ -38,18 +38,18 @@ class Ledger:
     """An account of a site's ledger.
 
     Guarantees, even if processes crash or race: all releases of the account together stay within its budget; nothing is
-    drawn before its worst case is reserved; a repeated release returns the stored one at no cost. A release is
-    identified by public data: account, edition, classes, mechanism and the voters' settings, never the votes.
+    drawn before its worst case is reserved; repeating a release returns the stored one at no cost. A release is
+    identified by public facts: account, edition, classes, mechanism and the voters' settings, never by the votes.
 
     Args:
-        folder: Folder of key, database and releases; created if missing. The folder is private; back up all of it.
+        folder: Folder for the key, the database and releases; created if missing. It is private; back up all of it.
         budget: ε over all releases; None, only for public benchmarks, records releases without a limit.
         delta: δ of the budget and of every release.
         account: Name of the people whose records these are; all editions of their data belong to one account.
 
     Raises:
-        SettingError: an impossible budget.
-        LedgerError: the ledger is damaged, or the account has another budget.
+        SettingError: The budget is invalid.
+        LedgerError: The ledger is damaged, or the account has another budget.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Ledger:
     def open(
         cls, folder: str | os.PathLike[str], *, budget: float | None, delta: float = 1e-5, account: str = "default"
     ) -> Self:
-        """Open or create an account; see the class."""
+        """Open or create an account; see the class docstring."""
         return cls(folder, budget=budget, delta=delta, account=account)
 
     def __enter__(self) -> Self:
@@ -82,7 +82,7 @@ class Ledger:
         """Nothing stays open between two calls."""
 
     def spent(self) -> float:
-        """Return the spent ε at the account's δ, with reservations at their worst case."""
+        """Return the ε spent so far at the account's δ, with open reservations at their worst case."""
         return self._site.spent(self._name, self.delta) if self._name in self._site.datasets() else 0.0
 
     def release(
@@ -94,15 +94,15 @@ class Ledger:
             mechanism: Aggregation mechanism.
             votes: Votes of the teachers (`Teachers.fit(...).vote(queries)`).
             edition: Your name for this version of the data. A new edition is released and charged again.
-            epsilon: Largest cost of this release, after which answers stop; None: the account's budget.
+            epsilon: Maximum cost of this release, at which answering stops; None for the account's budget.
 
         Returns:
             The release, which may be published.
 
         Raises:
             BudgetError: the account's budget does not cover the worst case. Nothing was drawn and nothing was charged.
-            SettingError: private records without a budget, no ε, or a mechanism for several findings or rounds.
-            ArtefactError: the release was made before with other query images.
+            SettingError: Private records without a budget, no ε, or a mechanism for several findings or rounds.
+            ArtefactError: The stored release was made with other query images.
             LedgerError: the ledger is damaged, or the account protects another unit.
         """
         if self.budget is None and not votes.public:

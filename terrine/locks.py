@@ -19,10 +19,10 @@ def locked(path: Path, patience: float = math.inf, what: str | None = None) -> I
         what: Activity of the other holder, for a warning about waiting.
 
     Raises:
-        TimeoutError: another holder kept it for longer.
+        TimeoutError: Another holder kept the lock for longer.
         OSError: the folder is not writable, or the file system does not support locks.
     """
-    # No fallback to the existence of a file, which would outlive a crashed holder.
+    # No fallback to a file whose existence is the lock: the file would outlive a crashed holder.
     lock = FileLock(path, mode=0o600, thread_local=False, fallback_to_soft=False)
     try:
         try:

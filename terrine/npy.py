@@ -1,7 +1,7 @@
 """Read .npy files: thread-safe, hardened against untrusted input, and several files as one array.
 
-`numpy.load` also opens archives and pickles, and allocates the memory that a header claims. `from_bytes`, for untrusted
-input, accepts only arrays of numbers with exactly the claimed size.
+`numpy.load` also opens archives and pickles, and allocates whatever memory a header claims. `from_bytes`, for untrusted
+input, accepts only arrays of numbers whose data have exactly the claimed size.
 
 numpy parses headers with `ast`, which is not thread-safe in some versions of Python (3.11.7; CPython's issue 106905):
 "SystemError: AST constructor recursion depth mismatch". Hence the lock.
@@ -11,7 +11,7 @@ numpy parses headers with `ast`, which is not thread-safe in some versions of Py
     rows = MappedRows([Segment(Path("a.npy"), 0, 10_000), Segment(Path("b.npy"), 500, 2_000)])
     rows.shape, rows[17], rows[5:9], rows[index_array]        # the last three are copies, ordinary writable arrays
 
-Rows are pickled as file names, so every process maps the files itself.
+Pickles contain only file names, so every process maps the files itself.
 """
 
 import io
@@ -35,7 +35,7 @@ _one_at_a_time = threading.Lock()
 
 
 def load(path: Path, *, memory_map: bool = False) -> NDArray[Any]:
-    """Read or map the array of a .npy file without unpickling. Errors are those of `numpy.load`."""
+    """Read or memory-map the array of a .npy file without unpickling. Errors are those of `numpy.load`."""
     with _one_at_a_time:
         array: NDArray[Any] = np.load(path, mmap_mode="r" if memory_map else None, allow_pickle=False)
     return array
@@ -46,7 +46,7 @@ def from_bytes(data: bytes, what: str) -> NDArray[Any]:
 
     Args:
         data: Content of a file with booleans, integers, floats, or records of these.
-        what: Name of the content in errors.
+        what: Name of the content in error messages.
 
     Raises:
         InputError: The file has any other content.
@@ -95,7 +95,7 @@ class MappedRows:
     Indexing by a number, slice, index array or mask (also as the first of a tuple) returns a numpy array.
 
     Raises:
-        ArtefactError: a file is missing, damaged, too short, or has another dtype or shape.
+        ArtefactError: A file is missing, damaged or too short, or its dtype or row shape differs from the others.
     """
 
     def __init__(self, segments: Sequence[Segment]) -> None:

@@ -2,26 +2,26 @@
 
 A release of Q noisy histograms with budget μ (`terrine.privacy.accounting.gaussian`) has noise σ = √(2Q)/μ on every
 count. T agreeing teachers move a count by T, so the signal-to-noise ratio of all answers is √Q·T/σ = T·μ/√2 for any Q:
-with more queries, each is noisier. K classes share it, so the relevant quantity is
+with more queries, each answer is noisier. K classes share the signal, so the relevant quantity is
 
     signal = T·μ / √K.
 
 Below `ENOUGH` a student learns little more than noise. From `AMPLE`·√K, more teachers gain little, and each has fewer
-records. The plan therefore uses the smallest ample number of teachers, but leaves each of them `UNITS_EACH` units.
-The constants were measured on digits, MNIST, CIFAR-10, blood cells and X-rays cut to 1,400 to 20,000 records, at ε from
-1 to 8 (benchmarks/automatic.py, docs/settings.md), and do not depend on the user's data.
+records. The plan therefore uses the smallest ample number of teachers, but at least `UNITS_EACH` units for each.
+The constants were measured on subsets of 1,400 to 20,000 records of digits, MNIST, CIFAR-10, blood cells and X-rays, at
+ε from 1 to 8 (benchmarks/automatic.py, docs/settings.md), and do not depend on the user's data.
 
-If records are summed instead (`terrine.aggregation.sums`), each of n units adds a vector of length one for its class
-with d noisy coordinates, and the signal is n·μ / (K·√d), with its own constants.
+If records are summed instead (`terrine.aggregation.sums`), each of n units adds a vector of length 1 for its class,
+with d noisy coordinates, and the signal is n·μ / (K·√d), with separate constants.
 
     >>> plan(12_000, classes=10, epsilon=4, delta=1e-5)
     Plan(teachers=648, sigma=..., queries=6000, signal=189..., ample=189..., units=12000)
 
-Choice of the mechanism: sums use every unit, and their student is served with the statistics of its training. Voting
-teachers and their student are best with statistics of whole batches. Served image by image with released moments, the
-student loses part of that, or nearly all if there are few units. Sums are therefore advised whenever possible; votes
-remain for models that are not linear, and for data that may not be summed. This was measured as served
-(benchmarks/groups.py, docs/settings.md).
+Choice of the mechanism: sums use every unit, and their student is served with the batch statistics of its training.
+Voting teachers and their student are most accurate with statistics of whole batches. If the student is served image by
+image with released moments, part of that accuracy is lost, or nearly all if there are few units. Sums are therefore
+advised whenever possible; votes remain for models that are not linear and for data that may not be summed. Accuracies
+were measured as served (benchmarks/groups.py, docs/settings.md).
 
     >>> advise(60_000, classes=10, epsilon=2, delta=1e-5).mechanism
     'gradients'
@@ -41,24 +41,24 @@ AMPLE = 60.0
 ADVISED, ENOUGH = 50.0, 32.0
 """Signals: the target of advice, and the minimum for a useful student."""
 UNITS_EACH = {"record": 3.0, "group": 1.2}
-"""Smallest average number of units per teacher; a group has several records."""
+"""Minimum average number of units per teacher, by kind of unit; a group has several records."""
 AMPLE_OF_SUMS, ADVISED_OF_SUMS, ENOUGH_OF_SUMS = 4.0, 2.5, 1.0
 """Signals of sums over records: ample, advised, and enough for a student to learn."""
 QUERIES = 6_000
 SHARE_OF_COUNT = 1 / 64
 """Share of a run's budget, in μ², for counting the units with noise."""
-_ROOM = 1 - 1e-9  # sums of costs are rounded up, and the last answer must fit
+_ROOM = 1 - 1e-9  # margin for sums of costs, which are rounded up: the last answer must fit
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Settings of an ensemble and its expected signal.
+    """Settings of an ensemble of teachers and its expected signal.
 
     Attributes:
-        teachers: T.
+        teachers: Number of teachers T.
         sigma: Standard deviation of the noise on each count, in votes.
-        queries: Q.
-        signal: T·μ / √K.
+        queries: Number of queries Q.
+        signal: Expected signal T·μ / √K.
         ample: Signal above which more teachers gain little.
         units: Number of units of privacy, exact or noisy.
     """
@@ -82,7 +82,7 @@ def signal(teachers: float, mu: float, classes: int) -> float:
 
 
 def ample(classes: int, *, several: bool = False) -> float:
-    """Return the signal above which more teachers gain little; for `several` findings, that of two classes."""
+    """Return the signal above which more teachers gain little; for `several` findings it is that of two classes."""
     return AMPLE * math.sqrt(2 if several else classes)
 
 
@@ -109,10 +109,10 @@ def plan(
         unit: Unit of privacy.
         queries: Number of queries Q; None: the default.
         teachers: Number of teachers T; None: choose it.
-        counted: Standard deviation of the noise on `units`, if they were counted at the run's cost; otherwise 0.
+        counted: Standard deviation of the noise on `units`, if the run's budget paid for counting them; otherwise 0.
         moments: Share of μ² for a release of moments.
-        moved: Number of answers per query that one unit moves, with several findings. This number determines the noise
-            and replaces K in the signal of each finding.
+        moved: Number of answers per query that one unit can move, with several findings. It determines the noise and
+            replaces K in the signal of each finding.
 
     Raises:
         SettingError: an impossible budget.
@@ -123,7 +123,7 @@ def plan(
     spent = (counted**-2 if counted else 0.0) + moments * mu**2
     left = math.sqrt(mu**2 - spent) * _ROOM if spent else mu
     if teachers is None:
-        # Below the true number with high probability, because more teachers than units are an error.
+        # Below the true number with high probability, because having more teachers than units is an error.
         most = (units - 3 * counted) / UNITS_EACH[unit]
         teachers = max(2, math.floor(min(most, enough * math.sqrt(classes) / left)))
     sigma = calibrate(epsilon_of(left, delta) if spent else epsilon, delta, queried * (moved or 1)).sigma
@@ -131,7 +131,7 @@ def plan(
 
 
 def judge_signal(signal: float, enough: float, ample: float) -> str:
-    """Return a signal in words: ample, enough or too weak."""
+    """Describe a signal in words: ample, enough or too weak."""
     ample *= 0.9  # plans aim slightly higher
     word = "ample" if signal >= ample else "enough" if signal >= enough else "too weak"
     return f"signal {format_signal(signal)}, {word} (enough: {enough:g}, ample: {format_signal(ample)})"
@@ -143,7 +143,7 @@ def format_signal(signal: float) -> str:
 
 
 def noise_of_count(epsilon: float, delta: float) -> float:
-    """Return the noise σ, in units, at which counting them costs `SHARE_OF_COUNT` of a run's budget.
+    """Return the noise σ, in units, at which counting the units costs `SHARE_OF_COUNT` of a run's budget.
 
     One unit changes the count by one, so the cost is μ² = 1/σ².
     """
@@ -187,12 +187,12 @@ def advised_epsilon(
 
 
 def advised_units(units: int, wanted: float, signal: float) -> int:
-    """Return the number of units for a wanted signal, rounded up to tens, if `units` have `signal`."""
+    """Return the number of units, rounded up to tens, for the wanted signal, given that `units` give `signal`."""
     return math.ceil(1.02 * units * wanted / signal / 10) * 10
 
 
 def epsilon_for_signal(wanted: float, signal: float, mu: float, delta: float) -> float:
-    """Return a rounded ε at which the wanted signal is reached, if budget μ has `signal`."""
+    """Return a rounded ε at which the wanted signal is reached, given that budget μ gives `signal`."""
     return round_advice(epsilon_of(1.02 * mu * wanted / signal, delta))
 
 
@@ -209,8 +209,8 @@ def choose_mechanism(*, sums_possible: bool, one_round: bool = False) -> Literal
     """Return the mechanism to use: sums if possible, because in most measured cases their student is more accurate.
 
     Args:
-        sums_possible: Records may be added up, and a linear head on public features suffices.
-        one_round: Data owners can answer only once.
+        sums_possible: Whether records may be added up and a linear head on public features suffices.
+        one_round: Whether the data owners can answer only once.
     """
     if not sums_possible:
         return "histogram"
@@ -223,8 +223,8 @@ class Advice:
 
     Attributes:
         mechanism: Value of `aggregation.mechanism`.
-        votes: Plan of `auto` for voting teachers.
-        sums: Signal of sums (`signal_of_sums`).
+        votes: Plan that `auto` would use for voting teachers.
+        sums: Signal if records are summed (`signal_of_sums`).
         useful: Whether a student can learn from the advised release.
         epsilon: A sufficient ε, or None if the given one suffices.
         reason: Explanation in two sentences.

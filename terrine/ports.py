@@ -14,14 +14,14 @@ _ATTEMPTS = 1_000
 
 
 def free_ports(count: int = 1, *preferred: int) -> list[int]:
-    """Return free ports of this machine, starting with preferred ones that are free.
+    """Return free ports of this machine, beginning with those preferred ports that are free.
 
     The ports are below the range of ephemeral ports, so no outgoing connection can take one before its server starts.
 
     Raises:
-        TerrineError: This machine has not enough free ports.
+        TerrineError: This machine does not have enough free ports.
     """
-    below = 32_768  # the default of Linux; other systems start higher
+    below = 32_768  # start of Linux's default ephemeral range; other systems start higher
     with suppress(OSError, ValueError, IndexError):
         below = max(LOWEST + _ATTEMPTS, int(_OUTGOING.read_text().split()[0]))
     drawn = random.SystemRandom()

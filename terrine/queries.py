@@ -13,14 +13,14 @@ from terrine.npy import Rows
 
 @dataclass(frozen=True, eq=False)
 class Queries:
-    """Queries in fixed batches, equal for all teachers.
+    """Queries in fixed batches, the same for all teachers.
 
     Attributes:
         inputs: uint8 images [queries, C, H, W], or a table's rows or features, float32 [queries, F]; rows in files are
             read when they are indexed.
         batches: Index arrays; the images of a batch share their statistics.
         sources: Source of each batch.
-        origin: Settings of the image programs as JSON values, or empty.
+        origin: Settings of the image programs as JSON values; empty without image programs.
     """
 
     inputs: Rows
@@ -68,7 +68,7 @@ def shares(count: int, weights: Mapping[str, float]) -> dict[str, int]:
 
 
 def in_turns(counts: Mapping[str, int], most: int) -> list[tuple[str, int, int]]:
-    """Return batches of at most `most` images: the source, the first image and the number of images.
+    """Return batches of at most `most` images as (source, first image, number of images).
 
     Sources take turns, so that a budget that ends early covers all of them. A single last image joins the previous
     batch, because one image has no batch statistics.

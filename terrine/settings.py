@@ -1,6 +1,6 @@
 """Declaration of settings: frozen classes next to the code that uses them.
 
-A field has a type, bounds, a default and a description below it; `Unit` is the unit of its number. Unknown keys, wrong
+A field has a type, bounds, a default and a description below it; `Unit` gives the unit of a number. Unknown keys, wrong
 types and values out of bounds are errors. The kinds of a family (teachers, students, mechanisms, ...) are subclasses of
 a base class, distinguished by one field, usually `kind`, and found by `Kinds`.
 
@@ -47,7 +47,7 @@ __all__ = [
 ]
 
 PLUGINS = "terrine.plugins"
-"""Group of entry points for modules of other packages that declare kinds."""
+"""Entry point group through which other packages declare modules with additional kinds."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class SiteLocal:
 class Automatic:
     """Marks a setting that may be `auto`: it is chosen from public quantities before the run (`terrine.planning`).
 
-    Until then, checks of other settings use `stand_in`.
+    Until the value is chosen, checks of other settings use `stand_in`.
     """
 
     stand_in: float
@@ -83,7 +83,7 @@ class Settings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Let `name: type = value` of the same type change only the default of an inherited setting."""
+        """Let `name: type = value` with an unchanged type change only the default of an inherited setting."""
         super().__init_subclass__(**options)
         for name, annotation in inspect.get_annotations(cls).items():
             fields = (getattr(base, "model_fields", {}) for base in cls.__mro__[1:])
@@ -99,7 +99,7 @@ class Settings(BaseModel):
     @field_validator("*", mode="before")
     @classmethod
     def _whole_number_as_text(cls, value: Any, info: ValidationInfo) -> Any:
-        """Accept an account or folder named 2026, but not 2026.1, which YAML also makes of 2026.10."""
+        """Accept 2026 as the name of an account or folder, but not 2026.1, which YAML also reads from 2026.10."""
         if type(value) is not int or info.field_name is None:
             return value
         annotation = cls.model_fields[info.field_name].annotation
@@ -138,9 +138,9 @@ class Kinds(Generic[S]):
     Args:
         family: Name of the family in params.yaml and in messages.
         base: Base class.
-        modules: Modules and packages with Terrine's kinds, imported at first use.
-        default: Kind of a mapping that names none.
-        key: Field that distinguishes kinds: a Literal of a class's names.
+        modules: Modules and packages with Terrine's kinds, imported on first use.
+        default: Kind of a mapping that does not name one.
+        key: Field that distinguishes kinds: a Literal with the names of the class.
     """
 
     def __init__(self, family: str, base: type[S], *modules: str, default: str = "", key: str = "kind") -> None:
@@ -193,7 +193,7 @@ def _below(base: type[S]) -> Iterator[type[S]]:
 
 
 def sections_of(field: FieldInfo | Any) -> tuple[type[Settings], ...]:
-    """Return the classes of settings that a field may contain; none for a field with a value."""
+    """Return the classes of settings that a field may contain; none if the field contains a plain value."""
     annotation = field.annotation if isinstance(field, FieldInfo) else field
     if get_origin(annotation) is Annotated:
         annotation = get_args(annotation)[0]

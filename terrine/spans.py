@@ -14,7 +14,7 @@ _UNITS = {"s": 1, "min": 60, "h": 3600, "d": 86_400}
 
 
 def seconds(value: Any) -> Any:
-    """Return a duration in seconds; values other than texts are returned unchanged.
+    """Return a duration in seconds; values other than strings are returned unchanged.
 
     Raises:
         ValueError: the text is not a duration.
@@ -32,7 +32,7 @@ Seconds = Annotated[float, BeforeValidator(seconds)]
 
 
 def span(value: float) -> str:
-    """Return seconds in the largest suitable unit."""
+    """Format seconds in the largest suitable unit."""
     for word, unit, least in (("days", 86_400, 2), ("h", 3600, 2), ("min", 60, 2)):
         if value >= least * unit:
             return f"{math.floor(value / unit * 10) / 10:g} {word}"

@@ -42,12 +42,12 @@ def _declare_operators() -> torch.library.Library | None:
     """
     specification = importlib.util.find_spec("torchvision")
     if specification is None or specification.origin is None:
-        return None  # importing it raises an error
+        return None  # importing torchvision raises the error
     for compiled in sorted(Path(specification.origin).parent.glob("_C*")):
         try:
             torch.ops.load_library(str(compiled))
         except (OSError, RuntimeError):
-            continue  # built against another torch
+            continue  # built against another version of torch
     missing = [schema for name, schema in _SCHEMAS.items() if not hasattr(torch.ops.torchvision, name)]
     if not missing:
         return None

@@ -1,1 +1,1 @@
-"""Audits: attack mechanisms, runs and students, and compare what leaks with what is charged."""
+"""Audits: attack mechanisms, runs and students, and compare the leakage with the charged cost."""

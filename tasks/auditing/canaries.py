@@ -4,13 +4,13 @@ If teachers vote, the records of some teachers are replaced by a companion and a
 (`terrine.privacy.auditing.canaries`); the others keep their records. If records are summed, each canary is a row of
 features added to the run's records (`terrine.aggregation.exchange`). The canary's features are given directly, as if an
 adversary had found an image with them, and pass through whitening, clipping, sums, noise and ledger. The audit then
-covers everything but the backbone (`tasks.auditing.neighbours` tests the images).
+covers everything except the backbone (`tasks.auditing.neighbours` covers the path from images to features).
 
 Shadow runs repeat the run's stages. For votes, two shadow runs train each canary's teacher, one with each content. In
 one or more further shadow runs, fair coins decide the contents of the canaries. The coins are guessed from the releases
-of the latter, and the correct guesses bound the privacy loss. The first two runs do not depend on any coin, so the
-bound holds despite any defect in them. The same votes or sums without noise give the audit's power. All results of the
-audit stay private.
+of these further runs, and the correct guesses bound the privacy loss. The first two runs do not depend on any coin, so
+the bound holds even if they are defective. The same votes or sums without noise show the audit's power. All results of
+the audit stay private.
 """
 
 from __future__ import annotations
@@ -56,23 +56,24 @@ from terrine.privacy.auditing.canaries import (
 from terrine.privacy.noise import ReplayNoise
 
 CONTRASTS = (1, 16, 127)
-"""Contrasts between canaries and companions to try. The first that moves half of the votes is used, else the best."""
+"""Contrasts between canary and companion, tried in order: the first that moves half of the votes is used, or else the
+best."""
 MOST_ROWS = 4096
 """Largest number of canaries in sums: guessing n coins takes an n × n matrix."""
-_NO_NOISE = 1e-3  # votes: the guesser divides by it
+_NO_NOISE = 1e-3  # in votes, for zero noise, since the guesser divides by it
 
 Make = Callable[[Run, str, str], None]
-"""Runs the stages of a run, from the first name to the last."""
+"""Function that runs the stages of a run, from the first named to the last."""
 
 
 def audit_canaries(
     run: Run, make: Make, canaries: int, shadows: int = 1, confidence: float = 0.95, progress: Progress | None = None
 ) -> dict[str, Any]:
-    """Plant canaries in copies of a run that has its partition, images and backbone; write and return the result.
+    """Plant canaries in shadow runs of a run; write and return the result. Partition, images and backbone must exist.
 
     Args:
         run: The run to audit.
-        make: Runs the stages of a shadow run.
+        make: Function that runs the stages of a shadow run.
         canaries: Number of canaries in each shadow run.
         shadows: Number of shadow runs whose coins are guessed.
         confidence: Confidence of the lower bound on ε.
@@ -164,7 +165,7 @@ class _VoteCanaries:
 
     @property
     def _sigmas(self) -> tuple[float, float]:
-        """Standard deviations that coins are guessed with, in votes: the mechanism's, and none."""
+        """Standard deviations for guessing coins, in votes: that of the mechanism, and that for no noise."""
         return self._mechanism.deviation, _NO_NOISE
 
     def _guess(self, labels: np.ndarray, histograms: np.ndarray | None, sigma: float) -> Guess:
@@ -173,7 +174,7 @@ class _VoteCanaries:
         return guess_from_labels(self._directions, labels, sigma)
 
     def shadow(self, coins: np.ndarray, root: Path) -> Run:
-        """Return a shadow run with its partition, in which coins decide the contents of canaries."""
+        """Return a shadow run, with its partition, in which coins decide the contents of canaries."""
         shadow = shadow_run(self._run, self._slots.records(coins), root)
         self._make(shadow, "partition", "partition")
         return shadow
@@ -204,14 +205,14 @@ class _VoteCanaries:
 
 @dataclass(frozen=True, eq=False)
 class _CanarySlots:
-    """Canaries, and the slots for them between the records of the other teachers.
+    """Canaries, and the teachers and record names that they occupy.
 
     Attributes:
-        own: Records of the teachers without canaries.
+        own: The run's records of teachers without canaries.
         canaries: Contents of companions and canaries.
         contrast: Contrast between canaries and companions.
         teachers: Number of the teacher of each canary, int64 [M].
-        names: Codes of the names of companions and of canaries, int64 [2, M].
+        names: Codes of the names of the companions and of the canaries, int64 [2, M].
     """
 
     own: Dataset
@@ -247,7 +248,7 @@ class _CanarySlots:
 
 
 def _planted(run: Run, make: Make, work: Path, count: int, progress: Progress) -> tuple[_CanarySlots, Directions]:
-    """Plant canaries that move votes, and learn how: every canary's teacher is trained with either content."""
+    """Plant canaries that move votes, and find out how: every canary's teacher is trained with each content."""
     best: tuple[_CanarySlots, Directions] | None = None
     own, teachers, names = _free_slots(run, count)
     queries = np.asarray(read_queries(run.folders).images)
@@ -264,7 +265,7 @@ def _planted(run: Run, make: Make, work: Path, count: int, progress: Progress) -
             make(shadow, "average", "vote")
             both.append(read_votes(shadow.folders))
             shutil.rmtree(shadow.root)
-        # Other teachers' votes are those of one run: if they depend on the contents, `leaked_votes` finds it.
+        # Other teachers' votes are taken from one run: if they depend on the contents, `leaked_votes` detects it.
         rest = _rest(both[0], teachers, own.classes)
         directions = Directions(both[0][:, teachers], both[1][:, teachers], rest)
         if best is None or directions.moved.mean() > best[1].moved.mean():
@@ -276,9 +277,9 @@ def _planted(run: Run, make: Make, work: Path, count: int, progress: Progress) -
 
 
 def _free_slots(run: Run, count: int) -> tuple[Dataset, np.ndarray, np.ndarray]:
-    """Empty the teachers with the fewest records, and name two units that the partition assigns to each of them.
+    """Empty the teachers with the fewest records, and find two unit names that the partition assigns to each of them.
 
-    Returns the others' records, the emptied teachers, int64 [count], and the codes of names, int64 [2, count].
+    Returns the other teachers' records, the emptied teachers, int64 [count], and the name codes, int64 [2, count].
     """
     dataset, assignment = read_dataset(run.folders), read_assignment(run.folders)
     settings = run.params.partition
@@ -301,7 +302,7 @@ def _free_slots(run: Run, count: int) -> tuple[Dataset, np.ndarray, np.ndarray]:
 
 
 def _rest(votes: np.ndarray, teachers: np.ndarray, classes: int) -> np.ndarray:
-    """Return the histograms of the votes of all teachers but these; zeros if there are no others."""
+    """Return the histograms of the votes of all teachers except these; zeros if there are no others."""
     return count_votes(votes, classes) - count_votes(votes[:, teachers], classes)
 
 
@@ -334,11 +335,11 @@ class _SumCanaries:
         self._records: Records | None = None
 
     def shadow(self, coins: np.ndarray, root: Path) -> Run:
-        """Return a shadow run with its partition and the vectors of its records, in which coins decide."""
+        """Return a shadow run with its partition and record vectors, in which coins decide the contents of canaries."""
         shadow = shadow_run(self._run, self._dataset, root)
         self._make(shadow, "partition", "partition")
         self._records = plant(shadow, self._canaries.world(coins).vectors, self._own)
-        if not self._run.params.privacy.moments:  # otherwise vectors follow from the shadow run's own moments
+        if not self._run.params.privacy.moments:  # otherwise vectors depend on the shadow run's own moments
             self._own = np.array(self._records.vectors[: -len(coins)])
         return shadow
 
@@ -364,7 +365,7 @@ class _SumCanaries:
 
 
 def _check_auditable(run: Run, shadows: int) -> None:
-    """Raise if canaries would give no bound, or a wrong one, for the run's release."""
+    """Raise an error if canaries would give no bound, or a wrong one, for the run's release."""
     params = run.params
     if params.transcription is not None or params.teachers.averages:
         what = "is a transcription" if params.transcription is not None else "averages its teachers"

@@ -1,7 +1,7 @@
 """Attack the installed mechanisms on synthetic neighbouring data; no private data is involved.
 
-Mechanisms that count votes are run many times on neighbouring histograms. Those that sum records are run on canaries,
-each with one of two contents chosen by a fair coin (`terrine.aggregation.exchange`).
+Mechanisms that count votes are run many times on neighbouring histograms. Mechanisms that sum records are run on
+canaries, each with one of two contents chosen by a fair coin (`terrine.aggregation.exchange`).
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from terrine.privacy.noise import NoiseSource, ReplayNoise
 # Budget of every run: the audit tests the charge, not the budget.
 _UNLIMITED = 1e8
 # The number of queries in a run is chosen so that they are charged about this μ, at which an attack is most powerful.
-# It is at most the second number, which takes one second of secure noise.
+# It is at most the second number, for which drawing secure noise takes one second.
 _MU, _MOST_QUERIES = 1.5, 2000
-# One-query runs are made in one call, so that there can be more of them.
+# Runs of one query are made in a single call, so there can be more of them.
 _ONE_QUERY_RUNS = 100
-# Sums: numbers of canaries, features and classes; runs per release; ε of a mechanism without a run.
+# For sums: numbers of canaries, features and classes; runs per release; ε if a mechanism is audited without a run.
 _CANARIES, _FEATURES, _CLASSES, _RUNS_PER_RELEASE, _EPSILON = 1000, 64, 10, 20, 2.0
 _PAIRS = {"moments": "canaries with x·x' = −1/2", "gradients": "canaries with x' = −x"}
 
@@ -40,7 +40,7 @@ Pair = tuple[tuple[int, int], tuple[int, int]]
 def canaries(mechanism: Mechanism, teachers: int) -> dict[str, Pair]:
     """Return by name the neighbouring histograms between which the mechanism is most likely to show a difference.
 
-    Raises SettingError for fewer than ten teachers, or a threshold that no histogram of their votes comes near.
+    Raises SettingError for fewer than ten teachers, or for a threshold that no histogram of their votes comes close to.
     """
     if teachers < 10:
         raise SettingError(f"An audit needs at least ten teachers, got {teachers}.")
@@ -61,7 +61,7 @@ def audit(
     confidence: float = 0.95,
     mu: float | None = None,
 ) -> dict[str, Any]:
-    """Return lower bounds on the privacy loss of a mechanism beside what it charges, as JSON values.
+    """Return lower bounds on the privacy loss of a mechanism together with its charge, as JSON values.
 
     `epsilon` is the largest bound, `caught` is true if any bound exceeds its charge, and `canaries` has an entry per
     pair.
@@ -69,11 +69,11 @@ def audit(
     Args:
         mechanism: Mechanism to attack.
         noise: Noise source that is audited together with the mechanism.
-        teachers: Size of the ensemble that the synthetic histograms come from.
-        runs: Runs on each histogram of a pair, multiplied by 100 if a run is one query. Sums are released `runs` / 20
-            times, each with 1,000 canaries.
-        queries: Queries in a run; None for the number with the most power.
-        delta: δ.
+        teachers: Number of teachers whose votes the synthetic histograms count.
+        runs: Number of runs on each histogram of a pair, multiplied by 100 if a run is one query. Sums are released
+            `runs` / 20 times, each with 1,000 canaries.
+        queries: Number of queries in a run; None for the number with the most power.
+        delta: δ at which ε is bounded.
         confidence: Probability that the whole audit does not accuse a sound mechanism.
         mu: Charge of a mechanism that sums records; None for ε = 2 at δ.
 
@@ -115,7 +115,7 @@ def _audit_votes(
     pairs = canaries(mechanism, teachers)
     queried = queries or _best_queries(mechanism, noise)
     repeats = runs if queried > 1 else runs * _ONE_QUERY_RUNS
-    # Each pair gives two bounds; together they may accuse a sound mechanism as seldom as one bound would.
+    # Each pair gives two bounds; all together must not accuse a sound mechanism more often than a single bound would.
     each = 1 - (1 - confidence) / (2 * len(pairs))
     entries = []
     for name, (one, other) in pairs.items():
@@ -148,7 +148,7 @@ def _audit_votes(
 def _audit_sums(
     mechanism: Sums, noise: NoiseSource, mu: float, releases: int, delta: float, confidence: float
 ) -> dict[str, Any]:
-    """Guess the coins of canaries in sums over canaries only."""
+    """Guess the coins of canaries from sums over nothing but canaries."""
     schedule, generator = mechanism.schedule(mu), numpy_generator(0, "canaries")
     whitening = Whitening(np.zeros(_FEATURES), np.eye(_FEATURES), 0.5)
     classes = mechanism.findings if mechanism.findings > 1 else _CLASSES
@@ -179,7 +179,7 @@ def _audit_sums(
 def _best_queries(mechanism: Mechanism, noise: NoiseSource) -> int:
     if not mechanism.gaussian:
         return 1
-    # The price of one query that is answered.
+    # The price of one answered query.
     certain = np.array([[10**6, 0]])
     price = mu_squared(mechanism.answer(certain, epsilon=_UNLIMITED, delta=1e-5, noise=noise).event)
     return max(2, min(_MOST_QUERIES, round(_MU**2 / price))) if price > 0 else _MOST_QUERIES

@@ -1,7 +1,7 @@
 """Membership inference against the student: shadow runs, attacked by `terrine.privacy.auditing.membership`.
 
 A shadow run (`tasks.auditing.shadow_runs`) repeats the run, stage by stage, on a random half of the units (records or
-groups). An independent fair coin decides about each unit, and units keep the teachers that they have in the run. Each
+groups). A fair coin decides independently for each unit, and units keep the teachers that they have in the run. Each
 shadow run yields one score per unit. All results are functions of private records and stay in the private zone.
 """
 
@@ -28,16 +28,16 @@ from terrine.privacy.auditing.membership import attack, logit_scores
 from terrine.transcription.settings import Transcription
 
 FEWEST = 8
-"""Shadow runs: with fewer, a record is often in, or out of, fewer than three."""
+"""Minimum number of shadow runs: with fewer, records are often in, or out of, fewer than three of them."""
 
 
 def audit_student(
     run: Run, make: Callable[[Run], None], shadows: int = 16, confidence: float = 0.95, progress: Progress | None = None
 ) -> dict[str, Any]:
-    """Attack the student of a run that is complete, and write and return what came out, as JSON values.
+    """Attack the student of a complete run; write the results, and return them as JSON values.
 
-    `make` takes a shadow run, whose records, images and backbone are there, through the stages from the partition to
-    the student. Finished shadow runs are kept: an interrupted audit goes on where it stopped, a longer one uses them.
+    `make` runs the stages of a shadow run from the partition to the student; its records, images and backbone exist.
+    Finished shadow runs are kept: an interrupted audit resumes where it stopped, and a longer one reuses them.
 
     Raises SettingError for fewer than `FEWEST` shadow runs, and ArtefactError for a run that is not complete.
     """
@@ -78,7 +78,7 @@ def audit_student(
 
 
 def _check_attackable(transcription: Transcription | None) -> None:
-    """Raise SettingError if leaving out records does not attack what the run protects."""
+    """Raise SettingError if leaving out records would not be an attack on what the run protects."""
     if transcription is None:
         return
     if transcription.protect == "labels":
@@ -125,7 +125,7 @@ def _shadow_scores(
 
 
 def _identity(run: Run) -> str:
-    """Digest of all that the shadow runs of this run depend on, beside chance."""
+    """Return a digest of everything except coins that the shadow runs of this run depend on."""
     return digest(
         {
             "dataset": run.folders.dataset_manifest()["fingerprint"],

@@ -1,8 +1,8 @@
-"""Neighbouring datasets of a run: replace a unit or leave it out, repeat the stages, and measure what changed.
+"""Audit with neighbouring datasets: replace a unit or leave it out, repeat the run's stages, and measure the change.
 
 The guarantee rests on one property: the contents behind one name affect only one teacher or, if records are summed,
-move the sums by no more than the charged sensitivity. This audit tests the property on the run's data, with the stages
-of the run: partition, features, training, votes, sums. Nothing is released, no ledger is opened, and intermediate files
+move the sums by no more than the charged sensitivity. This audit tests the property on the run's data, with the run's
+stages: partition, features, training, votes, sums. Nothing is released, no ledger is opened, and intermediate files
 are deleted at the end of the audit.
 """
 
@@ -45,13 +45,13 @@ def audit_neighbours(
     """Test `count` units one by one: replace each unit's contents by those of another unit, then leave it out.
 
     run: The run to audit, with dataset, public images and backbone on disk.
-    make: Takes a run from its dataset to its votes; released averages already exist.
+    make: Function that runs the stages from dataset to votes; released averages already exist.
     progress: Called with (share done, next step).
 
     Returns for each step how many teachers' states or votes changed, and how many votes changed; for sums, how far they
     moved as a share of the charged sensitivity. `caught` is true if a step changed more than one teacher, or moved the
-    sums of one round or of all rounds by more than is charged. Raises SettingError for a count out of range, for a run
-    that claims no guarantee, or if training twice on the same data gives different teachers, so that no change can be
+    sums of one round or of all rounds by more than is charged. Raises SettingError if `count` is out of range, the run
+    claims no guarantee, or training twice on the same data gives different teachers, so that no change can be
     attributed to a unit.
     """
     dataset = read_dataset(run.folders)
@@ -128,14 +128,14 @@ class _Votes:
             )
 
     def about(self, world: Trained) -> dict[str, int]:
-        """Numbers of teachers and votes."""
+        """Return the numbers of teachers and votes."""
         return {"voters": voter_count(self._run), "votes": int(world[1].size)}
 
 
 class _Sums:
     """Sum mechanisms: one unit may move the sums by at most the charged μ, in standard deviations of the noise.
 
-    Gradients are computed at the heads that follow from the noiseless sums, because the charge holds at any head.
+    Gradients are computed at the heads computed from noiseless sums, since the charge holds at any head.
     """
 
     counted = "share"
@@ -147,7 +147,7 @@ class _Sums:
         self._broadcasts: list[Any] = []
 
     def outcome(self, scratch: Run) -> list[np.ndarray]:
-        """Return the exact sums of each round, in units of its noise."""
+        """Return the exact sums of each round, in standard deviations of its noise."""
         released = self._run.folders.answers / MOMENTS
         if released.is_file():
             link(released, scratch.folders.answers / MOMENTS)
@@ -165,7 +165,7 @@ class _Sums:
         return rounds
 
     def moved(self, before: list[np.ndarray], after: list[np.ndarray], left_out: bool) -> dict[str, Any]:
-        """Return the shift of each round as a share of its charge, and the largest share, also over all rounds."""
+        """Return each round's shift as a share of its charge, and the largest share of any round or of all together."""
         schedule = self._schedule
         charged, square, gradient = schedule.event, JOINT, 2 * schedule.clip
         if left_out:
@@ -176,15 +176,15 @@ class _Sums:
         return {"share": max(math.hypot(*moved) / math.sqrt(mu_squared(charged)), *rounds), "rounds": rounds}
 
     def check(self, before: list[np.ndarray], again: list[np.ndarray]) -> None:
-        """Features are computed one by one, so the same data always lead to the same sums."""
+        """Do nothing: features are computed image by image, so the same data always give the same sums."""
 
     def about(self, world: list[np.ndarray]) -> dict[str, int]:
-        """Numbers of rounds and of released values."""
+        """Return the numbers of rounds and of released values."""
         return {"rounds": len(world), "numbers": sum(len(numbers) for numbers in world)}
 
 
 def _chosen(run: Run, dataset: Dataset, units: np.ndarray, count: int) -> list[tuple[int, int]]:
-    """Return pairs of units drawn at random, the second with a different label if possible."""
+    """Return random pairs of units; if possible, the second unit of a pair has a different label."""
     if run.params.transcription is not None:
         raise SettingError(f"The run {run.name} is a transcription: exchanges are for teachers that vote.")
     run.params.aggregation.refuse_findings("terrine audit --neighbours")
@@ -204,12 +204,12 @@ def _chosen(run: Run, dataset: Dataset, units: np.ndarray, count: int) -> list[t
 
 
 def neighbour(dataset: Dataset, units: np.ndarray, one: int | None = None, other: int | None = None) -> Dataset:
-    """Return the dataset as it is, without unit `one`, or with the contents of unit `other` behind the name of `one`.
+    """Return the dataset unchanged, without unit `one`, or with the contents of unit `other` under the name of `one`.
 
     units: int64 [records], the number of each record's unit.
 
-    Records are sorted by label, in the order in which class folders are read. Neighbours are defined only by names, so
-    the audit must detect a partition that depends on positions instead of names.
+    Records are sorted by label, i.e. in the order in which class folders are read, so that positions change. Neighbours
+    are defined by names only, so the audit must detect a partition that depends on positions.
     """
     stays, places = np.flatnonzero(units != one), np.flatnonzero(units == one)
     incoming = np.flatnonzero(units == other)

@@ -26,7 +26,7 @@ NOTICE = "PRIVATE: computed from the records themselves. Do not publish."
 
 
 class NoNoise(ReplayNoise):
-    """Zero noise, to measure the power of an audit; results are reduced to one private figure."""
+    """Noise source that returns zeros, to measure an audit's power; results are reduced to one private figure."""
 
     def gaussian(self, shape: int | tuple[int, ...], sigma: float) -> FloatArray:
         return np.zeros(shape)
@@ -36,11 +36,11 @@ class NoNoise(ReplayNoise):
 
 
 Progress = Callable[[float, str], None]
-"""Called with the share done and a short text."""
+"""Function called with the share done and a short text."""
 
 
 def shadow_run(run: Run, records: Dataset, root: Path) -> Run:
-    """Return a run under `root` with its dataset on disk and with the public artefacts of `run`.
+    """Return a run under `root` with its dataset on disk and the public artefacts of `run`.
 
     `records` replace the training records.
     """
@@ -48,7 +48,7 @@ def shadow_run(run: Run, records: Dataset, root: Path) -> Run:
         update={"url": "sqlite:///ledger.db", "key": Path("key"), "store": Path("releases")}
     )
     shadow = Run(root, run.name, run.params.model_copy(update={"ledger": ledger, "release": ReleaseSettings()}))
-    # A separate fingerprint, so that its features and teachers are never mistaken for those of the run.
+    # A separate fingerprint, so that the shadow run's features and teachers are never mistaken for those of the run.
     own = digest([records.record_names.tolist(), records.train_labels.tolist(), root.name], 32)
     manifest = run.folders.dataset_manifest()
     write_dataset(shadow.folders, records, {**manifest, "fingerprint": f"shadow {own}"})
@@ -61,7 +61,7 @@ def shadow_run(run: Run, records: Dataset, root: Path) -> Run:
 
 
 def units_of(dataset: Dataset, params: Params) -> np.ndarray:
-    """Return the index of each record's unit, int64 [records]: of its name or of its group."""
+    """Return the index of each record's unit (its name or its group), int64 [records]."""
     codes = dataset.record_names
     if params.privacy.unit == "group" and dataset.train_groups is not None:
         codes = dataset.train_groups

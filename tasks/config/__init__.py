@@ -1,1 +1,1 @@
-"""params.yaml, typed: a file for each section, and the presets that fill it."""
+"""Typed parameters of params.yaml, and the presets that supply them."""

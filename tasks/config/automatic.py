@@ -1,4 +1,4 @@
-"""Settings that are `auto`: stand-ins for numbers, and the mechanism, which follows from the other settings.
+"""Settings with the value `auto`: stand-ins for numbers, and the mechanism, which is derived from other settings.
 
 `tasks.runtime.parameters` chooses the numbers before training. Before that, checks use the stand-in value declared with
 the setting (`Automatic`).
@@ -27,7 +27,7 @@ _ALLOW_SUMS: dict[str, dict[str, tuple[Any, ...]]] = {
 
 
 def replace_auto(values: dict[str, Any]) -> tuple[dict[str, Any], list[tuple[str, str]]]:
-    """Return parameters with stand-ins for `auto`, and the section and key of each.
+    """Return parameters with stand-ins for `auto`, and the section and key of each setting replaced.
 
     Raises:
         SettingError: If `auto` is set for a type that does not support it.
@@ -87,7 +87,7 @@ def _marks(section: type[Settings], key: str) -> list[Automatic]:
 
 
 def _marks_of_kind(name: str, kinds: Kinds[Any], kind: Any, key: str) -> list[Automatic]:
-    """Return the marks of a setting of one type; empty for unknown types and settings."""
+    """Return the `Automatic` marks of a setting of one type; empty for unknown types and settings."""
     known = [other for other in kinds.names() if _marks(kinds.of(other), key)]
     if known and kind in kinds.names() and kind not in known:
         listed = ", ".join(known)

@@ -1,4 +1,4 @@
-"""List settings with default, unit and description, read from their declarations."""
+"""List settings with defaults, units and descriptions, read from their declarations."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Setting:
         key: Name of the setting as in `--set`.
         kinds: Types of the section that have the setting; empty for all.
         default: Default value in YAML notation, or None if the setting is required.
-        required: No default.
+        required: Whether the setting has no default.
         values: Valid values.
         unit: Unit of a number, or empty.
         meaning: Description below the declaration of the setting.
@@ -54,7 +54,7 @@ class Setting:
 def list_settings(
     sections: tuple[type[Settings], ...], families: Families, prefix: str = "", kinds: tuple[str, ...] = ()
 ) -> Iterator[Setting]:
-    """Yield all settings of some classes, in order. Settings shared by several types are listed once.
+    """Yield all settings of the given classes, in order. Settings shared by several types are listed once.
 
     Args:
         sections: Class of all parameters, or the classes of a section with several types.
@@ -129,7 +129,7 @@ def meanings(section: type[Settings]) -> dict[str, str]:
 def _own_meanings(owner: type[Settings]) -> dict[str, str]:
     try:
         body = ast.parse(textwrap.dedent(inspect.getsource(owner))).body[0]
-    except (OSError, TypeError):  # created at run time, from classes with a source
+    except (OSError, TypeError):  # the class was created at run time, from classes with source code
         return {}
     assert isinstance(body, ast.ClassDef)
     found: dict[str, str] = {}

@@ -136,7 +136,7 @@ def merge_overrides(base: dict[str, Any], overrides: dict[str, Any]) -> dict[str
     """Return `base` merged with `overrides`.
 
     If the overrides change the type of a section, settings and choices that the new type lacks are dropped: the ridge
-    penalty of linear teachers does not apply to forests. `privacy.moments` is dropped with the backbone that has them.
+    penalty of linear teachers does not apply to forests. `privacy.moments` is dropped with the backbone that needs it.
     Choosing a mechanism also chooses its student, and vice versa (`_with_counterpart`).
     """
     base, overrides = _with_counterpart(base, overrides)
@@ -192,7 +192,7 @@ def _with_counterpart(base: dict[str, Any], overrides: dict[str, Any]) -> tuple[
 
 
 def _kind(values: dict[str, Any], name: str) -> Any:
-    """Return the type that a section names, or None."""
+    """Return the type named in a section, or None."""
     section = values.get(name)
     return section.get(FAMILIES[name].key) if isinstance(section, dict) else None
 
@@ -202,7 +202,7 @@ def _sums(mechanism: Any) -> bool:
 
 
 def _choices(settings: type[Settings], key: str) -> tuple[object, ...]:
-    """Return the choices of a Literal setting; empty for others."""
+    """Return the choices of a Literal setting; empty for other settings."""
     field = settings.model_fields.get(key)
     return get_args(field.annotation) if field is not None and get_origin(field.annotation) is Literal else ()
 
@@ -235,7 +235,7 @@ def _message(finding: Any) -> str:
 
 
 def _suggestion(key: str, value: Any) -> str:
-    """Return "Did you mean" with settings of a similar name, or of this name in other sections."""
+    """Return "Did you mean" with settings of a similar name, or of the same name in other sections."""
     key = next(iter(flat({key: value})))
     known: dict[str, str] = {}
     for setting in list_settings((Params,), FAMILIES):
@@ -244,16 +244,16 @@ def _suggestion(key: str, value: Any) -> str:
     elsewhere = [other for other in known if other.rpartition(".")[2] == last]
     if section and (near := did_you_mean(key, elsewhere)):
         return near
-    # aggregation has the cost of the release, so its setting comes first.
+    # `aggregation` determines the cost of the release, so its setting comes first.
     elsewhere.sort(key=lambda other: not other.startswith("aggregation."))
-    if len(elsewhere) > 1:  # with the first clause of each description, to tell them apart
+    if len(elsewhere) > 1:  # add the first clause of each description, to tell them apart
         clauses = {other: re.split(r"[.:;,(]", known[other], maxsplit=1)[0].strip() for other in elsewhere}
         elsewhere = [f"{other} ({clause[:1].lower()}{clause[1:]})" for other, clause in clauses.items()]
     return offered(elsewhere[:4]) or did_you_mean(key, known)
 
 
 def _place(location: tuple[int | str, ...]) -> tuple[list[str], type[Settings], str | None]:
-    """Return the keys of a finding, the section of the last key, and the type of that section."""
+    """Return the keys in a pydantic error location, the section of the last key, and the type of that section."""
     path: list[str] = []
     section: type[Settings] = Params
     inner: tuple[type[Settings], ...] = (Params,)
@@ -320,7 +320,7 @@ def parse_assignment(*texts: str) -> dict[str, Any]:
 def public_parameters(
     values: Params | Mapping[str, Any], sections: tuple[type[Settings], ...] = (Params,)
 ) -> dict[str, Any]:
-    """Return parameters without those that name files, hosts or data of the site (`SiteLocal`).
+    """Return the parameters without those that name files, hosts or data of the site (`SiteLocal`).
 
     Args:
         values: Parameters, or nested overrides as JSON values.

@@ -1,12 +1,12 @@
-"""Presets and runs: the parameters of each run name.
+"""Presets and runs: named sets of parameters.
 
 A preset is `experiments/NAME.yaml`: a one-line `description` and the settings that differ from the defaults, or from
 another preset (`base: OTHER`). params.yaml is the preset of the default run, which it names (`run: NAME`); its sections
 in `SITE` apply to all runs of the project.
 
-A run is a preset, or a preset with overrides, which are stored in a git-ignored file beside the presets. The name of
-such a run is given by the user (`--run`) or ends with a digest of the overrides. Run names are public, so the digest is
-keyed if the overrides name files or accounts of the site: third parties cannot test guesses against it.
+A run is a preset, or a preset with overrides, which are stored in a git-ignored file beside the presets. A run with
+overrides has a name given by the user (`--run`) or one that ends with a digest of the overrides. Run names are public,
+so the digest is keyed if overrides name files or accounts of the site: third parties cannot test guesses against it.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ PRESETS = "experiments"
 NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,59}")
 DERIVED_NAME = re.compile(r"[a-z0-9][a-z0-9-]*-[0-9a-f]{8}$")
 SELECTED = Path(".dvc", "tmp", "terrine", "selected")
-"""File with the run selected last, and the default run at that time. git ignores the folder."""
+"""File with the run selected last, and the default run at that time. Its folder is ignored by git."""
 SITE = ("device", "ledger", "release", "runner", "tracking")
 """Sections of params.yaml that apply to all runs of the project."""
 FOLDERS = ("ledger", "shared", "site", "source", "benchmarks")
-"""Names in data/<zone>/ that are not runs."""
+"""Names of entries in data/<zone>/ that are not runs."""
 GROUPS = {
     "your-own-": "Templates for your own data",
     "terrine-": "Terrine's own",
@@ -49,7 +49,7 @@ GROUPS = {
     "dpsd-": "DPSD and FedDPSD: transcription of a model",
     "feddpsd-": "DPSD and FedDPSD: transcription of a model",
 }
-"""Purpose of presets by the start of their names; all others belong to the user."""
+"""Purpose of presets by name prefix; presets with other names are the user's."""
 YOURS = "Your presets"
 
 
@@ -59,9 +59,9 @@ class Preset:
 
     Attributes:
         name: Name of the preset or run.
-        description: One line.
+        description: Description in one line.
         overrides: Settings that differ from the defaults.
-        made_from: For a run with overrides, the preset that they override.
+        made_from: For a run with overrides, the preset to which they apply.
     """
 
     name: str
@@ -109,7 +109,7 @@ def _names(root: Path) -> set[str]:
 
 
 _UNSAVED: dict[Path, Preset] = {}
-"""Runs that exist only in this process, by the file that they would have."""
+"""Overrides of runs that exist only in this process, by the path that their file would have."""
 
 
 def parameter_file(root: Path, name: str) -> Path:
@@ -122,7 +122,7 @@ def parameter_file(root: Path, name: str) -> Path:
 
 
 def _exists(path: Path) -> bool:
-    return len(path.name.encode(errors="replace")) <= 255 and path.is_file()  # is_file raises for longer names
+    return len(path.name.encode(errors="replace")) <= 255 and path.is_file()  # is_file raises an error for longer names
 
 
 def is_default(root: Path, name: str) -> bool:
@@ -200,7 +200,7 @@ def project_settings(root: Path) -> dict[str, Any]:
 
 
 def _without_defaults(values: dict[str, Any]) -> dict[str, Any]:
-    """Return complete parameters without default values and settings of other types."""
+    """Return complete parameters without default values and without settings of types that are not selected."""
     values = merge_overrides({}, merge_overrides(values, {}))
     params = validate(replace_auto(values)[0])
     kept: dict[str, Any] = {}
@@ -229,13 +229,13 @@ def complete(root: Path, name: str) -> str:
     for section, key in automatic:
         values[section][key] = AUTO
     for section, key in (("data", "public_benchmark"), ("tracking", "private_metrics")):
-        if key not in (taken.get(section) or {}):  # their defaults follow from other settings
+        if key not in (taken.get(section) or {}):  # these defaults depend on other settings
             values[section][key] = None
     return as_document({"run": name, "description": read_preset(root, name).description, **values})
 
 
 def load_values(root: Path, name: str, *overrides: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings of a run that differ from the defaults, merged with more overrides in order."""
+    """Return the settings of a run that differ from the defaults, merged with further overrides in order."""
     values = project_settings(root)
     for each in (read_preset(root, name).overrides, *overrides):
         values = merge_overrides(values, each)
@@ -257,8 +257,8 @@ def derive(root: Path, preset: str, assignments: list[str], *, save: bool = True
     Args:
         root: Folder of the project.
         preset: Name of a preset or run. Without assignments the preset's name is returned.
-        assignments: `section.key=value` each.
-        save: Write the overrides to a file. If the overrides are not written, only this process can resolve the run.
+        assignments: `--set` assignments, each of the form `section.key=value`.
+        save: Whether to write the overrides to a file; otherwise only this process can resolve the run.
     """
     if not assignments:
         resolve(root, preset)
@@ -301,7 +301,7 @@ def with_assignments(root: Path, preset: Preset, assignments: list[str]) -> tupl
 
 
 def save_overrides(root: Path, name: str, preset: str, overrides: dict[str, Any], *, save: bool = True) -> None:
-    """Write the overrides of a run to its file beside the presets, or without `save` only to this process."""
+    """Write the overrides of a run to its file beside the presets; without `save`, keep them only in this process."""
     path = parameter_file(root, name)
     if not save:
         _UNSAVED[path] = Preset(name, "", overrides, preset)
@@ -325,12 +325,12 @@ def redact_override(text: str) -> str:
     try:
         values = parse_assignment(text)
     except SettingError:
-        return text.partition("=")[0]  # reported elsewhere
+        return text.partition("=")[0]  # the error is reported elsewhere
     return text if public_parameters(values) == values else text.partition("=")[0]
 
 
 def project_root() -> Path:
-    """Return TERRINE_ROOT, or the nearest folder upwards with params.yaml and dvc.yaml.
+    """Return TERRINE_ROOT, or the nearest folder with params.yaml and dvc.yaml among the current one and its parents.
 
     Raises:
         SettingError: If neither the current folder nor a parent is a project.
@@ -353,7 +353,7 @@ def reproduce_command(root: Path, run: str, *, local: bool) -> str:
     Args:
         root: Folder of the project.
         run: Name of the run.
-        local: Include files, hosts and accounts of the site.
+        local: Whether to include files, hosts and accounts of the site.
     """
     made = read_preset(root, run)
     if made.made_from is None:

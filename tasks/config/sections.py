@@ -39,7 +39,7 @@ class Privacy(Settings):
     """Continue even if the noise is too large for the votes."""
 
     def check(self, run: Any) -> None:
-        """Raise ValueError if `moments` is set and the run cannot release any."""
+        """Raise ValueError if `moments` is set but the run cannot release moments."""
         if not self.moments:
             return
         reason = None
@@ -94,7 +94,7 @@ class ReleaseSettings(Settings):
         return tuple(" ".join(own[place : place + 4] for place in range(0, 32, 4)) for own in digits)
 
     def check(self, run: Any) -> None:
-        """Raise ValueError if approval is required of a trial of parties."""
+        """Raise ValueError if approval is required for a trial of parties."""
         if self.approval == "required" and run.aggregation.where == "parties":
             raise ValueError(
                 "release.approval=required does not go with aggregation.where=parties: the guardian draws the noise, "
@@ -103,7 +103,7 @@ class ReleaseSettings(Settings):
 
 
 class Images(Settings):
-    """A number of synthetic images from weighted sources."""
+    """Synthetic images from weighted sources."""
 
     count: Annotated[int, Unit("images")] = Field(ge=1)
     """Number of images."""
@@ -116,7 +116,7 @@ class Images(Settings):
 
 
 class Queries(Images):
-    """Query images, in fixed batches of one source each."""
+    """Query images, in fixed batches, each from a single source."""
 
     count: Annotated[int, Unit("images"), Automatic(1000)] = Field(1000, ge=1)
     """Number of query images. Fewer are answered if the budget is spent."""
@@ -156,7 +156,7 @@ class Evaluation(Settings):
     remains `epsilon`; each column increases the noise on all released accuracies."""
 
     def check(self, run: Any) -> None:
-        """Raise ValueError for subgroups without price or table, and for transcriptions."""
+        """Raise ValueError for subgroups without ε or table, and for settings that transcriptions do not support."""
         for column, values in self.released_subgroups.items():
             if not values or len(set(values)) < len(values):
                 raise ValueError(f"evaluation.released_subgroups: {column} needs values, each named once")
@@ -179,7 +179,7 @@ class Collaboration(Settings):
     """Time limit of a round and of the trial. A round then closes without missing parties."""
 
     def check(self, run: Any) -> None:
-        """Raise ValueError if the run needs something that parties cannot do."""
+        """Raise ValueError if the run needs something that parties do not support."""
         if run.aggregation.where != "parties":
             return
         if run.queries.rounds > 1:

@@ -14,11 +14,11 @@ from pydantic import BaseModel
 
 from terrine.errors import SettingError
 
-_SAFE: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast, if PyYAML has libyaml
+_SAFE: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast if PyYAML includes libyaml
 
 
 class Loader(_SAFE):
-    """YAML loader that reads `no`, `yes`, `on` and `off` as text, like YAML 1.2 and DVC, and refuses repeated keys."""
+    """YAML loader that reads `no`, `yes`, `on` and `off` as strings, like YAML 1.2 and DVC, and refuses repeated keys."""
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
         """Construct a mapping; a key that occurs twice is an error, because the first value would be lost."""
@@ -55,7 +55,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def merge(base: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any]:
-    """Return `base` recursively merged with `overrides`; `sources` is replaced as a whole."""
+    """Return `base` recursively merged with `overrides`; the mapping `sources` is replaced as a whole."""
     merged = dict(base)
     for key, value in overrides.items():
         both_sections = isinstance(value, dict) and isinstance(merged.get(key), dict)
@@ -70,13 +70,13 @@ def as_yaml(value: Any) -> str:
 
 
 def as_document(values: Mapping[str, Any]) -> str:
-    """Return a mapping as a YAML document, in its own order."""
+    """Return a mapping as a YAML document, with keys in the mapping's order."""
     text: str = yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=110)
     return text
 
 
 def flat(values: dict[str, Any], prefix: str = "", whole: str = "") -> dict[str, Any]:
-    """Return nested mappings as `section.key` pairs; the value of the key `whole` stays a mapping."""
+    """Flatten nested mappings to keys `section.key`; the value of the key `whole` stays a mapping."""
     pairs: dict[str, Any] = {}
     for key, value in values.items():
         if isinstance(value, dict) and value and key != whole:

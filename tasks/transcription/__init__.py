@@ -1,1 +1,1 @@
-"""Model transcription (DPSD): train a publishable student from teachers of private data, with images of a generator."""
+"""Model transcription (DPSD): train a publishable student on a generator's images, from teachers of private data."""

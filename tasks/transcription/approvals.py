@@ -1,4 +1,4 @@
-"""Releases of a transcription, as proposed for an approval (`tasks.runtime.approval`)."""
+"""Releases of a transcription, as proposed for approval (`tasks.runtime.approval`)."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from tasks.transcription.release import account_of_run, open_account, release_te
 
 
 def propose_labels(run: Run) -> Proposal:
-    """Return the randomised labels, if labels are protected."""
+    """Propose the release of randomised labels, if labels are protected."""
     return _proposal(run, "labels" if section(run.params).protect == "labels" else None)
 
 
 def propose_annotations(run: Run) -> Proposal:
-    """Return the annotations, unless the labels were released instead."""
+    """Propose the release of annotations, unless labels are released instead."""
     if section(run.params).protect == "labels":
         return _proposal(run, None)
     return _proposal(run, "annotations", teachers=read_manifest(run)["digest"])

@@ -35,7 +35,7 @@ from terrine.transcription.settings import Transcription
 
 STUDENT, GENERATOR = "student.safetensors", "generator.safetensors"
 PROJECTION_BATCHES, PROJECTION_BATCH = 8, 400
-"""Batches, and images per batch, of the untrained generator to which a projection is fitted."""
+"""Number of batches from the untrained generator to which a projection is fitted, and images per batch."""
 
 
 def section(params: Params) -> Transcription:
@@ -127,7 +127,7 @@ def groups(run: Run) -> list[range]:
 
 
 def network_kind(run: Run, classes: int) -> ScratchKind:
-    """Return the teacher kind of clients that are networks trained in this run."""
+    """Return the teacher kind for clients that are networks trained in this run."""
     settings, data = section(run.params).teacher, run.params.data
     names = ("architecture", "epochs", "learning_rate", "weight_decay", "batch", "statistics")
     own = ScratchTeachers(**{name: getattr(settings, name) for name in names})
@@ -140,7 +140,7 @@ def read_manifest(run: Run) -> dict[str, Any]:
 
 
 def read_model(run: Run, path: Path, classes: int) -> tuple[nn.Module, int]:
-    """Load the model in a file and its channels: see `load_model`."""
+    """Load a model and its number of channels from a file; see `load_model`."""
     data = run.params.data
     return load_model(path, section(run.params).teacher, channels=data.channels, size=data.size, classes=classes)
 

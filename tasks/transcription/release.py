@@ -1,7 +1,7 @@
 """Release of a transcription: cost, identity in the ledger, sources of noise, and privacy statement.
 
-A run has one release: all its annotations, reserved before the first is drawn and committed after the last, or the
-randomised labels. Noise is never drawn twice for one identity.
+A run has a single release: the randomised labels, or all annotations, which are reserved before the first is drawn and
+committed after the last. Noise is never drawn twice for one identity.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def check_run(run: Run, classes: int | None = None) -> None:
     """Check the budget and, if the number of classes is known, annotation.top_k.
 
     Raises:
-        BudgetError: The run exceeds its budget; the message names a setting that meets it.
+        BudgetError: The run exceeds its budget; the message names a setting that would keep it within the budget.
         SettingError: `top_k` exceeds the number of classes, or there are too many clients.
     """
     settings = section(run.params)
@@ -54,7 +54,7 @@ def check_run(run: Run, classes: int | None = None) -> None:
 def account_of_run(run: Run) -> str:
     """Return the account of the run.
 
-    An account with a budget has one unit (`Ledger.register`), so it cannot have releases about labels and records.
+    An account with a budget has one unit (`Ledger.register`), so it cannot have releases about both labels and records.
     Without a budget, labels have a separate account.
     """
     account = ledger_account(run)
@@ -83,7 +83,7 @@ def open_account(run: Run) -> Ledger:
 def release_terms(run: Run, classes: int, task: Task | None = None) -> dict[str, Any]:
     """Return the arguments of `Ledger.release` for the run's annotations or randomised labels, without `draw`.
 
-    task: Task of the run, needed before its records were read.
+    task: Task of the run, needed if its records have not been read yet.
     """
     task = task or load_task(run)
     settings, account = section(run.params), account_of_run(run)
@@ -112,21 +112,21 @@ def noise_of(run: Run, iteration: int) -> NoiseSource | None:
 
 
 def responses_of(run: Run, iteration: int, client: int) -> ResponseSource:
-    """Return the source of randomised response of a group of clients; labels are iteration 0, client 0."""
+    """Return the randomised-response source for a group of clients in an iteration; for labels, both numbers are 0."""
     if section(run.params).noise == "secure":
         return SecureResponse()
     return ReplayResponse(derive_seed(run.params.seed, "replayed answers", iteration, client))
 
 
 def noise_kind(settings: Transcription) -> NoiseKind:
-    """Return the kind of the run's noise for the ledger. Releases without noise are made once, too."""
+    """Return the run's noise kind for the ledger. A release without noise is recorded as `secure`: made only once."""
     return "replay" if settings.noise == "replay" else "secure"
 
 
 def statement_of(
     run: Run, release: StoredRelease, classes: int, answered_per_class: tuple[int, ...]
 ) -> PrivacyStatement:
-    """Make the privacy statement from settings and ledger."""
+    """Create the privacy statement from the settings and the ledger."""
     settings = section(run.params)
     samples = settings.samples
     return PrivacyStatement(
@@ -188,5 +188,5 @@ def stored_labels(run: Run) -> StoredRelease | None:
         raise LedgerError("The labels of this run were never released. Run the stage 'labels' first.")
 
     if not ledger.committed(terms["release_id"]):
-        never()  # before anything is reserved for it
+        never()  # raises an error before anything is reserved
     return ledger.release(**terms, draw=never)

@@ -1,4 +1,4 @@
-"""report: write a transcription's private page, log it to MLflow, and print its result."""
+"""Stage `report`: write a transcription's private page, log the run to MLflow, and print its result."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ UNUSED = ("queries", "backbone", "pretraining", "teachers", "aggregation", "stud
 
 @step("report")
 def write_report(run: Run) -> None:
-    """Write the report from the artefacts on disk, a self-contained HTML page in the private zone."""
+    """Write the report, a self-contained HTML page in the private zone, from the artefacts on disk."""
     statement = read_statement(run.folders.statement)
     with Image.open(run.folders.generator / "sheet.png") as sheet:
         picture = png_data_uri(np.asarray(sheet.convert("RGB")))
@@ -55,7 +55,7 @@ def used(parameters: dict[str, Any]) -> dict[str, Any]:
 
 @step("track")
 def log_run(run: Run) -> str | None:
-    """Log a finished transcription to MLflow; return what `log_finished` does."""
+    """Log a finished transcription to MLflow and return the result of `log_finished`."""
     statement = read_statement(run.folders.statement)
     metrics = {name: statement[name] for name in ("epsilon", "epsilon_guaranteed", "epsilon_claimed")}
     if run.params.tracking.private_metrics:

@@ -81,7 +81,7 @@ SHEET_IMAGES = 100
 
 
 class Session:
-    """A running transcription, in one process from `begin` to `finish`; see the module docstring."""
+    """State of a running transcription, in one process from `begin` to `finish`; see the module docstring."""
 
     def __init__(self, run: Run) -> None:
         self.run, self.settings = run, section(run.params)
@@ -96,7 +96,7 @@ class Session:
         self.terms = release_terms(run, self.classes)
         self.folder = run.folders.work / f"transcription-{self.terms['release_id'][:16]}"
         self.release: StoredRelease | None = None
-        self.labels: StoredRelease | None = None  # with protect=labels
+        self.labels: StoredRelease | None = None  # set only with protect=labels
         self._reservation: Reservation | None = None
         self._saved = time.monotonic()
         self._trained_digest = hashlib.sha256()  # of the annotations that the loop was trained on
@@ -110,7 +110,7 @@ class Session:
 
     @property
     def waiting(self) -> bool:
-        """Whether this iteration's annotation must still be computed."""
+        """True if this iteration's annotation must still be computed."""
         return self.release is None and not self._annotation_path(self.loop.iteration).is_file()
 
     def open(self) -> None:
@@ -123,11 +123,11 @@ class Session:
         self._restore()
 
     def _inputs(self) -> Inputs:
-        """Return the digests of the inputs, which the ledger keeps."""
+        """Return the digests of the inputs, which the ledger stores."""
         return input_digests(self.run, teachers=self.manifest["digest"])
 
     def record_data_change(self) -> None:
-        """Record privately if the stored release came from other teachers."""
+        """Record, in the private zone, whether the stored release was made from other teachers."""
         if self.release is not None:
             record_data_change(self.run, "annotations", self.release, self._inputs())
 
@@ -181,7 +181,7 @@ class Session:
         return self.release
 
     def write_queries(self) -> None:
-        """Store the posed images and the student's probabilities for clients in other processes."""
+        """Store the query images and the student's probabilities for clients in other processes."""
         posed = self.loop.pose()
         write_tensors(
             self.folder / QUERIES,
@@ -210,9 +210,9 @@ class Session:
     def _restore(self) -> None:
         """Restore the checkpoint if it belongs to the current annotations and loop settings.
 
-        Settings outside the release identity change the loop. Another session with the same identity may also have
-        finished first: its annotations are then the release, and training on our own, which are not paid for, must not
-        reach anything published.
+        Settings that are not part of the release identity may have changed the loop. Another session with the same
+        identity may also have finished first: its annotations are then the release, and a model trained on this
+        session's annotations, which are not paid for, must not influence anything published.
         """
         path = self.folder / STATE
         if not path.is_file():
@@ -246,7 +246,7 @@ class Session:
 
 
 def compute_contributions(run: Run, group: range, iteration: int, images: Tensor, probabilities: Tensor) -> np.ndarray:
-    """Sum the contributions of a group of clients, [b, classes]: gradients without noise yet, or counts of answers.
+    """Sum the contributions of a group of clients, [b, classes]: gradients, still without noise, or counts of answers.
 
     Answers by randomised response are already noisy; `annotate` adds noise to the sum of gradients.
     """
@@ -280,7 +280,7 @@ def begin(session: Session) -> None:
 
 @step("pose")
 def pose(session: Session) -> None:
-    """Store the next batch for the clients."""
+    """Store the next batch of queries for the clients."""
     session.write_queries()
 
 
@@ -344,7 +344,7 @@ def _write_generator(session: Session) -> None:
 
 
 def _write_student(session: Session, release: StoredRelease) -> None:
-    """Write the student for serving, with reference images of the generator."""
+    """Write the student for serving, with reference images from the generator."""
     run, student = session.run, session.loop.student
     data, names = run.params.data, run.folders.dataset_manifest()["class_names"]
     images = _images(session, session.settings.batch)

@@ -60,7 +60,7 @@ TEST_IMAGES = 2_000
 """Maximum number of test images for teacher accuracy, in batches of `TEST_BATCH`."""
 TEST_BATCH = 500
 ONE_TEACHER = "one teacher"
-"""Kind of a partition with a single teacher."""
+"""Value of `partition.kind` for a single teacher."""
 NOTICE = "PRIVATE: models of private records and their accuracy. Do not publish."
 
 
@@ -104,7 +104,7 @@ def respond(run: Run) -> None:
         first: Any = slice(None)
         name: Any = first
         if run.params.data.one_label_a_name:
-            # One answer per name: the majority of thirty answers about one file would reveal its label.
+            # One answer per name: the majority of, say, thirty answers about one file would reveal its label.
             first, name = np.unique(dataset.record_names, return_index=True, return_inverse=True)[1:]
         else:
             _check_distinguishable(dataset)
@@ -132,7 +132,7 @@ def respond(run: Run) -> None:
 
 
 def _check_distinguishable(dataset: Dataset) -> None:
-    """Raise SettingError if two records differ at most in their labels."""
+    """Raise SettingError if two records are equal except possibly for their labels."""
     names, images = dataset.record_names, dataset.train_images
     for number in np.flatnonzero(names[1:] == names[:-1]):
         if np.array_equal(images[number], images[number + 1]):
@@ -144,9 +144,9 @@ def _check_distinguishable(dataset: Dataset) -> None:
 
 @step("teach clients", retries=2)
 def train_clients(run: Run, group: range) -> None:
-    """Train a group of clients on their records, unless they are stored. A file needs no training.
+    """Train a group of clients on their records, unless they are stored. A teacher from a file needs no training.
 
-    A client with too few records gets a constant answer, so that neither the course of the run nor other clients depend
+    A client with too few records gives a constant answer, so that neither the run's progress nor other clients depend
     on its number of records.
     """
     settings = section(run.params).teacher
@@ -161,7 +161,7 @@ def train_clients(run: Run, group: range) -> None:
         return
     kind = network_kind(run, dataset.classes)
     records = Records(dataset.train_images, labels, assignment, dataset.classes)
-    # A head of zeros makes all classes equally likely, for clients with too few records.
+    # For clients with too few records, a head of zeros makes all classes equally likely.
     initial = kind.initial(run.params.seed).items()
     undecided = {name: value * 0 if name.startswith("head.") else value for name, value in initial}
     states = dict.fromkeys(group, undecided) | dict(kind.train(records, group, seed=run.params.seed, device=device))
@@ -247,7 +247,7 @@ def made_from(run: Run) -> str:
 
 
 def check_origin(run: Run) -> None:
-    """Check that partition, labels and clients were made with the current settings, which the statement names.
+    """Check that partition, labels and clients were made with the current settings, which the statement will state.
 
     With protect=labels clients answer without noise, so they must have been trained on the randomised labels.
     """

@@ -5,7 +5,7 @@ reference with which votes are compared; the exact filter covers adaptive choice
 2022). The adviser therefore receives the released answers and never the votes.
 
 The remaining budget and the number of rounds determine how many queries a round asks: an even share of those that are
-certain to be affordable. The last round takes all that remain, and stops when the budget ends.
+certain to be affordable. The last round takes all remaining queries and stops when the budget ends.
 """
 
 import math
@@ -22,7 +22,7 @@ from terrine.privacy.accounting.events import Event, compose
 from terrine.privacy.noise import NoiseSource
 
 NEVER = -1
-"""The round of a query that was not asked."""
+"""Round number of a query that was not asked."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,9 +30,9 @@ class Advice:
     """Suggestion for the next round.
 
     Attributes:
-        order: int64, the queries that have not been asked, best first; the round takes its share of them.
-        probabilities: The student's class probabilities [queries, classes] of all queries, or None without a student. A
-            mechanism may compare the votes with them (`Mechanism.informed_by`).
+        order: int64, the queries that have not been asked, best first; the round takes its share from the start.
+        probabilities: The student's class probabilities [queries, classes] for all queries, or None without a student.
+            A mechanism may compare the votes with them (`Mechanism.informed_by`).
     """
 
     order: NDArray[np.int64]
@@ -41,7 +41,7 @@ class Advice:
 
 @dataclass(frozen=True, eq=False)
 class Rounds:
-    """Answers of all rounds together.
+    """Combined answers of all rounds.
 
     Attributes:
         answers: Answers to all queries; `event` composes the rounds and `queried` counts their queries.
@@ -57,7 +57,7 @@ Adviser = Callable[[Rounds], Advice]
 
 
 def in_order(released: Rounds) -> Advice:
-    """Return the remaining queries in their own order."""
+    """Return the remaining queries in their original order."""
     return Advice(np.flatnonzero(released.round == NEVER))
 
 
@@ -72,7 +72,7 @@ def answer_in_rounds(
     noise: NoiseSource,
     before: Event = NOTHING,
 ) -> Rounds:
-    """Answer queries in rounds within one budget; one round in the queries' own order equals `mechanism.answer`.
+    """Answer queries in rounds within one budget; a single round in the original order equals `mechanism.answer`.
 
     The total cost is at most `mechanism.worst_case(len(histograms), epsilon, delta, before)`.
 
@@ -125,7 +125,7 @@ def _check(order: NDArray[np.int64], released: Rounds, fewest: int) -> None:
 
 
 def _merged(released: Rounds, queries: NDArray[np.int64], answers: Answers, number: int) -> Rounds:
-    """Return all results after this round."""
+    """Return the combined results including this round."""
     before = released.answers
     answered, labels, turn = before.answered.copy(), before.labels.copy(), released.round.copy()
     answered[queries], labels[queries] = answers.answered, answers.labels

@@ -1,4 +1,4 @@
-"""Canaries in sums over records: rows that move the sums as far as a replaced unit is charged for.
+"""Canaries in sums over records: rows that move the sums by as much as is charged for a replaced unit.
 
 A canary is a unit of one record. A fair coin decides which of two rows of features it has, with the same label. The
 rows are far from the mean of the public features, so their vectors x and x' have length 1 and any direction; x·x' =
@@ -23,14 +23,14 @@ from terrine.privacy.accounting.gaussian import mu_squared
 from terrine.privacy.auditing.canaries import Guess, Products, guess_from_sums
 
 _FAR = 1e4
-"""Length of a whitened row, in units of the constant that follows it: its vector is that row's direction."""
+"""Length of a whitened row relative to the constant appended to it, which becomes negligible in the row's vector."""
 _NO_NOISE = 1e-3
 """Standard deviation assumed for sums without noise: the guesser divides by it."""
 
 
 @dataclass(frozen=True, eq=False)
 class Exchange:
-    """Audited rounds over records of which coins determine the last `canaries`.
+    """Audited rounds over records, the last `canaries` of which are determined by coins.
 
     Attributes:
         worlds: Records of two worlds: all canaries with coin "one", and all with coin "other".
@@ -101,7 +101,7 @@ class Exchange:
             broadcast = descent.broadcast
             assert broadcast is not None
             head, lens = schedule.split_broadcast(broadcast, length)
-            if number == 0:  # all rounds have the lens of the first
+            if number == 0:  # all rounds use the lens of the first
                 one, other = one.apply_lens(lens), other.apply_lens(lens)
             errors.append((one.errors(head, schedule.clip), other.errors(head, schedule.clip)))
             residuals.append(residual(gradient.ravel()).reshape(length, classes))
@@ -112,6 +112,6 @@ class Exchange:
 
 
 def _stack_rounds(pairs: list[tuple[NDArray[np.float32], NDArray[np.float32]]]) -> tuple[Floats, Floats]:
-    """Stack right factors [canaries, numbers] of rounds to [canaries, rounds, numbers], for "one" and for "other"."""
+    """Stack the rounds' right factors [canaries, numbers] to [canaries, rounds, numbers], for "one" and for "other"."""
     one, other = (np.stack(side, axis=1).astype(np.float64) for side in zip(*pairs, strict=True))
     return one, other

@@ -1,16 +1,16 @@
 """Sums in fixed point: the shares of parties in a round, their noise, and the released numbers.
 
-`SummedRounds` is any sequence of such rounds, `FixedPoint` that of sums over records, and `SharedAverages` that of
+`SummedRounds` is the base class of such rounds, `FixedPoint` implements sums over records, and `SharedAverages`
 averages of teachers (`terrine.teachers.averaging.shared`). For records, all numbers of a round are multiples of one
-step, that of the finest lattice on which their noise is drawn; sums of records are on it
+step, that of the finest lattice on which their noise is drawn; sums of records are multiples of it, too
 (`terrine.aggregation.records`). So parties' sums and the noise add up as integers to exactly what `Sums.release`
-computes with the same noise in one place.
+computes with the same noise in one process.
 
 **No overflow.** Shares are modulo 2^64. A unit moves no number by more than 1, so N units give at most N/step; the
-noise is at most 2^53 of its steps (`terrine.privacy.noise` refuses more), which is 2^54 of these. With
-N ≤ (2^63 − 2^55) · step, at σ standard deviations at least 2^18 σ units less 0.2 %, totals stay within 64 bits. Terms
-that allow more are refused, and so is a party's sum that is too large for its units. Sharing anything else only spoils
-the total: n + c + η modulo 2^64 is computed from n + η.
+noise is at most 2^53 of its own steps (`terrine.privacy.noise` refuses more), i.e. 2^54 of the round's. With
+N ≤ (2^63 − 2^55) · step, which is at least 2^18 σ units less 0.2 %, totals stay within 64 bits. Terms that allow more
+units are refused, and so is a party's sum that is too large for its units. A party that adds any other number c only
+spoils the total: n + c + η modulo 2^64 is computed from n + η.
 """
 
 from abc import ABC, abstractmethod
@@ -42,7 +42,7 @@ class RoundIterator(Protocol):
 
 
 class SummedRounds(ABC):
-    """Rounds in which parties' numbers are added up as integer steps, and noise is added to the total."""
+    """Rounds that add up parties' numbers as integer steps, and add noise to the total."""
 
     passes: int
     """Number of rounds."""
@@ -54,7 +54,7 @@ class SummedRounds(ABC):
 
     @abstractmethod
     def parts(self, number: int) -> list[tuple[int, float]]:
-        """Return (count, noise deviation) of consecutive numbers of a round."""
+        """Return (count, standard deviation of the noise) of each run of consecutive numbers in a round."""
 
     @abstractmethod
     def steps(self, number: int) -> list[float]:
@@ -70,12 +70,12 @@ class SummedRounds(ABC):
 
     @property
     def counts(self) -> list[int]:
-        """Length of each round's numbers."""
+        """Number of values in each round."""
         return [sum(count for count, _ in self.parts(number)) for number in range(self.passes)]
 
     @property
     def numbers(self) -> int:
-        """Total length of all rounds' numbers."""
+        """Number of values in all rounds together."""
         return sum(self.counts)
 
     def noise(self, source: NoiseSource, number: int) -> Steps:
@@ -84,7 +84,7 @@ class SummedRounds(ABC):
         return np.concatenate([noise_in_steps(source, (count,), sigma, step) for (count, sigma), step in parts])
 
     def opened(self, total: Steps, number: int) -> Floats:
-        """Return a round's released numbers from its noisy total, int64."""
+        """Convert a round's noisy total, int64, to the released numbers."""
         sizes = [count for count, _ in self.parts(number)]
         return np.asarray(total.astype(np.float64) * np.repeat(self.steps(number), sizes))
 
@@ -94,7 +94,7 @@ class FixedPoint(SummedRounds):
     """Rounds over vectors with `length` coordinates and `classes` classes, as integers.
 
     Raises:
-        SettingError: noise on too coarse a lattice (`noised_sum.common_step`), when a step is computed.
+        SettingError: The noise's lattice is too coarse (`noised_sum.common_step`); raised when a step is computed.
     """
 
     length: int
@@ -128,14 +128,14 @@ class FixedPoint(SummedRounds):
 
     @property
     def most_units(self) -> int:
-        """Maximum number of units of all parties without overflow."""
+        """Maximum number of units, over all parties, without overflow."""
         return int(_LARGEST * min(self.step(0), self.step(self.schedule.rounds)))
 
     def shared(self, sums: NDArray[Any], units: int, number: int) -> Steps:
         """Convert a party's sums of a round, int64, from steps of `records.STEP` to steps of the round.
 
         Raises:
-            InputError: The sums are larger than `units` units can have.
+            InputError: The sums are larger than `units` units can contribute.
         """
         if sums.shape != (self.counts[number],) or sums.dtype.kind != "i":
             raise InputError(

@@ -37,12 +37,12 @@ from terrine.privacy.noise import NoiseSource
 from terrine.settings import Automatic, Field, Unit
 
 DEFAULT_SIGMA = 27.0
-"""Noise of the default settings, in votes: about 1,000 answers at ε = 8. The stand-in for `auto` (100) only has to be
-affordable under small budgets."""
+"""Noise of the default settings, in votes: about 1,000 answers at ε = 8. The placeholder for `auto` (100) only has to
+be affordable under small budgets."""
 
 
 class GaussianHistogram(Mechanism):
-    """n + N(0, sigma² I) for every query, with a fixed cost of μ² = 2/sigma² per answer."""
+    """Histogram n + N(0, sigma² I) of every query, with a fixed cost of μ² = 2/sigma² per answer."""
 
     text = (
         "Gaussian histogram: for each query the teachers' votes were counted by class, Gaussian noise was added to "
@@ -106,7 +106,8 @@ class GNMax(GaussianHistogram):
 
 
 _REACH = 2.0
-"""A threshold may exceed all votes by this many deviations of the test's noise: one unanimous query in 44 passes."""
+"""Number of standard deviations of test noise by which a threshold may exceed all votes: 1 in 44 unanimous queries
+passes."""
 
 
 class ConfidentGNMax(Mechanism):
@@ -186,15 +187,15 @@ class ConfidentGNMax(Mechanism):
         return Answers(passed, labels, None, event, queried)
 
     def _event(self, tests: int, answers: int) -> Event:
-        """Return the cost of tests and answers that one unit can move."""
+        """Return the cost of those tests and answers that one unit can change."""
         return compose(
             RepeatedEvent(threshold_test(self.sigma1), tests), RepeatedEvent(vote_answer(self.sigma2), answers)
         )
 
     def canaries(self, teachers: int) -> dict[str, int]:
-        """See `Mechanism.canaries`: a test that passes often, and one that seldom does and is charged few answers.
+        """See `Mechanism.canaries`: a test that often passes, and one that seldom passes and is charged few answers.
 
-        The vote that moves raises the count to the threshold: without noise, it would decide the test.
+        The moved vote raises the count to the threshold, so without noise it would decide the test.
         """
         at, below = (math.ceil(self.threshold - lead * self.sigma1) - 1 for lead in (0, 2))
         if not teachers // 2 <= below <= at < teachers:
@@ -223,7 +224,7 @@ _GRID = 2.0**-10
 
 
 class InteractiveGNMax(ConfidentGNMax):
-    """Confident-GNMax; with a student's scores, GNMax if max_j (n_j − N·p_j) + N(0, sigma1²) ≥ surprise.
+    """Confident-GNMax, or given a student's scores p, GNMax if max_j (n_j − N·p_j) + N(0, sigma1²) ≥ surprise.
 
     If the test fails, argmax p is the label if p is confident. A moved vote changes the largest difference by at most
     one, so in every round the test costs μ² = 1/sigma1² and an answer 2/sigma2² (Papernot et al. 2018, Algorithm 2).
@@ -283,7 +284,7 @@ class InteractiveGNMax(ConfidentGNMax):
         return Mechanism.canaries(self, teachers)
 
     def check(self, run: Any) -> None:
-        """Raise ValueError without a round in which a student is compared."""
+        """Raise ValueError if no round compares votes with a student."""
         super().check(run)
         if run.queries.rounds < 2:
             raise ValueError(

@@ -1,9 +1,9 @@
-"""Rounds of sums over records: their noise and cost, and the head that follows from them.
+"""Rounds of sums over records: their noise and cost, and the head computed from them.
 
-The first round releases moments, which give the head of a ridge regression. Each further round releases the sum of all
-records' clipped gradients at the head that earlier rounds made public, and takes a step; vectors are then seen through
-a lens, which whitens them by the released moments. The mechanism `moments` has no further rounds. One process and
-parties (`terrine.aggregation.fixed_point`) get the same bits.
+The first round releases moments, from which ridge regression gives a head. Each further round releases the sum of all
+records' clipped gradients at the head that earlier rounds made public, and takes a step. For gradients, vectors are
+multiplied by a lens, a matrix that whitens them by the released moments. The mechanism `moments` has no further rounds.
+One process and parties (`terrine.aggregation.fixed_point`) compute the same bits.
 """
 
 import math
@@ -22,45 +22,46 @@ JOINT = 4.5
 ALONE = 2.0
 """Event of all rounds if a unit is added or removed."""
 BALANCE_POWER = 0.25
-"""Exponent of a class's share in `class_balanced_targets`."""
+"""Exponent of a class's share of the records in `class_balanced_targets`."""
 _PENALTY = 0.5
 _START = 5.0
 """Factor from least-squares scores, near 0 and 1, to the softmax scores from which gradients start."""
 _MOMENTUM = 0.8
-_AVERAGED = 0.25  # of the iterates, the last ones
+_AVERAGED = 0.25  # share of the iterates that are averaged: the last ones
 
 
 @dataclass(frozen=True)
 class RoundSchedule:
-    """The released sums, round by round.
+    """Released sums of each round, their noise and their cost.
 
     **Round 0**: S = Σ x xᵀ and M = Σ x yᵀ over units with noise, [length, length] (symmetric) and [length, classes].
-    The upper triangle of S is released, with noise σ on the diagonal and σ/√2 off it: as if off-diagonal entries were
-    multiplied by √2, which makes S a vector whose length is its Frobenius norm. Label moments M have noise σ.
+    The upper triangle of S is released, with noise σ on the diagonal and σ/√2 off it. This equals noise σ after scaling
+    off-diagonal entries by √2, which makes S a vector as long as its Frobenius norm. Label moments M have noise σ.
 
     *Sensitivity.* Let a record's vector be x with label vector y, and x', y' their replacement, with r = ‖x‖ ≤ 1,
-    s = ‖x'‖ ≤ 1 and p = x·x'. Adding or removing it moves (S, M) by r⁴ + r² ≤ 2, squared. Replacing it moves them by
+    s = ‖x'‖ ≤ 1 and p = x·x'. Adding or removing it moves (S, M) by a squared distance of r⁴ + r² ≤ 2. Replacing it
+    moves S and M by the squared distances
 
         ‖x xᵀ − x'x'ᵀ‖² = r⁴ + s⁴ − 2p²,   ‖x yᵀ − x'y'ᵀ‖² = r² + s² − 2p for equal labels, r² + s² for others,
 
     at most 4 − 2p² − 2p ≤ 4.5 together, attained by vectors of length 1 with one label and p = −1/2. With several
     findings, y and y' have length 1 and q = y·y' is between −1 and 1: the second distance is r² + s² − 2pq, and
-    4 − 2p² + 2|p| ≤ 4.5 bounds both, attained there or by opposite labels with p = 1/2. So the price is the same, and
-    adding or removing moves r⁴ + r² ≤ 2 as well. A unit of several records moves the mean of their contributions, and
-    means are no farther apart. Moments therefore cost at most μ² = 4.5/σ², or 2/σ² under add/remove.
+    4 − 2p² + 2|p| ≤ 4.5 bounds both together, attained as above or by opposite labels with p = 1/2. So the price is the
+    same, and adding or removing still moves (S, M) by r⁴ + r² ≤ 2. A unit of several records contributes the mean over
+    them, and means are no farther apart. Moments therefore cost at most μ² = 4.5/σ², or 2/σ² under add/remove.
 
-    **Every further round**: G = Σ x eᵀ (`Records.gradients`) at a head, with noise on each coordinate, of vectors seen
-    through a lens (`Records.apply_lens`). A record's gradient has norm at most `clip` for every head and lens, so
-    adding or removing it moves G by `clip`, and replacing it by twice that. The price is therefore the same if
-    parties receive arbitrary heads and lenses.
+    **Every further round**: G = Σ x eᵀ (`Records.gradients`) at a head, with noise on each coordinate, after applying a
+    lens to the vectors (`Records.apply_lens`). A record's gradient has norm at most `clip` for every head and lens, so
+    adding or removing it moves G by at most `clip`, and replacing it by at most twice that. The price is therefore the
+    same even if parties receive arbitrary heads and lenses.
 
     Attributes:
-        sigma: Noise on label moments.
-        rounds: Number of gradients, after the moments.
+        sigma: Standard deviation of the noise on label moments.
+        rounds: Number of gradient rounds after the moments.
         clip: Maximum norm of a record's gradient.
         learning_rate: Step size, relative to the exact least-squares step.
-        sigma_gradients: Noise on each coordinate of a gradient.
-        findings: Whether labels are of several findings (`Records`), with one logistic score each.
+        sigma_gradients: Standard deviation of the noise on each coordinate of a gradient.
+        findings: Whether labels consist of several findings (`Records`), with one logistic score each.
     """
 
     sigma: float
@@ -72,7 +73,7 @@ class RoundSchedule:
 
     @property
     def passes(self) -> int:
-        """Number of sums over all records."""
+        """Number of rounds, each of which sums over all records."""
         return 1 + self.rounds
 
     @property
@@ -92,7 +93,7 @@ class RoundSchedule:
         return compose(moments, RepeatedEvent(GaussianEvent(gradient, self.sigma_gradients), self.rounds))
 
     def noise(self, length: int, classes: int, number: int) -> list[tuple[int, float]]:
-        """Return (count, deviation) of the noise of a round in order: S's diagonal, its upper triangle, M; or G."""
+        """Return (count, standard deviation) of a round's noise in order: S's diagonal, its upper triangle, M; or G."""
         if number:
             return [(length * classes, self.sigma_gradients)]
         above = (length * (length - 1) // 2, self.sigma / math.sqrt(2))
@@ -144,18 +145,18 @@ class RoundSchedule:
 
 
 class NoisyGradientDescent:
-    """The heads that follow from the releases, one after the other: ridge, then momentum steps.
+    """Sequence of heads computed from the releases: ridge, then momentum steps.
 
-    Without gradients, ridge of three or more classes uses balanced targets (`class_balanced_targets`).
+    Without gradients, ridge regression on three or more classes uses balanced targets (`class_balanced_targets`).
 
-    A gradient's noise is isotropic, but most of the length of vectors may be in a few uninformative directions. So for
-    gradients vectors are multiplied by A = (S + λI)^(-1/2) / s, from the released S, and scaled back to length 1: all
-    directions above the noise then have equal weight and curvature, and plain steps suffice. Here
-    s² = Σ v/(v + λ) / Σ v over the eigenvalues v of S preserves the usual length; s² is the least-squares step.
+    A gradient's noise is isotropic, but most of the length of vectors may be in a few uninformative directions. For
+    gradients, vectors are therefore multiplied by A = (S + λI)^(-1/2) / s, from the released S, and scaled back to
+    length 1: all directions above the noise then have equal weight and curvature, and plain steps suffice. Here
+    s² = Σ v/(v + λ) / Σ v over the eigenvalues v of S preserves the typical length; s² is the least-squares step.
 
     Args:
         length: Number of coordinates of a vector.
-        sigma: Noise on label moments.
+        sigma: Standard deviation of the noise on label moments.
         findings: See `RoundSchedule`.
     """
 
@@ -187,7 +188,7 @@ class NoisyGradientDescent:
             inverse = (vectors / (values + penalty)) @ vectors.T
             plain = ridge(inverse, labels, findings=self._findings)
             if self._findings:
-                self._rate *= math.sqrt(labels.shape[1])  # the gradient is that of a loss 1/√K as large
+                self._rate *= math.sqrt(labels.shape[1])  # the gradient belongs to the loss divided by √K
             classes = 2 if self._findings else labels.shape[1]
             level = (
                 ridge(inverse, class_balanced_targets(labels, shares(second, labels, self._sigma)))
@@ -195,7 +196,7 @@ class NoisyGradientDescent:
                 else plain
             )
             self._ridge = sharpness(classes) * level
-            # If no eigenvalue exceeds the noise, only λ remains.
+            # If no eigenvalue exceeds the noise, S + λI reduces to λI.
             square = float(np.average(1 / (values + penalty), weights=values + 1e-9 * penalty))
             root = np.sqrt((values + penalty) * square)
             self._lens, self._step = np.asarray((vectors / root) @ vectors.T), self._rate * square
@@ -229,7 +230,7 @@ def unflatten_moments(numbers: Floats, length: int) -> tuple[Floats, Floats]:
 def ridge(inverse: Floats, labels: Floats, *, findings: bool = False) -> Floats:
     """Return the head [length, classes] of ridge regression on released moments, given (S + λI)^(-1).
 
-    Each of K findings is regressed on 1 and −1, the released coordinates times √K.
+    Each of K findings is regressed on targets 1 and −1, i.e. the released label coordinates times √K.
     """
     centred = labels * math.sqrt(labels.shape[1]) if findings else labels - labels.mean(axis=1, keepdims=True)
     return np.asarray(inverse @ centred)
@@ -238,20 +239,20 @@ def ridge(inverse: Floats, labels: Floats, *, findings: bool = False) -> Floats:
 def sharpness(classes: int) -> float:
     """Return the factor √(10 K) that turns scores of a regression on 0 and 1 into those of a softmax.
 
-    With more classes each is rarer, and scores are closer together. The factor with the best held-out likelihood grows
-    as √K on all data tried, from two to ten classes (docs/sums.md). A finding counts as two classes.
+    With more classes, each class is rarer and scores are closer together. The factor with the best held-out likelihood
+    grows as √K on all data tried, from two to ten classes (docs/sums.md). A finding counts as two classes.
     """
     return math.sqrt(10 * classes)
 
 
 def class_balanced_targets(labels: Floats, share: Floats) -> Floats:
-    """Return label moments of targets (K π_c)^(-1/4) instead of 1 for a record of class c.
+    """Return label moments for targets (K π_c)^(-1/4) instead of 1 for a record of class c with share π_c.
 
     A regression on 0 and 1 gives frequent classes large scores, so a rare class's score is hardly ever the largest.
     Targets of equal variance, π_c^(-1/2) (optimal scoring: Hastie, Tibshirani & Buja 1994), find rare classes at the
     cost of frequent ones. The power 1/4 is between the two, and more accurate both overall and for rare classes
-    (docs/sums.md). The power 1/4 does not help with two classes, where one score determines the other, nor with
-    gradients, since softmax scores are logarithms of shares.
+    (docs/sums.md). It does not help with two classes, where one score determines the other, nor with gradients, since
+    softmax scores are logarithms of shares.
     """
     return labels / (len(share) * share) ** BALANCE_POWER
 
@@ -259,8 +260,8 @@ def class_balanced_targets(labels: Floats, share: Floats) -> Floats:
 def shares(second: Floats, labels: Floats, sigma: float) -> Floats:
     """Return an estimate of the classes' shares [classes], all positive, from released moments.
 
-    The last coordinate of vectors is nearly constant (`Whitening`), so its label moments count records. Noise spreads
-    even equal counts, so they are shrunk to their mean (James-Stein estimator); without any signal, shares are equal.
+    The last coordinate of vectors is nearly constant (`Whitening`), so its label moments count records per class. Noise
+    makes even equal counts differ, so they are shrunk to their mean (James-Stein); without signal, shares are equal.
     """
     classes, total = labels.shape[1], float(labels[-1].sum())
     if not min(total, second[-1, -1]) > 0:
@@ -281,9 +282,9 @@ def without_noise(values: Floats, sigma: float) -> Floats:
 
         w − d σ² Re g(w),    g(z) = 1/d Σ 1 / (z − w_j),
 
-    for large d and every S (Bun et al. 2016, for Gaussian noise; for small noise, this is perturbation theory for any
-    d). g is taken at a distance of σ from the real line, about √d/3 spacings of the noise's own eigenvalues; closer,
-    it would depend on their random positions. Negative eigenvalues become zero.
+    for large d and every S (Bun et al. 2016, for Gaussian noise; for small noise, perturbation theory gives it for any
+    d). g is evaluated at a distance of σ from the real line, about √d/3 spacings of the noise's own eigenvalues; closer
+    to it, g would depend on their random positions. Negative eigenvalues become zero.
     """
     apart = values[:, None] - values
     pull = (apart / (apart**2 + sigma**2)).sum(axis=1)

@@ -21,7 +21,7 @@ _CLOSE = 1 + 1e-4
 
 
 class LNMax(Mechanism):
-    """argmax_j (n_j + Lap(scale)): pure ε = 2/scale per answer, composed by the best data-independent bound.
+    """argmax_j (n_j + Lap(scale)): pure ε = 2/scale per answer, composed with the best data-independent bound.
 
     Papernot et al. 2017, section 2.2; `scale` is 1/γ there.
     """
@@ -75,7 +75,7 @@ class LNMax(Mechanism):
         return Answers(labels != UNANSWERED, labels, None, self.cost(queried, queried), queried)
 
     def claimed(self, queried: int, answered: int, delta: float) -> float:
-        """See `Mechanism.claimed`: by the moments accountant, as in the paper."""
+        """See `Mechanism.claimed`: the paper's figure, by the moments accountant."""
         return claimed_by_moments(1 / self.scale, queried, delta)
 
     def canaries(self, teachers: int) -> dict[str, int]:

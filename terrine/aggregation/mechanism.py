@@ -1,4 +1,4 @@
-"""Base classes of all aggregation mechanisms, their budget, and their registry.
+"""Base classes and registry of aggregation mechanisms, and the budget of a run.
 
 Two families share the section `aggregation`. A `Mechanism` answers queries from histograms of votes. A `Sums`
 (`terrine.aggregation.sums`) adds up contributions of records, without votes.
@@ -36,28 +36,28 @@ NOTHING: Event = compose()
 BUDGET = ("epsilon", "delta", "noise", "where")
 """Settings of the section `aggregation` that are not parameters of its mechanism."""
 _OF_FINDINGS = ("findings", "findings_bound")
-"""Parameters that describe a mechanism only with several findings."""
+"""Parameters that are part of a mechanism's description only if there are several findings."""
 
 
 class Aggregation(Settings, ABC):
     """Mechanism that turns private data into a release; its fields are its public parameters.
 
     As the section `aggregation` of a run it also contains the run's budget: `epsilon`, `delta`, `noise` and `where`.
-    Budget settings are not parameters of the mechanism (`parameters`), whose methods take the budget as arguments.
+    Budget settings are not parameters of the mechanism (`parameters`): its methods take the budget as arguments.
     """
 
     text: ClassVar[str]
-    """One sentence for the statement: how votes or records became a release."""
+    """Sentence for the statement that describes how votes or records became a release."""
     reveals: ClassVar[Literal["argmax", "histogram", "sums"]]
     """Released values: the label of each answer, the noisy counts of all classes, or sums over records."""
     gaussian: ClassVar[bool] = True
     """True if all noise is Gaussian, so that the price is exact."""
     outcome_dependent: ClassVar[bool] = False
-    """True if the cost depends on the release; its guarantee is then the budget (`statement`)."""
+    """True if the cost depends on the release; the guarantee is then the budget (`statement`)."""
     informed: ClassVar[bool] = False
-    """True if later rounds compare votes with a student of earlier ones (`Mechanism.informed_by`)."""
+    """True if later rounds compare votes with a student trained on earlier answers (`Mechanism.informed_by`)."""
     by_parties: ClassVar[bool] = False
-    """True if `terrine.collaboration` can compute it: noisy argmax or counts, with or without noisy test, or sums."""
+    """True if `terrine.collaboration` can compute it: noisy argmax or counts, with or without a noisy test, or sums."""
 
     mechanism: str
     epsilon: Annotated[float, Field(gt=0, repr=False)] = 8.0
@@ -96,7 +96,7 @@ class Aggregation(Settings, ABC):
         return own | {name: value for name, value in several.items() if value is not None}
 
     def refuse_findings(self, attack: str) -> None:
-        """Raise SettingError for an attack on records of one class if there are several findings."""
+        """Raise SettingError if there are several findings, because the attack needs records with a single class."""
         if self.findings > 1:
             raise SettingError(
                 f"{attack} attacks answers about one class, and this run has several findings (data.findings), so "
@@ -125,7 +125,7 @@ class Aggregation(Settings, ABC):
 
 
 UNANSWERED = -1
-# Sums of costs stay below the filter's limit by more than either's rounding, and by no amount that matters.
+# Margin between sums of costs and the filter's limit: more than the rounding error of either, yet negligible.
 _ROOM = 1 - 1e-12
 
 
@@ -139,7 +139,7 @@ class Answers:
         histograms: Noisy histograms, float64 [queries, classes], NaN if unanswered; None if only labels are released.
         event: The cost, at most the `worst_case` that was reserved.
         queried: Number of queries processed before the budget ended: the first ones in the order asked.
-        reinforced: bool [queries], confirmed labels of the student; None for mechanisms without them.
+        reinforced: bool [queries], whether the label is the student's, confirmed; None for other mechanisms.
     """
 
     answered: NDArray[np.bool_]
@@ -153,12 +153,12 @@ class Answers:
 class Mechanism(Aggregation):
     """Mechanism that answers queries from histograms of votes; its fields are its public parameters.
 
-    Formal guarantee of an implementation: given the earlier answers, the arrays of `answer` are the releases of the
-    mechanisms in `Answers.event`, and they depend on the histograms in no other way; the event's exact ε at `delta` is
-    at most `epsilon`; its cost is at most that of `worst_case` for the same queries and budget.
+    Formal guarantee of an implementation: given the earlier answers, the arrays of `answer` are exactly the releases of
+    the mechanisms in `Answers.event` and depend on the histograms in no other way; the event's exact ε at `delta` is at
+    most `epsilon`; its cost is at most that of `worst_case` for the same queries and budget.
 
     A new mechanism is one file in this folder: a class with a Literal name in `mechanism`, a Field for each parameter,
-    and the abstract methods. With several findings, each question about a query counts as one query below.
+    and the abstract methods. With several findings, the methods count each question about a query as one query.
     """
 
     reveals: ClassVar[Literal["argmax", "histogram", "sums"]] = "argmax"
@@ -169,7 +169,7 @@ class Mechanism(Aggregation):
         return movable(self.findings, self.findings_bound)
 
     def charged(self, queried: int) -> int:
-        """Return how many of the first `queried` answers one unit can move; with one question per query, all."""
+        """Return how many of the first `queried` answers one unit can move: all, if each query is one question."""
         queries, others = divmod(queried, self.findings)
         return queries * self.moved + min(others, self.moved)
 
@@ -209,7 +209,7 @@ class Mechanism(Aggregation):
             epsilon: The run's budget, including `spent`.
             delta: δ at which ε is computed.
             noise: Source of the noise.
-            spent: Cost of earlier rounds of the same run; `Answers.event` is that of this round.
+            spent: Cost of earlier rounds of the same run; `Answers.event` is the cost of this round only.
 
         Raises:
             InputError: The arrays are not histograms of votes.
@@ -217,18 +217,18 @@ class Mechanism(Aggregation):
         """
 
     def informed_by(self, probabilities: ArrayLike) -> "Mechanism":
-        """Return the mechanism of a later round, given a student's probabilities [queries, classes] of its queries."""
+        """Return the mechanism of a later round, given a student's probabilities [queries, classes] on its queries."""
         return self
 
     def claimed(self, queried: int, answered: int, delta: float) -> float:
-        """Return ε as published for teachers that depend on one another: as if a record moved one vote per query.
+        """Return ε as papers state it for teachers that depend on one another: as if a record moved one vote per query.
 
         The claimed ε is not a guarantee. Statements print it next to the ε that holds.
         """
         return price(self.cost(queried, answered), delta)
 
     def canaries(self, teachers: int) -> dict[str, int]:
-        """Return what an audit attacks, by name: votes for the first of two classes without the vote that moves.
+        """Return the attack points of an audit by name: votes for the first of two classes, without the moved vote.
 
         Raises:
             SettingError: With these parameters no histogram of this number of teachers reveals much.
@@ -242,7 +242,7 @@ def budget_after(spent: Event, epsilon: float, delta: float) -> GaussianFilter:
 
 
 def affordable_repetitions(event: Event, most: int, budget: GaussianFilter) -> int:
-    """Return how many of a Gaussian `event`, at most `most`, fit the budget exactly."""
+    """Return how many repetitions of a Gaussian `event`, at most `most`, fit in the budget; the number is exact."""
     count = min(most, int(budget.mu_squared_left * _ROOM / mu_squared(event)))
     while count and not budget.affords(RepeatedEvent(event, count)):
         count -= 1
@@ -252,10 +252,10 @@ def affordable_repetitions(event: Event, most: int, budget: GaussianFilter) -> i
 def affordable_tests(
     passed: NDArray[np.bool_], test: Event, answer: Event, budget: GaussianFilter, *, findings: int = 1, moved: int = 1
 ) -> int:
-    """Return how many of the first queries can be tested, and answered if they passed, within the budget.
+    """Return how many queries, from the first on, the budget allows to be tested and, if they passed, answered.
 
-    A query is tested only if the budget covers its test *and* its answer. So the outcome of its test does not determine
-    whether it is affordable, and no test is paid for without its answer.
+    A query is tested only if the budget covers its test *and* its answer. So whether it is affordable does not depend
+    on the outcome of its test, and no test is paid for whose answer would be unaffordable.
 
     Args:
         passed: bool [queries], the noisy outcome of each query's test.
@@ -272,7 +272,7 @@ def affordable_tests(
 
 
 def worst_case_of_tests(queries: int, test: Event, answer: Event, budget: GaussianFilter) -> Event:
-    """Return the maximum cost of tests and answers: of all queries, or the remaining budget."""
+    """Return the maximum cost of tests and answers: that of all queries, or the remaining budget."""
     everything = compose(RepeatedEvent(test, queries), RepeatedEvent(answer, queries))
     if mu_squared(everything) <= budget.mu_squared_left * _ROOM:
         return everything
@@ -294,7 +294,7 @@ def parse_mechanism(description: Mapping[str, Any]) -> Aggregation:
     """Return the mechanism that `Mechanism.describe` described; other entries of the mapping are ignored.
 
     Raises:
-        SettingError: an unknown name, a missing parameter, or an impossible value.
+        SettingError: The name is unknown, a parameter is missing, or a value is impossible.
     """
     kind = MECHANISMS.of(str(description.get("mechanism")))
     try:

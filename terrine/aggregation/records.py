@@ -1,7 +1,7 @@
-"""Vectors of records whose sums are exact, for the mechanisms `moments` and `gradients`.
+"""Record vectors whose sums are exact, for the mechanisms `moments` and `gradients`.
 
-**A record's vector** is a function of its one image. With features f of a backbone that normalises by stored
-statistics, and mean m and covariance C of the features of the queries, all of which are public,
+**A record's vector** is a function of only its image. With features f of a backbone that normalises by stored
+statistics, and the mean m and covariance C of the queries' features, all of which are public,
 
     x = [ (C + γI)^(-1/2) (f − m), c ] / its norm,    γ = tr(C)/D,  c² = tr((C + γI)^(-1) C)/4,
 
@@ -10,20 +10,20 @@ in which queries vary more than average get equal variance. Directions in which 
 on every coordinate costs more than they contribute. The constant c gives a linear function of x an intercept, and
 dividing by a norm does not change which linear score is largest: a head on x is a linear head on f (`Whitening.head`).
 
-**A unit** (a record, or all records of a group) contributes the mean over its records. To that end its records have
-weights that sum to `WEIGHT`, equal up to one; of more than `WEIGHT` records the first count. Sensitivities of sums over
-records hold for units unchanged: lengths and distances of means are at most those of the averaged values (Jensen).
+**A unit** (a record, or all records of a group) contributes the mean over its records. For this, its records have
+integer weights that sum to `WEIGHT` and differ by at most one; only the first `WEIGHT` records count. Sensitivities of
+sums over records also hold for units: lengths and distances of means are at most those of the averaged values (Jensen).
 
-**Labels** are vectors of length 1 at most: for K classes, one coordinate is 1 and the others are 0; for K findings,
+**Labels** are vectors of length at most 1: for K classes, one coordinate is 1 and the others are 0; for K findings,
 each coordinate is 1/√K or −1/√K, rounded towards zero.
 
 **Sums are exact.** Factors are multiples of `GRID` and weights are integers. Sums of fewer than 2^53 steps are exact in
 floating point in every order; they are then added up as 64-bit integers. So the sum over two parties' records equals
-the sum of their sums, exactly, and in the fixed point that secret shares need.
+the sum of their sums exactly, in the fixed point that secret shares need.
 
 **Products are exact.** BLAS adds the terms of a matrix product in an order that depends on a row's position and on the
-number of rows, so the last bit of a record's vector would depend on other records. Factors are therefore rounded first
-so that no partial sum is (`_columns`): a row of the result is a function of that row and of the other factor.
+number of rows, so the last bit of a record's vector would depend on other records. Factors are therefore rounded first,
+so that no partial sum is rounded (`_columns`): a row of the result is a function of that row and of the other factor.
 """
 
 from collections.abc import Callable
@@ -51,11 +51,11 @@ MOST_RECORDS = 2**26
 """Largest number of records; sums over them stay far within 64 bits."""
 
 _ROWS = 4096  # of 2^(14 + 14 + 8) steps each: their sum is below 2^53
-_SHORTER = 1 - 1e-9  # above the rounding of a norm and of a division by it
+_SHORTER = 1 - 1e-9  # 1e-9 is above the rounding error of a norm and of a division by it
 _HUGE = 1e100  # sums of MOST_RECORDS such numbers are finite, and so are their squares
 _TINY = 1e-100  # squares of larger numbers are not zero
-_CONSTANT = 0.5  # relative to the usual length of the other coordinates
-_ROW_BITS, _COLUMN_BITS = 22, 30  # of the factors of a product: together 52, since norms are rounded
+_CONSTANT = 0.5  # relative to the typical length of the other coordinates
+_ROW_BITS, _COLUMN_BITS = 22, 30  # precision of a product's two factors: together 52 bits, since norms are rounded
 
 
 def _rounded(vectors: Floats, axis: int, bits: int) -> Floats:
@@ -85,7 +85,7 @@ class Whitening:
 
     @classmethod
     def fit(cls, queries: ArrayLike, regular: float = 1.0) -> Self:
-        """Fit it to the features of public images, [queries, features]; `regular` is γ relative to the mean variance.
+        """Fit the map to features of public images [queries, features]; `regular` is γ relative to the mean variance.
 
         Raises:
             InputError: fewer than two queries.
@@ -110,7 +110,7 @@ class Whitening:
 
     @property
     def length(self) -> int:
-        """Coordinates of a vector: one for each feature, and the constant."""
+        """Number of coordinates of a vector: one for each feature, and the constant."""
         return len(self.mean) + 1
 
     def vectors(self, features: ArrayLike) -> NDArray[np.float32]:
@@ -126,7 +126,8 @@ class Whitening:
     def head(self, weights: ArrayLike) -> tuple[Floats, Floats]:
         """Return weight [classes, features] and bias [classes] of the head on features for `weights` on vectors.
 
-        Scores agree up to a positive factor per record: its norm before division, relative to the usual one.
+        The two heads' scores agree up to a positive factor per record: its norm before division, relative to the
+        typical norm.
         """
         on_vectors = np.asarray(weights, dtype=np.float64) / (self.constant * np.hypot(1, 1 / _CONSTANT))
         weight = on_vectors[:-1].T @ self.matrix
@@ -138,7 +139,7 @@ def _of_length_one(rows: Floats) -> NDArray[np.float32]:
 
     A row becomes zero if it is zero, contains NaN, or has a largest element whose square overflows or underflows.
     """
-    largest = np.abs(rows).max(axis=1, keepdims=True)  # NaN where there is one
+    largest = np.abs(rows).max(axis=1, keepdims=True)  # NaN if a row contains NaN
     known = (largest < _HUGE) & (largest > _TINY)
     rows = np.where(known, rows, 0.0)
     return on_grid(rows / np.where(known, np.linalg.norm(rows, axis=1, keepdims=True), 1.0) * _SHORTER)
@@ -161,7 +162,7 @@ class Records:
     Attributes:
         vectors: float32 [records, length], multiples of GRID, of norm ≤ 1.
         labels: int64 [records]; for several findings [records, classes], 0 or 1.
-        weights: int64 [records]; those of one unit sum to WEIGHT.
+        weights: int64 [records]; the weights of each unit sum to WEIGHT.
     """
 
     vectors: NDArray[np.float32]
@@ -196,11 +197,11 @@ class Records:
 
     @property
     def length(self) -> int:
-        """Coordinates of a vector."""
+        """Number of coordinates of a vector."""
         return int(self.vectors.shape[1])
 
     def subset(self, chosen: NDArray[np.bool_]) -> "Records":
-        """Return the records of some whole units; sums over them and over the others add up to sums over all."""
+        """Return some records, which must be whole units; sums over them and over the rest add up to sums over all."""
         return Records(self.vectors[chosen], self.labels[chosen], self.weights[chosen], self.classes)
 
     def apply_lens(self, lens: Floats) -> "Records":
@@ -221,14 +222,14 @@ class Records:
         return self._sum(lambda block, _: self._targets(block))
 
     def gradients(self, weights: Floats, clip: float) -> Steps:
-        """Return Σ x eᵀ in whole steps, int64 [length, classes], of the gradients x eᵀ of a softmax head's loss.
+        """Return the sum Σ x eᵀ of gradients of a softmax head's loss, in whole steps, int64 [length, classes].
 
-        e = softmax(wᵀx) − y is scaled down to norm `clip` at most, which bounds the gradient's norm ‖x‖ ‖e‖. For K
-        findings the loss is the sum of K logistic losses over √K, so e = (σ(wᵀx) − y) / √K with y of 0 and 1 has norm
-        1 at most for every K.
+        e = softmax(wᵀx) − y is scaled down to a norm of at most `clip`, which bounds the gradient's norm ‖x‖ ‖e‖. For K
+        findings the loss is the sum of K logistic losses divided by √K, so e = (σ(wᵀx) − y) / √K, with y of zeros and
+        ones, has norm at most 1 for every K.
 
-        A head comes from another party. The head's weights are clipped to ±`_HUGE`, and NaN becomes 0: otherwise an
-        overflowing score would be NaN, and the records that have one would determine the sum.
+        The head may come from another party. Its weights are clipped to ±`_HUGE`, and NaN becomes 0: otherwise an
+        overflowing score would be NaN, and the records with such a score would determine the sum.
         """
         return self._sum(self._errors(weights, clip))
 
@@ -280,7 +281,7 @@ def _blocks(count: int) -> list[slice]:
 
 
 def _filled(rows: Floats) -> Floats:
-    """Pad a block with zeros to its full size, since vectorised exp and tanh may treat an array's end differently."""
+    """Pad a block with zeros to full size, since vectorised exp and tanh may treat the end of an array differently."""
     if len(rows) == _ROWS:
         return rows
     block = np.zeros((_ROWS, rows.shape[1]))

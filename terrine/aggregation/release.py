@@ -1,4 +1,4 @@
-"""The release of answers: from votes, through the ledger, exactly once.
+"""Release of answers from votes, through the ledger, exactly once.
 
 The stage `aggregate` and `terrine.ledger` share this code: votes are counted, the worst case is reserved before any
 noise is drawn, and the statement describes the release.
@@ -25,7 +25,7 @@ from terrine.privacy.ledger.task import Task
 from terrine.privacy.noise import NoiseSource, check_slack, delta_slack
 from terrine.privacy.statement import PrivacyStatement, PublicInput, released_per_class
 
-if TYPE_CHECKING:  # settings of teachers and students import this module, and need no database
+if TYPE_CHECKING:  # the settings of teachers and students import this module but need no database
     from terrine.privacy.ledger.ledger import Ledger, StoredRelease
 
 PARTITION, SALT = "partition", "salt"
@@ -44,10 +44,10 @@ class Votes:
         disjoint: Whether every unit is in exactly one part.
         made_from: The settings that determine the votes, as JSON values: public, and never a function of records.
         public_inputs: Public inputs of the votes.
-        facts: Facts about the records; None if the queries are examples that the caller provides as public.
+        facts: Facts about the records; None if the queries are examples that the caller passes as public.
         people: Digests by which a ledger recognises the records; None if unknown or public.
-        class_names: Names of the classes, public and part of the release ID; empty if they have only numbers.
-        declared: Whether the names were declared in advance instead of being the labels that occurred.
+        class_names: Names of the classes, public and part of the release ID; empty if classes have only numbers.
+        declared: Whether the names were declared in advance, or are the labels that occurred.
     """
 
     values: IntegerArray
@@ -71,7 +71,7 @@ class Votes:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Release:
-    """Released answers to some queries: they may be published, and so may anything computed from them.
+    """Released answers to queries. They, and anything computed from them, may be published.
 
     Attributes:
         mechanism: The mechanism that processed the votes.
@@ -95,7 +95,7 @@ class Release:
     privacy: PrivacyStatement
 
     def statement(self) -> PrivacyStatement:
-        """Return the guarantee: a few sentences if printed, all figures in `to_dict()`."""
+        """Return the privacy statement: it prints as a few sentences, and `to_dict()` has all figures."""
         return self.privacy
 
     def __repr__(self) -> str:
@@ -141,12 +141,12 @@ def release_histograms(
         adviser: Orders the queries before each round, see `answer_in_rounds`.
         before: Cost of earlier releases of the run.
         drawn_before: Number of noisy values in earlier releases of the run.
-        unprotected: Whether the release has no guarantee, despite its noise.
+        unprotected: Whether the release has no guarantee in spite of its noise.
         data: Digests of the records, see `Ledger.reserve`.
         task: Classes of the release, see `Ledger.reserve`.
 
     Raises:
-        SettingError: an impossible budget.
+        SettingError: the budget is invalid.
         BudgetError: the account's budget does not cover the worst case. Nothing was drawn.
         LedgerError: see `Ledger.release`.
     """
@@ -224,7 +224,7 @@ def count_queried(release: StoredRelease) -> int:
 
 
 def partition_inputs(partition: str) -> dict[str, str]:
-    """Return the inputs to seal with a release for its partition: its keyed digest, and a fresh salt."""
+    """Return what to seal with a release about its partition: the partition's keyed digest and a fresh salt."""
     return {PARTITION: partition, SALT: secrets.token_hex(32)}
 
 

@@ -4,14 +4,14 @@ These mechanisms are for linear heads on public features (`terrine.aggregation.r
 point among parties. Releases of sums spend the run's whole budget by public rules, so the cost is known before any data
 are read.
 
-`Moments` is one round: sufficient statistics with noise (Blum et al. 2005; Dwork et al. 2014, "Analyze Gauss"), and
+`Moments` has one round: sufficient statistics with noise (Blum et al. 2005; Dwork et al. 2014, "Analyze Gauss"), and
 ridge regression from them (Wang 2018, AdaSSP) with public constants: features are whitened by public images, both
 moments have equal noise, and the penalty depends only on the noise.
 
 `Gradients` spends a share of the budget on moments, then releases in each round G = Σ clip(∇ℓ) + noise over all records
 (full batch, without sampling) at the weights that earlier rounds made public (Abadi et al. 2016). Few rounds suffice,
-since they start at the ridge head of the moments and continue in their metric (`terrine.aggregation.gradient_rounds`).
-All constants were chosen on MNIST and digits, once (docs/sums.md).
+since they start at the moments' ridge head and use the metric of the moments (`terrine.aggregation.gradient_rounds`).
+All constants were chosen once, on MNIST and digits (docs/sums.md).
 """
 
 import math
@@ -31,7 +31,7 @@ from terrine.privacy.noised_sum import add_noise
 from terrine.settings import Field
 
 ROOM = 1 - 1e-9
-"""Share of a budget's μ that is spent, since sums of costs are rounded upwards."""
+"""Share of a budget's μ that is spent: slightly below 1, since sums of costs are rounded up."""
 
 
 class Sums(Aggregation):
@@ -86,7 +86,7 @@ class Sums(Aggregation):
         return self.schedule(mu).final_head(released)
 
     def numbers(self, length: int, classes: int) -> int:
-        """Return how many noisy numbers are released for vectors of this length."""
+        """Return how many noisy numbers are released for vectors of this length and this number of classes."""
         schedule = self.schedule(1.0)
         return sum(count for number in range(schedule.passes) for count, _ in schedule.noise(length, classes, number))
 
@@ -138,7 +138,7 @@ class Moments(Sums):
 
 
 class Gradients(Sums):
-    """Rounds of noised clipped gradients over all records, in the metric of their noised moments."""
+    """Rounds of noised clipped gradients over all records, in the metric of the noised moments."""
 
     text = (
         "Gradients: moments of the records' features (vectors of length 1 at most) were added up over all records and "

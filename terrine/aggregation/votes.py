@@ -1,8 +1,8 @@
-"""Votes and histograms, validated on entry.
+"""Validation of votes and histograms, and questions about several findings.
 
 Votes are integers [queries, teachers]: the class each teacher chose. Histograms are int64 [queries, classes]: how many
 teachers chose each class, so every row sums to the number of teachers. Both are arrays of small integers, and an
-accountant that mistakes one for the other silently under-reports ε; so each is refused in place of the other.
+accountant that mistakes one for the other silently under-reports ε; so each is refused if passed as the other.
 
 Several findings
 ----------------
@@ -14,23 +14,23 @@ query in the order of findings. Every mechanism that counts votes answers them u
 
 **Sensitivity.** One unit changes one teacher, from v to v' on every query: m = |v − v'|₁ of the query's K histograms
 change, each by one vote, which moves two counts by one. So the query's 2K counts move by √(2m), and with noise σ on
-every count all Q queries cost μ² = Q·2m/σ²: as much as Q·m answers to single questions. Without a bound m is K at
-most. If every teacher may say yes to at most τ findings of a query (`bounded`),
+every count all Q queries cost μ² = Q·2m/σ²: as much as Q·m answers to single questions. Without a bound, m is at most
+K. If every teacher may say yes to at most τ findings of a query (`bounded`),
 
     m ≤ min(K, 2τ),
 
-attained by v and v' of τ disjoint findings each or, for 2τ ≥ K, by some v and its complement. So of a query's K answers
-the first min(K, 2τ) are charged, and the others are free; any choice of them would do.
+attained if v and v' have τ findings each and none in common or, for 2τ ≥ K, by some v and its complement. So of a
+query's K answers the first min(K, 2τ) are charged, and the others are free; any choice of that many would do.
 
 **Confident-GNMax** answers a_q of a query's K questions, depending on earlier releases. One unit changes at most
-min(a_q, m) of the a_q charged answers. The sum of min(a_q, m) over queries bounds its effect in every course of events,
-step by step, and does not depend on the unit: that is what a Gaussian filter may charge (Smith & Thakurta 2022).
+min(a_q, m) of the a_q answers. The sum of min(a_q, m) over queries bounds its effect for every sequence of outcomes,
+step by step, and does not depend on the unit, so a Gaussian filter may charge it (Smith & Thakurta 2022).
 
 **One count would suffice.** The two noisy counts of a question sum to T plus noise, which does not depend on c; their
 difference is c with noise σ/√2. A release of c only, which a vote moves by one, with noise σ/√2 also costs 2/σ².
 
-Without a bound this is the binary voting of Dziedzic et al. 2023, with one their τ voting: in number of votes, which
-equals the squared L2 norm for votes of 0 and 1.
+Without a bound this is the binary voting of Dziedzic et al. 2023; with a bound it is their τ voting, with τ as a number
+of votes, which for votes of 0 and 1 equals the squared L2 norm.
 """
 
 from collections.abc import Sequence
@@ -56,7 +56,7 @@ def validate_votes(votes: ArrayLike, classes: int) -> IntegerArray:
         classes: Number of classes, at least 2.
 
     Raises:
-        InputError: another shape or type, no teacher, or a vote out of range.
+        InputError: The shape or type is wrong, there are no teachers, or a vote is out of range.
     """
     array = np.asarray(votes)
     if classes < 2:
@@ -100,10 +100,10 @@ def validate_histograms(histograms: ArrayLike, teachers: int | None = None) -> H
 
     Args:
         histograms: Integers ≥ 0 [queries, classes].
-        teachers: Sum of every row; by default that of the first row.
+        teachers: Required sum of every row; by default the sum of the first row.
 
     Raises:
-        InputError: another shape or type, a negative count, or a row with another sum.
+        InputError: The shape or type is wrong, a count is negative, or row sums differ.
     """
     array = np.asarray(histograms)
     if array.ndim != 2 or array.shape[1] < 2:
@@ -135,7 +135,7 @@ ANSWERS = ("no", "yes")
 
 
 class Findings(NamedTuple):
-    """Number of findings per query, K, and of those a teacher may report, τ; None: all."""
+    """Number K of findings per query, and maximum τ that a teacher may report; None for no maximum."""
 
     number: int
     bound: int | None = None
@@ -180,10 +180,10 @@ def count_finding_votes(votes: ArrayLike, findings: int, bound: int | None) -> H
     Args:
         votes: 0 or 1, [queries · findings, teachers], query by query.
         findings: K.
-        bound: τ, for which queries are charged; None for no bound.
+        bound: τ, as assumed in the charge; None for no bound.
 
     Raises:
-        InputError: invalid votes, an incomplete query, or a teacher with more than `bound` yes for a query.
+        InputError: Votes are invalid, a query is incomplete, or a teacher has more than `bound` yes votes for a query.
     """
     array = validate_votes(votes, len(ANSWERS))
     if len(array) % findings:

@@ -1,4 +1,4 @@
-"""Quality of a classifier with 95 % intervals: for classes, and in `order` for ordered classes."""
+"""Metrics of a classifier with 95 % intervals: in `classes` for classes, and in `order` for ordered classes."""
 
 from terrine.measures.classes import (
     auc,

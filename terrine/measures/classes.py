@@ -2,15 +2,14 @@
 
 Each metric has a 95 % interval over samples of the same size. Metrics of private records are private: no ε covers them.
 
-- A rate of independent records has Wilson's interval (Wilson 1927), a mean of rates the combination of these (Zou &
-  Donner 2008).
+- A rate of independent records has Wilson's interval (Wilson 1927); a mean of rates has a combination of these
+  intervals (Zou & Donner 2008).
 - An AUC has the interval of DeLong et al. 1988 on the logit scale, so that it stays within [0, 1].
 - With several records per patient, each record's influence is first summed over the patient (Obuchowski 1997).
-- A sensitivity at a given specificity has percentiles of `DRAWS` bootstrap samples, of records within classes or of
-  whole patients (Efron & Tibshirani 1993), each with its own threshold.
-- If nothing varies, as without errors, these intervals would be empty. Then Wilson's interval for the number of units
-in
-  the smallest class is used, because an AUC varies at most as much as such a rate (van Dantzig 1951).
+- A sensitivity at a given specificity has a percentile interval over `DRAWS` bootstrap samples, of records within
+  classes or of whole patients (Efron & Tibshirani 1993), each sample with its own threshold.
+- If nothing varies, for example without errors, these intervals would be empty. Then Wilson's interval for the number
+  of units in the smallest class is used, because an AUC varies at most as much as such a rate (van Dantzig 1951).
 
 Each class is scored by its odds against all others, and the AUC of several classes is their mean (one-vs-rest, macro).
 Classes without records are left out.
@@ -58,7 +57,7 @@ def rate(right: np.ndarray, units: np.ndarray | None = None) -> Measured | None:
 
 
 def balanced_accuracy(labels: np.ndarray, predictions: np.ndarray, units: np.ndarray | None = None) -> Measured:
-    """Return the mean over classes of the share of a class's records that are predicted.
+    """Return the mean over classes of the share of a class's records that are predicted correctly.
 
     Args:
         labels: int64 [records].
@@ -127,7 +126,7 @@ def sensitivity_at(
     others = others[np.argsort(scores[others], kind="stable")]
 
     def sensitivity(weights: np.ndarray) -> np.ndarray:
-        """Return the sensitivity for weights of units [draws, units], or NaN without positive or negative ones."""
+        """Return the sensitivity for weights of units [draws, units], or NaN without positive or negative units."""
         stay = np.cumsum(weights[:, own[others]], axis=1, dtype=np.int32)
         place = (stay >= specificity * stay[:, -1:] * (1 - 1e-12)).argmax(axis=1)
         above = scores[positive] > scores[others[place]][:, None]
@@ -150,7 +149,7 @@ def sensitivity_at(
 
 
 def odds(probabilities: np.ndarray, number: int) -> np.ndarray:
-    """Return the odds of a class against all others [records]; they differ even if probabilities near 1 are rounded."""
+    """Return a class's odds against all others [records]; they differ even if probabilities near 1 are rounded to 1."""
     others = np.delete(probabilities, number, axis=1).sum(axis=1, dtype=np.float64)
     with np.errstate(divide="ignore"):
         return np.asarray(probabilities[:, number] / others)
@@ -184,7 +183,7 @@ def measures(
         class_names: Names of the classes.
         units: Unit of each record, int64 [records], or None if all are independent.
         specificity: Specificity at which sensitivities are computed.
-        predictions: Predicted classes, int64 [records]; None: the likeliest.
+        predictions: Predicted classes, int64 [records]; None for the most probable classes.
 
     Raises:
         InputError: the shapes differ, or there is no record.

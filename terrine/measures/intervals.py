@@ -31,12 +31,12 @@ def apart(units: np.ndarray | None) -> bool:
 
 
 def owners(units: np.ndarray | None, records: int) -> np.ndarray:
-    """Return the number of each record's unit from 0, int64 [records]; without units, of the record."""
+    """Return the number of each record's unit, from 0, int64 [records]; without units, the record's own number."""
     return np.arange(records) if units is None else np.unique(units, return_inverse=True)[1]
 
 
 def percentiles(drawn: list[np.ndarray]) -> tuple[float, float]:
-    """Return the percentile interval of bootstrap samples [draws], without NaN."""
+    """Return the percentile interval of bootstrap samples [draws], ignoring NaN."""
     low, high = np.nanquantile(np.concatenate(drawn), [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
     return float(low), float(high)
 
@@ -62,7 +62,7 @@ def linearised(
 
     Args:
         value: The metric.
-        influence: Influence of each record [records], which sums to 0 over each class.
+        influence: Influence of each record on the metric [records]; sums to 0 over each class.
         classes: int64 [records], 0..K-1, none of them empty.
         units: Unit of each record, int64 [records], or None if all are independent.
         method: Name of the interval for independent records.

@@ -6,8 +6,8 @@
 - The quadratic weighted kappa (Cohen 1968): 1 for perfect agreement, 0 for chance.
 - Spearman's rank correlation of the number, or mean grade, with the truth.
 
-The last two have percentiles of `DRAWS` bootstrap samples of records or patients. All these metrics are private. A
-metric is None when it is undefined, i.e. all labels or all predictions are equal.
+The last two have percentile intervals over `DRAWS` bootstrap samples of records or patients. All these metrics are
+private. A metric is None when it is undefined, i.e. when all labels or all predictions are equal.
 """
 
 from collections.abc import Callable
@@ -25,7 +25,7 @@ _BLOCK = 1 << 21
 
 
 def mean_error(errors: np.ndarray, largest: float, units: np.ndarray | None = None) -> Measured:
-    """Return the mean of errors.
+    """Return the mean of errors with its interval.
 
     Args:
         errors: float64 [records], from 0 to `largest`.
@@ -41,9 +41,9 @@ def mean_error(errors: np.ndarray, largest: float, units: np.ndarray | None = No
 
 
 def quadratic_kappa(labels: np.ndarray, classes: np.ndarray, units: np.ndarray | None = None) -> Measured | None:
-    """Return the quadratic weighted kappa of classes with labels, both int64 [records].
+    """Return the quadratic weighted kappa between predicted classes and labels, both int64 [records].
 
-    Kappa is 1 − Σ n_ij (i − j)² / Σ e_ij (i − j)² with counts e_ij expected by chance, computed from means of squares.
+    Kappa is 1 − Σ n_ij (i − j)² / Σ e_ij (i − j)² with e_ij, the counts expected by chance; computed from mean squares.
     """
     one, other = labels.astype(np.float64), classes.astype(np.float64)
 
@@ -90,7 +90,7 @@ def measures_of_order(
         labels: Bins or grades, int64 [records].
         classes: Predicted bins or grades, int64 [records].
         largest: Largest possible error.
-        numbers: Whether errors are those of numbers, not of grades.
+        numbers: Whether the classes are bins of numbers instead of grades.
         units: Unit of each record, int64 [records], or None if all are independent.
 
     Raises:
@@ -113,7 +113,7 @@ def measures_of_order(
 
 
 def _ranks(values: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
-    """Return a function from weights [draws, records] to the mean ranks of the weighted records."""
+    """Return a function that maps weights [draws, records] to the mean ranks of the weighted records."""
     _, place = np.unique(values, return_inverse=True)
     order = np.argsort(place, kind="stable")
     starts = np.searchsorted(place[order], np.arange(place.max() + 1))
@@ -128,7 +128,7 @@ def _ranks(values: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
 def _bootstrapped(
     figure: Callable[[np.ndarray], np.ndarray], units: np.ndarray | None, records: int
 ) -> Measured | None:
-    """Return a metric, a function of weights [draws, records], with percentiles over bootstrap samples of units."""
+    """Return a metric, a function of weights [draws, records], with a percentile interval over bootstrapped units."""
     value = float(figure(np.ones((1, records)))[0])
     if np.isnan(value):
         return None

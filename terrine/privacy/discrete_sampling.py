@@ -3,16 +3,16 @@
 For integers z, P(z) ∝ f(|z|/s) with f(t) = exp(−t²/2) or f(t) = exp(−t): rejection sampling from strips of width s, as
 in Karney 2016 (Algorithm D), here with strips chosen by bits and for all candidates at once.
 
-1. Draw a strip k ≥ 0 with probability 2^-(k+1): the number of zeros before the first one of random bits.
+1. Draw a strip k ≥ 0 with probability 2^-(k+1): the number of zero bits before the first 1 in a random bit stream.
 2. Draw a sign, and z = ⌈ks⌉ + r with r uniform below a power of two that is at least s. Start again unless z < (k+1)s,
    and unless z > 0 or the sign is plus. So every ±z is proposed in exactly one way, with probability ∝ 2^-k.
 3. Keep z with probability c 2^k f(z/s), which for c = √e/2 (Gaussian) and c = 1 (Laplace) is at most 1.
 
 **Why no rounding enters.** Steps 1 and 2 are integer arithmetic: s is a fraction whose denominator is a power of two.
-Step 3 compares a uniform number, of which 64 bits were drawn, with a probability that doubles hold to within 2^-46. If
+Step 3 compares a uniform number, of which 64 bits were drawn, with a probability known in doubles to within 2^-46. If
 the two differ by 2^-40 or less, further bits are drawn and the probability is computed in decimals with equally many
-digits, until the comparison is certain. So a value is exactly distributed if the bits are fair, and errors of `exp` up
-to that margin do not matter. Half of the candidates or more in step 2, and about half in step 3, are kept.
+digits, until the comparison is certain. So samples are exactly distributed if the bits are fair, and errors of `exp` up
+to that margin do not matter. Step 2 keeps at least half of the candidates, and step 3 about half.
 """
 
 import math
@@ -44,8 +44,8 @@ _CHUNK = 16_384  # candidates, whose arrays stay in the processor's cache
 def sample(distribution: Distribution, count: int, scale: float) -> Steps:
     """Return `count` independent values, int64, from the operating system's entropy.
 
-    scale: s, in steps: the parameter of the Gaussian, which is its standard deviation to all digits once it is a few
-    steps, or the Laplace distribution's mean absolute value. It must be positive, with a numerator below 2^53;
+    scale: s, in steps: the Gaussian's parameter, which equals its standard deviation to double precision from a few
+    steps on, or the Laplace distribution's mean absolute value. It must be positive, with a numerator below 2^53;
     otherwise SettingError is raised.
     """
     if not 0 < scale < math.inf or scale.as_integer_ratio()[0] >= 2**53:
@@ -86,7 +86,7 @@ def _random(count: int) -> Words:
 
 
 def _trailing_zeros(words: Words, width: int) -> Steps:
-    """Return how many zeros are before the first one of endless fair bits, of which the last `width` are given each."""
+    """Return the number of zeros before the first 1 in endless fair bits; each word gives `width` of them."""
     lowest = words & (~words + np.uint64(1))
     zeros = np.frexp(lowest.astype(np.float64))[1].astype(np.int64) - 1
     none = np.flatnonzero(words == 0)

@@ -18,20 +18,20 @@ from terrine.errors import SettingError
 from terrine.settings import Settings
 
 Record = Literal["image", "dicom", "volume", "row"]
-"""Kind of a record: an image file, the DICOM files of one row of labels, a volume, or a row of a table."""
+"""Record type: an image file, the DICOM files of one row of labels, a volume, or a row of a table."""
 
 Origin = Literal["programs", "drawn rows", "own rows", "own images", "public dataset", "provided"]
 """Origin of public examples: image programs; rows drawn from declared columns; rows or images of the operator's own
 data that were declared public; a public dataset; or examples that a caller passes as public."""
 
 Reason = Literal["own rows", "own images", "public dataset", "published earlier"]
-"""Why records of the data are not protected: declared public, part of a public dataset, or published by an earlier run
-of the account."""
+"""Reason why records are not protected: declared public, part of a public dataset, or published by an earlier run of
+the account."""
 
 
 @dataclass(frozen=True)
 class Examples:
-    """A number of public examples of one origin."""
+    """Number of public examples from one origin."""
 
     origin: Origin
     count: int
@@ -39,7 +39,7 @@ class Examples:
 
 @dataclass(frozen=True)
 class Unprotected:
-    """A number of records of the data that ε does not protect.
+    """Number of records that ε does not protect.
 
     The number is published, so it must follow from public records only.
     """
@@ -70,13 +70,13 @@ class Facts:
     """Facts about records that a privacy statement contains.
 
     Attributes:
-        record: Kind of a record.
-        examples: Public examples that the release was made with.
+        record: Record type.
+        examples: Public examples used for the release.
         unprotected: Records of the data that are not protected.
         held_out: Whether records were set aside for testing.
-        accuracy_epsilon: Separate ε of releasing an accuracy on them; None if none is released.
+        accuracy_epsilon: Separate ε for releasing an accuracy on held-out records; None if none is released.
         declared_units: Approximate number of units that the operator declared, if any.
-        about: The operator's statement about the data; None for public benchmarks and outside of a project.
+        about: The operator's statement about the data; None for public benchmarks and outside a project.
     """
 
     record: Record
@@ -131,7 +131,7 @@ Condition = Callable[[Content], list[Values]]
 
 
 def _count(of: str, key: str, value: str) -> Condition:
-    """Return the condition that gives {count} of the examples or unprotected records of one kind."""
+    """Return the condition that yields {count}: the number of examples or unprotected records of one kind."""
     return lambda content: [{"count": item["count"]} for item in content["facts"][of] if item[key] == value]
 
 
@@ -140,7 +140,7 @@ def _if(holds: Callable[[Content], object]) -> Condition:
 
 
 def _number(name: str) -> Condition:
-    """Return the condition that gives {count} if the fact of this name is a number other than zero."""
+    """Return the condition that yields {count} if the fact of this name is a nonzero number."""
     return lambda content: [{"count": content["facts"][name]}] if content["facts"][name] else []
 
 
@@ -158,7 +158,7 @@ def _who(unit: str, *records: Record) -> Condition:
 
 
 def _person(unit: str, *declared: bool | None) -> Condition:
-    """Return the condition that the operator's statement declares one of these about units per person."""
+    """Return the condition that `one_per_person` in the operator's statement has one of the `declared` values."""
     return _if(
         lambda content: (
             content["unit"] == unit
@@ -423,7 +423,7 @@ TABLE: tuple[tuple[Section, str, Condition, str], ...] = (
         "This statement does not decide whether the data may be used at all, or whether people consented.",
     ),
 )
-"""Sentences of a statement: section, key, condition with the values of each sentence, and text in English."""
+"""Sentences of a statement: section, key, condition (which returns placeholder values), and English text."""
 
 
 def applicable(content: Content, section: Section) -> Iterator[tuple[str, str, Values]]:

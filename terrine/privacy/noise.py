@@ -1,13 +1,13 @@
 """Noise that protects privacy: where it comes from, and what its finite precision costs.
 
 `SecureNoise` draws exactly (`terrine.privacy.discrete_sampling`) from the operating system's entropy. This noise has no
-seed, so nobody can subtract it again. `ReplayNoise` draws the same distributions from a seed, for tests and ablations.
+seed, so it cannot be reproduced and subtracted. `ReplayNoise` draws from a seed, for tests and ablations.
 Anyone with the seed can subtract this noise, so values noised with it are not private.
 
 Floating-point Gaussian noise leaks the value it hides through the pattern of its low bits (Mironov 2012), so both
-sources draw on a lattice: whole multiples of a power of two, at least 2^44 of them to one standard deviation. Votes are
-integers and lie on that lattice too, so a count plus its noise is exact in the sense that matters: the double that
-holds the sum is a function of only the exact sum.
+sources draw on a lattice: whole multiples of a power of two, at least 2^44 per standard deviation. Votes are integers
+and lie on that lattice too, so a count plus its noise is exact in the sense that matters: the floating-point sum is a
+function of only the exact sum.
 
     >>> ReplayNoise(7).gaussian((2, 3), sigma=40.0).shape
     (2, 3)
@@ -36,7 +36,7 @@ FloatArray = NDArray[np.float64]
 
 LATTICE_BITS = 44
 _SMALLEST, _LARGEST = 2.0**-20, 2.0**30
-# Every multiple of the step up to this one is exactly a double. Noise reaches 2^53 steps at 256 standard deviations.
+# Doubles represent all multiples of the step up to this one exactly. 2^53 steps are at least 256 standard deviations.
 _EXACT_STEPS = 2**53
 
 
@@ -46,9 +46,9 @@ class NoiseSource(Protocol):
 
     Formal guarantees of an implementation with `kind == "secure"`:
     - every coordinate of every call is independent of all others and of everything an adversary can see;
-    - `gaussian` is the discrete Gaussian and `laplace` the discrete Laplace distribution on `lattice_step` times the
-      whole numbers, with the parameter given; no value is clipped, rounded or saturated;
-    - no state of the process allows drawing the same noise again.
+    - `gaussian` is the discrete Gaussian and `laplace` the discrete Laplace distribution on the multiples of
+      `lattice_step`, with the given parameter; no value is clipped, rounded or saturated;
+    - the same noise cannot be drawn again from any state of the process.
     """
 
     @property
@@ -69,7 +69,7 @@ def lattice_step(sigma: float) -> float:
     """Return the step of the lattice for noise with this standard deviation or scale: a power of two.
 
     Raises:
-        SettingError: If sigma is outside [2^-20, 2^30] votes, where votes and noise have no common exact lattice.
+        SettingError: If sigma is outside [2^-20, 2^30] votes, so that votes and noise have no common exact lattice.
     """
     if not _SMALLEST <= sigma <= _LARGEST:
         raise SettingError(f"Noise needs a standard deviation between 2^-20 and 2^30 votes, got {sigma!r}.")

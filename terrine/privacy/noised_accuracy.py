@@ -1,4 +1,4 @@
-"""The noised accuracy: how often a published model is right about the units that were held out, with Gaussian noise.
+"""Noised accuracy: how often a published model is right on the held-out units, with Gaussian noise.
 
 A unit is what is protected: a record, or all records of a group. Each of the n held-out units contributes one number
 a in [0, 1], the share of its records that the model is right about. This share depends on the records of that unit and
@@ -8,7 +8,7 @@ on the public model, but on no other unit. Two sums are released, with independe
 
 **Sensitivity.** If a unit's contents are replaced, S moves by at most 1 and W not at all. If a unit is added or
 removed, S moves by at most 1/2 and W by w, and 1/4 + 3/4 = 1. So (S, W) has L2 sensitivity 1, and both together cost
-what one Gaussian value of sensitivity 1 costs: `GaussianEvent(1, σ)`, μ = 1/σ (Dong, Roth & Su 2022). The number of
+as much as one Gaussian value of sensitivity 1: `GaussianEvent(1, σ)`, μ = 1/σ (Dong, Roth & Su 2022). The number of
 held-out units is private, too. Because S is centred at one half, releasing that number with noise costs nothing extra.
 
 **The published figure** is 1/2 + w·S'/W', clipped to [0, 1], where S' = S + N and W' = W + M are the released sums. If
@@ -21,7 +21,7 @@ replaced, it may move from one value to another: S and W of both move by at most
 its subgroup value, S moves by at most 1. If it is added or removed, S and W move by at most 1/2 each, and 1/4 + 1/4 <
 1. So the sums of a column also have L2 sensitivity 1 for any number of values, and C columns in addition to the overall
 accuracy cost what 1 + C values of sensitivity 1 cost. (A smaller w costs the same and is less accurate. A larger one
-costs 2 · (1/4 + w²), and the error times that cost, (1/4 + w²)² / w², is smallest at w = 1/2.) As above, the error of a
+costs 2 · (1/4 + w²), and variance times cost, ∝ (1/4 + w²)² / w², is smallest at w = 1/2.) As above, the error of a
 subgroup's figure is (w·N − (a − 1/2)·M) / W', now with a numerator of variance at most (w² + 1/4)·σ² = σ²/2: it is
 below 1.96·σ / (√2·W') with probability 95 % or more.
 
@@ -57,7 +57,7 @@ _WEIGHT = math.floor(math.sqrt(0.75) * 2**_BITS) / 2**_BITS
 _OF_SUBGROUP = 0.5
 
 NO_SUBGROUP = -1
-"""Index of a unit that counts for none of a column's values."""
+"""Index for a unit that belongs to none of a column's subgroups."""
 
 
 @dataclass(frozen=True)

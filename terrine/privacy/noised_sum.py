@@ -1,7 +1,7 @@
-"""The clipped sum: one vector per owner, clipped, added up exactly, and released with Gaussian noise.
+"""Clipped sum: one vector per owner, clipped, added up exactly, and released with Gaussian noise.
 
-Private teacher averaging and DP-FedAvg release nothing else. Every owner's vector is scaled down to norm `clip` S at
-most, and the sum is released with noise of standard deviation zS on every coordinate. Replacing one record, or all
+Private teacher averaging and DP-FedAvg release nothing else. Every owner's vector is scaled down to a norm of at most S
+(`clip`), and the sum is released with noise of standard deviation zS on every coordinate. Replacing one record, or all
 records of an owner, replaces the vector of one owner, so the sum moves by at most 2S: the release is μ-GDP with
 μ = 2/z, for any vectors, any number of them and any length.
 
@@ -32,11 +32,11 @@ from terrine.privacy.noise import NoiseSource, lattice_step
 Floats = NDArray[np.float64]
 Steps = NDArray[np.int64]
 
-# Above the rounding error of a norm of any length and of the scaling by it; far too small to matter.
+# Exceeds the rounding error of the norm of a vector of any length and of scaling by it; too small to matter.
 _ROUNDING = 1e-9
-# Rounding z up by this much keeps the sum of the costs below its share, in any order of summation.
+# Rounding z up by this much keeps the sum of the costs below its share of the budget, in any order of summation.
 _HEADROOM = 1 + 1e-9
-# Largest number of lattice steps of a coordinate, for the clipped sum and for the noise: int64 holds their sum.
+# Largest number of lattice steps per coordinate for the clipped sum and for the noise, so that their sum fits int64.
 _MOST_STEPS = 2.0**62
 
 
@@ -49,7 +49,7 @@ class ClippedSum:
         noise_multiplier: z, the noise's standard deviation in units of S.
 
     Raises:
-        SettingError: either is zero, negative or not finite: without a bound or without noise nothing is private.
+        SettingError: either is zero, negative or not finite: nothing is private without a bound or without noise.
     """
 
     clip: float
@@ -76,7 +76,7 @@ class ClippedSum:
         """Clip the vectors [owners, length] to norm at most S; non-finite ones become zero."""
         values = _matrix(vectors)
         values = np.where(np.isfinite(values).all(axis=1, keepdims=True), values, 0.0)
-        # Scaled before it is squared, so that no norm overflows.
+        # Scale before squaring, so that no norm overflows.
         largest = np.abs(values).max(axis=1, initial=0.0, keepdims=True)
         norms = largest * np.linalg.norm(values / np.where(largest > 0, largest, 1.0), axis=1, keepdims=True)
         factor = np.minimum(1.0, self._bound(values.shape[1]) / np.where(norms > 0, norms, 1.0))
@@ -142,14 +142,14 @@ class ClippedSum:
 
 @dataclass(frozen=True)
 class ClippedMean:
-    """The mean of one clipped vector per unit, with Gaussian noise; the number of units is private.
+    """Mean of one clipped vector per unit, with Gaussian noise; the number of units is private.
 
-    A unit is what is protected: a record, or all records of a group. Every unit's vector v is scaled down to norm 1 at
-    most. Two sums are released, with independent noise N(0, z²) on every coordinate, where n is the number of units:
+    A unit is what is protected: a record, or all records of a group. Every unit's vector v is scaled down to a norm of
+    at most 1. Two sums are released, with independent noise N(0, z²) on every coordinate; n is the number of units:
 
         S = Σ v    and    W = w · n,    w = √3
 
-    **Sensitivity.** If a unit's contents are replaced, S moves by ‖v − v'‖ ≤ 2 at most, and W not at all. If it is
+    **Sensitivity.** If a unit's contents are replaced, S moves by ‖v − v'‖ ≤ 2, and W not at all. If it is
     added or removed, S moves by at most 1 and W by w, and 1 + 3 = 2². So (S, W) has L2 sensitivity 2, and both together
     cost as much as a clipped sum: `GaussianEvent(2, z)`, μ = 2/z. Releasing the number of units costs nothing extra,
     because a replacement is the worst case for S.
@@ -175,7 +175,7 @@ class ClippedMean:
 
     @classmethod
     def for_share(cls, share: float, epsilon: float, delta: float) -> Self:
-        """Return the mean that costs this share of a budget's μ².
+        """Return the mechanism that costs this share of a budget's μ².
 
         Raises SettingError for an invalid share or budget.
         """
@@ -254,7 +254,7 @@ def noise_in_steps(noise: NoiseSource, shape: tuple[int, ...], sigma: float, ste
 
 
 def common_step(sigma: float, unit: float) -> float:
-    """Return the step of the noise's lattice, on which multiples of `unit` lie.
+    """Return the step of the noise's lattice, which contains all multiples of `unit`.
 
     Raises:
         SettingError: the lattice is coarser than `unit`.
@@ -270,7 +270,7 @@ def common_step(sigma: float, unit: float) -> float:
 def noise_multiplier_for(epsilon: float, delta: float, share: float, releases: int) -> float:
     """Return the smallest z at which `releases` clipped sums cost the `share` of the budget's μ².
 
-    The cost is 4 · releases / z², exactly; what is left, (1 − share) · μ², composes with it to the whole budget.
+    The cost is exactly 4 · releases / z²; together with the rest, (1 − share) · μ², it composes to the whole budget.
 
     Args:
         epsilon: ε of the whole budget.

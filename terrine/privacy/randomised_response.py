@@ -5,12 +5,12 @@
 (Liu et al. 2026, eq. 4, with k categories). `SecureResponse` takes its randomness from the operating system and has no
 seed; `ReplayResponse` draws the same from a seed, for tests and ablations, and is NOT PRIVATE.
 
-Guarantee of both distributions: pure ε-differential privacy towards the true category. A probability is a real number
-and a draw has 64 bits, so the truth is told with a probability that is rounded *down* to a multiple of 2^-64, and which
-of the others it is otherwise is drawn without any bias: the ratio of any two probabilities stays within e^ε.
+Guarantee of both distributions: pure ε-differential privacy for the true category. Draws have only 64 bits, so the
+probability of answering with the true category is rounded *down* to a multiple of 2^-64; otherwise one of the other
+categories is drawn without bias. So the ratio of any two probabilities stays within e^ε.
 
-A truth that is outside the categories (−1) is answered uniformly. That is the average of the answers to all others, so
-no ratio, and by quasi-convexity no Rényi divergence, is larger than theirs: it costs what they cost.
+A true category of −1 (none of them) is answered uniformly. This is the average of the answer distributions of all
+categories, so no ratio, and by quasi-convexity no Rényi divergence, is larger than theirs: the cost is the same.
 """
 
 import math
@@ -25,7 +25,7 @@ from terrine.errors import InputError, SettingError
 Labels = NDArray[np.int64]
 
 _LARGEST_EPSILON = 40.0
-"""e^40 is 2^57: above it 64 bits no longer tell e^ε from certainty."""
+"""e^40 is about 2^57: above it, 64 bits no longer distinguish the probability from 1."""
 
 
 def keep_probability(epsilon: float, categories: int) -> float:
@@ -57,7 +57,7 @@ class ResponseSource(ABC):
         if labels.size and not (labels.min() >= -1 and labels.max() < categories):
             raise InputError(f"Labels run from {labels.min()} to {labels.max()}, outside −1..{categories - 1}.")
         labels = labels.astype(np.int64)
-        # Rounded down beyond the rounding of the formula: never more often the truth than ε allows.
+        # Rounded down by more than the formula's rounding error: never more often the truth than ε allows.
         truthful = self._bits(len(labels)) < np.uint64(math.floor(keep * (1 - 1e-12) * 2**64))
         other = self._below(len(labels), categories - 1)
         other += other >= labels
@@ -67,7 +67,7 @@ class ResponseSource(ABC):
         return answer.astype(np.int64)
 
     def _below(self, count: int, limit: int) -> Labels:
-        """Whole numbers in 0..limit−1, each exactly as likely as the others."""
+        """Return integers in 0..limit−1, each with exactly the same probability."""
         most = 2**64 - 2**64 % limit
         drawn = self._bits(count)
         while most < 2**64 and (drawn >= np.uint64(most)).any():
@@ -87,7 +87,7 @@ class ReplayResponse(ResponseSource):
     """Randomised response with a seed: equal seeds give equal answers. NOT PRIVATE; for tests and ablations.
 
     Args:
-        seed: Any whole number ≥ 0. Successive calls go on in one stream.
+        seed: Any whole number ≥ 0. Successive calls continue one stream of random numbers.
     """
 
     def __init__(self, seed: int) -> None:

@@ -1,8 +1,8 @@
 """The privacy statement of a release: data/release/<run>/privacy.json.
 
-A statement is published beside the release, so nothing in it may depend on private data except through the release
-itself. Therefore it takes no ε: it takes the *event*, i.e. the mechanisms that were run, and computes ε from it
-without looking at data. No field could hold a data-dependent figure, and `statement_from` rejects unknown fields.
+A statement is published with the release, so nothing in it may depend on private data except through the release
+itself. Callers therefore pass no ε but the *event*, i.e. the mechanisms that were run, and ε is computed from it
+without access to data. No field could hold a data-dependent figure, and `statement_from` rejects unknown fields.
 
     >>> statement = PrivacyStatement(run="digits", event=RepeatedEvent(vote_answer(40.0), 286), ...)
     >>> write_statement(Path("privacy.json"), statement)
@@ -52,7 +52,7 @@ NOT_PRIVATE = "NOT PRIVATE"
 
 OUTCOME_DEPENDENT = {"confident", "interactive"}
 """Mechanisms whose number of answers depends on released outcomes. Their guarantee is the budget, fixed in advance; the
-ε of the released answers is the used part of it."""
+ε of the released answers is the part of the budget that was used."""
 
 # Parameters that were chosen before any vote was seen, the parties, and the day. Extend this set deliberately.
 MECHANISM_FIELDS = (
@@ -67,11 +67,11 @@ FOUND = "The class names are the labels that occurred in the data. They are publ
 
 
 def declare(name: str, parameters: Iterable[str], *, outcome_dependent: bool) -> None:
-    """Allow a plug-in's mechanism in statements.
+    """Register a plug-in's mechanism so that statements accept it.
 
     Args:
         name: The mechanism.
-        parameters: Names of the mechanism's parameters, which are chosen before any vote is seen.
+        parameters: Names of the mechanism's parameters, all chosen before any vote is seen.
         outcome_dependent: Whether the number of answers depends on released outcomes.
     """
     MECHANISM_FIELDS.update(parameters)
@@ -79,7 +79,7 @@ def declare(name: str, parameters: Iterable[str], *, outcome_dependent: bool) ->
         OUTCOME_DEPENDENT.add(name)
 
 
-# Relative tolerance for rounding: apart from it, the whole costs at least as much as its parts.
+# Relative rounding tolerance for the check that a whole costs at least as much as each of its parts.
 _ROUNDING = 1e-9
 
 
@@ -89,7 +89,7 @@ class PublicInput:
 
     Attributes:
         name: Name of the input.
-        origin: Origin of the input: a program with its seed, or an address.
+        origin: Origin of the input: a program and its seed, or an address.
         digest: SHA-256 of its content.
     """
 
@@ -110,9 +110,9 @@ class PrivacyStatement:
         trust_model: Key in `TRUST_MODELS`.
         event: The mechanisms that were run. Its exact ε, `epsilon`, is the guarantee if the number of answers is fixed.
         delta: δ of every ε in the statement.
-        delta_slack: Bound on the addition to δ by the rounding grid of the noise (`noise.delta_slack`).
+        delta_slack: Bound on what the noise's rounding grid adds to δ (`noise.delta_slack`).
         epsilon_budget: Budget of the run, fixed before the first query. For mechanisms in `OUTCOME_DEPENDENT` the
-            budget is the guarantee, and `epsilon` the used part.
+            budget is the guarantee, and `epsilon` the part of it that was used.
         epsilon_dataset: ε of all releases of the account so far, from the ledger, as if they had been planned. The
             guarantee over adaptively chosen runs is `epsilon_account`.
         noise: `secure`, or `replay`, which is NOT PRIVATE.
@@ -127,7 +127,7 @@ class PrivacyStatement:
         public_inputs: Public inputs and their origins.
         facts: Facts about the records, recorded by the stages.
         code_version: Version of Terrine.
-        epsilon_tuning: ε including a search for settings by private outcomes; None without a search.
+        epsilon_tuning: ε including a search for settings that used private outcomes; None without a search.
         audit_epsilon: Lower bound on ε found by an audit; None if none was run.
         audit_confidence: Confidence of the audit's bound.
         epsilon_claimed: ε that the method's paper claims, if it differs.
@@ -291,7 +291,7 @@ def write_statement(path: Path, statement: PrivacyStatement) -> None:
 
 
 def read_statement(path: Path) -> dict[str, Any]:
-    """Return the content of a privacy.json, checked (`statement_from`).
+    """Return the validated content of a privacy.json (`statement_from`).
 
     Raises:
         ArtefactError: The file cannot be read, or its content is inconsistent.
@@ -342,7 +342,7 @@ def statement_from(content: Mapping[str, Any]) -> PrivacyStatement:
 
 
 def _factor(epsilon: float) -> str:
-    """Return e^ε as text: a number, rounded up, unless it is huge."""
+    """Return e^ε as text: a number rounded up and the power, or only the power if it is huge."""
     return f"{round_up(math.exp(epsilon), 2):,.2f} (e^{epsilon:g})" if epsilon < 20 else f"e^{epsilon:g}"
 
 
@@ -394,7 +394,7 @@ def summarise(statement: PrivacyStatement) -> str:
 
 
 def released_per_class(labels: ArrayLike, classes: int) -> tuple[int, ...]:
-    """Return released labels counted by class, without unanswered queries (-1).
+    """Return the number of released labels of each class; unanswered queries (-1) are not counted.
 
     Args:
         labels: int64 [queries] as released, in [-1, classes).

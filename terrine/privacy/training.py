@@ -1,16 +1,16 @@
-"""Private training that another library did: its accountant's state, and what it costs.
+"""Private training by another library: the state of its accountant, and the cost of the training.
 
 Libraries record phases of clipped, noised gradient steps: the noise multiplier, which is the noise's standard deviation
-in units of the largest contribution of a unit; the sampling rate; and the number of steps. None of them records whether
-batches were really sampled in the way that its analysis assumes. That has to be stated:
+in units of the largest contribution of a unit; the sampling rate; and the number of steps. No library records whether
+batches were really sampled in the way that its analysis assumes. The caller has to state it:
 
 - `poisson`: every unit is in each batch independently with the sampling rate. Amplified, see `loss_distribution`.
 - `fixed`: each batch is a uniformly random subset of fixed size. A unit in a batch takes another one's place, so the
-  distance to it counts, up to twice the largest contribution (`loss_distribution`). The cost without amplification, if
-  smaller.
-- `shuffled`: each epoch divides shuffled data into batches. No useful amplification is proved. Given the order, a
-  replaced unit is in one batch of an epoch, at a distance of two contributions. If a unit is removed, the last unit of
-  the order takes its place and is missing in the last batch: distances of two and one, together √5.
+  distance between the two counts, up to twice the largest contribution (`loss_distribution`). If the cost without
+  amplification is smaller, it is used instead.
+- `shuffled`: each epoch divides shuffled data into batches. No useful amplification is proved. For a fixed order, a
+  replaced unit is in one batch of an epoch, at a distance of two contributions. If a unit is removed, the last unit in
+  the order takes its place and is missing from the last batch: distances of two and one, together √5.
 - `all`: every unit may be in every batch.
 
 The number of steps is public.
@@ -48,12 +48,12 @@ _ROUNDING = 1e-9
 
 @dataclass(frozen=True)
 class Training:
-    """Phases of a training in another library.
+    """Training phases in another library.
 
     Attributes:
         library: Key in `LIBRARIES`.
         sampling: How batches were drawn.
-        phases: Its phases, in order.
+        phases: Noise multiplier, sampling rate and number of steps of each phase, in order.
     """
 
     library: str
@@ -85,13 +85,13 @@ class Training:
         return sum(steps for *_, steps in self.phases)
 
     def events(self, delta: float) -> tuple[Event, Event | None]:
-        """Return the events under replacement, addition and removal, and under addition and removal only.
+        """Return two events: one under replacement, addition and removal, one under addition and removal only.
 
         Args:
-            delta: δ at which the smaller of two bounds is chosen if `fixed`.
+            delta: δ at which the smaller of two bounds is chosen if sampling is `fixed`.
 
         Returns:
-            The second is None if no smaller bound than the first is known.
+            The two events; the second is None if no smaller bound than the first is known.
         """
         match self.sampling:
             case "poisson":
@@ -107,7 +107,7 @@ class Training:
         return self._whole(2.0), self._whole(1.0)
 
     def _sampled(self, plus: float, minus: float) -> Event:
-        """Return the composition of sampled steps. A batch of all units has no places to take."""
+        """Return the composition of sampled steps. If a batch contains all units, no unit can take another's place."""
         largest = min(1.0, plus) + min(1.0, minus)
         return compose(
             *(
@@ -123,20 +123,20 @@ class Training:
         return compose(*(RepeatedEvent(GaussianEvent(sensitivity, noise), steps) for noise, _, steps in self.phases))
 
     def _participations(self) -> Iterator[tuple[float, int]]:
-        """Yield the noise of each phase and the largest number of its batches that contain a unit."""
+        """Yield the noise of each phase and the largest number of its batches that contain any one unit."""
         for noise, rate, steps in self.phases:
             # A phase that begins within an epoch may contain a unit once more.
             epochs = math.ceil(steps * rate * (1 - _ROUNDING)) + (len(self.phases) > 1)
             yield noise, min(steps, epochs)
 
     def describe(self) -> dict[str, Any]:
-        """Return the mechanism of a statement, JSON values."""
+        """Return the statement's description of the mechanism, as JSON values."""
         phases = [list(phase) for phase in self.phases]
         return {"mechanism": "imported", "library": self.library, "sampling": self.sampling, "phases": phases}
 
     @classmethod
     def described(cls, mechanism: Mapping[str, Any]) -> Training:
-        """Return the training that `describe` described."""
+        """Return the training from the output of `describe`."""
         return cls(mechanism["library"], mechanism["sampling"], tuple(map(tuple, mechanism["phases"])))
 
 
@@ -160,7 +160,7 @@ def import_dp_event(event: Any, sampling: Sampling | None = None) -> Training:
 
 
 def really_sampled(assumed: Sampling, stated: Sampling | None) -> Sampling:
-    """Return how batches were drawn; a statement may contradict the analysis only towards less amplification.
+    """Return how batches were drawn. The stated sampling may differ from the assumed one only if it amplifies less.
 
     Raises:
         InputError: The statement claims a way of sampling that the analysis did not assume.

@@ -1,1 +1,1 @@
-"""Teachers: models that are each trained on one part of the private records, and vote on queries."""
+"""Teachers: models that are each trained on one part of the private records and vote on queries."""

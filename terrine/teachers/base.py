@@ -1,21 +1,21 @@
 """Base classes of teachers: their settings, the object that trains them and casts their votes, and the registry.
 
-A kind of teacher is a subclass of `Teachers` in a module that `TEACHERS` names: its settings, and `build`, which
-returns its `TeacherKind`. These modules import torch inside functions, so reading parameters does not need it.
+A kind of teacher is a subclass of `Teachers` in a module listed in `TEACHERS`: it contains the kind's settings and
+`build`, which returns its `TeacherKind`. These modules import torch inside functions, so reading settings needs none.
 
 Formal guarantees of every kind:
 - A teacher is a function of its records, its settings, the seed and its number. No record of another teacher enters
   it, not even through batch statistics, so one record affects one teacher and moves one vote.
-- The number of other teachers' records does not enter it either, not even in the last bit: no precision, shape, batch
+- The number of other teachers' records has no effect on it either, not even in the last bit: no precision, shape, batch
   or order of its arithmetic depends on it. Teachers are trained and vote one after the other, with two exceptions.
   `linear` (and heads of `averaged`) stacks teachers with equally many records on the CPU, in products that treat
   matrices separately; `prompt` teachers share passes through a frozen network whose shapes are fixed by settings.
-- On the CPU it is the same to the last bit for every grouping of teachers into tasks and every number of threads;
-  a `prompt` teacher agrees with itself in another group within floating point.
-- A teacher with fewer than `min_records` records, or fewer than its features need, is not trained, and this is no error
-  (`terrine.teachers.ensemble.fallback_votes`): a teacher's record count affects only that teacher.
+- On the CPU a teacher is the same to the last bit for every grouping of teachers into tasks and every number of
+  threads; a `prompt` teacher is the same in every group up to floating-point error.
+- A teacher with fewer than `min_records` records, or fewer than its features need, is not trained; this is not an error
+  (`terrine.teachers.ensemble.fallback_votes`). A teacher's record count affects only that teacher.
 - The state of a teacher consists of named numeric arrays, stored as safetensors; nothing is pickled.
-- Votes are cast on fixed batches of queries, which all teachers share, and change no state.
+- Votes are cast on fixed batches of queries, the same for all teachers, and change no state.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ if TYPE_CHECKING:
 
 
 class TeacherKind(ABC):
-    """Trains teachers of one kind and casts their votes; made by `Teachers.build`.
+    """Object that trains teachers of one kind and casts their votes; made by `Teachers.build`.
 
     Attributes:
-        stacked: Whether states of all teachers have equal shapes and are small, so that one file holds them.
+        stacked: Whether states are small and have equal shapes, so that one file holds those of all teachers.
         block: Number of teachers that vote together.
-        min_records: A teacher with fewer records is not trained.
+        min_records: Minimum number of records; a teacher with fewer is not trained.
     """
 
     stacked: bool = True
@@ -66,8 +66,8 @@ class TeacherKind(ABC):
     def train(self, records: Records, teachers: Sequence[int], *, seed: int, device: Device = "cpu") -> TrainedStates:
         """Yield (number, state) of each teacher, in order, each trained on its own records.
 
-        Teachers with too few records are skipped. Pass teachers with too few records nevertheless: a shared computation
-        reserves a place for each teacher.
+        Teachers with too few records are skipped. Pass them nevertheless, because a shared computation reserves a place
+        for each teacher.
 
         Raises:
             InputError: This kind of teacher cannot learn from the records.
@@ -77,8 +77,8 @@ class TeacherKind(ABC):
     def vote(self, states: Iterable[Arrays], queries: Queries, *, device: Device = "cpu") -> np.ndarray:
         """Return each teacher's class for each query: unsigned integers [queries, teachers], smallest type that fits.
 
-        If states are `stacked`, zeros replace the state of an untrained teacher, and its column is not its vote
-        (`terrine.teachers.ensemble`): the arithmetic of the others has the same shapes with it and without it.
+        If states are `stacked`, zeros replace the state of an untrained teacher, and the caller replaces its column by
+        fallback votes (`terrine.teachers.ensemble`): all arithmetic has the same shapes with that teacher as without.
         """
 
 
@@ -90,10 +90,10 @@ class TeacherContext:
         backbone: Function that loads the public backbone.
         seed: The run's seed; averaged teachers start from public weights that depend on it.
         parties: Number of parties that average with one another.
-        start: Loads the averages of earlier rounds.
-        by_teacher: Features come from a backbone, so they must have been computed teacher by teacher
+        start: Function that loads the averages of earlier rounds.
+        by_teacher: Whether features come from a backbone, so that they must have been computed teacher by teacher
             (`terrine.teachers.records`).
-        findings: Number and bound of findings; None if a record has one class.
+        findings: Number and bound of findings; None if a record has a single class.
     """
 
     classes: int
@@ -115,7 +115,7 @@ class Teachers(Settings):
     inputs: ClassVar[Literal["features", "images"]] = "features"
     """Training inputs: features of the frozen backbone (of a table: its columns), or images."""
     averages: ClassVar[bool] = False
-    """Whether every teacher depends on the records of all others."""
+    """True if every teacher depends on the records of all others."""
     releases_averages: ClassVar[bool] = False
     """True if averages among teachers are released with noise."""
     unprotected: ClassVar[bool] = False
@@ -132,7 +132,7 @@ class Teachers(Settings):
     """Number of teachers trained together in one task."""
 
     def build(self, context: TeacherContext) -> TeacherKind:
-        """Return the object that trains and votes. Raises SettingError if these settings do not suit the context."""
+        """Return the object that trains and votes. Raises SettingError if the settings do not suit the context."""
         raise NotImplementedError
 
     def fit(
@@ -149,11 +149,11 @@ class Teachers(Settings):
 
         Returns:
             The trained teachers, which are private. A teacher with too few records is not trained, and its votes are
-            random.
+            pseudorandom.
 
         Raises:
             SettingError: The settings do not suit the data, or teachers learn from one another.
-            InputError: parts of another dataset.
+            InputError: The parts belong to another dataset.
         """
         import torch
 
@@ -207,7 +207,7 @@ class Teachers(Settings):
         return FittedTeachers(self, kind, states, data, parts, backbone, seed, device)
 
     def refuse_shared_passes(self, device: torch.device, *, public: bool) -> None:
-        """Raise SettingError for shared passes over private data on an accelerator, where isolation is untested."""
+        """Raise SettingError for shared passes over private data on an accelerator: isolation is untested there."""
         if device.type != "cpu" and self.shares_passes and not public:
             raise SettingError(
                 f"teachers.kind={self.kind} shares passes between teachers. Their isolation was tested only on the "
@@ -219,7 +219,7 @@ class Teachers(Settings):
         return parties
 
     def check(self, run: Any) -> None:
-        """Raise ValueError if teachers that need images are to learn from a table."""
+        """Raise ValueError if the teachers need images but the data are a table."""
         if run.data.name == "table" and self.inputs == "images":
             raise ValueError(
                 f"teachers.kind={self.kind} learns from images, and data.name=table has none. Set teachers.kind to "
@@ -262,7 +262,7 @@ TEACHERS = Kinds(
 
 
 def start_seed(seed: int, teacher: int, initialisation: str) -> int:
-    """Return the seed of a teacher's initial weights: the run's if `shared`, otherwise one of the teacher's own.
+    """Return the seed of a teacher's initial weights: the run's if `shared`, otherwise a different one per teacher.
 
     Both are public, so they cost no privacy. A shared start makes teachers agree more (Anonymous 2025, section 4).
     """

@@ -6,13 +6,13 @@
 The stages `teach` and `vote` use the same functions, so equal settings and seeds give the same bits.
 
 **Teachers with too few records** are not trained; their votes depend on no record. Parts are assigned by names only
-(`terrine.data.partition`), so some are small or empty. A part with too few records cannot be an error, since a failed
+(`terrine.data.partition`), so some are small or empty. A part with too few records must not be an error, since a failed
 run would reveal record counts. An untrained teacher still votes, because the number of teachers is public: its vote on
 a query is drawn uniformly over the classes from (seed, teacher, query), which are public and fixed.
 
 One unit affects one teacher even if it makes a part cross the threshold: only teacher t's own part determines whether
-it is trained. Below the threshold its votes are a function of (seed, t); above, of its records, the settings, the
-seed and t. Take two datasets that differ under one name, assigned to teacher t. All other parts are equal, so each
+it is trained. Below the threshold its votes are a function of (seed, t); above it, of its records, the settings, the
+seed and t. Take two datasets that differ in one unit, assigned to teacher t. All other parts are equal, so each
 other teacher is trained in both cases or in neither, with equal votes. All votes of teacher t may change, from fallback
 votes to those of a trained model. Accounting charges for this: one vote in every query.
 """
@@ -42,12 +42,12 @@ if TYPE_CHECKING:
     from terrine.teachers.base import TeacherKind, Teachers
 
 States = Callable[[Sequence[int]], Iterable[Arrays]]
-"""Teacher numbers -> their states, in that order."""
+"""Function that returns the states of teachers, given their numbers, in the same order."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class FittedTeachers:
-    """Teachers, each trained on its own part of the records: private, as their votes are.
+    """Teachers, each trained on its own part of the records. They are private, and so are their votes.
 
     Attributes:
         states: State of each trained teacher by number; teachers with too few records are missing.
@@ -68,7 +68,7 @@ class FittedTeachers:
         """Let every teacher label every query.
 
         Args:
-            queries: uint8 images [queries, C, H, W], or rows for teachers of a table.
+            queries: uint8 images [queries, C, H, W], or rows for teachers trained on a table.
 
         Returns:
             The private votes, with the facts that a release needs.
@@ -160,12 +160,12 @@ def cast_votes(
         kind: Kind of the teachers.
         block: Numbers of the teachers that vote.
         untrained: Numbers of the teachers without a state, which cast `fallback_votes`.
-        states: Loads states; for `stacked` kinds it must return zeros for an untrained teacher.
+        states: Function that loads states; for `stacked` kinds it must return zeros for an untrained teacher.
         queries: Public queries.
         classes: Number of classes.
         seed: The run's seed, for the fallback votes.
         device: Device of the computation.
-        findings: The class must match `kind`.
+        findings: Number and bound of findings, as in `kind`; None for one class per query.
 
     Returns:
         Unsigned integers [queries, teachers], or with `findings` [queries · findings, teachers].
@@ -188,7 +188,7 @@ def fallback_votes(
     """Return the votes of untrained teachers: unsigned integers [queries, teachers].
 
     A vote depends only on (seed, teacher, query number). With several findings, votes [queries · findings, teachers]
-    follow from scores drawn uniformly from −1 to 1.
+    are computed from scores drawn uniformly from −1 to 1.
     """
     queried = queries * (1 if findings is None else findings.number)
     votes = np.empty((queried, len(teachers)), vote_type(classes))

@@ -1,8 +1,8 @@
 """Teachers that are scikit-learn classifiers: PATE accepts any kind of model.
 
-Any classifier of scikit-learn with plain settings, by name, on frozen features or on a table's columns (the PATE papers
-use random forests on UCI Adult). A trained classifier is stored in the format of skops, which contains arrays and a
-description but no code and no pickle; on reading, every type in it must belong to scikit-learn.
+The classifier is named in the settings and may be any with plain constructor arguments. It learns from frozen features
+or a table's columns (the PATE papers use random forests on UCI Adult). Trained classifiers are stored in skops format,
+i.e. as arrays and a description, without code or pickle; on reading, every type in it must belong to scikit-learn.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ class EstimatorTeachers(FeatureTeachers):
 
 
 class EstimatorKind(TeacherKind):
-    """The kind `estimator`: a state is the classifier's bytes, uint8, named `skops`.
+    """The kind `estimator`: a teacher's state is its serialised classifier, a uint8 array named `skops`.
 
-    If a teacher saw one class, its state is that class, int64 [1], named `only`, since many classifiers refuse to learn
-    it. A teacher whose records its classifier cannot learn from (too few neighbours, a class with a single record) is
-    not trained, like one without records, since an error would reveal something about records. by_teacher: see
-    `LinearKind`.
+    If a teacher saw only one class, its state is that class, int64 [1], named `only`, since many classifiers refuse to
+    learn a single class. A teacher whose classifier cannot learn from its records (too few neighbours, a class with a
+    single record) is not trained, like one without records, since an error would reveal something about the records.
+    by_teacher: see `LinearKind`.
 
     Raises:
         SettingError: The classifier is unknown, or does not accept the options.
@@ -73,7 +73,7 @@ class EstimatorKind(TeacherKind):
         self._check_options()
 
     def train(self, records: Records, teachers: Sequence[int], *, seed: int, device: Device = "cpu") -> TrainedStates:
-        """Yield (number, state) of each teacher that can be trained, on the CPU, each by one thread."""
+        """Yield (number, state) of each teacher that can be trained; each is trained on the CPU by one thread."""
         values = records.checked_inputs("features", by_teacher=self.by_teacher)
         teachers = records.trainable(teachers, self.min_records)
         rows = teacher_rows(records.assignment, teachers)
@@ -89,7 +89,7 @@ class EstimatorKind(TeacherKind):
             try:
                 with threadpool_limits(1, user_api="openmp"):  # OpenMP's limit belongs to the calling thread
                     estimator.fit(inputs, labels)
-                    estimator.predict(inputs[:1])  # some learn from few records and then cannot answer
+                    estimator.predict(inputs[:1])  # some classifiers learn from few records but then cannot predict
             except Exception as error:
                 if is_out_of_memory(error):
                     raise
@@ -176,7 +176,7 @@ _one_thread_each = FirstAndLast(
 def to_bytes(estimator: Any) -> bytes:
     """Return a trained scikit-learn estimator as an uncompressed skops archive: equal state, equal bytes.
 
-    skops names entries by memory address and adds timestamps; this replaces the names by a counter and drops the times.
+    skops names entries by memory address and adds timestamps; this function numbers the entries and drops the times.
     """
     with from_extra("pipeline", "Teachers of scikit-learn"):
         import skops.io
@@ -203,8 +203,8 @@ def to_bytes(estimator: Any) -> bytes:
 def from_bytes(data: bytes) -> Any:
     """Return the estimator that `to_bytes` stored.
 
-    scikit-learn does not check the indices of trees that it loads, so the bytes must be those that were written: the
-    pipeline compares digests before it calls this.
+    scikit-learn does not check the indices of trees that it loads, so the bytes must be exactly those written: the
+    pipeline compares digests before it calls this function.
 
     Raises:
         ArtefactError: The archive is damaged, or contains a type that does not belong to scikit-learn.

@@ -1,23 +1,23 @@
-"""Linear teachers: N heads on one frozen backbone, trained together, voting as one matrix product.
+"""Linear teachers: N heads on one frozen backbone, trained together; their votes are one matrix product.
 
 Teachers that share a backbone differ only in their heads, so the features of all records are computed once and each
-teacher learns from its own rows. On the CPU teachers with equally many records are stacked into one batched problem, as
-many as a fixed amount of memory holds. There are two optimisers (`LinearTeachers.optimiser`):
+teacher learns from its own rows. On the CPU, teachers with equally many records are stacked into batched problems that
+fit a fixed amount of memory. There are two optimisers (`LinearTeachers.optimiser`):
 
 - `adam`: cross-entropy by Adam, the setting of DIET-PATE (Anonymous 2025; 50 epochs, step 1e-3);
 - `ridge`: least squares on one-hot labels with a penalty, solved exactly. A teacher has far fewer records than
-  features, so the closed form is one small Cholesky factor; its teachers are better than Adam's.
+  features, so the solution takes one small Cholesky factorisation; the teachers are more accurate than with Adam.
 
-With several findings (labels [records, findings]) a head has a score for each, by least squares on 0 and 1 or by the
-sum of their logistic losses. A score compares the finding's probability with its frequency among the teacher's own
-records, and a positive score is a vote for yes; if votes are bounded, only the highest scores are
-(`terrine.aggregation.votes`). A threshold of probability 1/2 would hardly ever give a yes to rare findings
+With several findings (labels [records, findings]) a head has a score for each, trained by least squares on 0 and 1 or
+on the sum of logistic losses. A score compares the finding's probability with its frequency among the teacher's own
+records. A positive score is a vote for yes, but if votes are bounded, only the highest scores count
+(`terrine.aggregation.votes`). With a threshold of probability 1/2, rare findings would hardly ever get a yes
 (docs/targets.md).
 
 Guarantees, in addition to those of every kind (`terrine.teachers.base`):
-- On a CPU a teacher is the same to the last bit for every stack it is in, hence for all record counts of other
-  teachers, and for every number of threads: no teacher is padded to another's length, batched products treat matrices
-  separately, and one thread computes a stack (`terrine.determinism.parallel`).
+- On a CPU a teacher is the same to the last bit in every stack, hence for all record counts of other teachers, and for
+  every number of threads: no teacher is padded to another's length, batched products treat matrices separately, and
+  one thread computes a stack (`terrine.determinism.parallel`).
 - An accelerator may choose its kernel by the number of stacked matrices, which would depend on other teachers' records.
   On accelerators, teachers are therefore trained one after the other.
 """
@@ -46,8 +46,8 @@ if TYPE_CHECKING:
 
     from terrine.teachers.base import Device, TrainedStates
 
-_STACK_BYTES = 2**25  # of the teachers stacked on a CPU
-_TEACHER_BLOCK, _QUERY_BLOCK = 256, 512  # of one matrix product when voting
+_STACK_BYTES = 2**25  # memory for the teachers of one stack on a CPU
+_TEACHER_BLOCK, _QUERY_BLOCK = 256, 512  # shape of one matrix product when voting
 
 
 class CopyDeformations(Deformations):
@@ -94,7 +94,7 @@ class LinearTeachers(FeatureTeachers, GradientTeachers):
         return AugmentedCopies(images, assignment, self.copies, self.deformations, seed=seed)
 
     def check(self, run: Any) -> None:
-        """Raise ValueError if there are no images to copy."""
+        """Raise ValueError if copies are requested but the data are not images."""
         super().check(run)
         if run.data.name == "table" and self.copies:
             raise ValueError(
@@ -108,7 +108,7 @@ class LinearTeachers(FeatureTeachers, GradientTeachers):
 
 @dataclass(frozen=True)
 class LinearHeads:
-    """The heads of several teachers: float32 weight [teachers, classes, features], bias [teachers, classes]."""
+    """Heads of several teachers: float32 weight [teachers, classes, features], bias [teachers, classes]."""
 
     weight: np.ndarray
     bias: np.ndarray
@@ -122,7 +122,7 @@ class LinearHeads:
 
 
 class LinearKind(TeacherKind):
-    """The kind `linear`: a state is a head's weight [classes, features] and bias [classes].
+    """The kind `linear`: a teacher's state is its head's weight [classes, features] and bias [classes].
 
     With `by_teacher`, features must have been computed teacher by teacher (`terrine.teachers.records`); otherwise plain
     rows are accepted, too.
@@ -168,13 +168,13 @@ def train_heads(
 ) -> LinearHeads:
     """Train the heads of the given teachers, each on the records assigned to it.
 
-    A teacher may lack a class: it learns that the class is rare. With one class it learns nothing, and unless `prior`
-    is 1 it votes for a pseudorandom class.
+    A teacher that lacks a class learns that the class is rare. A teacher with only one class learns nothing and, unless
+    `prior` is 1, votes for a pseudorandom class.
 
     Args:
         features: The result of `private_features` under this assignment, or float32 [records, features], an array or a
-            memory map. With an array the caller asserts that row i depends only on record i, or on records of its own
-            teacher. This holds for a table's columns and for features computed image by image; it does not hold for
+            memory map. By passing an array, the caller asserts that row i depends only on record i or on records of the
+            same teacher. This holds for a table's columns and for features computed image by image, but not for
             features under current statistics if a batch mixed teachers. Only the given teachers' rows are read.
         labels: int64 [records], 0 .. classes - 1, or for several findings [records, classes], 0 or 1.
         assignment: int64 [records], the teacher of each record.
@@ -188,8 +188,8 @@ def train_heads(
         The heads, in the order of `teachers`.
 
     Raises:
-        InputError: arrays that do not fit together, a label out of range, features of another partition or that are not
-            finite, or a teacher without records.
+        InputError: Arrays do not fit together, a label is out of range, features belong to another partition or are not
+            finite, or a teacher has no records.
     """
     import torch
 
@@ -222,12 +222,12 @@ def train_heads(
 
 
 def stacks(sizes: Mapping[int, int], memory: Callable[[int], int], device: torch.device) -> Iterator[list[int]]:
-    """Yield positions of teachers of equal size, as many as memory allows; off the CPU one at a time.
+    """Yield positions of teachers of equal size, as many at a time as memory allows; one at a time on accelerators.
 
     Teachers of a stack have equal numbers of records, and an accelerator's kernel may depend on the size of a stack.
 
     Args:
-        sizes: Records in one step of a teacher, by position.
+        sizes: Number of records in one step of a teacher, by position.
         memory: Function that returns the bytes that a teacher with this number of records needs.
         device: Device of the training.
     """
@@ -253,7 +253,7 @@ def vote(heads: LinearHeads, features: Rows, *, device: Device = "cpu", findings
         heads: Linear heads of all teachers.
         features: float32 [queries, features], an array or a memory map.
         device: Device of the computation.
-        findings: Number of findings per query and how many a teacher may report; None for one class per query.
+        findings: Number of findings per query and maximum that a teacher may report; None for one class per query.
 
     Returns:
         Unsigned integers [queries, teachers] of the smallest type that fits; for several findings 0 or 1, [queries ·

@@ -1,4 +1,4 @@
-"""Out-of-memory handling: a group of teachers that does not fit is halved and tried again, down to one teacher."""
+"""Out-of-memory handling: a group of teachers that does not fit is halved and retried, down to a single teacher."""
 
 import gc
 import logging
@@ -29,11 +29,11 @@ def train_within_memory(
 ) -> None:
     """Train `teachers` with `train` and pass each finished one to `keep`, in smaller groups if memory runs out.
 
-    The unfinished teachers of a group that runs out are halved. A teacher is the same in every group
-    (`terrine.teachers.base`).
+    If a group runs out of memory, its unfinished teachers are split into two groups. A teacher is the same in every
+    group (`terrine.teachers.base`).
 
     Args:
-        train: Yields (number, state) for each teacher of a group.
+        train: Function that yields (number, state) for each teacher of a group.
         teachers: Numbers of the teachers to train.
         keep: Function that stores a finished teacher, given its number and state.
         public: Whether figures of the records may be logged. If the data are private, nothing is logged and errors

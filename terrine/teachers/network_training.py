@@ -5,9 +5,9 @@ and which are cut into near-equal batches. During training, dropout is off and b
 (`terrine.models.statistics`): no running average is updated, and teachers stay independent.
 
 Teachers are trained and vote one by one on every device: on the CPU concurrently, each by one thread; on an accelerator
-one after the other, on CUDA always with bfloat16 mixed precision in training and float32 in voting. They could share a
-computation (`torch.func.vmap`) only if they had equally many records, and the record counts of others would then
-determine a teacher's arithmetic.
+one after the other. CUDA always uses bfloat16 mixed precision for training and float32 for voting. Teachers could share
+a computation (`torch.func.vmap`) only if they had equally many records, so the record counts of others would determine
+a teacher's arithmetic.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class Classifier(nn.Module):
-    """A network and a linear head: uint8 or float images [B, C, H, W] to scores [B, classes]."""
+    """Network with a linear head, from uint8 or float images [B, C, H, W] to scores [B, classes]."""
 
     def __init__(self, network: nn.Module, features: int, classes: int, seed: int) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ def epoch_batches(
     records: int, batch: int | None, generator: torch.Generator, device: torch.device | str = "cpu"
 ) -> list[Tensor]:
     """Return one epoch's shuffled batches: near-equal parts of a permutation of the records."""
-    order = torch.randperm(records, generator=generator).to(device)  # once, since each transfer blocks
+    order = torch.randperm(records, generator=generator).to(device)  # a single transfer, since each one blocks
     return list(torch.tensor_split(order, count_batches(records, batch)))
 
 
@@ -85,7 +85,7 @@ def train_classifier(
         {"params": [value for value in learned if value.ndim > 1], "weight_decay": settings.weight_decay},
         {"params": [value for value in learned if value.ndim <= 1]},
     ]
-    # Fused: one launch instead of eight per tensor, which would take half of a step on an accelerator.
+    # Fused: one kernel launch instead of eight per tensor, which would take half of a step on an accelerator.
     adam = torch.optim.Adam(groups, lr=settings.learning_rate, fused=True)
     with batch_statistics(classifier, statistics):
         for _ in range(settings.epochs):
@@ -109,12 +109,12 @@ def vote_with_networks(
 ) -> np.ndarray:
     """Return every teacher's class for every query. Ties go to the lower class.
 
-    Teachers vote one by one, on the CPU each on several batches concurrently. Under `current` statistics each of the
-    fixed batches is normalised separately.
+    Teachers vote one by one, and on the CPU each labels several batches concurrently. Under `current` statistics each
+    of the fixed batches is normalised separately.
 
     Args:
         states: Arrays that replace entries of the classifier `frame`, one teacher after the other; may be lazy.
-        frame: A classifier, which stays unchanged.
+        frame: Classifier into which the states are loaded; it stays unchanged.
         queries: Public images, uint8 [queries, C, H, W], with fixed batches that contain each query once.
         statistics: Batch normalisation statistics: `current`, `original` or `halfway`.
         device: Device of the computation.
@@ -171,7 +171,7 @@ def load_state(classifier: Classifier, state: Arrays) -> None:
 
 
 def forget_attention(module: nn.Module) -> None:
-    """Clear what timm's attention layers cache in evaluation mode, since their weights change."""
+    """Clear the caches of timm's attention layers in evaluation mode, since the weights change."""
     for layer in module.modules():
         if getattr(layer, "attention_bias_cache", None):
             layer.attention_bias_cache = {}  # type: ignore[assignment]

@@ -1,13 +1,13 @@
-"""Teachers that are networks: trained from scratch, or a public backbone whose last layers are fine-tuned.
+"""Teachers that are networks, trained from scratch or fine-tuned from a public backbone.
 
 **scratch** (classic PATE, Papernot et al. 2017): a whole network per teacher, trained on its own records. With
 `original` statistics a teacher votes with the batch-norm statistics of its own records, recorded with the final
 weights; with `current` statistics it votes with those of the query batch.
 
-**finetune**: the shared public backbone; its last x % of parameters and a head are trained on a teacher's own records.
+**finetune**: the last x % of a shared public backbone's parameters and a head are trained on a teacher's records.
 With `current` statistics batch normalisation uses the current batch in training and in voting. With `original`
-statistics it uses the backbone's stored ones, which never change: a teacher that trains no layer of the backbone then
-equals the linear teacher of the same features.
+statistics it uses the backbone's stored ones, which never change. A teacher that trains no layer of the backbone then
+equals a linear teacher on the same features.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class NetworkTeachers(GradientTeachers):
 class ScratchTeachers(NetworkTeachers):
     """Classic PATE: one network per teacher, trained on its own records (Papernot et al. 2017).
 
-    With `original` statistics, those of the teacher's own records under its final weights are recorded.
+    With `original` statistics, the statistics of the teacher's own records under its final weights are recorded.
     """
 
     kind: Literal["scratch"] = "scratch"
@@ -74,7 +74,7 @@ class ScratchTeachers(NetworkTeachers):
 class FinetuneTeachers(NetworkTeachers):
     """Transfer-PATE (Li et al. 2023, section 4): teachers start from one public backbone and train its last layers.
 
-    With `original` statistics, teachers use the backbone's own in training and in voting.
+    With `original` statistics, teachers use the backbone's stored statistics in training and in voting.
     """
 
     kind: Literal["finetune"] = "finetune"
@@ -82,7 +82,7 @@ class FinetuneTeachers(NetworkTeachers):
     """Minimum share of the backbone's weights that is trained, from the output side."""
 
     def check(self, run: Any) -> None:
-        """Raise ValueError for a backbone without weights."""
+        """Raise ValueError if the backbone has no weights."""
         super().check(run)
         check_weights(run, "kind")
 
@@ -91,7 +91,7 @@ class FinetuneTeachers(NetworkTeachers):
 
 
 def check_weights(run: Any, key: str) -> None:
-    """Raise ValueError if the backbone has no weights, although the setting `key` is `finetune`."""
+    """Raise ValueError if the backbone has no weights although the setting `key` is `finetune`."""
     if not run.backbone.has_weights:
         raise ValueError(
             f"teachers.{key}=finetune trains weights of the backbone, and backbone.kind={run.backbone.kind} has none. "
@@ -100,7 +100,7 @@ def check_weights(run: Any, key: str) -> None:
 
 
 class NetworkKind(TeacherKind):
-    """Base of the kinds whose teachers are networks: one state per file, trained and voting one by one.
+    """Base class of the kinds whose teachers are networks: one state per file; teachers train and vote one by one.
 
     Attributes:
         state_keys: Names of a state's arrays in the classifier's `state_dict`.
@@ -119,7 +119,7 @@ class NetworkKind(TeacherKind):
         raise NotImplementedError
 
     def _finish(self, classifier: Classifier, images: Tensor) -> None:
-        """Record statistics of a trained classifier's images, uint8 [records, C, H, W], if settings ask for them."""
+        """Record a trained classifier's statistics on images, uint8 [records, C, H, W], if the settings require it."""
 
     @cached_property
     def min_records(self) -> int:  # type: ignore[override]
@@ -151,7 +151,7 @@ class NetworkKind(TeacherKind):
             state = classifier.state_dict()
             return teacher, {name: state[name].detach().cpu().numpy() for name in keys}
 
-        # Lazily, in the calling thread: initial weights come from a generator that threads share.
+        # Created lazily, in the calling thread, because initial weights come from a generator that threads share.
         seeds = ((teacher, start_seed(seed, teacher, settings.initialisation)) for teacher in teachers)
         untrained = ((teacher, self.classifier(own).to(device)) for teacher, own in seeds)
         yield from side_by_side(train, untrained, device)
@@ -164,7 +164,7 @@ class NetworkKind(TeacherKind):
 
 
 class ScratchKind(NetworkKind):
-    """The kind `scratch` for images of `channels` and `size`: a state is all weights, and recorded statistics if used.
+    """The kind `scratch` for images of `channels` and `size`; a state is all weights and any recorded statistics.
 
     Training uses current statistics; voting uses `teachers.statistics`.
     """
@@ -209,7 +209,7 @@ class ScratchKind(NetworkKind):
 
 
 class FinetuneKind(NetworkKind):
-    """The kind `finetune`: a state is the trained parameters.
+    """The kind `finetune`: a teacher's state is its trained parameters.
 
     All teachers start from `backbone`, which is not changed. Its last parameters are trained as whole tensors
     (`terrine.models.weights`); the backbone's statistics stay the same.
@@ -218,7 +218,7 @@ class FinetuneKind(NetworkKind):
         share: Percentage of the backbone's parameters that is trained.
 
     Raises:
-        SettingError: a backbone without parameters.
+        SettingError: The backbone has no parameters.
     """
 
     def __init__(self, settings: FinetuneTeachers, backbone: Backbone, classes: int) -> None:

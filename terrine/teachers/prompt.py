@@ -1,7 +1,7 @@
 """Visual-prompt teachers (Prom-PATE): a frozen source, reprogrammed by a trained border and a label mapping.
 
-Li et al. (2023), section 3.2. An image x of the target task is shrunk, padded to the source's canvas and framed by a
-trained pattern ω1; ω2 maps the outputs of the frozen source f to the target's classes:
+Li et al. (2023), section 3.2. An image x of the target task is shrunk, padded to the source's input size (the canvas)
+and framed by a trained pattern ω1; ω2 maps the outputs of the frozen source f to the target's classes:
 
     x̂ = M ⊙ ω1 + (1 - M) ⊙ pad(resize(x))                    (1)
     y = softmax(mapping(ω2; f(x̂)))                            (2)
@@ -9,14 +9,14 @@ trained pattern ω1; ω2 maps the outputs of the frozen source f to the target's
 The mask M is one outside the shrunken image. Without it (`mask` false, the paper's Table 9) the pattern covers the
 whole canvas: x̂ = ω1 + pad(resize(x)). A teacher consists of ω = (ω1, ω2), trained by Adam.
 
-The frozen source is shared, so one forward and one backward pass over a batch serves many teachers, each record in the
-frame of its own teacher. The loss is the sum of the teachers' mean losses, so a teacher's gradient equals the one in a
+The frozen source is shared, so one forward and one backward pass over a batch serves many teachers; each record gets
+its own teacher's frame. The loss is the sum of the teachers' mean losses, so a teacher's gradient equals that of a
 separate pass. Under `current` statistics batch normalisation is computed per teacher (`terrine.models.statistics`).
 
 Each teacher passed to `train` has a fixed number of places in every pass of its group, even if it has fewer records
 than places or none; unused places are masked padding with weight zero. So settings and teacher numbers determine the
-shapes of all passes, and neither contents nor number of another teacher's records change a bit of a teacher. The
-largest teacher determines the number of passes; a teacher skips the passes for which it has no batch.
+shapes of all passes, and neither the contents nor the number of another teacher's records change a bit of a teacher.
+The largest teacher determines the number of passes; a teacher skips the passes for which it has no batch.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class PromptTeachers(Teachers):
     prompt: Prompt = Prompt()
 
     def check(self, run: Any) -> None:
-        """Raise ValueError for images that are not square, or leave no border on a canvas of known side."""
+        """Raise ValueError if images are not square, or leave no border on a canvas of known side length."""
         super().check(run)
         if not isinstance(run.data.size, int):
             raise ValueError(
@@ -123,7 +123,8 @@ class PromptKind(TeacherKind):
     `backbone` is the frozen source, whose input side is the canvas.
 
     Attributes:
-        places: A teacher's places in a pass: at least three, since three records in batches of two are one batch.
+        places: Number of places per teacher in a pass: at least 3, since batches of two become one batch of three if
+            there are three records.
 
     Raises:
         SettingError: The backbone takes no images, the inner side leaves no border, or `random` has too few outputs.
@@ -201,15 +202,15 @@ class PromptKind(TeacherKind):
     def pattern(self, border: Tensor) -> Tensor:
         """Return borders [T, C, pixels] on the canvas, [T, C, canvas, canvas], with zeros elsewhere.
 
-        Added to the result of `place` it gives x̂: padding is zero, so the sum is equation (1), or Table 9's without a
-        mask.
+        Adding the result of `place` gives x̂: padding is zero, so the sum is equation (1), or without a mask Table 9's
+        variant.
         """
         pattern = border.new_zeros((len(border), border.shape[1], self.canvas * self.canvas))
         pattern = pattern.index_copy(2, self.positions.to(border.device), border)
         return pattern.unflatten(2, (self.canvas, self.canvas))
 
     def scores(self, outputs: Tensor, omega: dict[str, Tensor]) -> Tensor:
-        """Return scores [T, B, classes] of the source's outputs [T, B, O] under the mappings of stacked ω."""
+        """Map the source's outputs [T, B, O] to scores [T, B, classes] by the mappings of stacked ω."""
         import torch
         import torch.nn.functional as F
 
@@ -244,7 +245,7 @@ class PromptKind(TeacherKind):
     def _train_together(
         self, records: Records, part: list[int], rows: dict[int, np.ndarray], seed: int, device: torch.device
     ) -> list[tuple[int, Arrays]]:
-        """Train those teachers of a part that are in `rows`, in shared passes with places for the whole part."""
+        """Train those teachers of a group that are in `rows`, in shared passes with places for the whole group."""
         import torch
 
         from terrine.teachers.network_training import epoch_batches
@@ -304,7 +305,7 @@ class PromptKind(TeacherKind):
         statistics = batch_statistics(self.backbone, "original") if original else grouped_statistics(counts, places)
         with torch.enable_grad(), statistics:
             framed = placed.unflatten(0, (teachers, places)) + self.pattern(stacked["border"])[:, None]
-            # Not multiplied by zero, since a network may have no derivative there.
+            # Selected instead of multiplied by zero, since a network may have no derivative at padding.
             framed = torch.where(present[:, :, None, None, None], framed, 0)
             outputs = self.backbone.network(framed.flatten(0, 1)).unflatten(0, (teachers, places))
             scores = self.scores(torch.where(present[:, :, None], outputs, 0), stacked)
@@ -313,7 +314,7 @@ class PromptKind(TeacherKind):
         return list(torch.autograd.grad(loss, list(leaves.values())))
 
     def vote(self, states: Iterable[Arrays], queries: Queries, *, device: Device = "cpu") -> np.ndarray:
-        """Return votes [queries, teachers]; under `current` statistics, teachers and batches are separate."""
+        """Return votes [queries, teachers]; `current` statistics are computed per teacher and batch."""
         import torch
 
         from terrine.models.statistics import batch_statistics

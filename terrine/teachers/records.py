@@ -1,4 +1,4 @@
-"""Private records and their features, computed so that no batch mixes the records of two teachers.
+"""Private records and their features, computed so that no batch mixes records of different teachers.
 
 With current statistics a feature depends on all images of its batch (`terrine.models.statistics`). If records of two
 teachers shared a batch, one record would affect both and could move all votes, but only one vote would be charged.
@@ -7,11 +7,11 @@ Features of records are therefore computed only here, teacher by teacher, and ca
     features = private_features(backbone, images, assignment, "current", most=500)
     heads = train_heads(features, labels, assignment, teachers, classes, seed=0)     # refused for another partition
 
-Guarantee: a record's features are a function of the records of its own part, the backbone, `statistics`, `most` and,
-with `shuffle`, that seed and the teacher's number. Records of other parts do not enter them, nor does their number: the
+Guarantee: a record's features are a function of the records of the same part, the backbone, `statistics`, `most` and,
+with `shuffle`, that seed and the teacher's number. They do not depend on records of other parts or on their number: the
 shape of every pass is that of one teacher's batch.
 
-Features that mix no records by construction (a table's columns, or features computed image by image) are declared with
+Features that by construction mix no records (a table's columns, or features computed image by image) are declared with
 `PrivateFeatures.of_rows`: the caller asserts that row i is a function of record i only.
 """
 
@@ -47,10 +47,10 @@ class PrivateFeatures:
 
     Attributes:
         rows: float32 [records, features], an array or a memory map.
-        partition: Digest of the assignment under which they were computed; None if they are valid under any, because
-            each row depends on one record.
-        min_records: Records that a part needs to have features: two if batches use their own statistics. The rows of a
-            smaller part are zeros, and its teacher is not trained.
+        partition: Digest of the assignment under which they were computed; None if they are valid under any assignment
+            because each row depends on a single record.
+        min_records: Number of records that a part needs to get features: two if batches use their own statistics. The
+            rows of a smaller part are zeros, and its teacher is not trained.
     """
 
     rows: np.ndarray
@@ -59,7 +59,7 @@ class PrivateFeatures:
 
     @classmethod
     def of_rows(cls, rows: np.ndarray) -> PrivateFeatures:
-        """Return features of which the caller asserts that row i is a function of record i only."""
+        """Return features from rows; the caller asserts that row i is a function of record i only."""
         return cls(rows, None)
 
     def __len__(self) -> int:
@@ -76,7 +76,7 @@ class PrivateFeatures:
 
 
 def assignment_digest(assignment: np.ndarray) -> str:
-    """Return a digest of an assignment, independent of its integer type; private like the assignment."""
+    """Return a digest of an assignment, independent of its integer type; as private as the assignment."""
     values = np.ascontiguousarray(assignment, dtype="<i8")
     return hashlib.sha256(str(values.shape).encode() + values.tobytes()).hexdigest()
 
@@ -108,7 +108,7 @@ def private_features(
         progress: Progress function, called with (fraction done, description).
 
     Raises:
-        InputError: images and assignment differ in length.
+        InputError: Images and assignment differ in length.
     """
     if assignment.shape != (len(images),):
         raise InputError(
@@ -129,10 +129,10 @@ def private_features(
 def record_batches(
     assignment: np.ndarray, most: int, *, least: int = 1, shuffle: int | None = None
 ) -> list[np.ndarray]:
-    """Return batches of record numbers, each within one teacher's part, without parts below `least` records.
+    """Return batches of record numbers, each within one teacher's part; parts below `least` records have none.
 
-    A part is cut into near-equal batches of at most `most` records, and of at least two if it has two: three records
-    with a `most` of two make one batch of three.
+    A part is cut into near-equal batches of at most `most` records, and of at least two if it has that many: with
+    `most` = 2, three records make one batch of three.
     """
     if most < 2:
         raise InputError(f"most is {most}: a batch of one record has no statistics. Use 2 or more.")
@@ -192,7 +192,7 @@ class Records:
         return self.inputs.rows if isinstance(self.inputs, PrivateFeatures) else self.inputs
 
     def trainable(self, teachers: Sequence[int] | np.ndarray, least: int) -> list[int]:
-        """Return those of `teachers` that have `least` records, and as many as their features need, in order."""
+        """Return those of `teachers` with at least `least` records and as many as their features need, in order."""
         if isinstance(self.inputs, PrivateFeatures):
             least = max(least, self.inputs.min_records)
         counts = np.bincount(self.assignment, minlength=max(teachers, default=0) + 1)
@@ -203,10 +203,10 @@ class Records:
 
         Args:
             wanted: `features`, float32 [records, features], or `images`, uint8 [records, C, H, W].
-            by_teacher: Features must have been computed teacher by teacher (`private_features`).
+            by_teacher: Whether features must have been computed teacher by teacher (`private_features`).
 
         Raises:
-            InputError: the inputs are of another kind.
+            InputError: The inputs are not of the wanted kind.
         """
         if by_teacher and (not isinstance(self.inputs, PrivateFeatures) or self.inputs.partition is None):
             raise InputError(
@@ -242,7 +242,7 @@ def vote_type(classes: int) -> np.dtype:
 
 
 def count_teachers_missing_class(labels: np.ndarray, assignment: np.ndarray, teachers: int, classes: int) -> int:
-    """Return the number of teachers that have no record of some class: allowed, and a private figure.
+    """Return the number of teachers that lack some class. This is allowed; the number is private.
 
     Args:
         labels: int64 [records], 0 .. classes - 1.
@@ -257,12 +257,12 @@ def count_teachers_missing_class(labels: np.ndarray, assignment: np.ndarray, tea
 class AugmentedCopies:
     """uint8 images [records · (1 + copies), C, H, W]: all images, then the first copy of each, then the second, ...
 
-    Deformed copies give a teacher of few records knowledge that does not depend on records: a digit turned or shifted a
-    little is the same digit. A copy is computed when it is indexed: an index array gives an array.
+    Deformed copies give a teacher with few records knowledge that does not depend on records: a slightly rotated or
+    shifted digit is the same digit. Copies are computed when they are indexed: an index array gives an array.
 
-    Guarantee: the deformations of a record's copies depend on the seed, its teacher's number, the size of its own part
-    and its position there. Records of other teachers, and their number, have no influence. Copies belong to their
-    record's teacher in every later step, so one unit still moves one teacher.
+    Guarantee: the deformations of a record's copies depend on the seed, its teacher's number, the size of its teacher's
+    part and the record's position in it, but not on records of other teachers or their number. Copies belong to their
+    record's teacher in every later step, so one unit still affects one teacher.
     """
 
     def __init__(

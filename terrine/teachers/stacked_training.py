@@ -1,4 +1,4 @@
-"""Training of many small models at once: linear heads with equally many records, and Adam on stacked problems.
+"""Training of many small models at once: linear heads for teachers with equally many records, and stacked Adam.
 
 Batched products treat their matrices separately, so a head is the same to the last bit in every stack.
 """
@@ -22,11 +22,11 @@ from terrine.teachers.base import start_seed
 if TYPE_CHECKING:
     from terrine.teachers.linear import LinearTeachers
 
-_BETA1, _BETA2, _EPSILON = 0.9, 0.999, 1e-8  # Adam's own, as everywhere
+_BETA1, _BETA2, _EPSILON = 0.9, 0.999, 1e-8  # Adam's usual defaults
 
 
 def by_ridge(inputs: Tensor, targets: Tensor, classes: int, settings: LinearTeachers) -> tuple[Tensor, Tensor]:
-    """Return weight [T, C, D] and bias [T, C] that minimise ‖Y − X Wᵀ − b‖² + ridge · s · ‖W‖², one-hot Y, free b.
+    """Return weight [T, C, D] and bias [T, C] that minimise ‖Y − X Wᵀ − b‖² + ridge · s · ‖W‖² for one-hot Y.
 
     A share 1 − `prior` of the class frequencies is subtracted from b. A query's scores then sum to `prior`, and a class
     without records has score 0, so the teacher never votes for it. If all records have one class and `prior` is below
@@ -37,9 +37,9 @@ def by_ridge(inputs: Tensor, targets: Tensor, classes: int, settings: LinearTeac
     (X Xᵀ + ridge s) A = Y, Wᵀ = Xᵀ A, otherwise the D x D primal.
 
     Args:
-        inputs: [T, n, D].
-        targets: [T, n], or for findings [T, n, C], whose b makes the score of a mean record 0.
-        classes: C.
+        inputs: Features of the records, [T, n, D].
+        targets: Labels [T, n], or for findings [T, n, C]; b then makes the score of a mean record 0.
+        classes: Number of classes C.
         settings: Provides `ridge`, `prior` and the number of deformed `copies`.
     """
     records, features = inputs.shape[1:]
@@ -107,7 +107,7 @@ def by_adam(
             own_inputs = inputs if index is None else _take(inputs, index)
             own_targets = one_hot if index is None else _take(one_hot, index)
             logits = torch.bmm(own_inputs, weight.mT) + bias[:, None]
-            if several:  # not torch.sigmoid, whose last bit may depend on an element's position (`_adam_step`)
+            if several:  # avoids torch.sigmoid, whose last bit may depend on an element's position (`_adam_step`)
                 likely = torch.softmax(torch.stack([logits, torch.zeros_like(logits)], dim=-1), dim=-1)[..., 0]
             else:
                 likely = torch.softmax(logits, dim=2)
@@ -132,8 +132,8 @@ def _take(values: Tensor, index: Tensor) -> Tensor:
 def _adam_step(state: tuple[Tensor, Tensor, Tensor], gradient: Tensor, learning_rate: float, step: int) -> None:
     """Move a parameter by Adam, in place (Kingma and Ba 2015, algorithm 1).
 
-    Every arithmetic operation rounds once, without fused multiply-adds. Fused multiply-adds round differently in an
-    array's vectorised body and in its tail, so a teacher's last bit would depend on its position in the stack.
+    Every arithmetic operation is rounded separately. Fused multiply-adds may be used in an array's vectorised body but
+    not in its tail, so a teacher's last bit would depend on its position in the stack.
     """
     value, first, second = state
     first.mul_(_BETA1).add_(gradient * (1 - _BETA1))
@@ -145,7 +145,7 @@ def _adam_step(state: tuple[Tensor, Tensor, Tensor], gradient: Tensor, learning_
 class StackedAdam:
     """Kingma and Ba's Adam, in place, on tensors [problems, ...]; each problem counts its own steps.
 
-    Each problem moves as with its own `torch.optim.Adam`: if it skips a step, its moments stay the same.
+    Each problem is updated as by a separate `torch.optim.Adam`: if it skips a step, its moments stay the same.
     """
 
     def __init__(self, values: list[Tensor]) -> None:
@@ -156,7 +156,7 @@ class StackedAdam:
 
     @torch.no_grad()
     def step(self, gradients: Sequence[Tensor], active: Sequence[int], rate: float) -> None:
-        """Move the problems `active` by their gradients, stacked like the values; other rows are ignored."""
+        """Update the problems `active` by their gradients, stacked like the values; other rows are ignored."""
         device = self.count.device
         rows = torch.tensor(list(active), device=device)
         everyone = len(rows) == len(self.count)

@@ -25,7 +25,7 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 _MAX_TEACHERS = 10_000_000
-# Rows handled at a time: [rows, orders] temporaries of this many numbers stay in the cache.
+# Number of entries of a [rows, orders] temporary at a time, which stays in the cache.
 _BLOCK = 1 << 16
 
 
@@ -34,7 +34,7 @@ def check_histograms(histograms: ArrayLike) -> Integers:
 
     Raises:
         InputError: If they are not integers, not two-dimensional, have fewer than two classes or teachers or negative
-            counts, or their rows have different sums (as labels and single votes do).
+            counts, or their rows have different sums (for example, because they are labels or single votes).
     """
     counts = np.asarray(histograms)
     if counts.dtype.kind not in "iu":
@@ -106,7 +106,7 @@ def gnmax_rdp(log_q: ArrayLike, sigma: float, orders: ArrayLike) -> Floats:
     """Return the RDP [queries, orders] of GNMax answers (Papernot et al. 2018, Theorem 3, optimal orders).
 
     Args:
-        log_q: log of a bound on the probability of another outcome than the plurality [queries], ≤ 0.
+        log_q: log of a bound on the probability that the outcome is not the plurality [queries], ≤ 0.
         sigma: Standard deviation of the noise, in votes.
         orders: RDP orders above 1 [orders].
     """
@@ -133,7 +133,7 @@ def theorem_3(log_q: ArrayLike, sigma: float, orders: ArrayLike) -> Floats:
 
 
 def threshold_rdp(log_p: ArrayLike, sigma1: float, orders: ArrayLike) -> Floats:
-    """Return the RDP [queries, orders] of threshold tests: the same bound, with the likelier outcome as the plurality.
+    """Return the RDP [queries, orders] of threshold tests: the bound of `gnmax_rdp` for the likelier of two outcomes.
 
     Args:
         log_p: log of the probability of passing [queries].
@@ -141,7 +141,7 @@ def threshold_rdp(log_p: ArrayLike, sigma1: float, orders: ArrayLike) -> Floats:
         orders: RDP orders above 1 [orders].
     """
     log_p = _check_log_q(log_p)
-    # A test has sensitivity 1 where an answer has √2, which is the same as √2 more noise.
+    # A test has sensitivity 1 and an answer √2, which is equivalent to √2 times the noise.
     return gnmax_rdp(np.minimum(log_p, log1mexp(log_p)), math.sqrt(2) * sigma1, orders)
 
 
@@ -149,7 +149,7 @@ def lnmax_rdp(log_q: ArrayLike, scale: float, orders: ArrayLike) -> Floats:
     """Return the RDP [queries, orders] of LNMax answers (Papernot et al. 2017, Theorem 3, as RDP).
 
     Args:
-        log_q: log of a bound on the probability of another outcome than the plurality [queries], ≤ 0.
+        log_q: log of a bound on the probability that the outcome is not the plurality [queries], ≤ 0.
         scale: Scale of the Laplace noise, 1/γ, in votes: one answer is 2γ-DP.
         orders: RDP orders above 1 [orders].
     """
@@ -180,7 +180,7 @@ def summed(
     Args:
         curve: One of these functions.
         log_probabilities: First argument of that function: log q or largest counts, [queries].
-        noise: Noise scale of the mechanism, in votes.
+        noise: Standard deviation or scale of the mechanism's noise, in votes.
         orders: RDP orders above 1 [orders].
         weights: Weight of each query [queries], by default 1.
 

@@ -2,13 +2,13 @@
 
 A release is recorded as an *event*: a small frozen object that names the mechanism and its parameters and contains no
 data. `terrine.privacy.accounting.gaussian` and `terrine.privacy.accounting.renyi` compute the cost of events. The
-ledger stores events as JSON, so that runs of different years compose by their mechanisms and not by sums of ε.
+ledger stores events as JSON, so that runs of different years are composed from their mechanisms, not by adding ε.
 
 Rules that keep stored events trustworthy:
 - the meaning of an existing event never changes, nor does its JSON form;
 - an event that an accountant does not support raises `UnsupportedEventError`: it is never approximated;
-- every event describes one adaptive step. Composition is adaptive composition: the parameters of a step may depend on
-  what earlier steps released, and on nothing else that is private.
+- every event describes one adaptive step. Composition is adaptive: the parameters of a step may depend on the releases
+  of earlier steps, but on no other private information.
 
 Sensitivities hold for the neighbouring relation of PATE: one record (or group) replaced, added or removed changes one
 teacher, hence moves at most one vote per query.
@@ -79,8 +79,8 @@ class SampledGaussianEvent(Event):
     """Gaussian noise on a sum over a Poisson sample: each unit is in the sum with probability `rate`, independently.
 
     Without the unit that differs, the outcome is N(0, sigma²) along one direction. If that unit is in the sample, the
-    mean is `plus` for one of the neighbours and −`minus` for the other. With contributions of norm C at most, a unit
-    that is replaced has plus = minus = C, and a unit that is added or removed has plus = C and minus = 0
+    mean is `plus` for one of the neighbours and −`minus` for the other. If contributions have a norm of at most C, a
+    replaced unit has plus = minus = C, and a unit that is added or removed has plus = C and minus = 0
     (`loss_distribution`).
     """
 
@@ -144,12 +144,12 @@ _MECHANISMS: dict[str, type[Event]] = {
 
 
 def vote_answer(sigma: float) -> GaussianEvent:
-    """One histogram of votes released with N(0, sigma²) per count, or anything computed from it (its argmax)."""
+    """Return the event of releasing a vote histogram with N(0, sigma²) per count, or a function of it (the argmax)."""
     return GaussianEvent(sensitivity=math.sqrt(2.0), sigma=sigma)
 
 
 def laplace_answers(scale: float, answers: int, moved: int = 1) -> RepeatedEvent:
-    """Histograms of votes, one per answer, released with Lap(scale) per count, or a function of them (their argmax).
+    """Return the event of releasing one vote histogram per answer with Lap(scale) per count, or functions of them.
 
     Moving one vote changes two counts by one each, and every count has independent noise. Moving `moved` votes changes
     two counts by at most `moved` each in the worst case: one coordinate moved by a + b dominates two moved by a and b.
@@ -158,7 +158,7 @@ def laplace_answers(scale: float, answers: int, moved: int = 1) -> RepeatedEvent
 
 
 def threshold_test(sigma1: float) -> GaussianEvent:
-    """One comparison of a noisy largest count (or margin) with a public threshold."""
+    """Return the event of comparing a noisy largest count (or margin) with a public threshold once."""
     return GaussianEvent(sensitivity=1.0, sigma=sigma1)
 
 
@@ -195,7 +195,7 @@ def of_several(event: Event, units: int) -> Event:
 
 
 def compose(*events: Event) -> Event:
-    """All `events` together, flattened, equal ones counted: the shortest description of the same composition.
+    """Return the shortest event for the composition of all `events`: flattened, with equal events counted.
 
     The order in which mechanisms first appear is kept. A single event comes back as itself.
     """
@@ -212,7 +212,7 @@ def counts(*events: Event) -> dict[Event, int]:
 
 
 def to_json(event: Event) -> dict[str, Any]:
-    """`event` as a tree of JSON values. The JSON form of an event never changes, because ledgers contain it.
+    """Return `event` as a tree of JSON values. The JSON form of an event never changes, because ledgers contain it.
 
     Raises:
         UnsupportedEventError: The event's class is not defined in this module.
@@ -233,7 +233,7 @@ def from_json(tree: Mapping[str, Any]) -> Event:
 
     Raises:
         UnsupportedEventError: The kind of event is unknown, or its fields are wrong.
-        SettingError: a field with an impossible value.
+        SettingError: a field has an impossible value.
     """
     if not isinstance(tree, Mapping) or "event" not in tree:
         raise UnsupportedEventError(f'A stored event is an object with the field "event", got {tree!r}.')

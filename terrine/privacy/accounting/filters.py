@@ -2,8 +2,8 @@
 
 Composition theorems price what was fixed in advance. If each release may depend on earlier ones, a budget needs a
 *filter*: one measure in which costs add up, with one limit. The smallest of several measures is not a filter, because
-which one is smallest then depends on the releases. An account therefore uses one measure permanently, chosen by its
-first release, a public description:
+which one is smallest then depends on the releases. An account therefore uses one measure permanently, chosen by the
+public description of its first release:
 
 - *Gaussian*, if the first release is Gaussian: Σ μ² ≤ μ²(ε, δ) (Smith & Thakurta 2022; Koskela, Tobaben & Honkela
   2023, for every μ-GDP step). Later steps that are not Gaussian enter by `gaussian.pure_mu`.
@@ -24,22 +24,22 @@ from terrine.privacy.accounting.events import Event, UnsupportedEventError
 from terrine.privacy.accounting.gaussian import epsilon_of, mu_of, mu_squared
 from terrine.privacy.accounting.renyi import conversion_cost, convert, default_orders, mu_squared_bound, rdp_of_event
 
-# Cumulated rounding of a sum of costs, upwards.
+# Accumulated rounding error of a sum of costs; sums are rounded up by it.
 _ROUNDING = 1e-12
 
 
 class Filter(Protocol):
     """Measure in which the costs of adaptively chosen releases add up.
 
-    Formal guarantee: releases chosen adaptively, each only if the sum of costs with it has `epsilon` ≤ ε, are together
-    (ε, δ)-differentially private.
+    Formal guarantee: if each adaptively chosen release is made only if `epsilon` of the sum of costs including it is
+    at most ε, all releases together are (ε, δ)-differentially private.
     """
 
     def cost(self, event: Event) -> float:
         """Return the cost that `event` adds to the filter's sum; infinite if the filter never allows the event."""
 
     def epsilon(self, cost: float, delta: float) -> float:
-        """Return the ε at `delta` of a sum of costs, increasing with the sum."""
+        """Return the ε at `delta` for a sum of costs; it increases with the sum."""
 
     def mu_left(self, cost: float, epsilon: float, delta: float) -> float:
         """Return the μ of the largest Gaussian release allowed after a sum of costs."""
@@ -92,7 +92,7 @@ def filter_for(first: Event, epsilon: float | None, delta: float) -> Filter:
 
     Args:
         first: Worst case of the first release with a cost.
-        epsilon: Budget under which the release was reserved. Without one, the order minimises the cost of the first
+        epsilon: Budget under which the release was reserved. If None, the order minimises the cost of the first
             release.
         delta: δ of the budget.
     """

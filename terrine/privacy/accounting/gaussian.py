@@ -20,13 +20,13 @@ smaller than the true one.
 import math
 from decimal import ROUND_CEILING, Decimal
 
-import scipy  # loads its parts where they are used: settings are read without
+import scipy  # loads submodules on first use: reading settings needs none of them
 
 from terrine.errors import SettingError
 from terrine.privacy.accounting.events import ComposedEvent, Event, GaussianEvent, RepeatedEvent, UnsupportedEventError
 
 _ROOT_TOLERANCE = 4 * 2.0**-52
-# Above the rounding of the formulas below by a factor of ten or more, for any μ ≥ 1e-8 (compared with 60 digits).
+# At least ten times the rounding error of the formulas below for any μ ≥ 1e-8 (compared with 60-digit arithmetic).
 _MARGIN = 1e-12
 
 
@@ -61,7 +61,7 @@ def log_delta_of(mu: float, epsilon: float) -> float:
     near = epsilon / mu - mu / 2
     far = epsilon / mu + mu / 2
     if near > 0:
-        # e^ε φ(far) = φ(near), so that both terms share the factor exp(−near²/2) and it never meets a subtraction.
+        # e^ε φ(far) = φ(near), so both terms share the factor exp(−near²/2), which stays outside the subtraction.
         tails = scipy.special.erfcx(near / math.sqrt(2)) - scipy.special.erfcx(far / math.sqrt(2))
         return -near * near / 2 + math.log(tails / 2) if tails > 0 else -math.inf
     if mu <= 1:
@@ -126,8 +126,8 @@ def pure_mu(epsilon: float) -> float:
 
     An ε-DP mechanism's trade-off curve is on or above the two segments from (0, 1) over the kink (a, a), with
     a = 1/(1 + e^ε), to (1, 0) (Wasserman & Zhou 2010). The curve G_μ(x) = Φ(Φ⁻¹(1 − x) − μ) of this μ has the same ends
-    and the same kink: Φ⁻¹(1 − a) = μ/2, so G_μ(a) = Φ(−μ/2) = a. It is convex, so between each two of these points it
-    is below their chord, which is the segment. Since the curve of the Gaussian mechanism is lower, a Gaussian mechanism
+    and the same kink: Φ⁻¹(1 − a) = μ/2, so G_μ(a) = Φ(−μ/2) = a. It is convex, so between two adjacent points it is
+    below their chord, which is the segment. Since the curve of the Gaussian mechanism is lower, a Gaussian mechanism
     of this μ can be post-processed into the ε-DP one (Blackwell 1953; Dong, Roth & Su 2022, Theorem 2). Results on
     adaptive sequences of Gaussian mechanisms therefore also hold if they contain such a mechanism.
     """

@@ -1,6 +1,6 @@
 """Local sensitivity of a data-dependent RDP value to one teacher's votes (Papernot et al. 2018, Appendix B).
 
-At one fixed order the cost of an answer is a function β of only q. One moved vote raises q at most to
+At a fixed order the cost of an answer is a function β of q alone. Moving one vote raises q to at most
 
     B_U(q) = (m − 1) Q(Q⁻¹(q/(m − 1)) − √2/σ)      and lowers it no further than B_L(q), with + instead of −,
 
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import scipy  # loads its parts where they are used: most mechanisms need none of this
+import scipy  # loads submodules on first use: most mechanisms need none of this
 from numpy.typing import ArrayLike, NDArray
 
 from terrine.errors import InputError, SettingError
@@ -35,13 +35,13 @@ from terrine.privacy.accounting.vote_walks import walks
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
-# Distinct largest counts handled at a time.
+# Number of distinct largest counts processed at a time.
 _ROWS = 512
 
 
 @dataclass(frozen=True)
 class AnswerPrice:
-    """β: the RDP at one order of a GNMax answer as a function of log q, and how one vote changes it.
+    """β, the RDP of a GNMax answer at one order as a function of log q, and how much one moved vote changes it.
 
     Args:
         sigma: Standard deviation of the noise, in votes.
@@ -70,7 +70,7 @@ class AnswerPrice:
 
     @cached_property
     def log_q0(self) -> float:
-        """Above this log q the data-independent price applies."""
+        """log q above which the data-independent price applies."""
         # The theorem's conditions hold below all three; the last hundredth keeps μ1 above the order.
         top = min(-((1 + 1 / self.sigma) ** 2), -(((self.order - 0.99) / self.sigma) ** 2), -1 / self.sigma**2)
         if self._excess(top) < 0:
@@ -118,7 +118,7 @@ class AnswerPrice:
         return bound
 
     def conditions(self) -> tuple[bool, bool]:
-        """Return whether C5 and C6 hold at this order; otherwise the strategy above need not find the worst case.
+        """Return whether C5 and C6 hold at this order; otherwise the module's strategy may miss the worst case.
 
         C5: β does not decrease on (0, q0). C6: β(B_U(q)) − β(q) does not decrease on (0, q1). Both are checked on a
         grid that is dense in q and in log q.

@@ -1,36 +1,36 @@
 """Privacy loss distributions: an upper bound on ε for Laplace noise and randomised response, alone or with Gaussians.
 
 A mechanism is *dominated* by a pair of distributions (P, Q) when its hockey-stick divergence between any two neighbours
-is at most that of the pair, δ(ε) = E_P[(1 − e^(ε − L))₊] with the privacy loss L = log(P/Q), at every real ε. Pairs of
-the steps of an adaptive composition multiply to a pair of the whole (Zhu, Dong & Wang 2022, Theorem 10), so losses add
-up as independent random numbers do. Most pairs used here are their own mirror images, so that one direction is both:
+is at most that of the pair, δ(ε) = E_P[(1 − e^(ε − L))₊] with the privacy loss L = log(P/Q), at every real ε. The
+product of the pairs of all steps dominates an adaptive composition (Zhu, Dong & Wang 2022, Theorem 10), so losses add
+up as independent random numbers do. Most pairs used here are their own mirror images, so one direction covers both:
 
 - Laplace noise with L1 sensitivity s, in units of its scale: one coordinate shifted by s. Splitting a shift over two
   coordinates, a + b = s, gives for s − 2t = ε, 0 ≤ t ≤ s, δ = 1 − e^−t (1 + min(t, a, b, s − t)/2), never above the
   1 − e^−t of one coordinate; more coordinates follow by induction, smaller shifts because t shrinks with them. Noise
   on a lattice has the same δ where t is a multiple of the lattice.
-- k-ary randomised response between two categories: the answers p, q and k − 2 equal ones, with losses ε, −ε and 0.
+- k-ary randomised response between two categories: two answers with losses ε and −ε, and k − 2 answers with loss 0.
   An answer that is uniform is an average of these, and the divergence is convex.
-- Gaussian mechanisms: together one, by μ² (`gaussian`), exactly.
+- Gaussian mechanisms: all together are exactly one Gaussian, by adding μ² (`gaussian`).
 - Gaussian noise on a Poisson sample: P = (1 − q) N(0, σ²) + q N(plus, σ²), Q = (1 − q) N(0, σ²) + q N(−minus, σ²).
   Let a unit's contributions be vectors f and g, P_f = (1 − q) N(0, σ²I) + q N(f, σ²I). For a unit that is added or
   removed (g = 0), f and 0 are images of plus and 0 under one linear map and further noise (Zhu, Dong &
   Wang 2022, Theorem 11). For one that is replaced, let α ≥ 1 (mirrored below 1). The best test for P_f against α P_g
   accepts A = {x : α q N_g(x) + (α − 1)(1 − q) N_0(x) ≤ q N_f(x)}, i.e. where c₁ e^((g − f)x/σ²) + c₂ e^(−fx/σ²) ≤ 1 for
   some c₁, c₂ ≥ 0. So A + u ⊂ A if fu ≥ 0 and (f − g)u ≥ 0: moving g by −u or f by u makes A, and hence the best test,
-  no worse. Rotating g away from f moves it so, at every angle. Once f and g are opposite, so does lengthening either
+  no worse. Rotating g away from f is such a move, at every angle. Once f and g are opposite, so is lengthening either
   one. The worst case is therefore f = −g with the largest norm. If a sample of fixed size replaces one unit by another,
-  the same holds for contributions relative to the unit that takes the place, at most twice as long. The two directions
-  differ if plus ≠ minus: each is composed on its own, and the larger ε counts.
+  the same holds for contributions relative to the replacing unit, which are at most twice as long. The two directions
+  differ if plus ≠ minus: each is composed separately, and the larger ε counts.
 
-Losses are rounded to a lattice of step h so that the curve can only rise: a mass at a loss between two points goes to
-both, such that the masses under P and under Q stay what they were. The new δ is the chord of the old one between
-lattice points, as a function of e^ε, and that function is convex (Doroshenko et al. 2022, "Connect the dots").
+Losses are rounded to a lattice of step h so that the curve can only rise: a mass at a loss between two points is split
+between them such that its total under P and under Q is unchanged. As a function of e^ε, δ is convex, and the new curve
+is its chord between lattice points (Doroshenko et al. 2022, "Connect the dots").
 
 Masses of repeated steps are convolved by FFT after tilting by e^(tL), at the t where the Rényi bound at δ is smallest,
 so that rounding errors are relative to that bound and not to 1. Masses that sum to η under the tilt contribute at most
 η δ_R(ε) to δ(ε), where δ_R(ε) = e^(K(t) − tε) t^t/(1 + t)^(1 + t) is the Rényi bound, K the cumulant of all losses. In
-that way the rounding of the FFT, and what falls out of its window (by Chernoff), are bounded and added to δ.
+this way the FFT's rounding error and the mass outside its window (by Chernoff) are bounded and added to δ.
 """
 
 import math
@@ -38,7 +38,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-import scipy  # loads its parts where they are used: settings are read without
+import scipy  # loads submodules on first use: reading settings needs none of them
 from numpy.typing import NDArray
 
 from terrine.errors import SettingError
@@ -55,20 +55,20 @@ from terrine.privacy.accounting.gaussian import delta_of, epsilon_of, mu_squared
 
 Floats = NDArray[np.float64]
 
-# Lattice points to one standard deviation of a step's loss; the error falls with the square.
+# Lattice points per standard deviation of a step's loss; the error falls with the square of this number.
 _RESOLUTION = 32
 _FINEST, _COARSEST = 2.0**-14, 0.02
-# The longest FFT: beyond it the lattice is made coarser, which stays an upper bound.
+# The longest FFT: beyond it the lattice is made coarser, which still gives an upper bound.
 _POINTS = 1 << 18
-# Probability under the tilt that may fall out of the window, at either end.
+# Probability under the tilt that may fall outside the window, at either end.
 _TAIL = math.log(1e-12)
 # Rounding of an FFT, relative to its input's norm, per doubling of its length (Higham 2002, section 24.1: 7 units).
 _FFT_ROUNDING = 32 * 2.0**-53
-# Below this μ the formula of the Gaussian curve loses digits; a larger μ is an upper bound.
+# Below this μ the formula of the Gaussian curve loses digits, so this larger μ is used as an upper bound.
 _SMALLEST_MU = 1e-5
 # Relative rounding of one evaluation of the curve.
 _MARGIN = 1e-8
-# Gaussian noise beyond this many standard deviations has next to no mass; what it has is added to δ.
+# Gaussian noise beyond this many standard deviations has negligible mass, which is added to δ.
 _BEYOND = 14.0
 # Above this shift, in standard deviations, sampling is ignored.
 _LARGEST_SHIFT = 10.0
@@ -80,7 +80,7 @@ _TILTS, _LOW, _HIGH = 81, 1e-3, 1e5
 
 @dataclass(frozen=True)
 class _Step:
-    """Privacy losses of one mechanism on the lattice, and the number of its runs.
+    """Privacy losses of one mechanism on the lattice, and how often it runs.
 
     Attributes:
         count: Number of runs.
@@ -96,7 +96,7 @@ class _Step:
         return h * self.index.astype(np.float64)
 
     def cumulants(self, tilts: Floats, h: float) -> Floats:
-        """log E[e^(tL)] of one run at every t."""
+        """Return log E[e^(tL)] of one run at every t."""
         held = self.masses > 0
         log_masses, losses = np.log(self.masses[held]), self.losses(h)[held]
         exponents = log_masses + np.multiply.outer(tilts, losses)
@@ -132,13 +132,13 @@ def loss_delta(event: Event, epsilon: float, *, near: float = 1e-6) -> float:
 
 
 def _directions(others: dict[Event, int]) -> list[dict[Event, int]]:
-    """Return the mechanisms, and the same with neighbours exchanged if this is not equal."""
+    """Return the mechanisms, followed by the same with neighbours exchanged unless the two are equal."""
     mirrored = {part.mirrored if isinstance(part, SampledGaussianEvent) else part: n for part, n in others.items()}
     return [others] if mirrored == others else [others, mirrored]
 
 
 def _parts(event: Event) -> tuple[float, dict[Event, int]]:
-    """μ of all Gaussian mechanisms, and the count of every other one that costs anything."""
+    """Return μ of all Gaussian mechanisms, and the count of each other mechanism with a nonzero cost."""
     square: list[float] = []
     others: dict[Event, int] = {}
     for part, count in counts(event).items():
@@ -181,7 +181,7 @@ class _Losses:
         self.delta = delta
         self.mu = max(mu, _SMALLEST_MU) if mu else 0.0
         self.top = max(map(_largest_loss, others))
-        # About the largest standard deviation that the sum of the others may have.
+        # About the largest possible standard deviation of the sum of the other mechanisms' losses.
         sampled = [part for part in others if isinstance(part, SampledGaussianEvent)]
         self.root = math.sqrt(
             math.fsum(n * (_spread if part in sampled else _largest_loss)(part) ** 2 for part, n in others.items())
@@ -197,7 +197,7 @@ class _Losses:
         if len(others) == 1 and isinstance(next(iter(others)), RandomisedResponseEvent):
             step = math.inf  # −ε, 0 and ε are a lattice already
         while True:
-            # The largest loss of what adds most to the sum lies on the lattice, a hair below its point. Losses of
+            # The largest loss of the mechanism that adds most to the sum lies just below a lattice point. Losses of
             # sampled Gaussians lie on no lattice.
             bounded = [part for part in others if part not in sampled]
             most = _largest_loss(max(bounded or others, key=lambda part: others[part] * _largest_loss(part) ** 2))
@@ -230,7 +230,7 @@ class _Losses:
         self.start = max(0.0, float(epsilons[best]))
 
     def _window(self) -> tuple[int, int]:
-        """First and last lattice index outside of which the tilted losses have next to no mass, by Chernoff."""
+        """Return the first and last lattice index of the window outside which tilted losses have negligible mass."""
         ends = []
         for sign in (-1.0, 1.0):
             moves = np.geomspace(_LOW / self.root, _HIGH / self.top, _TILTS)
@@ -310,12 +310,12 @@ def _step(part: Event, count: int, h: float) -> _Step:
 
 
 def _ends(part: SampledGaussianEvent) -> Floats:
-    """Return the outcomes beyond which the first distribution has next to no mass."""
+    """Return the two outcomes beyond which the first distribution has negligible mass."""
     return np.array([-_BEYOND * part.sigma, part.plus + _BEYOND * part.sigma])
 
 
 def sampled_loss(part: SampledGaussianEvent, outcomes: Floats) -> Floats:
-    """Return the privacy loss at outcomes, which it increases with; the sampling rate is below 1."""
+    """Return the privacy loss at each outcome, increasing in the outcome; the sampling rate must be below 1."""
     log_in, log_out, variance = math.log(part.rate), math.log1p(-part.rate), part.sigma**2
     first = np.logaddexp(log_out, log_in + part.plus * (outcomes - part.plus / 2) / variance)
     second = np.logaddexp(log_out, log_in - part.minus * (outcomes + part.minus / 2) / variance)
@@ -361,12 +361,12 @@ def _sampled_step(part: SampledGaussianEvent, count: int, h: float) -> _Step:
     masses = np.zeros(len(index))
     masses[1:] += share
     masses[:-1] += under_p - share
-    masses[1] += max(0.0, 1 - float(masses.sum()))  # what is below the lowest loss
+    masses[1] += max(0.0, 1 - float(masses.sum()))  # mass below the lowest loss
     return _Step(count, index, masses)
 
 
 def _add(masses: Floats, mass: float, loss: float, h: float) -> None:
-    """Put a mass at `loss` on the two points around it, the masses under P and Q kept."""
+    """Split a mass at `loss` between the two points around it so that its total under P and under Q is unchanged."""
     place = loss / h
     upper = math.ceil(place)
     share = min(1.0, math.expm1(-(place - upper + 1) * h) / math.expm1(-h))
@@ -382,7 +382,7 @@ def _add_density(masses: Floats, top: float, h: float) -> None:
     index = np.arange(-middle, middle)
     low, high = np.maximum(index * h, -top), np.minimum((index + 1) * h, top)
     width = np.maximum(high - low, 0.0)
-    # Under P, and under Q in units of e^−(lower point): the share of the upper point follows from their difference.
+    # Masses under P, and under Q in units of e^−(lower point): their difference gives the share of the upper point.
     under_p = np.exp(-(top - low) / 2) * np.expm1(width / 2) / 2
     under_q = -np.exp(-(top - low) / 2 - (low - index * h)) * np.expm1(-width / 2) / 2
     upper = np.clip((under_p - under_q) / -math.expm1(-h), 0.0, under_p)
@@ -391,7 +391,7 @@ def _add_density(masses: Floats, top: float, h: float) -> None:
 
 
 def _curve(mu: float, epsilons: Floats) -> Floats:
-    """δ of a μ-GDP pair at every real ε; if μ is 0, this is 1 − e^ε below 0."""
+    """Return δ of a μ-GDP pair at every real ε; if μ is 0, it is 1 − e^ε for ε < 0 and 0 otherwise."""
     if mu == 0:
         return -np.expm1(np.minimum(epsilons, 0.0))
     near, far = epsilons / mu - mu / 2, epsilons / mu + mu / 2

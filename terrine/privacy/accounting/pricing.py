@@ -1,6 +1,6 @@
-"""The cost of an event, whether a reservation covers it, and the cost of a search, independent of the data.
+"""Data-independent cost of an event and of a search over settings, and whether a reservation covers an event.
 
-A search tries several settings on private data and publishes the best. There are two ways to account for it:
+A search tries several settings on private data and publishes the best. There are two ways of accounting for it:
 
 - `composed_epsilon`: every candidate is released and each distinct release is charged. The choice may then use all
   releases in any way, even after the fact, because it is post-processing. The ledger charges this cost for a search.
@@ -42,8 +42,8 @@ def price(event: Event, delta: float) -> float:
     Exact if every part is Gaussian. Otherwise the smallest of: the sum of pure ε; the exact ε of the Gaussian parts
     plus the pure ε of the others; the exact ε with Gaussian mechanisms instead of the others; the improved RDP
     conversion; and, if every part is Gaussian, Laplace or randomised response, the ε of privacy loss distributions
-    (`loss_distribution`). Each holds for an event that was fixed before anything was released; for releases that were
-    chosen one by one it is what they used.
+    (`loss_distribution`). Each bound holds for an event fixed before anything was released; for releases chosen one by
+    one, the value is the used part of a budget (`filters`), not a guarantee.
 
     Raises:
         UnsupportedEventError: The event contains a mechanism that no bound covers.
@@ -90,7 +90,7 @@ def covers(reservation: Event, event: Event, delta: float) -> bool:
     if all(count <= reserved.get(part, 0) for part, count in counts(event).items()):
         return True
     try:
-        # Compared as μ², because below some noise ε is 0 at this δ for cheap and dear events alike.
+        # Compared as μ²: with enough noise, ε is 0 at this δ for cheaper and costlier events alike.
         return mu_squared(event) <= mu_squared(reservation) * (1 + _ROUNDING)
     except UnsupportedEventError:
         pass
@@ -159,7 +159,7 @@ def repeat_and_select_epsilon(candidates: Sequence[Event], delta: float, *, mean
     dearest = np.max([rdp_of_event(event, orders) for event in candidates], axis=0)
     helper = np.min((1 - 1 / orders) * dearest + math.log(runs) / orders)
     curve = dearest + 2 * helper + math.log(runs) / (orders - 1)
-    # RDP grows with the order, so the smallest value at a larger order holds for the smaller order, too.
+    # RDP grows with the order, so the smallest value at any larger order also bounds the RDP at this order.
     curve = np.minimum.accumulate(curve[::-1])[::-1]
     # Corollary 3: the best of ε-DP runs is 3 ε-DP.
     pure = 3 * max(pure_epsilon(event) for event in candidates)

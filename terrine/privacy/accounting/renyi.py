@@ -1,8 +1,8 @@
 """Rényi differential privacy (RDP) of events, and conversion of RDP curves to ε.
 
-RDP is the second opinion: it prices a search over runs, gives the papers' own figures for comparison, carries the
-data-dependent analysis of `data_dependent`, and one of its orders is the measure of an account that did not begin with
-a Gaussian release (`filters`). For Gaussian mechanisms `gaussian` is exact and always tighter; for Laplace noise and
+RDP is the secondary accountant: it prices a search over runs, reproduces the papers' figures for comparison, and is the
+basis of `data_dependent`. RDP at one order is also the measure of an account whose first release is not Gaussian
+(`filters`). For Gaussian mechanisms `gaussian` is exact and always tighter; for Laplace noise and
 randomised response `loss_distribution` nearly always is.
 
 Two conversions to (ε, δ) exist, and figures made with different ones must not be compared:
@@ -63,7 +63,7 @@ def check_orders(orders: ArrayLike) -> Floats:
 def convert(
     orders: ArrayLike, rdp: ArrayLike, delta: float, conversion: Conversion = "improved"
 ) -> tuple[float, float]:
-    """Return ε of an RDP curve at `delta`, and the order at which it is reached.
+    """Return the smallest ε of an RDP curve at `delta`, and the order at which it is reached.
 
     Args:
         orders: RDP orders α > 1, [orders].
@@ -131,7 +131,7 @@ def randomised_response_rdp(epsilon: float, categories: int, orders: Floats) -> 
     return np.asarray(np.maximum(np.logaddexp.reduce(terms), 0.0) / (orders - 1))
 
 
-# Grid for sampled Gaussians: distance of its points and farthest mean of the integrand, in standard deviations.
+# Grid for sampled Gaussians: spacing of its points and farthest mean of the integrand, in standard deviations.
 _POINTS, _FARTHEST = 0.05, 160.0
 # Rounding of a sum over that grid, and of one of its terms.
 _ROUNDING, _ROUNDING_OF_TERMS = 1e-10, 2.0**-51
@@ -186,7 +186,7 @@ def rdp_of_event(event: Event, orders: ArrayLike) -> Floats:
                 [max(_sampled_gaussian_rdp(*shifts, event.rate, float(a)) for shifts in both) for a in alpha]
             )
         case RepeatedEvent():
-            # Zero times an infinite cost is nothing.
+            # Zero times an infinite cost is zero.
             return event.count * rdp_of_event(event.event, alpha) if event.count else np.zeros_like(alpha)
         case ComposedEvent():
             return np.asarray(sum((rdp_of_event(part, alpha) for part in event.events), np.zeros_like(alpha)))
@@ -197,7 +197,7 @@ def rdp_of_event(event: Event, orders: ArrayLike) -> Floats:
 
 
 def pure_epsilon(event: Event) -> float:
-    """Return ε of `event` at δ = 0 by addition; infinite without a pure guarantee.
+    """Return ε of `event` at δ = 0, by addition over its parts; infinite without a pure guarantee.
 
     Raises:
         UnsupportedEventError: If the event is unknown.

@@ -19,13 +19,13 @@ e^β, which is below that at e^(−β): the derivative of the difference with re
 
     α e^(−2β) / (2 σ_ss² (1 − α(1 − e^(−2β))))  −  (αβ + ½ ln(1 − α(1 − e^(−2β)))) / (α − 1).
 
-*Theorem 23 of Papernot et al. 2018* has α e^(2β)/σ_ss² instead of the first term, without v. That is too little
-once 2αβ is much above a half: with β = 0.4/α, σ_ss = 8 and α = 21, 0.40 where histograms with 0.74 exist.
+*Theorem 23 of Papernot et al. 2018* has α e^(2β)/σ_ss² instead of the first term, without v. That is too small once
+2αβ is much above a half: for β = 0.4/α, σ_ss = 8 and α = 21 it gives 0.40, but histograms with a cost of 0.74 exist.
 
-Formal guarantee of `release`: when α, β, σ_ss and δ were fixed without looking at the votes, the weights of the queries
+Formal guarantee of `release`: if α, β, σ_ss and δ were fixed without looking at the votes, the weights of the queries
 are public (which were answered, not how likely that was), and C5 and C6 hold at α, then the released figure has the
 stated cost. A figure whose parameters were optimised on the votes (`optimised`) shows what sanitising *would* cost
-and is as private as the votes. So are the mean, the standard deviation and SS of any `SanitisedEpsilon`.
+and must be kept as private as the votes. So must the mean, the standard deviation and SS of any `SanitisedEpsilon`.
 """
 
 import math
@@ -116,10 +116,10 @@ def sanitised(
         order: RDP order α.
         beta: Smoothing β < 1/(2α).
         sigma_ss: Noise in units of the smooth sensitivity.
-        conversion: From RDP to ε, see `renyi`.
+        conversion: Conversion of RDP to ε, see `renyi`.
 
     Raises:
-        SettingError: parameters outside 1 < order < 1/(2β), β ≥ 0, σ_ss > 0, δ outside (0, 1).
+        SettingError: Not 1 < order < 1/(2β), β ≥ 0 and σ_ss > 0, or δ is outside (0, 1).
     """
     cost = release_rdp(order, beta, sigma_ss)
     scale = smooth_sensitivity(local_sensitivity, beta)
@@ -139,9 +139,9 @@ def optimised(
 ) -> SanitisedEpsilon:
     """Return the sanitised ε with the smallest mean plus two standard deviations: **private**.
 
-    β is chosen among 0.01/α, 0.02/α, … 0.49/α; the best σ_ss for it, (w/SS)^(1/3) where releasing costs w/σ_ss² and
-    more, is known in closed form. Parameters passed by the caller are not optimised. If there is nothing to protect (SS
-    = 0), σ_ss is infinite and the release costs nothing. Other arguments and errors as for `sanitised`.
+    β is chosen among 0.01/α, 0.02/α, … 0.49/α. The best σ_ss for it is (w/SS)^(1/3), where w/σ_ss² is the part of the
+    release cost that depends on σ_ss. Parameters passed by the caller are not optimised. If there is nothing to protect
+    (SS = 0), σ_ss is infinite and the release costs nothing. Other arguments and errors as for `sanitised`.
     """
     candidates = np.arange(1, 50) * 0.01 / order if beta is None else np.array([beta])
     figures = []
@@ -169,9 +169,9 @@ def optimised(
 
 
 def release(figure: SanitisedEpsilon, standard_normal: Callable[[], float]) -> float:
-    """One draw of a sanitised ε: the number that may be published, under the conditions of this module.
+    """Draw a sanitised ε: the number that may be published under the conditions in the module docstring.
 
-    Each draw of a sanitised ε has its own cost. Negative draws are clipped to 0, which is post-processing.
+    Each draw costs the stated amount again. Negative draws are clipped to 0, which is post-processing.
 
     Args:
         figure: From `sanitised`, with parameters fixed in advance.

@@ -6,9 +6,9 @@ two fixed strategies, each step of which moves one vote:
 - towards doubt, while q < q1: from the winner to the runner-up;
 - towards agreement, while q > q0: from the largest of the rest to the winner.
 
-A walk is a ragged set of points (query, distance), held flat. q grows or falls monotonically along it, so its length
-is found by bisection. At one point the losing classes fall into one nearest group and a few others whose counts do
-not change along the walk: a class counts once per *distinct* count, and drops out where its tail is below rounding.
+Walks form a ragged set of points (query, distance), stored flat. q is monotonic along a walk, so its length is found
+by bisection. At each point the losing classes fall into one nearest group and a few others whose counts do not change
+along the walk: classes with equal counts form one group, which drops out once its tail is below rounding.
 """
 
 import math
@@ -22,10 +22,10 @@ from scipy.special import log_ndtr
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
-# Points held at a time, and computed at a time (temporaries of this size stay in the cache).
+# Number of points in a block, and number computed at a time (temporaries of this size stay in the cache).
 _HELD = 1 << 21
 _POINTS = 1 << 14
-# The ratio to the nearest loser's tail below which a loser no longer changes the sum.
+# Ratio to the nearest loser's tail below which another loser's tail no longer changes the sum.
 _NEGLIGIBLE = math.log(1e-19)
 
 
@@ -42,7 +42,7 @@ class Points(NamedTuple):
 
 
 def walks(histograms: Integers, sigma: float, log_q0: float, log_q1: float) -> Iterator[Points]:
-    """All points off the plateau [q1, q0] on the walks from these histograms.
+    """Yield all points off the plateau [q1, q0] on the walks from these histograms.
 
     Args:
         histograms: Counts of votes [queries, classes], rows summing to the same number of teachers.
@@ -74,7 +74,7 @@ def walks(histograms: Integers, sigma: float, log_q0: float, log_q1: float) -> I
 
 
 class _Walk:
-    """Histograms sorted from the winner down [rows, classes], and what moves when votes do.
+    """Histograms sorted from the winner down [rows, classes], and how they change as votes move.
 
     Args:
         tail: log of the probability that a loser this many votes behind wins [0..teachers], and −∞ beyond.
@@ -85,7 +85,7 @@ class _Walk:
         self.tail = tail
         self.winner = counts[:, 0]
         self.values, self.multiplicity = _run_lengths(others)
-        # By group first, so that one group's entries lie together; absent groups are beyond the table.
+        # Ordered by group, so that one group's entries are contiguous; absent groups point beyond the table.
         behind = np.where(self.multiplicity > 0, self.winner[:, None] - self.values, 2 * len(tail))
         self.group_behind = np.ascontiguousarray(behind.T)
         self.group_size = np.ascontiguousarray(self.multiplicity.T).astype(np.float64)
@@ -103,11 +103,11 @@ class _Walk:
         raise NotImplementedError
 
     def log_q(self, row: Integers, distance: Integers) -> tuple[Floats, Integers]:
-        """log q at each point, and the gap of the nearest loser if only that loser matters, else −1."""
+        """Return log q at each point, and the gap of the nearest loser if only that loser matters, else −1."""
         nearest, gained, total = self.nearest(row, distance)
         point, gap, closest = np.arange(len(row)), nearest, self.tail[nearest]
         for behind, size in zip(self.group_behind, self.group_size, strict=True):
-            # No loser is nearer than the nearest: the walk has levelled those that were.
+            # No loser is nearer than the nearest group: the walk has already lowered any that were.
             ratio = self.tail.take(np.maximum(behind.take(row) + gained, gap), mode="clip") - closest
             matters = np.flatnonzero(ratio > _NEGLIGIBLE)
             if matters.size < point.size:
@@ -134,7 +134,7 @@ class _DecreasingMargin(_Walk):
 
 
 class _GrowingMargin(_Walk):
-    """Votes taken one by one from the largest losing count level the largest counts.
+    """Walk towards agreement: votes taken one by one from the largest losing count level the losers.
 
     To bring all losers down to the count t takes F(t) = Σ_j max(n_j − t, 0) votes, so after d votes they stand at the
     smallest t with F(t) ≤ d, and d − F(t) of them one vote lower.
@@ -174,7 +174,7 @@ def _steps(walk: _Walk, going: Callable[[Floats], NDArray[np.bool_]]) -> Integer
 
 
 def _run_lengths(counts: Integers) -> tuple[Integers, Integers]:
-    """Return the distinct values of each falling row [rows, most] and their counts; absent ones have count 0.
+    """Return the distinct values of each non-increasing row [rows, most] and their counts; absent ones have count 0.
 
     Absent entries repeat the row's last value.
     """

@@ -1,6 +1,6 @@
 """Lower bounds on the ε of an implementation, obtained by attacking it.
 
-An accountant says how much a mechanism leaks *if* it does what its description says. An audit runs the mechanism many
+An accountant bounds how much a mechanism leaks *if* it does what its description says. An audit runs the mechanism many
 times on two neighbouring inputs, tries to tell them apart, and turns the success into a lower bound on ε that holds
 with a stated confidence. A lower bound above the charged ε proves a defect, such as noise of the wrong size or a step
 that was not charged. A lower bound below the charged ε proves nothing.
@@ -15,16 +15,16 @@ the search for the best rule costs no confidence. There are two kinds of bound:
 **Guessing coins: one run with many coins instead of many runs.** The contents of each of m units (present or absent, or
 one of two contents) are decided by an independent fair coin. The mechanism runs once, and an attacker who sees the
 release guesses r of the coins. Privacy limits how many of those guesses can be right, regardless of what else the
-attacker knows. Guesses about different coins depend on each other through the release, so the number of right guesses
-is not binomial in general. Two theorems bound it:
+attacker knows. Guesses about different coins are dependent through the release, so the number of right guesses is not
+binomial in general. Two theorems bound it:
 
-- `epsilon_of_guesses`, for (ε, δ): Steinke, Nasr & Jagielski (2023), Theorem 5.2. At small δ it is weak against
-  Gaussian noise, whose rare large losses δ has to pay for.
+- `epsilon_of_guesses`, for (ε, δ): Steinke, Nasr & Jagielski (2023), Theorem 5.2. At small δ it is weak for Gaussian
+  noise, whose rare large losses have to be covered by δ.
 - `mu_of_guesses`, for mechanisms that are charged as Gaussian, μ-GDP: after Mahloujifar, Melis & Chaudhuri (2024),
   whose recursion follows from the proof below.
 
 **Proof of the second.** Let W of the r guesses be right, P_k = P[W ≥ k], a_k = E[W; W ≥ k]/m the probability that a
-coin picked at random is guessed rightly and W ≥ k, b_k = E[r − W; W ≥ k]/m that it is guessed wrongly and W ≥ k, so
+coin picked at random is guessed right and W ≥ k, b_k = E[r − W; W ≥ k]/m that it is guessed wrong and W ≥ k, so
 a_k + b_k = (r/m) P_k. Fix the picked coin and all the others. The event that it is guessed as "one" while j of the
 *other* guesses are right depends only on the release. If the coin is "one", W = j + 1 in that event and the guess is
 right; if it is "other", W = j and it is wrong. Under μ-GDP an event of probability x has probability at least
@@ -43,8 +43,8 @@ follows a_i = i/(r − i)·b_i + r/(m(r − i))·Σ_(k>i) P_k, in which every te
 and P_i = (a_i + b_i)·m/r ≥ s_i. Hence s_0 ≤ 1 for every p ≤ P_c: if s_0 > 1, P[W ≥ c] < p. ∎
 
 No recursion can do much better without another assumption: a mechanism may be μ-GDP for each unit and yet reveal many
-units together, in one run of twenty. That is why guessing every coin proves less than guessing only those with the
-strongest evidence, and why several independent runs are worth more than one run with the same total number of coins.
+units together, say in one run out of twenty. So guessing every coin proves less than guessing only those with the
+strongest evidence, and several independent runs are worth more than one run with the same total number of coins.
 
 **Several runs.** R runs with separate coins and noise are independent, and P[W ≥ c in all of them] < p^R. So the bound
 uses the *worst* run's number of right guesses at p = (1 − confidence)^(1/R); a single run is R = 1.
@@ -86,12 +86,12 @@ class Release(Protocol):
 
 @dataclass(frozen=True)
 class Bound:
-    """Lower bounds on the privacy loss, each at `confidence`, from `runs` held-out runs on either input.
+    """Lower bounds on the privacy loss, each at `confidence`, from `runs` held-out runs on each input.
 
     Args:
         epsilon: Lower bound on ε at δ, for any mechanism.
         mu: Lower bound on μ, for a mechanism charged as Gaussian.
-        confidence: Probability that a bound of a sound mechanism is not above its true value.
+        confidence: Probability that the bound of a sound mechanism does not exceed the true loss.
         runs: Held-out runs on each of the two inputs.
     """
 
@@ -136,14 +136,14 @@ class Verdict:
 
     @property
     def caught(self) -> bool:
-        """Whether a lower bound exceeds the charged cost, which proves a defect at the bound's confidence."""
+        """True if a lower bound exceeds the charged cost, which proves a defect at the bound's confidence."""
         return self.bound.epsilon > self.epsilon_charged or (
             self.mu_charged is not None and self.bound.mu > self.mu_charged
         )
 
 
 def clopper_pearson(successes: ArrayLike, trials: int, confidence: float) -> tuple[Floats, Floats]:
-    """(lower, upper) bounds on a probability, each one-sided at `confidence`, from successes in independent trials."""
+    """Return one-sided (lower, upper) bounds on a probability at `confidence`, from successes in independent trials."""
     if trials < 1 or not 0 < confidence < 1:
         raise SettingError(f"A bound needs trials and a confidence in (0, 1), got {trials} and {confidence!r}.")
     hits = np.asarray(successes, dtype=np.float64)
@@ -154,7 +154,7 @@ def clopper_pearson(successes: ArrayLike, trials: int, confidence: float) -> tup
 
 
 def audit_scores(one: ArrayLike, other: ArrayLike, delta: float, confidence: float = 0.95) -> Bound:
-    """Compute lower bounds on the privacy loss from one score per run; those of `other` tend to be larger.
+    """Compute lower bounds on the privacy loss from one score per run; scores of `other` should tend to be larger.
 
     Args:
         one: Scores of independent runs on one input [runs].
@@ -227,8 +227,8 @@ def audit_mechanism(
 
 
 def _bounds(one: Floats, other: Floats, thresholds: Floats, delta: float, confidence: float) -> tuple[Floats, Floats]:
-    """ε [2, thresholds], from scores at or above and below each threshold, and μ [thresholds]."""
-    # Two probabilities are bounded for one statement, so each gets half of the risk.
+    """Return ε [2, thresholds] from scores at or above, and below, each threshold, and μ [thresholds]."""
+    # Each statement bounds two probabilities, so each bound gets half of the risk.
     each = 1 - (1 - confidence) / 2
     low, high = [], []
     for scores in (one, other):
@@ -275,7 +275,7 @@ def _release_scores(one: Sequence[Release], other: Sequence[Release], moved: Int
 
 
 def _label_scores(one: Integers, other: Integers, classes: int) -> tuple[Floats, Floats]:
-    """Log likelihood ratio of each run's labels [runs, queries] on either input, frequencies from the first half."""
+    """Return each run's log likelihood ratio from labels [runs, queries]; frequencies are those of the first half."""
     half = len(one) // 2
     # Outcomes are the classes and "unanswered". Half a count each keeps one unseen outcome from deciding the score.
     counts = [np.bincount(labels[:half].ravel() + 1, minlength=classes + 1) + 0.5 for labels in (one, other)]
@@ -300,12 +300,12 @@ _LARGEST_EPSILON, _LARGEST_MU = 50.0, 40.0
 def epsilon_of_guesses(
     correct: int, guesses: int, coins: int, delta: float, confidence: float, *, runs: int = 1
 ) -> float:
-    """Lower bound on ε from guessing some of the coins of a run (Steinke, Nasr & Jagielski 2023, Theorem 5.2).
+    """Return a lower bound on ε from guessing some coins of a run (Steinke, Nasr & Jagielski 2023, Theorem 5.2).
 
     Args:
         correct: Number of correct guesses in the run with the fewest.
         guesses: Number of guesses in each run, fixed in advance. The choice of coins may depend on the release.
-        coins: Units whose contents were decided by a coin, in each run.
+        coins: Number of units in each run whose contents were decided by a coin.
         delta: δ at which ε is bounded.
         confidence: Probability with which the bound holds, in (0, 1).
         runs: Number of runs, of which `correct` is the worst.
@@ -317,7 +317,7 @@ def epsilon_of_guesses(
     risk = _risk_of_one(correct, guesses, coins, confidence, runs)
 
     def refuted(epsilon: float) -> bool:
-        """Return whether `correct` right guesses or more are at most as probable as the risk under (ε, δ)."""
+        """Return whether at least `correct` right guesses have a probability of at most the risk under (ε, δ)."""
         right = 1 / (1 + np.exp(-epsilon))
         at_least = bdtrc(np.arange(correct, -1, -1) - 1, guesses, right)
         gained = (at_least[1:] - at_least[0]) / np.arange(1, correct + 1)
@@ -327,7 +327,7 @@ def epsilon_of_guesses(
 
 
 def mu_of_guesses(correct: int, guesses: int, coins: int, confidence: float, *, runs: int = 1) -> float:
-    """Lower bound on μ of a mechanism that is μ-GDP in every unit, from guessing some of its units' coins.
+    """Return a lower bound on μ of a mechanism that is μ-GDP for every unit, from guessing some of the units' coins.
 
     Arguments and errors as in `epsilon_of_guesses`; the proof is at the top of this module.
     """
@@ -360,7 +360,7 @@ def _largest(refuted: Callable[[float], bool], limit: float) -> float:
 
 
 def _risk_of_one(correct: int, guesses: int, coins: int, confidence: float, runs: int) -> float:
-    """Return the risk allowed in each single run if the worst of `runs` independent runs counts."""
+    """Return the risk allowed in each single run if the bound uses the worst of `runs` independent runs."""
     if not 0 <= correct <= guesses <= coins or coins < 1:
         raise InputError(f"{correct} of {guesses} guesses right about {coins} coins is impossible.")
     if not 0 < confidence < 1 or runs < 1:

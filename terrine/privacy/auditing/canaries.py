@@ -4,7 +4,7 @@ A canary's teacher has only two records. Its *companion* is always present: one 
 *canary* has a different label, and a fair coin decides which of two images it is: the companion's image slightly
 brighter at a few pixels and darker at others, or the reverse. The teacher thus learns to separate two points, and the
 coin decides on which side of the companion each label is. Nearly all its votes depend on the coin, which is the worst
-case that a release is charged for. Each canary moves a different pattern of queries, so that a single run can
+case that a release is charged for. Each canary affects a different set of queries, so that a single run can
 distinguish many of them.
 
 An attacker who knows the data can train both versions of each canary's teacher. Its coin z then moves the histograms H
@@ -40,10 +40,10 @@ Integers = NDArray[np.int64]
 Coins = NDArray[np.bool_]
 
 _PIXELS = 4
-# Shares of the coins to try guessing, and number of rehearsals.
+# Shares of the coins to try guessing, and number of simulated releases to compare them.
 _SHARES, _REHEARSALS = (1.0, 0.5, 0.25, 0.125, 0.0625, 0.03125), 31
 _BLOCK = 4096
-# A Gumbel distribution of this scale is as wide as a Gaussian of deviation 1.
+# A Gumbel distribution of this scale has standard deviation 1.
 _GUMBEL = np.sqrt(6) / np.pi
 
 
@@ -129,7 +129,7 @@ class Directions:
 
     @property
     def moved(self) -> Floats:
-        """Share of its teacher's votes that each canary moves [M]; the charge assumes 1."""
+        """Share of the teacher's votes that each canary moves [M]; the charge assumes 1."""
         return np.asarray(np.mean(self.one != self.other, axis=0))
 
     @cached_property
@@ -171,8 +171,8 @@ class Guess:
 class Plan:
     """Grouping of the coins of several shadow runs, fixed before anything is released.
 
-    Several runs also form a single run of the mechanism that makes all of them and has all their coins. So shadow runs
-    may be counted as independent runs, or merged into fewer runs with more coins each.
+    Several runs together are also a single run of a larger mechanism, with all their coins. So shadow runs may be
+    counted as independent runs, or merged into fewer runs with more coins each.
 
     Attributes:
         guesses: Number of coins guessed in each merged run: those with the strongest evidence.
@@ -185,7 +185,7 @@ class Plan:
     runs: int
 
     def right(self, evidence: Floats, coins: Coins) -> int:
-        """Return the right guesses in the worst merged run, from evidence and coins [shadow runs, M]."""
+        """Return the number of right guesses in the worst merged run, from evidence and coins [shadow runs, M]."""
         size = np.abs(evidence).reshape(self.runs, self.coins)
         chosen = np.argsort(-size, axis=1, kind="stable")[:, : self.guesses]
         hits = ((evidence > 0) == coins).reshape(self.runs, self.coins)
@@ -220,19 +220,19 @@ def best_plan(information: Floats, confidence: float, shadows: int) -> Plan:
         for share in _SHARES:
             plan = Plan(max(1, round(share * each)), each, runs)
             truth = np.ones((shadows, coins), dtype=np.bool_)
-            # The lower quartile prefers, among plans with the same average, the one that varies least.
+            # Among plans with the same average, the lower quartile prefers the one that varies least.
             poor = int(np.quantile([plan.right(rehearsal, truth) for rehearsal in evidence], 0.25, method="lower"))
             found.append((mu_of_guesses(poor, plan.guesses, each, confidence, runs=runs), plan))
     return max(found, key=lambda pair: pair[0])[1]
 
 
 def guess_from_histograms(directions: Directions, released: ArrayLike, sigma: float) -> Guess:
-    """Guess every coin from noisy histograms [queries, classes], rows of NaN where unanswered.
+    """Guess every coin from noisy histograms [queries, classes]; rows of unanswered queries are NaN.
 
     Args:
-        directions: Changes of the histograms that each coin causes.
+        directions: Change of the histograms that each coin causes.
         released: Noisy histograms, float [queries, classes].
-        sigma: Standard deviation of their noise, in votes: above 0, tiny for none.
+        sigma: Standard deviation of their noise, in votes: above 0; a tiny value if there is no noise.
     """
     table = np.asarray(released, dtype=np.float64)
     answered = np.asarray(np.isfinite(table).all(axis=1))
@@ -243,7 +243,7 @@ def guess_from_histograms(directions: Directions, released: ArrayLike, sigma: fl
 
 
 def guess_from_labels(directions: Directions, labels: NDArray[np.integer], sigma: float) -> Guess:
-    """Guess every coin from released labels [queries], −1 where unanswered; `sigma` as in `guess_from_histograms`."""
+    """Guess every coin from released labels [queries], −1 if unanswered; `sigma` as in `guess_from_histograms`."""
     design, (queries, classes) = directions.matrix, directions.rest.shape
     # Unknown coins blur the counts in the same way as noise.
     blur = (design.multiply(design).sum(axis=0) / 4).reshape(queries, classes).mean(axis=1, keepdims=True)
@@ -263,7 +263,7 @@ def guess_from_labels(directions: Directions, labels: NDArray[np.integer], sigma
 
 @dataclass(frozen=True, eq=False)
 class Products:
-    """Noisy sums of outer products left·rightᵀ of records, one per round, in which coins choose between two records.
+    """Noisy sums over records of outer products left·rightᵀ, one sum per round; coins choose between two records.
 
     All rounds have the same left factors.
 
@@ -289,7 +289,7 @@ class Products:
 
     @property
     def scores(self) -> Floats:
-        """Inner products of the residual and these directions, over the variance of the noise [M]."""
+        """Inner products of the residual and the coins' directions, over the variance of the noise [M]."""
         one, other = (
             np.einsum("ma,kab,mkb->m", left, self.residual, right, optimize=True)
             for left, right in zip(self.left, self.right, strict=True)
@@ -298,10 +298,10 @@ class Products:
 
     @property
     def white(self) -> "Products":
-        """The same sums in combinations of rounds whose residuals are uncorrelated.
+        """The same sums, in linear combinations of rounds whose residuals are uncorrelated.
 
-        Independent noise hardly changes. Noise shared by two rounds cancels in a combination of both, which then
-        reveals the coins. This needs more coordinates than rounds; with fewer, the sums are returned unchanged.
+        This hardly changes independent noise. Noise shared by two rounds cancels in a combination of both, which then
+        reveals the coins. Without more coordinates than rounds, the sums are returned unchanged.
         """
         rounds, *shape = self.residual.shape
         if rounds == 1 or np.prod(shape) <= rounds:
@@ -329,7 +329,7 @@ def _decode(gradient: Floats, curvature: Floats) -> Guess:
 
 
 def _products(rows: csr_array, weights: Floats) -> Floats:
-    """Rows · diag(weights) · rowsᵀ, by dense blocks of columns, which is far faster than sparse products."""
+    """Return rows · diag(weights) · rowsᵀ, by dense blocks of columns, which is far faster than sparse products."""
     columns, found = rows.tocsc(), np.zeros((rows.shape[0], rows.shape[0]))
     for first in range(0, rows.shape[1], _BLOCK):
         block = columns[:, first : first + _BLOCK].toarray()

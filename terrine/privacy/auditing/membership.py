@@ -1,4 +1,4 @@
-"""Membership inference: detect from a model which records it was trained on (LiRA, Carlini et al. 2022).
+"""Membership inference: detect which records a model was trained on (LiRA, Carlini et al. 2022).
 
 The attack needs a few dozen *shadow runs* of the whole pipeline at small scale, each on a random half of the records.
 For one record, the model's confidence in its true label is roughly normal over the runs that included the record, and
@@ -44,7 +44,7 @@ class Attack:
     Args:
         auc: Area under the ROC curve: 0.5 is chance.
         members: Share of the members found at each requested false positive rate.
-        others: Share of the non-members found at the same rates of members mistaken for non-members.
+        others: Share of the non-members found if members are mistaken for non-members at the same rates.
         epsilon: Lower bound on ε, holding at `confidence`.
         delta: δ of the lower bound on ε.
     """
@@ -84,7 +84,7 @@ def likelihood_ratios(scores: ArrayLike, member: ArrayLike) -> Floats:
         member: Whether the record was in the run's data [runs, records].
 
     Raises:
-        InputError: Shapes differ, scores are not finite, or no record is inside and outside of enough runs.
+        InputError: Shapes differ, scores are not finite, or no record is in enough runs and missing from enough others.
     """
     values, inside = np.asarray(scores, dtype=np.float64), np.asarray(member)
     if values.ndim != 2 or values.shape != inside.shape or inside.dtype.kind != "b":
@@ -107,7 +107,7 @@ def likelihood_ratios(scores: ArrayLike, member: ArrayLike) -> Floats:
         count = np.where(known, group.sum(axis=0) - group, 2)
         mean = (own.sum(axis=0) - own) / count
         squares = np.square(own).sum(axis=0) - np.square(own) - count * np.square(mean)
-        # Few shadow runs make variances of single records too noisy: the group shares one, as in the paper.
+        # With few shadow runs, variances of single records are too noisy: the group shares one, as in the paper.
         freedom = np.where(known, count - 1, 0).sum(axis=1, keepdims=True)
         variance = np.where(known, squares, 0.0).sum(axis=1, keepdims=True) / freedom
         variance = np.maximum(variance, np.finfo(np.float64).tiny)
@@ -163,7 +163,7 @@ def attack(
 
 
 def _rates(ratio: Floats, inside: NDArray[np.bool_], fprs: tuple[float, ...]) -> list[float]:
-    """Return the area under the ROC curve and, at each rate of false alarms, the shares of members and of others found.
+    """Return the area under the ROC curve and, at each false positive rate, the shares of members and others found.
 
     The shares are NaN without members or without non-members.
     """
@@ -182,7 +182,7 @@ def _rates(ratio: Floats, inside: NDArray[np.bool_], fprs: tuple[float, ...]) ->
 
 
 def _correct(ratio: Floats, inside: NDArray[np.bool_], guesses: int) -> int:
-    """Right guesses about the records with the most extreme ratios, compared with the run's median."""
+    """Return the number of right guesses about the records whose ratios are farthest from the run's median."""
     centred = ratio - np.median(ratio)
     chosen = np.argsort(-np.abs(centred), kind="stable")[:guesses]
     return int(np.sum((centred[chosen] > 0) == inside[chosen]))

@@ -1,1 +1,1 @@
-"""Who remembers what was released: rows that are only ever added, stored releases, and the one door to more."""
+"""Privacy ledger: append-only records of releases, the stored releases, and the only way to make new ones."""

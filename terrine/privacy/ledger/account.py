@@ -1,11 +1,11 @@
-"""Arithmetic of an account: its budget, and what its releases cost.
+"""Account arithmetic: the budget, and the cost of the releases.
 
 Costs are stored as privacy events. A release that is reserved but not committed counts with its worst case. Two
 questions are separate:
 
-- *May this be released?* is decided by a filter (`filters`), which the first release fixes permanently. The budget then
-  holds even if releases are chosen after looking at earlier ones. The budget is therefore the guarantee of an account.
-- *What was used?* is the price of all events together, as if they had been planned. This price never exceeds the budget
+- *May this be released?* A filter (`filters`), which the first release fixes permanently, decides. The budget then
+  holds even if releases are chosen after looking at earlier ones, so it is the guarantee of an account.
+- *What was used?* The price of all events together, as if they had been planned. This price never exceeds the budget
   and is the figure that is printed.
 
 Committed releases are added up (`Past`), so an account of 100,000 releases is as small as one of ten. Sums are exact
@@ -63,7 +63,7 @@ class ExactSum:
     endless: int = 0
 
     def plus(self, value: float, times: int = 1) -> "ExactSum":
-        """Return the sum with `value` added `times` times."""
+        """Return the sum plus `times` · `value`."""
         if not math.isfinite(value):
             return replace(self, endless=self.endless + times)
         return replace(self, finite=self.finite + times * Fraction(value))
@@ -76,7 +76,7 @@ class ExactSum:
         return math.inf if self.endless else float(self.finite)
 
     def to_json(self) -> list[Any]:
-        """Return the sum as JSON values, exactly."""
+        """Return the exact sum as JSON values."""
         return [str(self.finite), self.endless]
 
     @classmethod
@@ -112,7 +112,7 @@ class Past:
         return Past(self.releases + 1, self.cost.plus(kept.cost(event)), gaussian, others)
 
     def and_those(self, other: "Past", kept: Filter) -> "Past":
-        """Return the sums with another account's releases, priced by the filter `kept`."""
+        """Return the sums including another account's releases, priced by the filter `kept`."""
         others = dict(self.others)
         for part, count in other.others.items():
             others[part] = others.get(part, 0) + count
@@ -127,7 +127,7 @@ class Past:
         return compose(*parts, *(RepeatedEvent(part, count) for part, count in self.others.items()))
 
     def to_json(self) -> dict[str, Any]:
-        """Return the sums as JSON values, exactly."""
+        """Return the exact sums as JSON values."""
         return {
             "releases": self.releases,
             "cost": self.cost.to_json(),
@@ -160,7 +160,7 @@ class Account:
         past: Sums over committed releases.
         people: References to digests of protected and published records.
         linked: Accounts about the same people. Each release is charged to all of them.
-        promised: Largest ε by δ of the budgets under which anything was reserved; None for no limit.
+        promised: For each δ, the largest ε of the budgets under which anything was reserved; None for no limit.
         tasks: Distinct tasks of the releases, in order of reservation.
     """
 
@@ -193,12 +193,12 @@ class Account:
     def link(self, names: Sequence[str], other: "Account") -> None:
         """Add the releases and promises of linked accounts.
 
-        If the accounts have different filters, nothing is promised any more: one of the two could be chosen after
-        looking at releases under the other.
+        If the accounts have different filters, the promise ends: one of the filters could be chosen after looking at
+        releases under the other.
 
         Args:
             names: Digests of the linked accounts.
-            other: One of the filters; all have the same sums.
+            other: Any one of the linked accounts; all have the same sums.
         """
         self.linked += names
         for delta, epsilon in other.promised.items():
@@ -233,8 +233,8 @@ class Account:
     def total(self, *further: Event) -> float:
         """Return the ε to compare with the budget after `further` releases, each at its worst case.
 
-        The first release is priced on its own, exactly or by its losses. From the second release on, the account's
-        filter adds up. This is sound because the worst case of the first is public: if it alone exceeds the filter's
+        The first release is priced separately, exactly or by its losses. From the second release on, the account's
+        filter adds up costs. This is sound because the first worst case is public: if it alone exceeds the filter's
         limit, no release follows it, regardless of its realised cost; otherwise the filter covers it, too.
         """
         delta = self.budget.delta

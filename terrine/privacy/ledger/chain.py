@@ -28,7 +28,7 @@ class Row:
     Attributes:
         position: 1 for the first row.
         kind: `register`, `budget`, `reserve`, `commit`, `people` (published records), `link` (linked accounts),
-            `request` (of an approval) or `decision` (of a person).
+            `request` (for an approval) or `decision` (by a person).
         dataset: Digest of the account's name.
         release_id: Identity of the release, for `reserve` and `commit`.
         body: Content as canonical JSON.
@@ -87,7 +87,7 @@ def check_row(row: Row, key: bytes) -> None:
 
 
 def check_chain(rows: Sequence[Row], key: bytes, last: Row | None = None) -> None:
-    """Verify rows that follow `last`, which was verified before; without it, from the first row.
+    """Verify rows that follow the already verified row `last`, or all rows from the first if it is None.
 
     Raises:
         LedgerError: At the first row that was changed, inserted or moved, or that follows a deleted one.
@@ -120,7 +120,7 @@ class Head:
     Attributes:
         count: Number of rows.
         mac: HMAC of the last row.
-        sums: Snapshot of all accounts (`LedgerSnapshot.to_text`); empty if unknown.
+        sums: Snapshot of all accounts as text (`LedgerSnapshot.to_text`); empty if unknown.
     """
 
     count: int
@@ -162,7 +162,7 @@ class Tip:
         return head
 
     def missing(self, count: int) -> LedgerError:
-        """Return the error for rows without a head."""
+        """Return the error to raise if there are `count` rows but no head."""
         return LedgerError(
             f"The ledger's head {self._path} is missing, although the ledger has {count} rows. Nothing was released. "
             "Restore the folder of releases."
@@ -202,7 +202,7 @@ class Tip:
             )
 
     def advance(self, head: Head) -> None:
-        """Store a head whose rows are committed, unless a longer chain is already stored."""
+        """Store a head whose rows are committed, unless the head of a longer chain is already stored."""
         with ledger_lock(self._path.with_suffix(".lock"), patience=30.0):
             known = self.read()
             if known is None or (known.count <= head.count and known != head):
@@ -212,7 +212,7 @@ class Tip:
                     file.write(canonical_json(tree))
 
     def _seals(self, head: Head) -> list[str]:
-        """Return the seals of the head and of its sums; empty for sums that are unknown."""
+        """Return the seals of the head and of its sums; the second is empty if the sums are unknown."""
         own = [str(head.count).encode(), head.mac.encode()]
         seal = keyed_digest(self._key, "terrine ledger head", *own)
         sums = keyed_digest(self._key, "terrine ledger sums", *own, head.sums.encode()) if head.sums else ""

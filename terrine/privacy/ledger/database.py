@@ -113,7 +113,7 @@ class Database:
             raise LedgerError(f"There is no ledger at {self.name}. Make a run first, or correct the URL.")
 
     def transact(self, work: Callable[[Transaction], Result]) -> Result:
-        """Run `work` as the only writer and commit. The transaction is repeated if the database requests it.
+        """Run `work` as the only writer and commit. If the database requests a retry, the transaction is repeated.
 
         Args:
             work: Reads and appends rows, and has no other side effects.
@@ -134,9 +134,9 @@ class Database:
 
     @contextlib.contextmanager
     def exclusive(self, name: str, patience: float) -> Iterator[None]:
-        """Hold `name` against all other machines on this database, until the connection ends.
+        """Hold the lock `name` against all other machines that use this database, until the connection ends.
 
-        SQLite has a single machine, for which the lock file in the store suffices.
+        SQLite is used from a single machine, for which the lock file in the store suffices.
         """
         if not self._postgresql:
             yield
@@ -174,7 +174,7 @@ class Database:
             raise LedgerError(f"There is no ledger at {path}. Make a run first, or correct the URL.")
         try:
             private_folder(path.parent)
-            # SQLite journals inherit the mode of the database.
+            # SQLite journals inherit the file permissions of the database.
             os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
         except OSError as error:
             raise LedgerError(f"The ledger {path} cannot be opened or created: {error.strerror}.") from error
@@ -197,7 +197,7 @@ class Database:
                 if "locked" not in str(error) or time.monotonic() > deadline:
                     raise
                 time.sleep(0.02)
-        # A reservation must survive any power failure that its release survives.
+        # A reservation must survive every power failure that its release survives.
         connection.execute("PRAGMA synchronous = FULL")
 
     def _retry(self, work: Callable[[], Result]) -> Result:

@@ -2,8 +2,8 @@
 
 Drawing noise twice costs twice. A release therefore has an identity and four steps:
 
-1. *reserve*: one serialisable transaction checks the dataset's budget over all runs and charges the worst case. Over
-   budget, nothing is drawn.
+1. *reserve*: one serialisable transaction checks the dataset's budget over all runs and charges the worst case. If the
+   budget would be exceeded, nothing is drawn.
 2. *draw*: the caller draws the noise, once.
 3. *store*: the arrays are written atomically, sealed, and never replaced.
 4. *commit*: the realised cost and the digest of the arrays are recorded. The realised cost replaces the worst case.
@@ -72,9 +72,9 @@ class Ledger:
         patience: Seconds to wait for another process's transaction.
         draw_patience: Seconds to wait for another process that draws the same release.
         create: Create the ledger if it is missing.
-        site: Folder of the site registry, which records which ledger released about which data; None for no registry.
-        permit: Called in the transaction that charges a release, also before a reserved one is drawn; raises an error
-            to refuse it.
+        site: Folder of the site registry, which records about which data each ledger released; None for no registry.
+        permit: Called in the transaction that charges a release, and before an already reserved one is drawn; raises
+            an error to refuse it.
 
     Raises:
         LedgerError: If the ledger cannot be opened, is damaged, or was edited.
@@ -127,7 +127,7 @@ class Ledger:
             delta: δ of the budget.
             mode: `release` for secure noise only, `replay` to allow replayed noise.
             unit: Protected unit: `record`, `group` or `label`. With a budget, an account has a single unit, because ε
-                of records guarantees nothing for groups, and ε of labels nothing for images.
+                for records guarantees nothing for groups, and ε for labels nothing for images.
 
         Raises:
             LedgerError: If the account has another budget, mode or unit. Without a budget, δ and unit may differ.
@@ -144,7 +144,7 @@ class Ledger:
                 if unit is not None:
                     body["unit"] = unit
                 if transaction.end()[0] == 0:
-                    body["ledger"] = secrets.token_hex(16)  # makes the first row unique
+                    body["ledger"] = secrets.token_hex(16)  # makes the first row unique to this ledger
                 transaction.append("register", dataset, None, body)
             else:
                 known.check_same(wanted, unit)
@@ -177,7 +177,7 @@ class Ledger:
         """Link two accounts permanently: past and future releases of either are charged to both budgets.
 
         Raises:
-            LedgerError: If one is not registered, they protect different units, or they are already linked.
+            LedgerError: If either is not registered, they protect different units, or they are already linked.
         """
 
         def work(transaction: LedgerTransaction) -> None:
@@ -212,7 +212,7 @@ class Ledger:
         return sorted((row for each in rows for row in each), key=lambda row: row.position)
 
     def check_people(self, dataset: str, people: People) -> None:
-        """Check records before any work, as `reserve` and `publish` do. Nothing is stored or charged.
+        """Make the checks of `reserve` and `publish` on records before any work. Nothing is stored or charged.
 
         Args:
             dataset: The account, which may not be registered yet.
@@ -227,7 +227,7 @@ class Ledger:
             self._transactions.transact(lambda transaction: self._check(transaction, dataset, people, keyed))
 
     def publish(self, dataset: str, people: People) -> None:
-        """Record that records are published, before they are written.
+        """Register records as published, before they are written.
 
         Raises:
             LedgerError: As `check_people`. If this method raises an error, the caller must not write the public
@@ -245,7 +245,7 @@ class Ledger:
         self._transactions.transact(work)
 
     def _check(self, transaction: LedgerTransaction, dataset: str, people: People, keyed: People) -> None:
-        """Check records within a transaction. keyed: the same digests under the ledger's key."""
+        """Check records within a transaction. `keyed` are the same digests under the ledger's key."""
         transaction.check_people(dataset, keyed, self._people)
         transaction.check_publication(dataset, keyed, self._people)
         if self._registry is not None:
@@ -264,7 +264,7 @@ class Ledger:
 
         Args:
             dataset: The account.
-            people: Digests of records; public ones among them are not counted.
+            people: Digests of records; the public ones among them are not counted.
         """
         found = [
             public.contents[public.sides == PUBLIC, 0]
@@ -332,7 +332,7 @@ class Ledger:
                 whether the data changed under one identity. No decision depends on them.
             data: Digests of the records, if known. Other accounts and ledgers of the site then refuse these records,
                 and this account never publishes the private ones.
-            tests: The release is also about the held-out records.
+            tests: Whether the release is also about the held-out records.
             task: The classes of the release, recorded with the reservation; None if it depends on no labels.
 
         Raises:
@@ -375,12 +375,12 @@ class Ledger:
         return self._transactions.transact(lambda transaction: transaction.account(dataset))
 
     def task(self, dataset: str, edition: str, target: str | None = None) -> Task | None:
-        """Return the first task of an account in this edition and about this table column, or None."""
+        """Return the first task of an account for this edition and this label column of a table, or None."""
         account = self.account(dataset)
         return None if account is None else recorded(account.tasks, edition, target)
 
     def together(self, dataset: str) -> list[Account]:
-        """Return an account and those linked with it; empty if it is not registered."""
+        """Return an account and those linked with it; an empty list if it is not registered."""
 
         def work(transaction: LedgerTransaction) -> list[Account]:
             known = transaction.account(dataset) is not None

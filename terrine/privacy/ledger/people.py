@@ -6,7 +6,7 @@ follow:
 
 - A record that was private in a release is never published in that account or a linked one. A published record stays
   public.
-- Records about which another account released are refused, since a second account would be a second budget.
+- Records about which another account has released are refused, since a second account would be a second budget.
 - From the second edition of the data on, records need ids or groups, to distinguish removed records from moved ones.
 
 Digests of contents come from `terrine.data.content_digest`. The files are meaningless without the ledger's key. Rows of
@@ -40,10 +40,10 @@ TAUGHT, HELD_OUT, PUBLIC = 0, 1, 2
 """Uses of a record: private training record, held-out record for evaluation, or published record."""
 
 NO_NAME = -1
-"""The code of a record without a name, or without a group."""
+"""Code for a record without a name, or without a group."""
 
 SKETCHED = 2**14
-"""Length of a sketch (`People.sketch`)."""
+"""Number of digests of each kind in a sketch (`People.sketch`)."""
 
 SHARED = 1 / 200
 """Share of the smaller of two tables that may be equal by chance if rows repeat."""
@@ -54,8 +54,8 @@ class People:
     """Digests of the records of one dataset.
 
     Attributes:
-        contents: uint64 [N, K], 0 for missing. Images: as stored, and at the run's size. Rows: features, and all cells.
-        sides: uint8 [N]: Role of each record: TAUGHT, HELD_OUT or PUBLIC.
+        contents: uint64 [N, K], 0 if missing. Images: as stored and at the run's size. Rows: features and all cells.
+        sides: uint8 [N], role of each record: TAUGHT, HELD_OUT or PUBLIC.
         names: int64 [N], code of each record's name (`terrine.data.units`); NO_NAME if only its position identifies it.
         groups: int64 [N], code of the group if groups are protected; otherwise NO_NAME.
         columns: Columns covered by the first digest of a table; empty for images.
@@ -124,7 +124,7 @@ class People:
         """Read the file that `save` wrote.
 
         Raises:
-            OSError, ValueError, KeyError or BadZipFile: If the file has another content than its name states.
+            OSError, ValueError, KeyError or BadZipFile: If the file's content does not match the digest in its name.
         """
         with np.load(path, allow_pickle=False) as file:
             described = json.loads(file["described"].tobytes())
@@ -155,7 +155,7 @@ class People:
 
 
 class Mention(NamedTuple):
-    """Reference of a row to stored digests.
+    """Reference in a ledger row to stored digests.
 
     Attributes:
         file: Name of the stored digests.
@@ -168,10 +168,10 @@ class Mention(NamedTuple):
 
 
 class PeopleStore:
-    """Folder of keyed digests, one file for each dataset and set of settings.
+    """Folder of keyed digests, one file per dataset and combination of settings.
 
     Args:
-        folder: Created when first written to.
+        folder: Path of the folder, created on the first write.
         key: Key of the ledger.
     """
 
@@ -242,7 +242,7 @@ def shared_people(now: People, before: People) -> int:
 
 
 def _alike(now: People, before: People) -> bool:
-    """Return whether both are images or both are rows, which are never comparable with each other."""
+    """Return whether both are images or both are rows; images are never comparable with rows."""
     return bool(now.columns) == bool(before.columns)
 
 
@@ -257,10 +257,10 @@ def private_before(now: People, store: PeopleStore, mentions: Sequence[Mention])
     Args:
         now: Keyed digests of the run that publishes.
         store: Stored digests of earlier runs.
-        mentions: References of the account and of linked accounts.
+        mentions: References in the rows of the account and of linked accounts.
 
     Returns:
-        bool [N], true only for PUBLIC records; and names of settings with other values when the records were private.
+        bool [N], true only for PUBLIC records; and names of settings that had other values when they were private.
 
     Raises:
         LedgerError: If a table lacks columns needed to recognise its rows, and its records have no names.
@@ -317,7 +317,7 @@ def _recognisable(now: People, before: People) -> Digests:
 
 
 def distinct_values(values: NDArray[Any]) -> NDArray[Any]:
-    """Return the distinct values in order, many times as fast as `numpy.unique` for a million digests."""
+    """Return the sorted distinct values, many times faster than `numpy.unique` for a million digests."""
     ordered = np.sort(values)
     first = np.concatenate([np.array([True]), ordered[1:] != ordered[:-1]])[: len(ordered)]
     distinct: NDArray[Any] = ordered[first]
@@ -334,7 +334,7 @@ def among(own: NDArray[Any], known: NDArray[Any]) -> NDArray[np.bool_]:
 
 
 def _any_among(own: Digests, known: Digests) -> NDArray[np.bool_]:
-    """Return which records, with digests [N, K], share one with other records, [M, K or more]."""
+    """Return which records, with digests [N, K], share a digest with other records [M, K or more]."""
     known = known[:, : own.shape[1]].reshape(-1)
     return np.asarray(among(own.reshape(-1), known[known != 0]).reshape(own.shape).any(axis=1))
 

@@ -47,24 +47,24 @@ class ReleaseRequest:
 
 
 Permit = Callable[[LedgerTransaction, ReleaseRequest], None]
-"""Raises an error for a release that may not be drawn. Called within its transaction, so it has no side effects."""
+"""Raises an error if a release may not be drawn. Called within a transaction, so it must not have side effects."""
 
 
 @dataclass(frozen=True, eq=False)
 class StoredRelease:
-    """A release as the ledger stores it.
+    """A stored release, as returned by the ledger.
 
     Attributes:
         release_id: Identity of the release.
         arrays: Released arrays, by name.
-        event: Its cost.
+        event: Cost of the release.
         digest: Keyed digest of arrays and event.
-        reused: The release was drawn before this call.
+        reused: Whether the release was drawn before this call.
         epsilon_total: Exact ε of the dataset over all runs up to this release, with open reservations at their worst
             case. Later requests for the release return the same value.
         guarantee: ε that the account guarantees over all past and future runs (`Account.guarantee`).
-        inputs: Digests of its inputs, by name. Private.
-        task: The classes recorded with its reservation; None if it depends on no labels.
+        inputs: Digests of the inputs, by name. Private.
+        task: The classes recorded with the reservation; None if the release depends on no labels.
     """
 
     release_id: str
@@ -82,8 +82,8 @@ class Charged(NamedTuple):
     """Outcome of a reservation's transaction.
 
     Attributes:
-        is_new: The release was charged in this transaction.
-        digest: Digest of its arrays if it is committed.
+        is_new: Whether the release was charged in this transaction.
+        digest: Digest of the arrays if the release is committed.
         task: Recorded task.
     """
 
@@ -169,8 +169,8 @@ class ReleaseProtocol:
         releases: Its stored releases.
         people: Digests of the records of earlier releases.
         registry: Registry of the data claimed by ledgers of the site, or None.
-        address: Address of the ledger, for errors of other ledgers.
-        permit: Refuses releases that lack an approval; None to refuse none.
+        address: Address of the ledger, for error messages of other ledgers.
+        permit: Function that refuses releases without an approval; None to refuse none.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
 """Stored arrays of releases, one sealed file each.
 
-A file contains the arrays, their cost, digests of private inputs, and an HMAC of all. A stored file is written once,
+A file contains the arrays, their cost, digests of private inputs, and an HMAC of all these. It is written once,
 atomically, and never replaced, so repeated requests return exactly what was released.
 """
 
@@ -22,7 +22,7 @@ from terrine.privacy.ledger.site_key import canonical_json, keyed_digest
 
 Arrays = dict[str, NDArray[np.generic]]
 
-# Members of a file. Released arrays have a separate folder, so they may have any name.
+# Members of an .npz file. Released arrays are in a separate folder within it, so they may have any name.
 _SEAL = "seal"
 _EVENT = "event"
 _INPUTS = "inputs"
@@ -36,8 +36,8 @@ class StoredArrays:
 
     Attributes:
         arrays: Released arrays by name.
-        event: Their cost.
-        digest: HMAC of identity, noise, event, arrays and inputs.
+        event: Cost of the release.
+        digest: HMAC of release ID, noise kind, event, arrays and inputs.
         inputs: Digests of the inputs by name. Private, for the operator.
     """
 
@@ -107,7 +107,7 @@ class ReleaseStore:
     def write(
         self, release_id: str, noise_kind: str, arrays: Arrays, event: Event, inputs: Mapping[str, str]
     ) -> StoredArrays:
-        """Store a release, once.
+        """Store a release that is not stored yet.
 
         Raises:
             LedgerError: If the release is stored already, or an array contains Python objects.

@@ -1,7 +1,7 @@
 """Private key of a site, and keyed digests.
 
 A plain digest of private data is itself private, since guesses can be checked against it. Every digest that leaves the
-private zone, and every digest in the ledger, is therefore an HMAC-SHA256 with a key that stays there.
+private zone, and every digest in the ledger, is therefore an HMAC-SHA256 with a key that stays in that zone.
 """
 
 import contextlib
@@ -55,7 +55,7 @@ def load_or_create_key(path: Path) -> bytes:
 
 
 def keyed_digest(key: bytes, purpose: str, *parts: bytes) -> str:
-    """Return the HMAC-SHA256, in hexadecimal, of a purpose and parts, encoded without ambiguity."""
+    """Return the HMAC-SHA256, in hexadecimal, of an unambiguous encoding of the purpose and the parts."""
     code = hmac.new(key, digestmod=hashlib.sha256)
     for part in (purpose.encode(), *parts):
         code.update(len(part).to_bytes(8, "big"))
@@ -86,7 +86,7 @@ def release_identity(
         account: Digest of the account's name.
         edition: The operator's name of this version of the data.
         release: Name of the release within its run: "answers", "averages 3".
-        parameters: JSON values of all upstream settings that differ from their defaults, so that settings added later
+        parameters: JSON values of all upstream settings that differ from their defaults; settings added later thus
             change no identity.
         noise: `NoiseSource.describe()`, so that replayed and secure releases differ.
 

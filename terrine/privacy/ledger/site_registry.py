@@ -1,7 +1,7 @@
 """Registry of the ledgers through which a site released data.
 
-A ledger refuses data that were released under another of its accounts, but it cannot know other ledgers with another
-address, key or folder. A small private database, which no setting of a run selects, records which ledger claimed which
+A ledger refuses data about which another of its accounts has released, but it cannot see ledgers with another address,
+key or folder. A small private database, whose location no setting of a run changes, records which ledger claimed which
 data and how far each ledger has advanced, so that an old copy is recognised. The registry protects against mistakes and
 against users who choose settings, but not against an operator who deletes the registry.
 """
@@ -27,7 +27,7 @@ _TABLES = (
 
 
 class _Claim:
-    """Keyed digests of a sketch of people, in hexadecimal, named by their common digest."""
+    """Keyed digests of a sketch (`People.sketch`), in hexadecimal, named by the digest of all of them."""
 
     def __init__(self, people: People, key: bytes) -> None:
         texts = (int(digest).to_bytes(8, "big") for digest in people.sketch())
@@ -49,7 +49,7 @@ class SiteRegistry:
     folder: Path
 
     def claim(self, ledger: str, address: str, people: People) -> tuple[int, str] | None:
-        """Claim data for a ledger, unless they are claimed for it already.
+        """Claim data for a ledger, unless it has claimed them already.
 
         Args:
             ledger: HMAC of the ledger's first row, which identifies it even after it is moved.
@@ -57,10 +57,10 @@ class SiteRegistry:
             people: Digests of the records.
 
         Returns:
-            Position and HMAC of the last row of this ledger seen before, or None.
+            Position and HMAC of the last row of this ledger that the registry has recorded, or None.
 
         Raises:
-            LedgerError: If another ledger released about the data, or the claims cannot be read.
+            LedgerError: If another ledger has claimed the data, or the claims cannot be read.
         """
         private_folder(self.folder)
         data = _Claim(people, load_or_create_key(self.folder / "key"))
@@ -73,7 +73,7 @@ class SiteRegistry:
         return None if seen is None else (int(seen[0]), str(seen[1]))
 
     def check(self, ledger: str, people: People) -> None:
-        """Check data like `claim`, without claiming them. ledger: "" for one that does not exist yet."""
+        """Check data like `claim`, without claiming them. `ledger` is "" for a ledger that does not exist yet."""
         if not (self.folder / "site.db").is_file():
             return
         data = _Claim(people, load_or_create_key(self.folder / "key"))

@@ -1,8 +1,8 @@
 """Snapshot of all accounts after a number of rows, so that a release need not read every row.
 
 The snapshot is sealed together with the chain's head (`chain.Tip`). A transaction starts from it and adds the newer
-rows. A snapshot made by other code is ignored: all rows are then verified and added up again. Totals are not computed
-in SQL: they are exact fractions, and a budget may depend only on rows whose seals were checked.
+rows. A snapshot by another code version is ignored: all rows are then verified and added up again. Totals are not
+computed in SQL: they are exact fractions, and a budget may depend only on rows whose seals were checked.
 """
 
 import hashlib
@@ -95,7 +95,7 @@ class LedgerSnapshot:
 
     @classmethod
     def from_text(cls, text: str) -> Self | None:
-        """Return the snapshot that `to_text` wrote, or None if other code wrote it."""
+        """Return the snapshot that `to_text` wrote, or None if a different code version wrote it."""
         tree: dict[str, Any] = json.loads(text)
         if tree["code"] != _code():
             return None

@@ -1,8 +1,8 @@
 """Task of a release: its classes, findings, grades or bins. Public, and part of the release ID.
 
 The ledger records the task with each reservation. The first task of an account, edition and target is also the class
-list of later runs that declare none. Otherwise a record with a new label could change the class list of a later
-release, and thereby whether the stored release is returned.
+list of later runs that declare none. Otherwise a record with a new label could change the class list of a later run,
+and thereby whether the stored release is returned.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ class Task:
         names: Names of the classes, by label.
         edges: Edges of bins; empty for other kinds.
         target: Label column of a table.
-        found: The names are the labels found in the data instead of declared ones. Not part of the release ID.
+        found: Whether the names are labels found in the data instead of declared ones. Not part of the release ID.
     """
 
     edition: str
@@ -75,7 +75,7 @@ def recorded(tasks: Sequence[Task], edition: str, target: str | None) -> Task | 
 
 
 def as_recorded(tasks: Sequence[Task], requested: Task) -> Task:
-    """Return a task as the account recorded it first; the first release decides whether names were found or declared.
+    """Return the account's first record of a task; the first release decides whether names were found or declared.
 
     Raises:
         LedgerError: If class names found in the data differ from those of the edition's first task.

@@ -1,8 +1,8 @@
 """Transactions on the ledger's rows: rows are verified when read and chained when added.
 
-A transaction does not read all rows. The transaction loads the snapshot sealed with the chain's head, checks that the
-row at the head is the sealed one, verifies the chain from there, and checks each older row that it looks up. The cost
-of an account therefore depends only on verified rows. `rows` verifies the whole chain.
+A transaction does not read all rows. It loads the snapshot sealed with the chain's head, checks that the row at the
+head is the sealed one, verifies the chain from there, and checks each older row that it looks up. The cost of an
+account therefore depends only on verified rows. `rows` verifies the whole chain.
 """
 
 import re
@@ -40,7 +40,7 @@ class LedgerTransaction:
             raise tip.missing(last)
         head = self.began_with or Head.at(None, "")
         known = LedgerSnapshot.from_text(head.sums) if head.sums else None
-        # From the row at the head on, or all rows without a valid snapshot.
+        # Read from the row at the head on, or all rows if there is no valid snapshot.
         rows = transaction.rows(first=1 if known is None else head.count)
         at_head = next((row for row in rows if row.position == head.count), None)
         if known is None:
@@ -220,7 +220,7 @@ class Transactions:
 
 
 def witness(transactions: Transactions) -> str:
-    """Return a line about the current end of the ledger, to keep elsewhere. It is meaningless without the key."""
+    """Return a line that identifies the current end of the ledger, to keep elsewhere; meaningless without the key."""
     head = transactions.transact(lambda transaction: transaction.head())
     return f"Terrine ledger, {datetime.now(UTC):%Y-%m-%d}: {head.count} rows, head {head.mac}"
 
@@ -276,7 +276,7 @@ def verify(transactions: Transactions, releases: ReleaseStore, people: PeopleSto
 
 
 def refuse_older(transaction: LedgerTransaction, releases: ReleaseStore, files: list[str]) -> None:
-    """Raise if a stored release has no reservation, because the ledger is then an old copy.
+    """Raise LedgerError if a stored release has no reservation, because the ledger is then an old copy.
 
     Comparing numbers of files is fast. All reservations are read only if the numbers differ.
 
@@ -286,7 +286,7 @@ def refuse_older(transaction: LedgerTransaction, releases: ReleaseStore, files: 
         files: Names of their files, read before the transaction started.
 
     Raises:
-        LedgerError: With the name of an unknown release.
+        LedgerError: A release is unknown; the message names it.
     """
     unfinished = {
         releases.path(name).name for account in transaction.snapshot.accounts.values() for name in account.reserved
@@ -296,7 +296,7 @@ def refuse_older(transaction: LedgerTransaction, releases: ReleaseStore, files: 
 
 
 def _refuse_unknown(releases: ReleaseStore, files: list[str], rows: Iterable[Row]) -> None:
-    """Refuse files of releases that no row reserved."""
+    """Raise LedgerError for the file of a release that no row reserved."""
     known = {f"{row.release_id}.npz" for row in rows if row.kind == "reserve"}
     if unknown := sorted(set(files) - known):
         others = f" and {len(unknown) - 1} more" if len(unknown) > 1 else ""

@@ -1,6 +1,6 @@
 """The kind `averaged`: teachers that train in rounds with averages between them (TTAC, docs/components.md).
 
-Given the averages, the following remains:
+Given the averages, the following training remains:
 
 averaging: none     each teacher separately, all R rounds: conventional training.
 averaging: blocks   each group of g parties separately, all R rounds; the group's average votes. For the rest of the
@@ -10,19 +10,19 @@ averaging: global   the last round, from the average of the R - 1 rounds before 
                     of its records and of releases: the kind's guarantee holds given the release, and the two
                     compose. Without noise on the averages, a teacher is a function of every record.
 
-A party with too few records does not move in any round (`terrine.teachers.averaging.ttac`). So with `none` it is not
-trained and casts fallback votes; with `global` it votes with the released average; and a group votes with the average
-of its other parties or, if none moves, with the public start. Each is a function of the party's or the group's own
-records, of releases, and of public numbers, so one unit moves one voter even if it makes a party stop moving.
+A party with too few records changes no weights in any round (`terrine.teachers.averaging.ttac`). So with `none` it is
+not trained and casts fallback votes; with `global` it votes with the released average; and a group votes with the
+average of its other parties or, if all have too few, with the public start. Each vote is a function of the party's or
+group's records, of releases, and of public numbers, so one unit affects one voter even if a party crosses the limit.
 
 **A common centre** (`centre: shared`) replaces batch statistics for parties whose data differ. Features must be centred
-before a linear teacher can vote on images of another kind (docs/components.md). A party with one class cannot centre
-features by its own mean, which would remove the class. So the mean of the parties' means is computed, with averaging
-`global` as a separate release: a mean of features of unit length has norm 1 at most, so it needs no clipping norm.
-Queries are centred by the mean of their batch, which is public.
+before a linear teacher can vote on images of another kind (docs/components.md). A party with a single class cannot
+centre features by its own mean, which would remove the class. So the mean of the parties' means is computed; with
+averaging `global` it is a separate release. A mean of features of unit length has a norm of at most 1, so no clipping
+norm is needed. Queries are centred by the mean of their batch, which is public.
 
-    record:   x / ‖x‖ - centre, to unit length again
-    query:    x / ‖x‖ - mean over its batch of x / ‖x‖, to unit length again
+    record:   x / ‖x‖ - centre, scaled to unit length again
+    query:    x / ‖x‖ - mean over its batch of x / ‖x‖, scaled to unit length again
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 
 class AveragedTeachers(FeatureTeachers, GradientTeachers):
-    """TTAC, averaging and correction: Algorithm 1 of Dodwadmath and Stich 2022; in brackets its symbols.
+    """TTAC, averaging and correction: Algorithm 1 of Dodwadmath and Stich 2022, whose symbols the settings cite.
 
     learning_rate is the local step η_f, batch the size of a mini-batch, cut from permutations of the records.
     """
@@ -143,8 +143,8 @@ class AveragedTeachers(FeatureTeachers, GradientTeachers):
     def party_restriction(self) -> str | None:  # type: ignore[override]
         """See `Teachers`.
 
-        Only a group's members may see the exact sum of its updates, so groups over several institutions would need
-        shares that each group opens. A group within one institution equals one teacher on the records of all its parts.
+        Only a group's members may see the exact sum of its updates, so groups across institutions would need shares
+        that each group opens. A group within one institution is equivalent to one teacher on the records of its parts.
         """
         if self.averaging == "blocks":
             return (
@@ -167,7 +167,7 @@ class AveragedTeachers(FeatureTeachers, GradientTeachers):
         return self.learning_rate * self.step_decay**number
 
     def check(self, run: Any) -> None:
-        """Raise ValueError if the data, the backbone or the budget do not allow such averages."""
+        """Raise ValueError if the data, the backbone or the budget do not allow these settings."""
         super().check(run)
         if self.unprotected and not (run.data.public_benchmark and run.ledger.epsilon is None):
             raise ValueError(
@@ -217,7 +217,7 @@ class RoundState:
 
     Attributes:
         average: θ and c, [P].
-        own: Every teacher's c_i, [teachers, P], an array or a memory map.
+        own: The teachers' control variates c_i, [teachers, P], an array or a memory map.
         centre: Common centre of all parties' features, [features]; None if features are not centred.
     """
 
@@ -246,8 +246,8 @@ class AveragedKind(TeacherKind):
 
     Args:
         learner: The model.
-        parties: Number of parties; with averaging `blocks` voters are blocks.
-        start: Loads the start of the last round, for averaging `global`.
+        parties: Number of parties; with averaging `blocks`, the voters are groups of parties.
+        start: Function that loads the start of the last round, for averaging `global`.
     """
 
     def __init__(
@@ -291,7 +291,7 @@ class AveragedKind(TeacherKind):
         return np.asarray(start.average.value + local.update)
 
     def _separately(self, records: Records, teachers: Sequence[int], seed: int, device: Device) -> np.ndarray:
-        """Return the weights [teachers, P] of teachers, or groups, trained without the others."""
+        """Return the weights [teachers, P] of teachers, or groups, each trained without the others."""
         settings, learner = self.settings, self.learner
         if settings.block is None:
             groups = [np.array([teacher]) for teacher in teachers]
@@ -323,7 +323,7 @@ class AveragedKind(TeacherKind):
 
 
 def party_means(records: Records, teachers: Sequence[int] | np.ndarray) -> np.ndarray:
-    """Return each party's mean of features of unit length, float64 [teachers, features]. Private.
+    """Return each party's mean of features scaled to unit length, float64 [teachers, features]. Private.
 
     A party with too few records has a zero mean, which counts in the centre and is within the norm.
     """

@@ -1,8 +1,8 @@
 """Models for teachers with averaging: initial weights, and gradients of many copies at once.
 
-A learner is a model whose weights form one vector. The weights of many teachers are a matrix [teachers, length], and so
-are their gradients, so averaging, clipping and noise (`terrine.teachers.averaging.ttac`) are vector arithmetic. There
-are two:
+A learner is a model whose weights form one vector. The weights of many teachers form a matrix [teachers, length], and
+so do their gradients, so averaging, clipping and noise (`terrine.teachers.averaging.ttac`) are vector arithmetic. There
+are two learners:
 
 - `LinearLearner`: a head on features of the frozen backbone; gradients of all teachers are two batched products.
 - `ModuleLearner`: any torch module, one teacher after the other.
@@ -81,7 +81,7 @@ class Learner(ABC):
 class LinearLearner(Learner):
     """Softmax regression on features of unit length: weights [classes, features] and biases [classes], initially zero.
 
-    weight_decay λ adds λ/2 ‖weights‖² to the mean cross-entropy; dtype is that of the arithmetic.
+    weight_decay λ adds λ/2 ‖weights‖² to the mean cross-entropy; arithmetic is in `dtype`.
     """
 
     inputs: Literal["features", "images"] = "features"
@@ -129,14 +129,14 @@ class LinearLearner(Learner):
 
 
 class ModuleLearner(Learner):
-    """A module from inputs to scores [batch, classes]; parameters that require a gradient are the weights.
+    """Module that maps inputs to scores [batch, classes]; the weights are the parameters that require a gradient.
 
     Attributes:
-        names: Names of the weights in the module's state, in the order of the vector.
+        names: Names of the weights in the module's `state_dict`, in the order of the vector.
 
     Args:
         module: Module with the public initial weights; it is not changed.
-        weight_decay: For weight matrices and kernels, not for biases.
+        weight_decay: Weight decay λ of weight matrices and kernels; biases have none.
         statistics: Statistics of batch normalisation; running averages are never updated.
     """
 
@@ -158,7 +158,7 @@ class ModuleLearner(Learner):
         return torch.cat([self.module.get_parameter(name).detach().flatten() for name in self.names])
 
     def gradients(self, values: Tensor, inputs: Tensor, labels: Tensor) -> Tensor:
-        """See `Learner.gradients`; inputs are the module's with a first dimension for teachers."""
+        """See `Learner.gradients`; inputs are those of the module with an additional first dimension for teachers."""
         gradients = torch.empty_like(values)
         frame = self._frame().to(values.device)
         with batch_statistics(frame, self.statistics), fixed_kernels(values.device):
@@ -178,7 +178,7 @@ class ModuleLearner(Learner):
         return vote_with_networks(states, cast(Classifier, self.module), queries, self.statistics, device=device)
 
     def _frame(self) -> nn.Module:
-        """Return the calling thread's copy, since `functional_call` changes a module during the call."""
+        """Return the calling thread's copy of the module, since `functional_call` changes it during the call."""
         if not hasattr(self._local, "frame"):
             self._local.frame = copy.deepcopy(self.module).eval()
         frame: nn.Module = self._local.frame

@@ -3,7 +3,7 @@
 Algorithm 1 of Dodwadmath and Stich (2022) makes every teacher a function of every record, and the paper states that its
 ε is an assumption. Here averages pass through a mechanism: in every round each teacher's update is clipped to norm S,
 and the sum is released with Gaussian noise of standard deviation zS (`terrine.privacy.noised_sum`). Given all earlier
-releases, a record enters only its own teacher:
+releases, a record affects only its own teacher:
 
 - it moves one update, so a released vector is (2/z)-GDP, adaptively composed over rounds;
 - after the last release it moves one vote per query, so the votes cost the usual amount.
@@ -12,8 +12,8 @@ If features are centred, the mean of the parties' means is one more vector (`ter
 The total μ² = 4V/z² + Σ over votes, for V released vectors, is exact, and is what the ledger records.
 
 The control variate c is not released: by eq. 3 its change is a function of the mean update
-(`terrine.teachers.averaging.ttac.derived_control`), so it follows from the released one at no cost. A teacher's own
-c_i never leaves it. Norms of updates and the share of clipped ones are private figures.
+(`terrine.teachers.averaging.ttac.derived_control`), so it is computed from the released update at no cost. A teacher's
+c_i never leaves its party. Norms of updates and the share of clipped ones are private figures.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class PrivateAveraging:
     """Private averages of teachers.
 
     Attributes:
-        settings: Settings of the teachers, with S in `clip`.
+        settings: Settings of the teachers; `clip` is S.
         noise_multiplier: z, the noise's standard deviation in units of the clipping norm.
     """
 
@@ -59,7 +59,7 @@ class PrivateAveraging:
 
     @property
     def mechanism(self) -> ClippedSum:
-        """The mechanism of every round."""
+        """Mechanism that releases the sum of updates in every round."""
         return ClippedSum(self.settings.clip or 0.0, self.noise_multiplier)
 
     @property

@@ -2,26 +2,26 @@
 
 Each party clips its teachers' updates, adds them up in whole steps of the lattice on which the noise is drawn
 (`terrine.privacy.noised_sum`), and splits the sum into two shares modulo 2^64. The guardian adds the noise to its
-share; the student party opens the noisy total and sends all parties the average that follows: at the end of round r the
-start of round r + 1, at the end of the last round the start from which teachers vote.
+share; the student party opens the noisy total and sends all parties the new average. The average after round r is the
+start of round r + 1; the average after the last shared round is the start from which the voting teachers are trained.
 
-**Bit-equal to one place.** Whole steps add up exactly in every order and distribution, and the noise is drawn on the
-same lattice. So the total equals that of `PrivateAveraging.release` with the same noise.
+**Bit-equal to one process.** Whole steps add up exactly in every order and distribution over parties, and the noise is
+drawn on the same lattice. So the total equals that of `PrivateAveraging.release` with the same noise.
 
 **Sensitivity.** A unit belongs to one teacher, so replacing, adding or removing it replaces one clipped update: the sum
 moves by at most 2S, for every average from which the update started. Every released vector therefore costs (2/z)², as
 in one process, even if a student party sends parties averages of its choice, or a different one to each. Given the
-releases, a teacher is a function of its records only, so votes cost the usual amount. For a person at K parties K
-updates move by 2S each: `events.of_several`.
+releases, a teacher is a function of its records only, so votes cost the usual amount. For a person with records at K
+parties, K updates move by 2S each: `events.of_several`.
 
-**No overflow.** An update is within S on every coordinate, including rounding, and the sum of N within N·S. The noise
-has at most 2^53 of its steps (`terrine.privacy.noise` refuses more). `ClippedSum.fits` keeps N·S below 2^62 steps, so
-totals stay within 2^62 + 2^53 < 2^63 and can be read modulo 2^64. A party whose sum exceeds that of its teachers'
-updates cannot share it. Sharing anything else, such as an update of any length, spoils the average and weakens only the
-protection of that party's own people, since n + c + η modulo 2^64 is computed from n + η.
+**No overflow.** An update is within S on every coordinate, including rounding, and the sum of N updates within N·S. The
+noise is at most 2^53 of its steps (`terrine.privacy.noise` refuses more). `ClippedSum.fits` keeps N·S below 2^62 steps,
+so totals stay within 2^62 + 2^53 < 2^63 and can be read modulo 2^64. A sum above the maximum for a party's teachers is
+refused. A party that shares anything else, such as an unclipped update c, spoils the average and weakens only the
+protection of its own people, since n + c + η modulo 2^64 is computed from n + η.
 
-**Absent parties.** Means are over all N agreed teachers. A party that is late for a round counts as one with zero
-updates, as Algorithm 1 treats a party without records; noise and accounting do not change.
+**Absent parties.** Means are over all N agreed teachers. A party that is late for a round counts with zero updates,
+like a party without records in Algorithm 1; noise and accounting do not change.
 
 The average is sent relative to the public start, which parties compute themselves. The student party therefore needs no
 backbone, no network and no torch.
@@ -55,14 +55,14 @@ class Start:
 
 @dataclass(frozen=True)
 class SharedAverages(SummedRounds):
-    """The rounds of `averaging` by `teachers` of all parties, with updates of `weights` numbers.
+    """Rounds of `averaging` over `teachers` of all parties, with `weights` numbers per update.
 
     Attributes:
         features: Length of the centre, which is released first; 0 without a centre.
 
     Raises:
-        SettingError: averages that could overflow, updates below the resolution of the noise's lattice, or `features`
-            that contradict the settings.
+        SettingError: Averages could overflow, updates are below the resolution of the noise's lattice, or `features`
+            contradicts the settings.
     """
 
     averaging: PrivateAveraging
@@ -87,7 +87,7 @@ class SharedAverages(SummedRounds):
 
     @property
     def first(self) -> int:
-        """Number of the first round of local steps, which a round for the centre may precede."""
+        """Number of the first round of local steps: 1 if a round for the centre precedes it, else 0."""
         return int(self.averaging.centred)
 
     @property
@@ -128,7 +128,7 @@ class SharedAverages(SummedRounds):
             number: Number of the round, from 0; centring rounds come first.
 
         Raises:
-            InputError: vectors of another length.
+            InputError: The vectors have the wrong length.
         """
         mechanism, length = self._mechanism(number)
         if vectors.shape[1:] != (length,):

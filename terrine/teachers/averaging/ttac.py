@@ -5,8 +5,8 @@ In every round each teacher i starts from the average θ, takes T steps of gradi
     θ_i ← θ_i - η_f (∇f_i(θ_i) - c_i + c)                    (eq. 2)
     c_i⁺ ← c_i - c + (θ - θ_i) / (T η_f)                     (eq. 3)
 
-and the mean changes move θ and c (eq. 4 and 5). Different data pull parties apart; the correction replaces a party's
-own direction c_i by the common one, c.
+and the means of these changes update θ and c (eq. 4 and 5). Different data pull parties apart; the correction replaces
+a party's own direction c_i by the common one, c.
 
     averaging: global   one θ for all teachers, the paper's algorithm. Every teacher is then a function of every record,
                         so noise on votes does not bound the effect of a record. `terrine.teachers.averaging.private`
@@ -24,8 +24,8 @@ one process. Mini-batches derive from (seed, round, teacher), so they do not dep
 
 A party with fewer records than the learner needs stays at θ_i = θ: its Δθ_i is zero and, by eq. 3, its c_i⁺ is c_i - c,
 as if its own direction had been zero. Such a party counts in the means, since the number of parties is public and the
-number of trained ones is not. A zero update is within every clipping norm S. So replacing one unit, even one that makes
-a party start or stop moving, changes the sum of clipped updates by at most 2S, the sensitivity that is charged
+number of trained ones is not. A zero update is within every clipping norm S. So replacing one unit, even one by which a
+party gets or no longer has enough records, changes the sum of clipped updates by at most 2S, the charged sensitivity
 (`terrine.teachers.averaging.private`). Eq. 3 holds for all parties, so Δc remains a function of Δθ.
 """
 
@@ -50,12 +50,12 @@ if TYPE_CHECKING:
     from terrine.teachers.averaging.averaged import AveragedTeachers
     from terrine.teachers.averaging.learners import Learner
 
-_COPIES = 6  # of a teacher's weights in memory during training
+_COPIES = 6  # number of copies of a teacher's weights in memory during training
 
 
 @dataclass(frozen=True)
 class Average:
-    """The state from which a round starts: θ and c, float64 [P]."""
+    """State from which a round starts: θ and c, float64 [P]."""
 
     value: np.ndarray
     control: np.ndarray
@@ -68,7 +68,7 @@ class Average:
 
 
 def mean_over_groups(groups: Sequence[np.ndarray]) -> np.ndarray:
-    """Return the mean float64 [P] of vectors [teachers, P] in groups; the same to the last bit for every grouping."""
+    """Return the mean, float64 [P], of groups of vectors [teachers, P]; equal to the last bit for every grouping."""
     total, count = np.zeros(groups[0].shape[1]), 0
     for group in groups:
         for vector in group:
@@ -80,7 +80,7 @@ def mean_over_groups(groups: Sequence[np.ndarray]) -> np.ndarray:
 def derived_control(start: Average, update: np.ndarray, settings: AveragedTeachers, number: int) -> np.ndarray:
     """Return Δc, [P], as a function of the mean update, [P].
 
-    By eq. 3, c_i⁺ - c_i = -c - (θ_i - θ) / (T η_f) for every teacher; take the mean of both sides. If the update was
+    By eq. 3, c_i⁺ - c_i = -c - (θ_i - θ) / (T η_f) for every teacher; Δc is the mean of both sides. If the update was
     released, Δc therefore costs no further privacy.
     """
     if settings.correction == "none":
@@ -116,7 +116,7 @@ def local_round(
     """Train teachers in round `number` (from 0); lines 5 to 12 of Algorithm 1.
 
     A teacher's result depends on its start, its c_i, its own records, the settings, the seed, its number and the round.
-    A teacher with too few records does not move (see the module).
+    A teacher with too few records does not move (see the module docstring).
 
     Args:
         learner: Model that every teacher trains.
@@ -133,7 +133,7 @@ def local_round(
         The results in the order of `teachers`.
 
     Raises:
-        InputError: inputs of another kind, or c_i of another shape.
+        InputError: The inputs are not of the learner's kind, or c_i has the wrong shape.
     """
     import torch
 
@@ -165,7 +165,7 @@ def local_round(
         )
         before = torch.as_tensor(own[positions]).to(theta)
         correction = control - before
-        values = theta.clone()  # updated in place, since new pages for a network's weights cost time
+        values = theta.clone()  # updated in place, since allocating memory for a network's weights takes time
         for index in np.stack(batches, 1):
             inputs = torch.from_numpy(np.ascontiguousarray(records.values[index])).to(device)
             labels = torch.from_numpy(records.labels[index].astype(np.int64, copy=False)).to(device)
@@ -186,7 +186,7 @@ def local_round(
 def _batches(rows: np.ndarray, settings: AveragedTeachers, generator: np.random.Generator) -> np.ndarray:
     """Return record numbers [steps, batch] cut from successive permutations of the teacher's records.
 
-    All teachers have batches of one size, even with fewer records than that, so that all learn as one problem.
+    All teachers have batches of the same size, even those with fewer records than that, so that all fit one problem.
     """
     if settings.batch is None:
         return np.tile(rows, (settings.steps, 1))
@@ -196,7 +196,7 @@ def _batches(rows: np.ndarray, settings: AveragedTeachers, generator: np.random.
 
 
 Combine = Callable[[Average, list[LocalResult], np.ndarray, int], tuple[np.ndarray, np.ndarray]]
-"""(start, results of all teachers, their c_i before, round) -> mean Δθ and mean Δc."""
+"""Function (start, results of all teachers, their previous c_i, round) -> mean Δθ and mean Δc."""
 
 
 def exact_means(
@@ -241,8 +241,8 @@ def average_teachers(
 def unit_rows(features: Rows) -> np.ndarray:
     """Return features [..., D] scaled to unit length, float32; a zero vector stays zero.
 
-    This bounds the gradient of every record, and gives steps the same meaning on every backbone. The rule uses no
-    figure about the data, so it costs no privacy.
+    This bounds the gradient of every record, and makes step sizes comparable across backbones. The rule uses no figure
+    about the data, so it costs no privacy.
     """
     values = np.asarray(features, np.float32)
     norms = np.linalg.norm(values, axis=-1, keepdims=True)
