@@ -147,7 +147,7 @@ def read_slice(
 
 
 def _flat(volume: Any, across: int, place: int | str) -> np.ndarray:
-    """Return a slice, or the maximum or mean of all slices, across an axis. Reads one slice of the last axis at a time."""
+    """Return one slice across an axis, or the maximum or mean of all; one slice of the last axis is read at a time."""
 
     def slab(number: int) -> np.ndarray:
         one = [0] * (len(volume.shape) - 3)
