@@ -1,8 +1,8 @@
 """Release of moments of a run's private images, so that predictions do not depend on the rest of a batch.
 
 `aggregate` releases them before the answers (`terrine.models.released_statistics`, `terrine.privacy.noised_sum`) at a
-cost of the share `privacy.moments` of the budget. Moments have a release ID that runs with the same backbone share. The
-resulting statistics are stored with the answers and the student.
+cost of the share `privacy.moments` of the budget. Moments have their own release ID, and runs with the same backbone
+share it. The resulting statistics are stored with the answers and the student.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 The ID depends on public facts only: the account, the edition of the data named by the operator, the task (kind, names
 and order of classes, edges of bins, label column) and the upstream settings that differ from their defaults. Runs that
 differ only in the student therefore share a release. A run with another teacher setting makes and pays for its own,
-even if its votes are equal. Whether a release is repeated therefore reveals nothing about the data (docs/ledger.md).
+even if its votes are equal. Repeating a release therefore reveals nothing about the data (docs/ledger.md).
 The count of units and the moments of images do not depend on labels, so tasks about the same people share them.
 
 Digests of the inputs are sealed with the release and private (`Inputs`). If the data change under one edition, the

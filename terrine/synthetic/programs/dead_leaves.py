@@ -98,7 +98,7 @@ def window_sides(size: int) -> list[int]:
 
 @cache
 def _by_radius(size: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-    """Return, for each of the 200 radii, its pixels, its window's number, and that window's last possible position."""
+    """Return, for each of the 200 radii, its value in pixels, its window's number, and the window's last position."""
     length = torch.tensor(radii(size), dtype=torch.float32)
     # A leaf of radius r touches at most floor(2r) + 1 pixel centres along an axis.
     needed = (length * 2).floor().to(torch.int64) + 1
