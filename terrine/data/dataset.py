@@ -50,7 +50,7 @@ class Dataset:
         test_groups: int64 [M], or None if the test records have no groups.
         train_contents: uint64 [N, 2], digests by which a ledger recognises records (`terrine.data.content_digest`);
             None for public data, which have no budget.
-            test_contents, pool_contents: The same for test and pool records.
+        test_contents, pool_contents: The same for test and pool records.
         pool_names, pool_groups: int64 [P] or None, likewise.
         named: Whether records have names other than their positions.
         content_columns: Columns of a table that the first digest covers.

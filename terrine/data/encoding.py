@@ -1,7 +1,7 @@
 """Encode the columns of a table as features in [0, 1], by declaration or from public rows only.
 
 A numeric column has knots: a number is encoded by its position between the two nearest ones (hat functions), so a
-linear head can fit any curve that is linear between knots. Numbers beyond the knots count as the nearest. Any other
+linear head can fit any curve that is linear between knots. Numbers beyond count as the nearest knot. Any other
 column has one indicator for each known word. Missing and unknown values set no feature. No private record affects
 another record's features, and the encoding is public: it is part of the student.
 

@@ -118,7 +118,7 @@ def image_distances(
         extractor: Extractor of the features, which are normalised by those of the real images.
         synthetic: uint8 [N, C, H, W] by name.
         real: uint8 [M, C, H, W].
-        seed: Image program that draws the images.
+        seed: Seed of the sampling.
         sample: Largest number of images that is read from each set.
 
     Raises:

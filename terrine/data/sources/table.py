@@ -101,7 +101,7 @@ class Table(InOrder, Own, Source):
 
     @property
     def has_public_records(self) -> bool:
-        """Whether some rows are public."""
+        """True if some rows are public."""
         return self.public_fraction is not None
 
     @property
@@ -163,7 +163,7 @@ class Table(InOrder, Own, Source):
     def _read(self, at: Path, seed: int) -> tuple[Dataset, Encoding, pd.DataFrame]:
         """Return the dataset, the encoding, and the public rows as texts, or all rows if columns are declared.
 
-        Rows take the place of images. Raises InputError for a file or a value that cannot be used.
+        The dataset contains rows instead of images. Raises InputError for a file or a value that cannot be used.
         """
         path = at / self.path
         frame, names, query, test = self._split(path, seed)
