@@ -207,7 +207,7 @@ def _epsilon(event: Event, delta: float) -> str:
 
 
 def pending(run: Run) -> tuple[Ledger, Row, Decision | None]:
-    """Return a run's ledger, the row of its last request, and the last valid decision about that request, if any.
+    """Return a run's ledger, the row of its last request, and the last valid decision about its content, if any.
 
     Raises:
         InputError: If the run has not asked.
