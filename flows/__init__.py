@@ -1,1 +1,1 @@
-"""The order of work: Prefect flows, the command line, deployments."""
+"""Orchestration: Prefect flows, the command line, deployments."""

@@ -1,9 +1,9 @@
-"""Approval of a release by a form of the Prefect server.
+"""Approval of a release through a form on the Prefect server.
 
-The flow run is suspended, not paused: its process ends, so nothing waits for days, holds the run's locks or a slot of
-the deployment, and a kill loses nothing. When the form is submitted, a worker starts the flow run again, and finished
-stages are skipped. Prefect does not authenticate who submits a form, so the site's key signs the decision, and the
-statement says so. It counts only if `release.approvers` is empty or names that key.
+The flow run is suspended, not paused: its process ends, so no process waits for days or holds the run's locks or a slot
+of the deployment, and a kill loses nothing. When the form is submitted, a worker starts the flow run again, and
+finished stages are skipped. Prefect does not authenticate who submits a form, so the site's key signs the decision,
+which the statement mentions. The decision counts only if `release.approvers` is empty or names that key.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def decide_by_form(run: Run, waiting: str) -> None:
     ledger, row, _ = pending(run)
     rows = "\n".join(f"- **{name}**: {text}" for name, text in describe_request(run, ledger, row.content))
     form = ReleaseDecision.with_initial_data(description=f"Release of the run {run.name}\n\n{rows}")
-    # One form for each request, so that a decision about an earlier one is not taken for a later one.
+    # Each request has its own form, so that a decision about an earlier request does not apply to a later one.
     given = suspend_flow_run(wait_for_input=form, key=row.mac[:16])
     decision: Literal["approved", "refused"] = "approved" if given.decision == "approve" else "refused"
     decide(run, None, decision, role=given.role, name=given.name, why=given.why)

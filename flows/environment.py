@@ -1,4 +1,4 @@
-"""Environment variables for the libraries that Terrine uses. Variables that the user has set are not changed."""
+"""Environment variables for libraries that Terrine uses. Variables that the user has set are not changed."""
 
 import contextlib
 import os
@@ -6,12 +6,12 @@ import os
 DEFAULTS = {
     "DO_NOT_TRACK": "1",
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-    # A server logs a meaningless traceback when it ends.
+    # Otherwise a server logs a meaningless traceback when it ends.
     "PREFECT_LOGGING_SERVER_LEVEL": "CRITICAL",
-    # Logs of flow runs include these loggers.
+    # Logs of flow runs include the output of these loggers.
     "PREFECT_LOGGING_EXTRA_LOGGERS": "flows,tasks,terrine",
-    # With SQLite, a server answers 503 to overlapping writes: to a third of the requests of eight clients. The default
-    # of five retries takes one minute, seven take four.
+    # With SQLite, a server answers overlapping writes with 503: a third of the requests of eight clients. The default
+    # of five retries takes one minute; seven take four minutes.
     "PREFECT_CLIENT_MAX_RETRIES": "7",
     "DVC_NO_ANALYTICS": "1",
     "MLFLOW_DISABLE_TELEMETRY": "true",
@@ -19,7 +19,7 @@ DEFAULTS = {
     "GIT_PYTHON_REFRESH": "quiet",
     # Spinning threads make torch many times slower when other processes need the cores.
     "OMP_WAIT_POLICY": "PASSIVE",
-    # Otherwise each change of a Dask worker is a line in the terminal.
+    # Otherwise each change of a Dask worker prints a line in the terminal.
     "DASK_LOGGING__DISTRIBUTED": "warning",
 }
 
@@ -28,7 +28,7 @@ def prepare_environment() -> None:
     """Set missing variables. Call it before Prefect, DVC, MLflow or torch is imported.
 
     If the home folder is not writable, as in a container, a folder of the project replaces it, because these libraries
-    need one. A missing user name is set, too.
+    need one. A missing user name is also set.
     """
     if not os.access(os.path.expanduser("~"), os.W_OK):
         home = os.path.join(os.environ.get("TERRINE_ROOT") or os.getcwd(), ".home")

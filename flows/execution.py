@@ -1,7 +1,7 @@
-"""Task execution: by a Prefect task runner inside a flow, by direct calls outside.
+"""Task execution: by a Prefect task runner inside a flow, by direct calls outside one.
 
-A stage is written once against `Executor`. In a flow its tasks are Prefect task runs, in parallel on the configured
-task runner. Stages that DVC starts without a server call the same functions directly.
+A stage is written once, for `Executor`. In a flow its tasks are Prefect task runs, in parallel on the configured task
+runner. Stages that DVC starts without a server call the same functions directly.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _Failures = list[tuple[_Part, BaseException]]
 
 
 class Executor:
-    """Runs tasks: as task runs of the current flow with a started task runner, else as plain functions in sequence."""
+    """Runs tasks as task runs of the current flow if it has a started task runner, else as plain sequential calls."""
 
     def __init__(self, runner: TaskRunner[Any] | None = None) -> None:
         self._runner = runner
@@ -59,8 +59,8 @@ class Executor:
             failures = [(part, error) for part in parts if (error := _call(task, part)) is not None]
         else:
             failures = _submit(self._runner, task, parts)
-            # A process that is killed breaks the whole pool (Python's). Lost parts run again in a fresh pool, then one
-            # by one, so that only a part that kills its own process fails. Dask and Ray replace a dead worker.
+            # A killed process breaks Python's whole process pool. Lost parts run again in a fresh pool, then one by
+            # one, so that only a part that kills its own process fails. Dask and Ray replace a dead worker.
             for at_once in (max(1, len(parts)), 1):
                 broken = [part for part, error in failures if isinstance(error, BrokenExecutor)]
                 failures = [(part, error) for part, error in failures if not isinstance(error, BrokenExecutor)]
@@ -71,7 +71,7 @@ class Executor:
             raise _combined(task.name, failures, len(parts)) from failures[0][1]
 
     def place(self, run: Run, part: int) -> Run:
-        """Return the run for part number `part` of a fan-out: on the part's own device if parts share a process."""
+        """Return the run for part number `part` of a fan-out, with the part's own device if parts share a process."""
         if self._runner is None:
             return run
         from flows.runners import ThreadPoolTaskRunner, part_device
@@ -83,7 +83,7 @@ class Executor:
 
 @contextmanager
 def executor(settings: Runner, device: str, *, fans_out: bool) -> Iterator[Executor]:
-    """Yield the executor of a stage: in a flow with the configured task runner if the stage fans out.
+    """Yield the executor of a stage. In a flow, a stage that fans out gets the configured task runner.
 
     Raises:
         SettingError: If the task runner is not installed, or its cluster cannot be reached.
@@ -97,7 +97,7 @@ def executor(settings: Runner, device: str, *, fans_out: bool) -> Iterator[Execu
     with ExitStack() as stack:
         try:
             runner = stack.enter_context(task_runner(settings, device))
-            getattr(runner, "client", None)  # Dask connects when it is first used
+            getattr(runner, "client", None)  # Dask connects on first use
         except (OSError, TimeoutError) as error:
             raise SettingError(
                 f"runner.address={settings.address}: connection failed ({error}). Start the cluster, correct the "
@@ -107,12 +107,12 @@ def executor(settings: Runner, device: str, *, fans_out: bool) -> Iterator[Execu
         try:
             yield Executor(runner)
         except KeyboardInterrupt:
-            stack.pop_all()  # would wait for tasks; the process ends (`flows.stopping`)
+            stack.pop_all()  # closing would wait for tasks; the process ends (`flows.stopping`)
             raise
 
 
 def _call(task: Step, part: _Part) -> Exception | None:
-    """Call the plain function, again if it may be retried, and return what went wrong."""
+    """Call the plain function, with retries if allowed, and return its exception, or None."""
     for retries_left in reversed(range(1 + task.retries)):
         try:
             task.fn(*part.arguments)
@@ -124,7 +124,7 @@ def _call(task: Step, part: _Part) -> Exception | None:
 
 
 def _submit(runner: TaskRunner[Any], step: Step, parts: Sequence[_Part], suffix: str = "") -> _Failures:
-    """Submit all parts, wait for all of them, and return those that failed."""
+    """Submit all parts, wait for all of them, and return the failures."""
     signature = inspect.signature(step.fn)
     futures = [
         runner.submit(
@@ -143,7 +143,7 @@ def _submit(runner: TaskRunner[Any], step: Step, parts: Sequence[_Part], suffix:
 
 
 def _failure(future: PrefectFuture[Any]) -> BaseException | None:
-    """Wait for a task and return what went wrong; a worker that died raises instead of leaving a state."""
+    """Wait for a task and return its exception, or None. A dead worker raises instead of leaving a state."""
     try:
         result = future.result(raise_on_failure=False)
     except Exception as error:
@@ -154,7 +154,7 @@ def _failure(future: PrefectFuture[Any]) -> BaseException | None:
 
 
 def _combined(task: str, failures: _Failures, parts: int) -> Exception:
-    """Return one error for all failures: the first five with their reasons."""
+    """Return one error for all failures, which gives the reasons of the first five."""
     lines = "; ".join(f"{task} {part.name}: {_sentence(error)}" for part, error in failures[:5])
     if len(failures) > 5:
         lines += f"; and {len(failures) - 5} more: {', '.join(part.name for part, _ in failures[5:])}"
@@ -169,7 +169,7 @@ def _combined(task: str, failures: _Failures, parts: int) -> Exception:
 
 
 def _sentence(error: BaseException) -> str:
-    """Return the text about a failure; for a killed worker, the usual reason."""
+    """Return a sentence about a failure; for a killed worker, it names the usual reason."""
     if isinstance(error, BrokenExecutor) or type(error).__name__ == "KilledWorker":
         return "its worker process was killed, most often for lack of memory (teachers.per_task makes parts smaller)"
     text = str(error)

@@ -1,7 +1,7 @@
-"""The Prefect flows: a run, stage by stage, and one stage for DVC or for another machine.
+"""Prefect flows: a whole run, stage by stage, or one stage for DVC or for another machine.
 
-Each stage of a run is a task run, with the stage's own tasks as nested task runs. A stage that DVC calls unchanged is
-skipped, and one that ran is committed to DVC, so the flow and `dvc repro` give the same result.
+Each stage of a run is a task run, with the stage's own tasks as nested task runs. A stage that DVC reports as unchanged
+is skipped, and one that ran is committed to DVC, so the flow and `dvc repro` give the same result.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ from terrine.errors import SettingError, TerrineError
 GPU = "terrine-gpu"
 """Global concurrency limit that stages occupy on a machine with CUDA devices, if the server defines it."""
 TRIES = 3
-"""Number of times that a remote stage is started if it crashes."""
+"""Largest number of times that a crashing remote stage is started."""
 WAITING = "Awaiting approval"
-"""Name of the state of a stage whose release needs an approval."""
+"""Name of the Prefect state of a stage whose release needs an approval."""
 PAUSE = 5.0
 """Seconds between two requests for the state of a remote stage."""
 
 
 def _run_name() -> str:
-    """Return a name for the flow run that contains no setting that is local to the site."""
+    """Return a name for the flow run without site-local settings."""
     parameters = flow_run.parameters
     overrides = map(redact_override, parameters.get("overrides") or [])
     return " ".join([parameters.get("preset") or "selected run", *overrides])
@@ -57,7 +57,7 @@ def _run_name() -> str:
 
 @flow(name="terrine", flow_run_name=_run_name)
 def pipeline(preset: str | None = None, overrides: list[str] | None = None, selects: bool = True) -> str:
-    """Make a run. A run that is complete does nothing.
+    """Execute the stages of a run that are not up to date.
 
     Args:
         preset: A preset or a run. Default: the run that was selected last.
@@ -84,12 +84,12 @@ def pipeline(preset: str | None = None, overrides: list[str] | None = None, sele
 
 
 def make_run(root: Path, run: str, *, with_server: bool = True) -> None:
-    """Make a run with a line for each stage; see `flows.terminal.quiet`.
+    """Execute the stages of a run and print a line for each; see `flows.terminal.quiet`.
 
     Args:
         root: The project.
         run: The name of the run.
-        with_server: Whether the stages are tasks of a Prefect flow. If they are not, they are called in sequence.
+        with_server: Whether the stages are tasks of a Prefect flow. Otherwise they are called in sequence.
     """
     with quiet(root, run):
         if not with_server:
@@ -101,7 +101,7 @@ def make_run(root: Path, run: str, *, with_server: bool = True) -> None:
 
 @flow(name="stage", flow_run_name="{run} {stage}", validate_parameters=False)
 def stage_flow(run: str, stage: str) -> State | None:
-    """Run one stage: for `dvc repro`, or as a deployment on another machine for the flow that makes the run.
+    """Run one stage, for `dvc repro`, or as a deployment on another machine for the flow that executes the run.
 
     Raises:
         SettingError: If a deployment is started without such a flow, which holds the run's locks.
@@ -118,10 +118,10 @@ def stage_flow(run: str, stage: str) -> State | None:
 def _run_stage(root: Path, run: str, stage: str) -> None:
     """Run one stage as a task run of the current flow, or by the deployment that `runner.elsewhere` names for it.
 
-    If its release needs an approval, a flow that a deployment started is suspended until the form is submitted.
+    If the stage's release needs an approval, a flow started by a deployment is suspended until the form is submitted.
 
     Raises:
-        ApprovalNeeded: If nobody decided yet and this flow has no form.
+        ApprovalNeeded: If there is no decision yet and this flow has no form.
     """
     remote = resolve(root, run).runner.elsewhere.get(stage)
     here = remote is None or server.is_temporary()
@@ -133,7 +133,7 @@ def _run_stage(root: Path, run: str, stage: str) -> None:
 
 @task(name="stage", task_run_name="{stage}", cache_policy=NO_CACHE, persist_result=False)
 def _stage_task(root: Path, run: str, stage: str) -> State | None:
-    """Run a stage. If the stage waits for an approval, its state says so: waiting is no failure."""
+    """Run a stage. If it waits for an approval, return a state with that name, because waiting is not a failure."""
     try:
         run_stage(root, run, stage)
     except ApprovalNeeded as needed:
@@ -155,10 +155,10 @@ def _run_here(root: Path, run: str, stage: str) -> str | None:
 
 
 def run_remotely(remote: str, run: str, stage: str) -> str | None:
-    """Have a deployment run a stage, wait for it, and start it again if it crashes; the stage then resumes.
+    """Start a stage's deployment and wait for it. If it crashes, start it again; the stage then resumes.
 
     Returns:
-        A text if the stage waits for an approval.
+        A message if the stage waits for an approval, else None.
 
     Raises:
         SettingError: If the server has no deployment of this name.

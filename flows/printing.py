@@ -1,4 +1,4 @@
-"""Consoles, tables and errors of the commands. Text is printed as it is: names and paths may contain brackets."""
+"""Consoles, tables and errors of the commands. Text is printed verbatim: names and paths may contain brackets."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from rich.table import Column, Table
 from terrine.errors import TerrineError
 
 WIDE = 160
-"""Width of lines in files and pipes, in characters."""
+"""Line width in files and pipes, in characters."""
 
 
 def printer(file: TextIO | None = None, *, stderr: bool = False, soft_wrap: bool = False) -> Console:
-    """Return a console that reads no markup; use `rich.text.Text` or a style for bold or red text."""
+    """Return a console that interprets no markup; use `rich.text.Text` or a style for bold or red text."""
     console = Console(file=file, stderr=stderr, soft_wrap=soft_wrap, markup=False, emoji=False, highlight=False)
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = WIDE
@@ -24,7 +24,7 @@ def printer(file: TextIO | None = None, *, stderr: bool = False, soft_wrap: bool
 
 
 def plain_table(*columns: str | Column, **options: Any) -> Table:
-    """Return a table without lines, and without a heading if it has no columns yet."""
+    """Return a table without rules, and without a header if no columns are given."""
     return Table(*columns, **{"box": None, "pad_edge": False, "show_header": bool(columns), **options})
 
 
@@ -36,11 +36,11 @@ def shown_duration(seconds: float) -> str:
 
 
 class LoggedError(Exception):
-    """A defect. Its message is the last line of the traceback; a note names the log with the rest."""
+    """Error from a defect. The message is the last line of the traceback; a note names the log with the rest."""
 
 
 class UserErrors(logging.Filter):
-    """Reduces log records about a TerrineError to its message; other errors keep their traceback."""
+    """Filter that reduces log records about a TerrineError to its message; other errors keep their traceback."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         error = record.exc_info[1] if isinstance(record.exc_info, tuple) else None
@@ -51,7 +51,7 @@ class UserErrors(logging.Filter):
 
 
 def shorten_users_errors() -> None:
-    """Log errors that users can act on without traceback in Prefect's logs."""
+    """Log errors that users can fix without a traceback in Prefect's logs."""
     from prefect.logging import get_logger
 
     for name in ("flow_runs", "task_runs", "flow_engine", "engine"):

@@ -3,8 +3,8 @@
 Task arguments stay small: a run is its parameters and a path, and artefacts are read and written on disk. Every worker
 must therefore have the project's folder under the same path.
 
-Worker processes get one device each through CUDA_VISIBLE_DEVICES, so a task asks for `cuda` and gets the device of its
-worker. Threads share a process, so their parts are assigned to the devices by number. Ray assigns devices itself.
+Each worker process gets one device through CUDA_VISIBLE_DEVICES, so a task that asks for `cuda` gets the device of its
+worker. Threads share a process, so parts are assigned to devices by part number. Ray assigns devices itself.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from terrine.errors import SettingError
 
 CORES = os.cpu_count() or 1
 ANY_DEVICE = ("auto", "cuda")
-"""Values of the setting `device` that do not name one of several devices."""
+"""Values of the setting `device` that do not name a particular device."""
 
 
 def task_runner(settings: Runner, device: str = "cpu") -> TaskRunner[Any]:
@@ -60,10 +60,10 @@ def task_runner(settings: Runner, device: str = "cpu") -> TaskRunner[Any]:
 
 
 def local_cluster(workers: int, devices: Sequence[str] = ()) -> Any:
-    """Start a Dask cluster of single-threaded worker processes on this machine, one device each if there are any.
+    """Start a Dask cluster of single-threaded worker processes on this machine, with one device each if there are any.
 
-    Unlike Dask's LocalCluster it gives each worker its own environment. A worker that dies is replaced, and its task
-    runs again on another.
+    Unlike Dask's LocalCluster, it gives each worker its own environment. A worker that dies is replaced, and its task
+    runs again on another worker.
     """
     from distributed import Nanny, Scheduler, SpecCluster
 
@@ -80,9 +80,9 @@ def local_cluster(workers: int, devices: Sequence[str] = ()) -> Any:
 
 @contextmanager
 def device_per_task(settings: Runner, device: str) -> Iterator[None]:
-    """Have Ray assign a separate device to each task submitted in the block.
+    """Have Ray assign a separate device to each task submitted within the block.
 
-    This is done if this machine has devices, or always with device=cuda. Ray hides devices from tasks that do not
+    This applies if this machine has devices, and always with device=cuda. Ray hides devices from tasks that do not
     request any. Other task runners need no change.
     """
     if settings.kind != "ray" or (device != "cuda" and not cuda_devices(device)):
@@ -95,7 +95,7 @@ def device_per_task(settings: Runner, device: str) -> Iterator[None]:
 
 
 def cuda_devices(device: str = "auto") -> tuple[str, ...]:
-    """Return the CUDA devices that this process may use, as CUDA_VISIBLE_DEVICES of a worker would name them.
+    """Return the CUDA devices that this process may use, in the notation of CUDA_VISIBLE_DEVICES.
 
     The result is empty if `device` names a device (`cpu`, `cuda:1`), which is then used.
     """
@@ -112,8 +112,8 @@ def cuda_devices(device: str = "auto") -> tuple[str, ...]:
 def worker_environments(workers: int, devices: Sequence[str], cores: int) -> list[dict[str, str]]:
     """Return the environment variables of each worker process: its share of the cores, and its device.
 
-    Worker k gets device k, from the first again if there are more workers than devices. OMP_NUM_THREADS is not changed
-    if the user has set it.
+    Worker k gets device k, starting over if there are more workers than devices. OMP_NUM_THREADS is not changed if the
+    user has set it.
     """
     threads = {} if "OMP_NUM_THREADS" in os.environ else {"OMP_NUM_THREADS": str(max(1, cores // workers))}
     placed = [{"CUDA_VISIBLE_DEVICES": devices[worker % len(devices)]} if devices else {} for worker in range(workers)]
@@ -121,21 +121,21 @@ def worker_environments(workers: int, devices: Sequence[str], cores: int) -> lis
 
 
 def part_device(device: str, part: int) -> str:
-    """Return the device of part `part` if all parts share one process: in turn over the devices."""
+    """Return the device of part `part` if all parts share one process; parts cycle through the devices."""
     count = len(cuda_devices(device))
     return device if count < 2 else f"cuda:{part % count}"
 
 
 def enter_worker(environments: Sequence[dict[str, str]]) -> None:
     """Give this worker process of a pool one of `environments`; workers that start in sequence take successive ones."""
-    # multiprocessing names it SpawnProcess-7. A shared counter could not be pickled with the task runner.
+    # multiprocessing names the process SpawnProcess-7. A shared counter could not be pickled with the task runner.
     digits = multiprocessing.current_process().name.rpartition("-")[2]
     own = environments[(int(digits) if digits.isdecimal() else 0) % len(environments)]
     os.environ.update(own)
     if "CUDA_VISIBLE_DEVICES" in own:
         import torch
 
-        # Tasks arrive with the environment of the flow's process, which would show all devices again. CUDA reads the
+        # Tasks arrive with the environment of the flow's process, which would expose all devices again. CUDA reads the
         # variable once, here.
         torch.cuda.init()
     elif "OMP_NUM_THREADS" in own and "torch" in sys.modules:

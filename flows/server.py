@@ -1,4 +1,4 @@
-"""The Prefect server of a run: the one that PREFECT_API_URL names, or else one that this process starts for itself.
+"""Prefect server of a run: the one that PREFECT_API_URL names, or else a temporary one that this process starts.
 
 The latter is `prefect server start` on a free port of 127.0.0.1, on Prefect's usual database, so `prefect server start`
 shows finished runs later. The server ends when this process ends, even if the process is killed.
@@ -49,27 +49,27 @@ def prefect_server() -> Iterator[None]:
         yield
         return
     url = _temporary_server()
-    # Log lines are in the run's log. Worker processes read the environment.
+    # Log lines go to the run's log. Worker processes read these variables from the environment.
     os.environ.update(PREFECT_API_URL=url, PREFECT_LOGGING_TO_API_ENABLED="false")
     with temporary_settings({PREFECT_API_URL: url, PREFECT_LOGGING_TO_API_ENABLED: False}):
         yield
 
 
 def is_temporary() -> bool:
-    """Tell whether the server is this process's own, which other machines cannot reach."""
+    """Return whether the server is this process's own, which other machines cannot reach."""
     return _temporary_server.cache_info().currsize > 0
 
 
 @cache
 def _temporary_server() -> str:
-    """Start a server that lives as long as this process, and return the URL of its API."""
+    """Start a server that runs as long as this process, and return the URL of its API."""
     (port,) = free_ports()
     options = ["--host", "127.0.0.1", "--port", str(port), "--no-ui"]
     process = subprocess.Popen(
         [sys.executable, "-P", "-c", _PROGRAM, "server", "start", *options],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
-        start_new_session=True,  # Ctrl-C is for this process, which still has to report it
+        start_new_session=True,  # Ctrl-C must not reach the server, to which this process still reports
     )
     atexit.register(_end, process)
     url, deadline = f"http://127.0.0.1:{port}/api", time.monotonic() + SECONDS
@@ -85,7 +85,7 @@ def _temporary_server() -> str:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Let a server store what it has received, and end it."""
+    """End a server after it has stored all received data."""
     assert process.stdin is not None
     process.stdin.close()
     try:

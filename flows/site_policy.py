@@ -1,7 +1,7 @@
-"""The site's policy: the settings that a deployment may override.
+"""Site policy: the settings that a deployment may override.
 
-The user who starts a deployment may not be the one who decides about budgets. A preset of the site, a file on its own
-disk, may set everything.
+The user who starts a deployment may not be the one who decides about budgets. A preset of the site, which is a file on
+the site's disk, may set everything.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from tasks.config.values import flat, read_yaml
 from terrine.errors import SettingError
 
 POLICY = "site.yaml"
-"""The file of a project with the site's own list (`overridable`)."""
+"""Name of the project file with the site's own list (`overridable`)."""
 OVERRIDABLE = (
     *("seed", "device", "partition", "queries", "backbone", "pretraining", "teachers", "aggregation", "student"),
     *("evaluation", "runner"),
 )
-"""Sections, or settings in them, that a deployment may override if site.yaml does not list others."""
+"""Sections, or settings in them, that a deployment may override unless site.yaml lists others."""
 NEVER = (
     *(
         "ledger",

@@ -1,6 +1,6 @@
-"""Run the stages of a run.
+"""Execution of a run's stages.
 
-`dvc repro` starts a process for every stage, so the tasks of a stage are imported when it runs.
+`dvc repro` starts a process for every stage, so a stage's tasks are imported only when it runs.
 """
 
 from __future__ import annotations
@@ -133,11 +133,11 @@ _BODIES: Mapping[Stage, Callable[[Run, Executor], None]] = {
     TRANSCRIPTION["teach"]: _teach_clients,
     TRANSCRIPTION["transcribe"]: _transcribe,
 }
-"""Functions for stages that do more than call each of their tasks with the run."""
+"""Functions for stages that do more than call each task with the run."""
 
 
 def run_tasks(stage: Stage, run: Run, execute: Executor) -> None:
-    """Run the tasks of a stage. If it reads private records, check first that they belong to the run's settings."""
+    """Run the tasks of a stage. If it reads private records, first check that they match the run's settings."""
     if "private/" in stage.needs:
         check_records(run)
     with budget_explained(run):
@@ -149,13 +149,13 @@ def run_tasks(stage: Stage, run: Run, execute: Executor) -> None:
 
 
 def run_through(run: Run, first: str, last: str) -> None:
-    """Run the stages from `first` to `last` in this process without DVC and Prefect."""
+    """Run the stages from `first` to `last` in this process, without DVC and Prefect."""
     for stage in pipeline_of(run.params).between(first, last):
         run_tasks(stage, run, Executor())
 
 
 def run_stage(root: Path, name: str, stage: str) -> None:
-    """Run one stage of a run, in a Prefect flow or outside of one."""
+    """Run one stage of a run, inside or outside a Prefect flow."""
     CURRENT.begin(stage)
     if stage == PARAMETERS.name:
         run = write_parameters(root, name)
@@ -190,7 +190,7 @@ def run_stages(
     Args:
         root: The project.
         run: The name of the run.
-        run_one: Runs a stage; called with the project, the run and the stage.
+        run_one: Function that runs a stage, called with the project, the run and the stage.
         logger: Receives a line for each stage.
         selects: Whether later commands refer to this run.
     """
@@ -215,7 +215,7 @@ def run_stages(
 
 
 def clear(root: Path, run: str) -> None:
-    """Remove temporary files of killed processes: the run's, and the project's if no process is working in it."""
+    """Remove the run's temporary files from killed processes, and the project's if no process is working in it."""
     when_alone(root, lambda: remove_leftovers(project_leftovers(root)))
     with making(root, run):
         remove_leftovers(run_leftovers(Folders(root, run)))
@@ -254,7 +254,7 @@ def check_released(root: Path, name: str) -> None:
 
 
 def make_changed(root: Path, name: str, stages: Sequence[str]) -> None:
-    """Run and commit those of the given stages that DVC reports as changed."""
+    """Run and commit the given stages that DVC reports as changed."""
     graph = pipeline_of(resolve(root, name))
     with making(root, name):
         for stage in stages:
@@ -264,7 +264,7 @@ def make_changed(root: Path, name: str, stages: Sequence[str]) -> None:
 
 
 def check_run(root: Path, name: str) -> Pipeline:
-    """Return the pipeline of a run after all checks that are possible before any work."""
+    """Perform all checks that are possible before any work, and return the run's pipeline."""
     params = resolve(root, name)
     pipeline = pipeline_of(params)
     if pipeline.check is not None:

@@ -1,8 +1,8 @@
-"""End a run on Ctrl-C or SIGTERM with one line and exit status 130, without leaving processes.
+"""End a run on Ctrl-C or SIGTERM with one line and exit status 130, leaving no processes behind.
 
 An interrupted run is in the same state as a killed one: artefacts are complete or absent, the ledger is consistent, and
-finished parts are kept. The signal may therefore interrupt any computation. Prefect then has a few seconds to record
-that the run has crashed.
+finished parts are kept. The signal may therefore interrupt any computation. Afterwards Prefect has a few seconds to
+record that the run has crashed.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ GRACE = 3.0
 
 
 class Stopped(SystemExit):
-    """Exit after a signal whose line is printed."""
+    """Exit after a signal, with the line about it already printed."""
 
 
 @contextmanager
 def stoppable() -> Iterator[None]:
-    """End this process on Ctrl-C or SIGTERM in the block, with one line and status 130.
+    """End this process with one line and status 130 on Ctrl-C or SIGTERM within the block.
 
-    A second signal ends the process at once. Only the main thread can handle signals, so other threads change nothing.
+    A second signal ends the process at once. Only the main thread can handle signals; in other threads nothing changes.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -69,7 +69,7 @@ def stoppable() -> Iterator[None]:
 
 
 def _kill_children() -> None:
-    """Kill every process below this one, including those that are started meanwhile to replace one that died."""
+    """Kill all descendants of this process, including replacements that are started in the meantime."""
     import psutil
 
     for _ in range(10):

@@ -1,4 +1,4 @@
-"""A sweep: a run for every combination of values, charged as they are made, and the cost of the search itself."""
+"""Sweep: a run for every combination of values, each charged when it is made, and the cost of the search itself."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ Select = Literal["none", "evaluation", "released"]
 def sweep_flow(
     vary: list[str], preset: str | None = None, overrides: list[str] | None = None, select: Select = "none"
 ) -> None:
-    """Run a sweep as a deployment; see `sweep`.
+    """Run a sweep from a deployment; see `sweep`.
 
     Raises:
-        SettingError: If an override sets what a deployment may not change (`flows.site_policy`).
+        SettingError: If an override changes a setting that a deployment may not change (`flows.site_policy`).
     """
     shorten_users_errors()
     if deployment.id is not None:
@@ -63,7 +63,7 @@ def sweep(
     select: Select = "none",
     workers: int = 1,
 ) -> dict[str, Any]:
-    """Make a run of every combination of values, and print and return ε of each and of the search.
+    """Execute a run for every combination of values; print and return ε of each run and of the search.
 
     The budget must cover the worst case of all candidates before the first is made.
 
@@ -115,7 +115,7 @@ def state_price(root: Path, candidates: list[Candidate]) -> None:
 def make_all(
     root: Path, candidates: list[Candidate], workers: int = 1, show: Callable[[str], object] = print
 ) -> dict[str, str]:
-    """Make every incomplete candidate, in separate processes if there are several workers.
+    """Complete every incomplete candidate, in separate processes if there are several workers.
 
     Args:
         root: The project.
@@ -146,7 +146,7 @@ def make_all(
 
     with run_makers(workers) as make:
         while waiting:
-            # The first candidate of each release goes before those that share its teachers and votes.
+            # The first candidate of each release runs before those that share its teachers and votes.
             first = {one.release: one for one in reversed(waiting)}
             now = [one for one in waiting if one.release in released or first[one.release] is one]
             now = now if workers > 1 else waiting[:1]
@@ -166,7 +166,7 @@ def make_all(
 
 @contextmanager
 def run_makers(workers: int) -> Iterator[Callable[[Path, str], Future[None]]]:
-    """Yield a function that makes a run in this process, or in one of several processes that share a server."""
+    """Yield a function that executes a run in this process, or in one of several processes that share a server."""
     if workers == 1:
         yield _here
         return
@@ -189,7 +189,7 @@ def _here(root: Path, run: str) -> Future[None]:
 
 
 def _apart(root: Path, run: str) -> None:
-    """Make a run in a worker process without output; the run's log has the lines."""
+    """Execute a run in a worker process without output; the lines go to the run's log."""
     prepare_environment()
     with open(os.devnull, "w") as nowhere:
         os.dup2(nowhere.fileno(), 1)

@@ -1,4 +1,4 @@
-"""Output of a run: a line for each stage, with a bar on a terminal; everything else is in the run's log.
+"""Output of a run: a line for each stage, with a progress bar on a terminal; everything else goes to the run's log.
 
 Libraries and their child processes write to standard output and error, so both are redirected to the log during a run,
 and the lines go to a copy of the terminal.
@@ -28,11 +28,11 @@ from tasks.runtime.store import Folders
 from terrine.errors import TerrineError
 
 OURS = ("flows", "tasks", "terrine", "prefect.flow_runs")
-"""Loggers whose warnings are for the user; the last one is the flow's own logger in Prefect."""
+"""Loggers whose warnings are shown to the user; the last is the flow's own logger in Prefect."""
 
 
 class _Live(Progress):
-    """Reads the progress of the stage whenever it draws."""
+    """Progress bar that reads the progress of the stage whenever it draws."""
 
     def get_renderables(self) -> Iterator[RenderableType]:
         for task in self.tasks:
@@ -42,7 +42,7 @@ class _Live(Progress):
 
 
 class StageLines:
-    """A line with its seconds for each stage; below them, on a terminal, the current stage."""
+    """A line with the duration in seconds of each stage; below these lines, on a terminal, the current stage."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -88,11 +88,11 @@ class StageLines:
 
 
 SHOWN: ContextVar[StageLines | None] = ContextVar("shown", default=None)
-"""The lines of the run that is being made, if it has any."""
+"""Lines of the run in progress, if any."""
 
 
 class _Warnings(logging.Handler):
-    """Shows the warnings of a log."""
+    """Handler that shows the warnings of a log."""
 
     def __init__(self, lines: StageLines) -> None:
         super().__init__(logging.WARNING)
@@ -106,13 +106,13 @@ class _Warnings(logging.Handler):
 
 @contextmanager
 def quiet(root: Path, run: str) -> Iterator[Console]:
-    """Show only stages and our warnings during the block; the run's log has everything.
+    """Show only stages and Terrine's warnings within the block; the run's log has everything.
 
     Yields:
         A console that prints to the terminal.
 
     Raises:
-        LoggedError: For an error that is no TerrineError. A note on either names the log.
+        LoggedError: For an error that is not a TerrineError. In both cases a note on the error names the log.
     """
     log = Folders(root, run).private / "run.log"
     log.parent.mkdir(parents=True, exist_ok=True)

@@ -19,10 +19,10 @@ from terrine.errors import TerrineError
 
 
 class Commands(TyperGroup):
-    """Commands of one word, or of two, such as `statement import`."""
+    """Group of commands with one-word or two-word names, such as `statement import`."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Return name, command and remaining words."""
+        """Return the command's name, the command, and the remaining words."""
         two = " ".join(args[:2])
         return (two, self.commands[two], args[2:]) if two in self.commands else super().resolve_command(ctx, args)
 
@@ -65,7 +65,7 @@ app.command(hidden=True)(stoppable()(run.stage))
 def main(command: Callable[[], object] | None = None) -> None:
     """Run the command line. Errors are printed in red, without a traceback."""
     prepare_environment()
-    if isinstance(sys.stdout, TextIOWrapper):  # names may contain characters that the terminal's encoding lacks
+    if isinstance(sys.stdout, TextIOWrapper):  # the terminal's encoding may lack characters of names
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         (command or app)()

@@ -1,4 +1,4 @@
-"""`terrine airlock`: write the kit with which a release may leave a secure environment."""
+"""`terrine airlock`: write the kit that a release needs to leave a secure environment."""
 
 from pathlib import Path
 from typing import Annotated

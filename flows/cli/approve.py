@@ -1,4 +1,4 @@
-"""`terrine release`: show, approve or refuse the release of a run that waits for it."""
+"""`terrine release`: show, approve or refuse the release that a run has requested."""
 
 from __future__ import annotations
 

@@ -166,7 +166,7 @@ def with_bar(what: str, attack: Callable[[Callable[[float, str], None]], Result]
 
     Args:
         what: Title of the progress bar.
-        attack: Called with a progress function (share done, next step).
+        attack: The attack, called with a progress function (share done, next step).
     """
     from rich.progress import Progress
 
@@ -182,7 +182,7 @@ def with_bar(what: str, attack: Callable[[Callable[[float, str], None]], Result]
 
 
 def conclude(result: Result, as_json: bool, show: Callable[[Result], None]) -> None:
-    """Print a result; exit with status 1 if more leaks than is charged."""
+    """Print a result; exit with status 1 if the leakage exceeds the charged ε."""
     if as_json:
         typer.echo(json.dumps(result, indent=2))
     else:

@@ -140,7 +140,7 @@ def refuse(root: Path, name: str) -> None:
 
 
 def show(found: Finding, console: Console, *, findings: bool = True) -> None:
-    """Print private figures about a run to the terminal, with notes and warnings if `findings`."""
+    """Print private figures about a run to the terminal, with notes and warnings if `findings` is true."""
     survey = found.survey
     table = plain_table(padding=(0, 2, 0, 0))
     table.add_column(style="bold", no_wrap=True)

@@ -1,4 +1,4 @@
-"""`terrine compare`: ε and accuracy of finished runs, in the terminal, as a page or in MLflow."""
+"""`terrine compare`: ε and accuracy of finished runs, in the terminal, as an HTML page or in MLflow."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ SetOption = Annotated[
 ]
 RunOption = Annotated[str | None, typer.Option("--run", help="Name of a run. Default: the run selected last.")]
 RunArgument = Annotated[str | None, typer.Argument(metavar="RUN", help="Same as --run RUN.", show_default=False)]
-"""Argument RUN of commands without other arguments."""
+"""Argument RUN, for commands that take no other argument."""
 FolderOption = Annotated[Path | None, typer.Option("--folder", help="Folder of a student, or of an export.")]
 ModelOption = Annotated[str | None, typer.Option("--model", help="MLflow model: models:/NAME/VERSION.")]
 StatisticsOption = Annotated[
@@ -45,7 +45,7 @@ def chosen_name(argument: str | None, option: str | None) -> str | None:
     """Return the run named by an argument or by --run, or None.
 
     Raises:
-        SettingError: If the argument and --run name two different runs.
+        SettingError: If the argument and --run name different runs.
     """
     if argument is not None and option is not None and argument != option:
         raise SettingError(f"{argument} and --run {option} name two runs: give one.")

@@ -99,7 +99,7 @@ def run(
 
 
 def log_again(run: Run) -> None:
-    """Log a complete run to MLflow if that failed before."""
+    """Log a complete run to MLflow if the first attempt failed."""
     from tasks.runtime.locks import making
     from tasks.runtime.stage_graph import load
     from tasks.transcription.graph import pipeline_of
@@ -184,7 +184,7 @@ def params(
 
 
 def _values_of_run(root: Path, name: str) -> dict[str, Any]:
-    """Return the settings of a run or preset by section.key; `auto` if not resolved yet."""
+    """Return the settings of a run or preset by section.key, with `auto` for settings not resolved yet."""
     from tasks.config.automatic import replace_auto
     from tasks.config.params import AUTO
     from tasks.config.presets import load_values, resolve

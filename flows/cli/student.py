@@ -117,7 +117,7 @@ def _print_images(predictions: list[Prediction], student: StudentModel, as_json:
 
 
 def _print_rows(files: list[RowPredictions], as_json: bool, as_csv: bool) -> None:
-    """Print predictions for rows, by file if there are several, and by line."""
+    """Print predictions for rows by line, and by file if there are several files."""
     import pandas as pd
 
     for file in files:

@@ -1,6 +1,6 @@
 """The artefact of the stage `average`, and the cost of its averages.
 
-A run without averages has the artefact too. This module does not import torch, which takes seconds to load.
+A run without averages also has the artefact. This module does not import torch, which takes seconds to load.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ AVERAGE, OWN = "average.safetensors", "own.npy"
 
 
 def rounds(run: Run) -> int:
-    """Return the number of averages: one less than the rounds of training, or 0."""
+    """Return the number of averages: one less than the number of training rounds, or 0."""
     return run.params.teachers.rounds - 1 if run.params.teachers.averages else 0
 
 
@@ -47,7 +47,7 @@ def write_averages(run: Run, average: dict[str, np.ndarray], own: np.ndarray, **
 
 
 def manifest(**content: Any) -> dict[str, Any]:
-    """Return the manifest of the artefact with these fields; the others are those of no averages."""
+    """Return the artefact's manifest with these fields; other fields have their values for a run without averages."""
     nothing: dict[str, Any] = {
         "notice": "PRIVATE: control variates and figures of updates. Do not publish.",
         "averages": 0,

@@ -48,11 +48,11 @@ def rows_in_parts(
     """Apply `then` to per-image features (`features_one_by_one`) and cache the result in parts.
 
     Args:
-        path: Path beside which each part is a file, from which an interrupted call resumes.
+        path: Path beside which each part has a file, so that an interrupted call resumes.
         backbone: The backbone.
         images: The images.
         then: Function of features [images, features].
-        report: Receives the progress, rounded to tenths because the number of private images is private.
+        report: Called with the progress, rounded to tenths because the number of private images is private.
     """
     count = len(images)
     parts = {path.with_name(f"{path.stem}-{first}.npy"): first for first in range(0, count, _ROWS)}

@@ -38,8 +38,8 @@ def load_dataset(run: Run) -> Dataset:
     """Read a run's dataset from its source with the classes of its account and edition.
 
     Raises:
-        SettingError: If private data are declared public, or records are protected although groups select the public
-            ones.
+        SettingError: If private data are declared public, or records are the unit of privacy although groups determine
+            which records are public.
     """
     settings = run.params.data
     with open_source(run) as source:
@@ -100,7 +100,7 @@ def protected_units(run: Run, dataset: Dataset) -> np.ndarray:
 
 
 def in_groups(count: int, size: int) -> list[range]:
-    """Split the numbers 0 .. count - 1 into groups of `size`."""
+    """Split the indices 0 .. count - 1 into groups of `size`."""
     return [range(first, min(first + size, count)) for first in range(0, count, size)]
 
 

@@ -20,7 +20,7 @@ from terrine.models.released_statistics import set_statistics
 from terrine.students.student import TrainedStudent
 
 SUMS = "sums.safetensors"
-"""File of the answers with the noisy sums and the public map from features to summed vectors."""
+"""File among the answers that contains the noisy sums and the public map from features to summed vectors."""
 
 
 def sums_over_records(run: Run) -> bool:
@@ -43,7 +43,7 @@ def load_sums_student(run: Run) -> tuple[TrainedStudent, dict[str, Any]]:
 
 
 def make_head(whitening: Whitening, weights: np.ndarray, findings: bool) -> LinearHead:
-    """Return the head on features, given weights [length, classes] on vectors."""
+    """Return the head on features that has the given weights [length, classes] on vectors."""
     weight, bias = whitening.head(weights)
     kind = FindingsHead if findings else LinearHead
     return kind(weight.astype(np.float32), bias.astype(np.float32))

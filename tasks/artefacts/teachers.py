@@ -78,7 +78,7 @@ def teacher_context(run: Run) -> TeacherContext:
 
 
 def make_findings(run: Run) -> Findings | None:
-    """Return the number of findings and the bound on those a teacher may name, or None for classes."""
+    """Return the number of findings and the limit on how many a teacher may name, or None for classes."""
     settings = run.params.aggregation
     return Findings(settings.findings, settings.findings_bound) if run.params.data.several else None
 

@@ -116,7 +116,7 @@ def release_once(run: Run, histograms: np.ndarray, inputs: Inputs) -> StoredRele
     """Release answers through the ledger, or return the stored ones for the same account, edition and settings."""
     settings = run.params.aggregation
     ledger, dataset = open_account(run)
-    # The adviser reads its inputs now, because nothing should fail after the worst case has been reserved.
+    # The adviser reads its inputs now, because nothing may fail after the worst case has been reserved.
     advise = adviser(run, int(histograms[0].sum()), histograms.shape[1])
     return release_histograms(
         ledger,
@@ -138,7 +138,7 @@ def release_once(run: Run, histograms: np.ndarray, inputs: Inputs) -> StoredRele
 
 
 def _before(run: Run) -> dict[str, Any]:
-    """Return the arguments of `release_histograms` and `answer_facts` about earlier releases."""
+    """Return the arguments about earlier releases for `release_histograms` and `answer_facts`."""
     return {
         "before": cost_before_votes(run),
         "drawn_before": coordinates_released(run) + count_moments(run) + (run.params.privacy.counted > 0),

@@ -1,4 +1,4 @@
-"""Releases of each stage of the main pipeline, as proposed for an approval (`tasks.runtime.approval`)."""
+"""Releases of each stage of the main pipeline, as proposed for approval (`tasks.runtime.approval`)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from terrine.privacy.accounting.gaussian import mu_of
 
 
 def propose_averages(run: Run) -> Proposal:
-    """Return the averages of teachers, one release for each round; none if they are not released with noise."""
+    """Return the averages of teachers, one release per round; none if they are not released with noise."""
     averaging, found = averaging_mechanism(run.params), []
     if averaging is not None:
         events = {number: averaging.event(1) for number in range(rounds(run))}
@@ -46,7 +46,7 @@ def propose_averages(run: Run) -> Proposal:
 
 
 def propose_answers(run: Run) -> Proposal:
-    """Return moments, answers or sums, and the accuracy, which later depends on no further private settings."""
+    """Return moments, answers or sums, and the accuracy, which later depends on no additional private settings."""
     mechanism, queries = run.params.aggregation, file_digest(run.folders.images / "manifest.json")
     if sums_over_records(run):
         before = inputs_cost(run.params)
@@ -80,7 +80,7 @@ def _proposal(
 
 
 def expect_votes(run: Run) -> str | None:
-    """Return the expected usefulness of noisy histograms of votes in words; None for other mechanisms."""
+    """Describe the expected usefulness of noisy histograms of votes; None for other mechanisms."""
     mechanism, names = run.params.aggregation, run.folders.dataset_manifest()["class_names"]
     if not isinstance(mechanism, GaussianHistogram):
         return None
@@ -90,7 +90,7 @@ def expect_votes(run: Run) -> str | None:
 
 
 def expect_sums(run: Run) -> str | None:
-    """Return the expected usefulness of noisy sums in words; None if the number of units or features is not public."""
+    """Describe the expected usefulness of noisy sums; None if the number of units or features is not public."""
     params, names = run.params, run.folders.dataset_manifest()["class_names"]
     features, units = getattr(params.backbone, "projection", None), params.privacy.units
     if features is None or units is None:

@@ -1,4 +1,4 @@
-"""average: all rounds but the last in which teachers average their models (docs/components.md).
+"""average: all rounds, except the last, in which teachers average their models (docs/components.md).
 
 In each round, groups of teachers take local steps in parallel tasks, and the averages of their updates start the next
 round. Private averages are releases: each round has its own release ID, is charged before its noise is drawn, and is
@@ -38,7 +38,7 @@ CENTRE_FILE = "centre.npy"
 
 
 def groups(run: Run) -> list[range]:
-    """Return the groups of teachers whose local steps are one task."""
+    """Return the groups of teachers whose local steps form one task."""
     return in_groups(run.params.partition.teachers, run.params.teachers.per_task)
 
 
@@ -54,7 +54,7 @@ def _round_folder(run: Run, number: int) -> Path:
 
 
 def make_learner(run: Run) -> Learner:
-    """Return what learns and votes: see `AveragedTeachers.make_learner`."""
+    """Return the learner, which trains and votes; see `AveragedTeachers.make_learner`."""
     return run.params.teachers.make_learner(teacher_context(run))
 
 
@@ -211,7 +211,7 @@ def _own_before(run: Run, number: int, learner: Learner) -> np.ndarray:
 
 
 def _figures(updates: list[np.ndarray], clip: float | None) -> dict[str, float]:
-    """Return private figures of a round: norms of updates and the share that is clipped."""
+    """Return private figures of a round: norms of updates and the share of updates that is clipped."""
     norms = np.array([np.linalg.norm(update) for group in updates for update in group])
     found = {"update_norm_median": float(np.median(norms)), "update_norm_largest": float(norms.max())}
     return found if clip is None else found | {"clipped_share": float((norms > clip).mean())}

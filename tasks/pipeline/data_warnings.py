@@ -13,9 +13,9 @@ from terrine.errors import some
 from terrine.geometry import Size, in_json, pixels, sides
 
 RARE = 1 / 5
-"""A class with less than this share of an average class's records is rare."""
+"""Share of an average class's records below which a class is rare."""
 MANY_NUMBERS = 20
-"""Number of numeric class names from which on they may be a quantity."""
+"""Number of numeric class names from which they may be a quantity."""
 ALIKE = 0.05
 """Tolerance on the logarithm of the ratio of sides within which shapes are equal."""
 
@@ -35,7 +35,7 @@ def remarks_on(survey: Survey, params: Params, known_rare: Collection[str] = ())
     Args:
         survey: The survey.
         params: The run's parameters.
-        known_rare: Classes that other messages call rare.
+        known_rare: Classes that other messages already call rare.
     """
     remarks = Remarks(refusals=list(survey.refusals), doubts=list(survey.doubts))
     _on_units(remarks, survey, params)
@@ -69,7 +69,7 @@ def _on_units(remarks: Remarks, survey: Survey, params: Params) -> None:
 
 
 def _on_classes(remarks: Remarks, survey: Survey, params: Params, known_rare: Collection[str]) -> None:
-    """Name classes that few teachers will see."""
+    """Warn about classes that few teachers will see."""
     counts = dict(zip(survey.class_names, survey.train.tolist(), strict=True))
     if len(counts) < 2 and not survey.several:
         remarks.refusals.append(f"There is only one class, {listed(list(counts))}. At least two are needed.")
@@ -78,7 +78,7 @@ def _on_classes(remarks: Remarks, survey: Survey, params: Params, known_rare: Co
     numbers = ""
     if params.data.scale is None and not survey.declared and len(counts) > MANY_NUMBERS and all(map(is_number, counts)):
         numbers = f" The label has {len(counts)} different numbers, each one a class. {USE_BINS}"
-    if params.data.scale is not None:  # declares its classes
+    if params.data.scale is not None:  # a scale declares its classes
         if missing or single:
             remarks.notes.append(
                 f"At most one training record has {listed(missing + single)}: no student will answer so."

@@ -20,7 +20,7 @@ from terrine.errors import InputError
 from terrine.files import json_object
 
 SOURCE = "source.json"
-"""Private file with the result of `scan_files` from when the records were read."""
+"""Private file with the result of `scan_files` at the time the records were read."""
 
 
 @step("dataset")
@@ -54,7 +54,7 @@ def scan_files(run: Run) -> dict[str, Any]:
 
 
 def files_changed(run: Run) -> str | None:
-    """Describe how a run's data files changed in names, sizes or times; None if they did not or were never read."""
+    """Describe how names, sizes or times of a run's data files changed; None if they did not or were never read."""
     known, now = json_object(run.folders.private / SOURCE), scan_files(run)
     if known is None or known == now:
         return None

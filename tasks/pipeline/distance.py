@@ -1,7 +1,7 @@
 """distance: kernel distance between the private data and each source of queries.
 
-The distance helps to choose image sources without labels and teachers. The distance is private and has no noise, so
-choosing by it is not covered by ε: choose sources on public data.
+The distance helps to choose image sources without labels or teachers. It is private and has no noise, so a choice
+based on it is not covered by ε: choose sources on public data.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from terrine.synthetic.distance import (
 
 NOTICE = "PRIVATE: computed from private images, covered by no noise. Do not publish."
 FEWEST = 4
-"""A source with fewer queries than this has no distance."""
+"""Number of queries below which a source has no distance."""
 
 
 @step("distance")
 def measure_distance(run: Run) -> None:
-    """Write the kernel distance between the private training images and the queries, for all and by source."""
+    """Write the kernel distance between the private training images and the queries, overall and by source."""
     dataset, queries = read_dataset(run.folders), read_queries(run.folders)
     extractor, seed = Extractor("columns", lambda rows: rows), run.params.seed
     if dataset.column_names is None:

@@ -1,6 +1,6 @@
 """evaluate: measure the student on the private test split, image by image as it is served.
 
-The figures depend on private test records, are not covered by ε and stay private. Only an accuracy released with noise
+The figures depend on private test records, are not covered by ε, and stay private. Only an accuracy released with noise
 may be published (`tasks.pipeline.figures.released_accuracy`).
 """
 
@@ -125,7 +125,7 @@ def findings_figures(labels: np.ndarray, predicted: np.ndarray, names: list[str]
 
     Args:
         labels: Findings 0 or 1, int64 [images, findings].
-        predicted: Probabilities [images, findings]; a finding is predicted above one half.
+        predicted: Probabilities [images, findings]; a finding is predicted if its probability is above one half.
         names: Names of the findings.
 
     Returns:
@@ -173,7 +173,7 @@ def pool_truth(run: Run) -> np.ndarray | None:
 
 
 def answer_figures(run: Run) -> dict[str, float | int] | None:
-    """Return the number of queries from the public pool, of answered ones, and the accuracy of the answers.
+    """Return the number of queries from the public pool, the number answered, and the accuracy of the answers.
 
     A noisy histogram counts as its largest entry. The result is None without a pool or without votes. Only this
     function uses the pool's labels.

@@ -3,8 +3,8 @@
 Figures that depend on private records are logged only with `tracking.private_metrics`, which is for public benchmarks.
 For other data only released and public values are logged.
 
-MLflow orders charts of runs by metric name, with those under `system/` last, and columns of models by time of logging.
-Names are chosen so that accuracy and ε come first.
+MLflow orders run charts by metric name, with those under `system/` last, and model columns by time of logging. Names
+are chosen so that accuracy and ε come first.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from terrine.privacy.facts import sentences
 from terrine.privacy.statement import read_statement
 
 QUERIES = ("query images", "query rows")
-"""Names in statements of public inputs that are datasets."""
+"""Names of the public inputs in a statement that are datasets."""
 
 PARAMETERS = 100
 """Largest number of parameters in a request to MLflow."""
@@ -66,7 +66,7 @@ def log_finished(
     Args:
         run: The run.
         pipeline: Its pipeline.
-        metrics: Metrics. None values are omitted, such as an ε without a guarantee.
+        metrics: Metrics. Values of None, such as ε without a guarantee, are omitted.
         tags: Additional tags.
         released: Folders of the release besides the student.
         unused: Sections of the parameters that this pipeline does not use.
@@ -119,7 +119,7 @@ def _log(
             }
         )
         known = {_BEHIND.get(name, name): value for name, value in {**metrics, **known_accuracy(run)}.items()}
-        # Before the models, to which MLflow copies the metrics and parameters of the run.
+        # Log these before the models, to which MLflow copies the run's metrics and parameters.
         mlflow.log_metrics({name: value for name, value in sorted(known.items()) if value is not None})
         mlflow.log_metrics(stage_costs(run, pipeline))
         if settings.register_student:
@@ -145,7 +145,7 @@ def stage_costs(run: Run, pipeline: Pipeline) -> dict[str, float]:
     """Return the stages' wall-clock seconds and memory in MB that may be logged.
 
     Duration and memory depend on the records that a stage reads. Without private metrics, only the seconds of stages
-    that read none are returned, and no memory, because a process may still hold that of an earlier stage.
+    that read no records are returned, and no memory, because a process may still hold memory of an earlier stage.
     """
     measured = timings(run)
     if run.params.tracking.private_metrics:

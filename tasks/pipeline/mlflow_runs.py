@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 Logged = TypeVar("Logged")
 StageRunner = Callable[[Path, str, str], None]
-"""Runs a stage: called with the project, the run's name and the stage's."""
+"""Function that runs a stage, called with the project, the run's name and the stage's name."""
 
 SWEEP = "terrine.sweep"
 """Tag of a sweep's MLflow run, the parent of its candidates."""
@@ -41,15 +41,15 @@ _logger = logging.getLogger(__name__)
 
 
 def runs_view(experiment: str) -> str:
-    """Return the path in MLflow's UI of an experiment's runs: charts, lowest ε first, candidates beside other runs."""
+    """Return the MLflow UI path of an experiment's runs: charts, lowest ε first, candidates beside other runs."""
     order = "orderByKey=metrics.%60epsilon%60&orderByAsc=true"
     return f"#/experiments/{experiment}/runs?workflowType=machine_learning&compareRunsMode=CHART&{order}"
 
 
 def sweep_view(client: MlflowClient, experiment: str) -> str | None:
-    """Return the path in MLflow's UI of the comparison of the latest sweep's candidates, or None without a sweep.
+    """Return the MLflow UI path that compares the latest sweep's candidates, or None without a sweep.
 
-    Axes of the comparison's first chart are the varied settings and the metric that was logged first.
+    The axes of the first chart are the varied settings and the metric that was logged first.
     """
     sweeps = client.search_runs([experiment], f"tags.`{SWEEP}` LIKE '%'", max_results=1)
     if not sweeps:
@@ -120,12 +120,12 @@ def open_experiment(run: Run) -> tuple[MlflowClient, str]:
 
 
 def attempt(run: Run, log: Callable[[], Logged], later: str) -> Logged | None:
-    """Call `log` in one process at a time. If MLflow fails, warn, ending with the sentence `later`, and return None."""
+    """Call `log` in one process at a time. If MLflow fails, return None after a warning that ends with `later`."""
     try:
         create_database(run)
         with locked(lock_path(run.root, "tracking")):
             return log()
-    except Exception as error:  # of any library that MLflow uses
+    except Exception as error:  # any library that MLflow uses may raise
         first = str(error).strip().partition("\n")[0]
         uri = run.params.tracking.uri
         _logger.warning("MLflow at %s could not log (%s: %s). %s", uri, type(error).__name__, first, later)

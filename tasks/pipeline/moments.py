@@ -1,8 +1,8 @@
 """Release of moments of a run's private images, so that predictions do not depend on the rest of a batch.
 
-`aggregate` releases them before the answers (`terrine.models.released_statistics`, `terrine.privacy.noised_sum`) for
-the share `privacy.moments` of the budget. Moments have their own release ID, which runs with the same backbone share.
-The resulting statistics are stored with the answers and the student.
+`aggregate` releases them before the answers (`terrine.models.released_statistics`, `terrine.privacy.noised_sum`) at a
+cost of the share `privacy.moments` of the budget. Moments have their own release ID, and runs with the same backbone
+share it. The resulting statistics are stored with the answers and the student.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ def release_moments(run: Run) -> StoredRelease | None:
     units = protected_units(run, dataset)
     backbone, noise = read_backbone(run.folders), make_noise(run, "moments")
     bound = _bound(run, backbone, mechanism)
-    # Without labels: tasks with other labels share the release.
+    # Labels are not included: tasks with other labels share the release.
     seen = {"images": (dataset.train_images, "|u1"), "units": (units, "<i8")}
-    inputs = {"images": digest_of_arrays("terrine moments 1", seen, site_key(run))}  # whichever teachers have them
+    inputs = {"images": digest_of_arrays("terrine moments 1", seen, site_key(run))}  # regardless of the partition
 
     def draw() -> dict[str, np.ndarray]:
         return {"sums": mechanism.release(unit_vectors(backbone, dataset.train_images, units, bound), noise)}
@@ -57,7 +57,7 @@ def compute_statistics(run: Run, release: StoredRelease) -> dict[str, np.ndarray
 
 
 def _bound(run: Run, backbone: Backbone, mechanism: ClippedMean) -> float:
-    """Return the bound on the vectors, from settings only that are part of the release ID."""
+    """Return the bound on the vectors, computed only from settings that are part of the release ID."""
     return bound_for(backbone, run.params.privacy.units, mechanism.noise_multiplier)
 
 
@@ -70,7 +70,7 @@ def describe_moments(run: Run) -> dict[str, Any]:
 
 
 def count_moments(run: Run) -> int:
-    """Return the number of noisy values in the moments, including that of units."""
+    """Return the number of noisy values in the moments, including the number of units."""
     if not run.params.privacy.moments:
         return 0
     network = read_backbone(run.folders).network

@@ -18,7 +18,7 @@ from terrine.data.partition import protected_groups
 
 @step("partition")
 def deal_records(run: Run) -> None:
-    """Write each record's teacher, the teachers' labels, and a manifest with the check that parts are disjoint."""
+    """Write each record's teacher, the teachers' labels, and a manifest with the verification of disjoint parts."""
     dataset = read_dataset(run.folders)
     settings = run.params.partition
     groups = protected_groups(dataset, run.params.privacy.unit)

@@ -64,7 +64,7 @@ def backbone_identity(run: Run) -> str:
     elif (origin := _images_seen(run)) != SYNTHETIC:
         parts["origin"] = origin
     if settings.has_weights and settings.reference is not None:
-        # Its standardisation, and projection if it learns one, are fitted to the queries.
+        # Its standardisation, and its projection if it learns one, are fitted to the queries.
         parts["reference"] = [queries, [shard["sha256"] for shard in manifest["shards"]["queries"]]]
     return digest(parts)
 
@@ -87,7 +87,7 @@ def pretrain_backbone(run: Run) -> None:
 
 
 def _make(run: Run, identity: str, folder: Path) -> None:
-    """Write backbone and then manifest to the folder shared by runs."""
+    """Write the backbone and then its manifest to the folder that runs share."""
     backbone = _build(run)
     device = resolve_device(run.params.device)
     folder.mkdir(parents=True, exist_ok=True)
@@ -154,7 +154,7 @@ def _build(run: Run) -> Backbone:
 
 
 def _fit(run: Run, backbone: Backbone, checkpoint: Path, device: torch.device) -> list[dict[str, float]]:
-    """Train a backbone with weights, fit one without, and return the history of the training."""
+    """Train a backbone that has weights or fit one that has none, and return the training history."""
     settings, weights = run.params.backbone, _weights(run)
     if weights is not None:
         take_weights(backbone, weights if str(weights) in (FROM_TIMM, INITIAL) else run.path(weights))
@@ -166,7 +166,7 @@ def _fit(run: Run, backbone: Backbone, checkpoint: Path, device: torch.device) -
 
 
 def _fitted_to(run: Run) -> tuple[Rows, Sequence[np.ndarray]]:
-    """Return the images that a backbone is fitted to, and batches of one source each in alternation."""
+    """Return the images that a backbone is fitted to, and batches of one source each, with alternating sources."""
     if run.params.backbone.reference == "queries":
         queries = read_queries(run.folders)
         return queries.images, queries.batches
@@ -182,7 +182,7 @@ def _fitted_to(run: Run) -> tuple[Rows, Sequence[np.ndarray]]:
 
 
 def _train(run: Run, backbone: Backbone, checkpoint: Path, device: torch.device) -> list[dict[str, float]]:
-    """Pretrain on the pretraining images with all CUDA devices unless `device` names one."""
+    """Pretrain on the pretraining images, using all CUDA devices unless `device` names one."""
     from terrine.pretraining.launch import pretrain_on_devices
     from terrine.pretraining.simclr import pretrain
 
@@ -199,7 +199,7 @@ def _train(run: Run, backbone: Backbone, checkpoint: Path, device: torch.device)
 
 
 def training_devices(device: str, batch: int) -> list[str]:
-    """Return the CUDA devices for data-parallel pretraining, whose number divides the batch.
+    """Return CUDA devices for data-parallel pretraining, as many as divide the batch evenly.
 
     The list is empty if `device` names one (`cpu`, `cuda:1`) or if there are fewer than two.
     """

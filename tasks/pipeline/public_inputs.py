@@ -1,4 +1,4 @@
-"""Facts about a run's records and public inputs for the privacy statement, as recorded by earlier stages."""
+"""Facts for the privacy statement about a run's records and public inputs, as recorded by earlier stages."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def needs_student(run: Run) -> bool:
 
 
 def adviser(run: Run, teachers: int, classes: int) -> Adviser:
-    """Return the function that orders the next queries, given the public numbers of teachers and classes."""
+    """Return the function that orders the next queries, for the public numbers of teachers and classes."""
     if not needs_student(run):
         return in_order
     features = np.asarray(query_features(run, run.params.teachers.statistics))
@@ -36,7 +36,7 @@ def adviser(run: Run, teachers: int, classes: int) -> Adviser:
         head = _student_head(run, features, released, teachers, classes)
         probabilities = None if head is None else predict(head, features)
         pool = Pool(np.flatnonzero(released.round == NEVER), features, probabilities)
-        # A round may use less than its share; the rest is available in the next round.
+        # A round may use less than its share; the next round can use the remainder.
         order = select(run.params.queries.select, pool, -(-count // rounds))
         rest = np.setdiff1d(pool.candidates, order)
         return Advice(np.concatenate([order, rest]), probabilities)

@@ -20,7 +20,7 @@ from terrine.models.statistics import Statistics
 from terrine.synthetic.program import draw
 
 CANDIDATES = 2_000
-"""Number of query images, from the first batches, that reference images are chosen from."""
+"""Number of query images in the first batches from which reference images are chosen."""
 PROGRAM = "dead_leaves"
 """Program that draws reference images if all queries are real images."""
 

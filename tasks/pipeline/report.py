@@ -50,7 +50,7 @@ PRIVATE_FIGURES = {
     "epsilon_data_dependent": "ε, data-dependent",
     "order": "RDP order at which it was found",
 }
-"""Texts of private figures in their order; others follow under their names."""
+"""Texts of private figures, in display order; other figures follow under their own names."""
 
 
 @step("report")
@@ -106,9 +106,9 @@ def contact_sheets(
     Args:
         queries: The queries.
         answered: Bool [queries].
-        labels: Int64 [queries]; read only if answered.
+        labels: Int64 [queries]; used only for answered queries.
         queried: Bool [queries], False for those after the end of the budget.
-        class_names: By label.
+        class_names: Class names by label.
     """
     sheets = []
     for kind, own in queries.by_source().items():
@@ -126,7 +126,7 @@ def contact_sheets(
 
 
 def evaluation_of_findings(figures: dict[str, Any]) -> dict[str, Any]:
-    """Prepare the evaluation's figures of several findings: bars of the AUC of each."""
+    """Prepare the evaluation's figures for several findings: a bar for the AUC of each."""
     entries, images = figures["per_class"], figures["images"]
     shares = [entry["count"] / max(images, 1) for entry in entries]
     areas = [entry["auc"] or 0.0 for entry in entries]
@@ -191,7 +191,7 @@ def evaluation(figures: dict[str, Any]) -> dict[str, Any]:
 
 
 def measured_rows(found: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Return figures of `terrine.measures` for the page: of all classes together and of each."""
+    """Return figures of `terrine.measures` for the page, for all classes together and for each class."""
     if found is None:
         return None
     columns = ("sensitivity", "auc", "sensitivity_at_specificity")
@@ -216,7 +216,7 @@ def order_rows(found: dict[str, Any] | None) -> dict[str, Any] | None:
 
 
 def subgroup_rows(found: dict[str, list[dict[str, Any]]]) -> list[tuple[str, str, int, str, str]]:
-    """Return the page's rows of subgroups, the worst of a column first."""
+    """Return the page's rows of subgroups, in each column the worst first."""
     return [
         (
             column,
@@ -252,7 +252,7 @@ def confusion_rows(confusion: np.ndarray, names: list[str]) -> list[dict[str, An
 
 
 def consensus(histograms: np.ndarray, answered: np.ndarray, queried: np.ndarray) -> dict[str, Any]:
-    """Draw a histogram of the winning class' share of the votes, by the outcome of the query.
+    """Draw a histogram of the winning class's share of the votes, by the outcome of the query.
 
     Args:
         histograms: Votes, int64 [queries, classes].
@@ -302,5 +302,5 @@ def versions(run: Run) -> dict[str, str]:
 
 
 def shown_parameters(run: Run) -> dict[str, Any]:
-    """Return the parameters for a report: without those local to the site if it is logged to MLflow."""
+    """Return the parameters for a report, without site-local ones if the report is logged to MLflow."""
     return public_parameters(run.params) if run.params.tracking.private_metrics else run.params.model_dump(mode="json")

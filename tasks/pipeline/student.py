@@ -116,7 +116,7 @@ def _encoding(run: Run) -> dict[str, Any]:
 
 
 def read_answers(run: Run) -> tuple[np.ndarray, ReleasedAnswers, dict[str, Any]]:
-    """Return the numbers of the answered queries, their answers, and the release's manifest.
+    """Return the indices of the answered queries, their answers, and the release's manifest.
 
     Raises:
         InputError: If no query was answered.
@@ -147,7 +147,7 @@ def student_pool(run: Run) -> Queries:
     """Return the images that the student may use: the queries in their fixed batches.
 
     A student that learns from images without answers also gets the images of a public pool that were not queries, and
-    at most `student.pool` of the pretraining images, in batches of one source, as large as the queries'.
+    at most `student.pool` pretraining images, in single-source batches of the same size as the queries' batches.
     """
     queries = read_queries(run.folders)
     if not run.params.student.uses_unlabelled:
@@ -172,7 +172,7 @@ def student_pool(run: Run) -> Queries:
 
 
 def feature_cache(run: Run, images: int) -> Cache:
-    """Return a cache of the frozen backbone's features of a pool of that many images: public, so runs share it.
+    """Return a cache of the frozen backbone's features for a pool of that many images: public, so runs share it.
 
     If the pool contains only the queries, their features are the cached ones that teachers of features voted on.
     """
@@ -196,7 +196,7 @@ def feature_cache(run: Run, images: int) -> Cache:
 
 
 def training_folder(run: Run) -> Path:
-    """Return the folder of this training's state, which is kept until it is finished."""
+    """Return the folder of this training's state, which is kept until the training is finished."""
     folders = run.folders
     identity = digest(
         {

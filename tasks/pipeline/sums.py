@@ -63,7 +63,7 @@ NOTICE = "PRIVATE: there are no votes, and so no figures of them."
 
 
 def release_sums(run: Run, release_id: str) -> None:
-    """Release sums through the ledger, or get the stored ones, and write them with their privacy statement."""
+    """Release sums through the ledger, or read the stored ones, and write them with their privacy statement."""
     settings: Any = run.params.aggregation
     names = run.folders.dataset_manifest()["class_names"]
     before = inputs_cost(run.params)
@@ -158,7 +158,7 @@ def load_summed_records(run: Run) -> Records:
 
 
 def plant(run: Run, vectors: np.ndarray, known: np.ndarray | None = None) -> Records:
-    """Replace the vectors of a run's last records and return all its records, which the next release sums.
+    """Replace the vectors of a run's last records, and return all records that the next release sums.
 
     Audits use this to plant canaries. Moments of images, if the run has any, are released here.
 
@@ -180,7 +180,7 @@ def split_records(run: Run, teachers: Mapping[str, int]) -> dict[str, np.ndarray
     """Split the records among the parties of a trial, given their numbers of teachers.
 
     Returns:
-        Each party's sums in whole steps, int64 [numbers], or its records [records] if they are asked in rounds.
+        Each party's sums in integer grid steps, int64 [numbers], or its records [records] if they are asked in rounds.
     """
     records, teacher = load_summed_records(run), read_assignment(run.folders)
     party = np.repeat(np.arange(len(teachers)), list(teachers.values()))[teacher]
@@ -193,7 +193,7 @@ def split_records(run: Run, teachers: Mapping[str, int]) -> dict[str, np.ndarray
 
 
 def _records(run: Run, whitening: Whitening, statistics: dict[str, np.ndarray] | None) -> Records:
-    """Return the vectors, which are cached on disk until they are summed, and units of all records."""
+    """Return the vectors and units of all records. Vectors are cached on disk until they are summed."""
     dataset, path = read_dataset(run.folders), _work(run, whitening, statistics) / "vectors.npy"
     backbone = read_backbone(run.folders)
     if statistics is not None:

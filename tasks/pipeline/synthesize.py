@@ -55,7 +55,7 @@ class Draw:
 
 
 def plan(run: Run) -> list[Draw]:
-    """Return the shards of a run's images, none for a table. Raises SettingError for unknown image programs."""
+    """Return the shards of a run's images, or none for a table. Raises SettingError for unknown image programs."""
     if not run.params.data.of_images:
         return []
     size, channels = run.params.data.size, run.params.data.channels
@@ -206,7 +206,7 @@ def _pool_images(run: Run, count: int) -> np.ndarray:
 def _write_rows(run: Run) -> None:
     """Write at most `queries.count` rows of a table, float32 [queries, features], and the encoding of the columns.
 
-    Pretraining rows are drawn from the declared columns without reading the table, or are its public rows.
+    Pretraining rows are drawn from the declared columns without reading the table, or are the table's public rows.
     """
     data, queries = run.params.data, run.params.queries
     generator = numpy_generator(run.params.seed, "queries.order")
@@ -214,7 +214,7 @@ def _write_rows(run: Run) -> None:
         publish(run, people_in(run, load_dataset(run)))
         rows, encoding = data.public_rows(run.root, seed=SPLIT_SEED)
         kind, declared = PUBLIC_ROWS, len(rows)
-        # Files are often sorted; a budget that ends early should have been spent on all kinds of rows.
+        # Files are often sorted; even a budget that ends early should be spent on all kinds of rows.
         rows = rows[generator.permutation(declared)[: queries.count]]
     else:
         encoding, kind, declared = data.declared_encoding(), DRAWN_ROWS, 0
@@ -240,7 +240,7 @@ def _write_rows(run: Run) -> None:
 
 
 def query_batches(run: Run) -> list[dict[str, object]]:
-    """Return the fixed batches of the queries: ranges of query numbers with one source each."""
+    """Return the fixed batches of the queries: ranges of query indices with one source each."""
     turns = in_turns(run.params.queries.shares(), run.params.queries.batch)
     firsts = accumulate((count for _, _, count in turns), initial=0)
     return [

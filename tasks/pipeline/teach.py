@@ -51,7 +51,7 @@ from terrine.teachers.networks import FinetuneKind
 from terrine.teachers.records import Arrays, count_teachers_missing_class, private_features
 
 UNTRAINED = "untrained"
-"""Name of the array of untrained teachers in a group's file, or of the only array in an untrained teacher's."""
+"""Name of the array of untrained teachers in a group's file, or of the only array in an untrained teacher's file."""
 
 _logger = logging.getLogger(__name__)
 
@@ -74,7 +74,7 @@ def nothing_taught(run: Run) -> None:
 def extract_features(run: Run) -> None:
     """Compute features of the private images, float32 [records, features], separately for each teacher's part.
 
-    Teachers that learn from images and tables, whose columns are the features, need none.
+    No features are needed for teachers that learn from images, or for tables, whose columns are the features.
     """
     settings, device = run.params.teachers, _device(run)
     path, about = (teaching_folder(run) / name for name in (FEATURES, ABOUT_FEATURES))
@@ -191,7 +191,7 @@ def collect_teachers(run: Run) -> None:
 
 
 def _joined(parts: list[Arrays], trained: np.ndarray, teachers: int) -> Arrays:
-    """Return the stacked states of all teachers from the groups' trained ones."""
+    """Return the stacked states of all teachers from those of the groups' trained teachers."""
     joined: Arrays = {}
     for name in next((list(part) for part in parts if part), []):
         values = np.concatenate([part[name] for part in parts if part])

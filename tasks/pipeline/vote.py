@@ -46,7 +46,7 @@ def cast_block(run: Run, block: range) -> None:
 
 @step("votes")
 def collect_votes(run: Run) -> None:
-    """Write the votes, unsigned integers [queries, teachers], with no queries for sums. Missing blocks vote here."""
+    """Write the votes, unsigned integers [queries, teachers] (no queries for sums). Missing blocks vote here."""
     cast = []
     for block in blocks(run):
         cast_block.fn(run, block)

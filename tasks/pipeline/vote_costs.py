@@ -1,4 +1,4 @@
-"""All ε of answering a set of votes: exact, data-independent, data-dependent and sanitised.
+"""All kinds of ε of answering a set of votes: exact, data-independent, data-dependent and sanitised.
 
 Nothing is released and the ledger is not used. Figures that depend on the votes must not be published, and the result
 says so. Budget checks and stopping rules never use them.
@@ -46,13 +46,13 @@ class CostQuery:
         scale: Scale of lnmax's Laplace noise, in votes.
         threshold: Threshold of confident, in votes.
         sigma1: Noise of confident's threshold test, in votes.
-        weighting: Whether the cost counts expected or given answers. By default given answers if they are known.
+        weighting: Whether the cost counts expected or given answers. Default: given answers if they are known.
         conversion: Conversion from RDP to (ε, δ).
         orders: "default", "reference", or RDP orders separated by commas.
         sanitise: Whether to compute the sanitised ε.
-        order: RDP order of the sanitised ε. By default, as for `beta` and `sigma_ss`, the best valid value.
+        order: RDP order of the sanitised ε. Default (as for `beta` and `sigma_ss`): the best valid value.
         beta: Smoothing parameter β of the smooth sensitivity.
-        sigma_ss: Its noise.
+        sigma_ss: Noise of the smooth sensitivity.
     """
 
     mechanism: Literal["lnmax", "gnmax", "confident"]

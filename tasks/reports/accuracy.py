@@ -22,7 +22,7 @@ OF_ORDER = {
 
 
 def released_accuracy(folders: Folders, figure: str = "accuracy") -> dict[str, Any] | None:
-    """Return the content of accuracy.json if it has a released figure of this name, else None."""
+    """Return the content of accuracy.json if it contains a released figure of this name, else None."""
     path = folders.accuracy
     found = read_json(path) if path.is_file() else {}
     return found if found.get(figure) is not None else None
@@ -34,7 +34,7 @@ def released_error(folders: Folders) -> dict[str, Any] | None:
 
 
 def known_accuracy(run: Run) -> dict[str, float]:
-    """Return the public accuracies of a run: all of a public benchmark, otherwise those released with noise."""
+    """Return the public accuracies of a run: all accuracies for a public benchmark, else those released with noise."""
     released = released_accuracy(run.folders)
     known = {}
     if run.params.data.public_benchmark:
@@ -46,10 +46,10 @@ def known_accuracy(run: Run) -> dict[str, float]:
         known |= {name: of["value"] for name in ("balanced_accuracy", "auc") if (of := rare.get(name))}
         order = found.get("order", {})
         known |= {name: order[name]["value"] for name in OF_ORDER if order.get(name)}
-        if found.get("auc") is not None:  # of several findings, the mean
+        if found.get("auc") is not None:  # the mean over findings if there are several
             known["auc"] = found["auc"]
             entries = [entry for entry in found["per_class"] if entry["auc"] is not None]
-            names = [re.sub(r"[^\w .-]", "_", entry["class"]) for entry in entries]  # as MLflow takes them
+            names = [re.sub(r"[^\w .-]", "_", entry["class"]) for entry in entries]  # characters that MLflow accepts
             known |= {f"finding_auc_{number}_{names[number]}": entry["auc"] for number, entry in enumerate(entries)}
     if released is not None:
         known |= {"accuracy_released": released["accuracy"], "accuracy_released_plus_minus": released["plus_minus"]}
@@ -92,7 +92,7 @@ def gap_warning(evaluation: dict[str, Any]) -> str | None:
 
 
 def gap_of(student: Path) -> str | None:
-    """Return the `gap_warning` of a student's run; None outside of its project."""
+    """Return the `gap_warning` of a student's run, or None outside its project."""
     release = student.resolve().parent
     if release.parent.name != "release":
         return None
@@ -101,7 +101,7 @@ def gap_of(student: Path) -> str | None:
 
 
 def shown_measure(measured: dict[str, Any] | None) -> str:
-    """Return a figure of `terrine.measures` with its interval, such as 0.957 (0.941 to 0.968); a dash for None."""
+    """Return a figure of `terrine.measures` with its interval as text: 0.957 (0.941 to 0.968), or a dash for None."""
     if measured is None:
         return "–"
     return "{value:.3f} ({low:.3f} to {high:.3f})".format(**measured)

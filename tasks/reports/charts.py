@@ -1,8 +1,8 @@
 """Charts as inline SVG, and images as PNG data URIs.
 
-Positions across a chart are percentages of its width, heights are pixels: a chart fills the width it is given, and its
-text keeps its size on a telephone and on a wide screen. Colours and margins are the style sheet's. All markup is made
-by `Markup.format`, which escapes its arguments.
+Horizontal positions are percentages of the chart's width, heights are pixels: a chart fills the available width, and
+its text keeps its size on a telephone and on a wide screen. The style sheet sets colours and margins. `Markup.format`,
+which escapes its arguments, creates all markup.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ DIAGONAL, ERROR = (37, 99, 170), (200, 92, 28)
 
 
 def ticks(largest: float, smallest: float = 0.0, most: int = 5) -> list[float]:
-    """Return axis values that enclose both numbers, about `most` steps of 1, 2 or 5 times a power of ten."""
+    """Return axis values that enclose both numbers, in about `most` steps of 1, 2 or 5 times a power of ten."""
     span = largest - smallest
     if span <= 0:
         span = 1.0
@@ -43,8 +43,8 @@ def stacked_histogram(shares: np.ndarray, groups: Mapping[str, np.ndarray], *, x
 
     Args:
         shares: Float [n]. A value on the edge of two bins counts in the right one; 1 counts in the last bin.
-        groups: Groups by name, bool [n] each, true for the values of the group. Bars are stacked in this order from
-            below, with the style sheet's classes `part-0`, `part-1`, ...
+        groups: Groups by name, bool [n] each, true for the values of the group. Bars are stacked in this order from the
+            bottom, with the style sheet's classes `part-0`, `part-1`, ...
         x_label: Name of the values.
         y_label: Name of the counted items, for the axis.
 
@@ -54,7 +54,7 @@ def stacked_histogram(shares: np.ndarray, groups: Mapping[str, np.ndarray], *, x
     membership = np.array(list(groups.values()), dtype=np.int64).reshape(len(groups), len(shares))
     if not (membership.sum(axis=0) == 1).all():
         raise InputError(f"groups: {', '.join(groups)} are not a partition of the {len(shares)} values.")
-    # The summand puts a share such as 0.15, stored a little below it, on the right side of its edge.
+    # The summand moves a share such as 0.15, whose stored value is slightly smaller, to the right of its edge.
     bin_of = np.minimum((np.asarray(shares) * BINS + 1e-9).astype(np.int64), BINS - 1)
     counts = np.array([np.bincount(bin_of[mask.astype(bool)], minlength=BINS) for mask in membership])
     axis = ticks(float(counts.sum(axis=0).max(initial=0)))
@@ -110,7 +110,7 @@ def scatter(points: Sequence[tuple[float, float, float, int, str]], *, x_label: 
 
 
 def _chart(parts: Sequence[Markup], x_label: str, y_label: str) -> Markup:
-    """Return the drawing with the names of its axes."""
+    """Return the drawing with its axis labels."""
     across = Markup('<text class="axis" x="50%" y="{}" text-anchor="middle">{}</text>').format(HEIGHT - 6, x_label)
     up = Markup('<text class="axis" transform="translate(-64 {}) rotate(-90)" text-anchor="middle">{}</text>').format(
         TOP + PLOT / 2, y_label
@@ -123,12 +123,12 @@ def _chart(parts: Sequence[Markup], x_label: str, y_label: str) -> Markup:
 def heat_map(values: np.ndarray, row_names: Sequence[str], *, x_label: str, y_label: str, last: int) -> Markup:
     """Draw one cell per value, float [rows, columns] in [0, 1], with a stronger colour for larger values.
 
-    The largest value has the full colour. 1 and `last` are written below the ends of the columns. In a map of few
-    cells, pointing at a cell shows its value. Rows use the page's grid, so that long names can wrap.
+    The largest value has the full colour. The labels 1 and `last` are below the first and last columns. In a map with
+    few cells, hovering over a cell shows its value. Rows use the page's grid, so that long names can wrap.
     """
     largest = float(values.max(initial=0)) or 1.0
     slot = 100 / max(values.shape[1], 1)
-    # Few cells stand apart; many would be mostly gaps.
+    # Separate cells by gaps only if there are few; many cells would be mostly gaps.
     width = 0.97 * slot if values.shape[1] <= 40 else slot
     titled = values.size <= 400
     rows = []
@@ -157,7 +157,7 @@ def heat_map(values: np.ndarray, row_names: Sequence[str], *, x_label: str, y_la
 def png_data_uri(pixels: np.ndarray, longest: int | None = None) -> str:
     """Return an image, uint8 [height, width] or [height, width, 3], as a PNG in a data URI.
 
-    longest: largest width and height; a larger image is reduced, a smaller one keeps its pixels.
+    longest: Largest width and height in pixels; a larger image is reduced, a smaller one is unchanged.
     """
     picture = Image.fromarray(np.ascontiguousarray(pixels))
     if longest is not None and max(picture.size) > longest:
@@ -168,7 +168,7 @@ def png_data_uri(pixels: np.ndarray, longest: int | None = None) -> str:
 
 
 def confusion_colours(confusion: np.ndarray) -> np.ndarray:
-    """Return the colour of every cell of a confusion matrix, int64 [true, predicted, 3] in 0..255, from white on.
+    """Return the colour of every cell of a confusion matrix, int64 [true, predicted, 3] in 0..255, starting at white.
 
     A cell is darker if its share of the row is larger; correct and wrong predictions have different colours.
     """

@@ -1,7 +1,7 @@
 """Compare runs: ε against accuracy, and the settings in which they differ.
 
-Comparing accuracies means choosing by them, and no ε covers a choice by exact accuracies of private records. For
-private data only accuracies released with noise (`evaluation.epsilon`) are compared.
+Users compare accuracies to choose a run, and no ε covers a choice based on exact accuracies on private records. For
+private data, only accuracies released with noise (`evaluation.epsilon`) are compared.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from terrine.errors import ArtefactError, TerrineError
 from terrine.privacy.statement import read_statement
 
 HIDDEN = "tracking", "runner", "device", "about"
-"""Settings that do not affect results, and the operator's statement."""
+"""Sections that are not compared: settings that do not affect results, and the operator's statement."""
 
 DETERMINES_EPSILON = "aggregation.epsilon", "aggregation.sigma"
 COLOURS = 6
@@ -36,14 +36,14 @@ class Compared:
     """Figures of one finished run for the comparison.
 
     Attributes:
-        run: Its name.
-        data: Runs are comparable only if this key is equal: same data, same unit.
+        run: Name of the run.
+        data: Key that comparable runs share: same data, same unit.
         epsilon: Guaranteed ε at `delta`; None if nothing is guaranteed.
         epsilon_added: ε under add/remove neighbours; None if it is not smaller.
         delta: δ of the guarantee.
         accuracy: Accuracy in [0, 1]; None if it is private.
         plus_minus: Half the width of the accuracy's noise interval.
-        teachers: Number of teachers; None, as the next two, if records are summed.
+        teachers: Number of teachers; None (like `answered` and `queries`) if records are summed.
         answered: Number of answered queries.
         queries: Number of queries.
         seconds: Duration of all stages; None if it is private or unknown.
@@ -99,7 +99,7 @@ def compared(root: Path, names: Sequence[str] | None = None) -> list[Compared]:
 
 def _read(root: Path, name: str) -> Compared:
     run = open_run(root, name)
-    check_records(run)  # by whose settings it is decided what may be told
+    check_records(run)  # the settings determine what may be shown
     statement = read_statement(run.folders.statement)
     released = released_accuracy(run.folders)
     accuracy, plus_minus = None, 0.0
@@ -138,7 +138,7 @@ def series(params: Params, account: str) -> str:
 
 
 def front(rows: Sequence[Compared]) -> set[str]:
-    """Return the runs on the Pareto front of their data: no other is as accurate at a smaller ε."""
+    """Return the runs on the Pareto front of their data: no other run is as accurate at a smaller ε."""
     found: set[str] = set()
     best: dict[str, float] = {}
     points = [(row.epsilon, -row.accuracy, row) for row in rows if row.epsilon is not None and row.accuracy is not None]
@@ -150,7 +150,7 @@ def front(rows: Sequence[Compared]) -> set[str]:
 
 
 def along_the_front(rows: Sequence[Compared]) -> list[Compared]:
-    """Return runs by their data, then by ε; those without a guarantee follow."""
+    """Return runs sorted by data, then by ε; those without a guarantee come last."""
     return sorted(
         rows, key=lambda row: (row.data, row.epsilon is None, row.epsilon or 0.0, -(row.accuracy or 0.0), row.run)
     )
@@ -216,7 +216,7 @@ def render_comparison(rows: Sequence[Compared]) -> str:
                 "rows": [
                     (colour, {**texts, **{key: values[number] for key, values in varied.items()}, "run": run})
                     for number, (colour, texts) in enumerate(zip(colours, cells, strict=True))
-                    if (run := texts.pop("run"))  # to the end: names are long
+                    if (run := texts.pop("run"))  # moved to the end, because names are long
                 ],
             }
         )

@@ -53,7 +53,7 @@ class Language:
         return cls(code, messages | facts)
 
     def say(self, key: str, values: Mapping[str, Any]) -> Markup:
-        """Return a message with its placeholders filled; values are escaped, the message's own tags are not."""
+        """Return a message with its placeholders filled in. Values are escaped, the message's own tags are not."""
         text = Markup(self.messages[key]).format(**values)  # messages are trusted, values are not
         for pair in (" = ", " ?", " :", " ;", " »", "« "):
             text = text.replace(pair, pair.replace(" ", _NO_BREAK))
@@ -81,7 +81,7 @@ class Language:
         return whole + (form["decimal"] + rest if rest else "")
 
     def exact(self, value: float) -> str:
-        """Return a number with all its digits: 0.00001, and smaller ones with a power of ten."""
+        """Return a number with all its digits, such as 0.00001; very small numbers are written with a power of ten."""
         return self._decimal(Decimal(repr(float(value))))
 
     def factor(self, epsilon: float) -> str:

@@ -18,7 +18,7 @@ TEMPLATES = Path(__file__).with_name("templates")
 
 
 def count(value: float) -> str:
-    """Return a whole number with separators, such as 10,000."""
+    """Return a whole number with thousands separators, such as 10,000."""
     return f"{value:,.0f}"
 
 
@@ -97,5 +97,5 @@ def _environment() -> Environment:
 
 
 def render(template: str, values: Mapping[str, Any]) -> str:
-    """Fill a template of `tasks/reports/templates`; a missing value is an error."""
+    """Fill in a template from `tasks/reports/templates`; a missing value is an error."""
     return _environment().get_template(template).render(values)

@@ -15,7 +15,7 @@ from terrine.data.label_mix import row_shares
 from terrine.data.partition import PARTITIONS
 
 MOST_COLUMNS = 150
-"""Largest number of teachers drawn; if there are more, they are sampled at equal distances."""
+"""Largest number of teachers drawn; if there are more, equally spaced ones are drawn."""
 
 MOST_ROWS = 40
 """Largest number of classes drawn, the most frequent ones."""
@@ -33,14 +33,14 @@ def partition_figures(run: Run) -> dict[str, Any] | None:
 
 
 def figures(manifest: dict[str, Any], histograms: np.ndarray, class_names: list[str]) -> dict[str, Any]:
-    """Draw a partition by its manifest, and its label histograms, int64 [teachers, classes]."""
+    """Draw a partition, given its manifest and its label histograms, int64 [teachers, classes]."""
     sizes, shares, teachers = histograms.sum(axis=1), row_shares(histograms), len(histograms)
     parties = manifest["parties"] if teachers <= MOST_COLUMNS else None
     order, x_label = (
         np.arange(teachers),
         "parties, in the order of the list below" if parties else "teachers, by number",
     )
-    if manifest["kind"] != "iid" and not parties:  # by the most frequent class, within a class by its share
+    if manifest["kind"] != "iid" and not parties:  # sort by most frequent class, within a class by its share
         order = np.lexsort((-shares.max(axis=1), shares.argmax(axis=1)))
         x_label = "teachers, by their most frequent class"
     classes = np.sort(np.argsort(-histograms.sum(axis=0), kind="stable")[:MOST_ROWS])
@@ -79,7 +79,7 @@ def accuracy_figures(content: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def facts(manifest: dict[str, Any]) -> list[tuple[str, str]]:
-    """Return the facts of a partition's manifest, name and text."""
+    """Return the facts in a partition's manifest as (name, text)."""
     labels, teachers = manifest["labels"], f"{manifest['teachers']:,}"
     distance = labels["label_distance"]
     kind = PARTITIONS.of(manifest["kind"])

@@ -1,6 +1,6 @@
 """Pages of the privacy statement: for people who decide about a publication, in their language, on screen and paper.
 
-A page follows from privacy.json and the signature alone, so recipients can render it again and compare it
+A page depends only on privacy.json and the signature, so recipients can render it again and compare it
 (`tasks/serving/verification.py`). This module reads no private artefact. The technical page, statement.html, is the
 English page with an appendix.
 """
@@ -37,7 +37,7 @@ from terrine.settings import Unit
 
 TECHNICAL = "statement.html"
 WIDE = 95.0
-"""Correct guesses in a hundred from which a page says that the limit is wide."""
+"""Correct guesses in a hundred from which a page states that the limit is wide."""
 _ABOUT = [name for name in About.model_fields if name != "one_per_person"]
 _CODE = re.compile(r"terrine (\S+) commit (\w+) modified (yes|no)")
 _VOTES = ("histogram", "gnmax", "lnmax", "confident", "interactive")
@@ -142,7 +142,7 @@ def _page_values(statement: Mapping[str, Any], code: str, mark: SignatureMark | 
 
 
 def done(statement: Mapping[str, Any]) -> list[str]:
-    """Return the keys of the messages about the procedure; none if the mechanism's name does not determine it."""
+    """Return the keys of the messages about the procedure, or none if the mechanism's name does not determine it."""
     mechanism = statement["mechanism"]
     if not statement["private"] and _reason(statement) == "method":
         return []
@@ -269,20 +269,20 @@ def _approval_values(given: Mapping[str, Any] | None, language: Language) -> dic
 
 
 def correct_guesses(statement: Mapping[str, Any], event: str = "event") -> float | None:
-    """Return how often in a hundred the best guess about one unit is right at most, rounded up to one decimal.
+    """Return an upper bound on the percentage of correct best guesses about one unit, rounded up to one decimal.
 
     The guess is between two equally likely neighbouring datasets, by someone who knows everything else and sees the
     release. The best guess is right with probability at most (1 + TV)/2, where the total variation TV is the δ at ε =
-    0: 2Φ(μ/2) − 1 for Gaussian mechanisms (Dong, Roth & Su 2022, section 2), with the budget's μ if the number of
-    answers depends on released outcomes; by the privacy losses for others, and at most (e^ε − 1 + 2δ)/(e^ε + 1) for any
-    (ε, δ)-private release (Kairouz, Oh & Viswanath 2015).
+    0. For Gaussian mechanisms TV is 2Φ(μ/2) − 1 (Dong, Roth & Su 2022, section 2), with the budget's μ if the number
+    of answers depends on released outcomes. For others it follows from the privacy losses, and is at most
+    (e^ε − 1 + 2δ)/(e^ε + 1) for any (ε, δ)-private release (Kairouz, Oh & Viswanath 2015).
 
     Args:
         statement: Content of privacy.json.
         event: `event` for replaced, added or removed units; `event_added` for added or removed ones.
 
     Returns:
-        None if nothing is guaranteed.
+        The bound, or None if nothing is guaranteed.
     """
     if not statement["private"]:
         return None
@@ -300,8 +300,8 @@ def correct_guesses(statement: Mapping[str, Any], event: str = "event") -> float
 
 
 def mechanism_texts(statement: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a mechanism in words: a sentence, and its parameters with their values and meanings."""
-    mechanism = dict(sorted(statement["mechanism"].items()))  # as privacy.json has it
+    """Describe a mechanism in words: a sentence, and its parameters with their values and meanings."""
+    mechanism = dict(sorted(statement["mechanism"].items()))  # in the order of privacy.json
     name = mechanism.pop("mechanism", "unknown")
     units = "groups" if statement["unit"] == "group" else "records"
     if counted := mechanism.get("counted"):
@@ -326,7 +326,7 @@ def mechanism_texts(statement: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _meanings(kind: type[Aggregation]) -> dict[str, str]:
-    """Return the meaning of each parameter of a mechanism, with its unit."""
+    """Return the meaning and unit of each parameter of a mechanism."""
     found = {}
     for name in kind.parameters():
         units = [f", in {mark.name}" for mark in kind.model_fields[name].metadata if isinstance(mark, Unit)]
@@ -345,7 +345,7 @@ def _in_words(value: Any) -> Any:
 
 
 def render_pdf(html: str) -> bytes:
-    """Return a page as PDF. The PDF's metadata are the page's title, language and author, and today's date.
+    """Return a page as PDF. The PDF's metadata contain the page's title, language and author, and today's date.
 
     Raises:
         MissingExtraError: WeasyPrint is not installed.

@@ -32,7 +32,7 @@ def result_lines(run: Run, *own: tuple[str, str]) -> Text:
 
     Args:
         run: The run.
-        own: Further lines of the run's pipeline, as (name, value).
+        own: Additional lines from the run's pipeline, as (name, value).
     """
     statement = read_statement(run.folders.statement)
     evaluation = read_json(run.folders.evaluation)
@@ -95,7 +95,7 @@ def result_lines(run: Run, *own: tuple[str, str]) -> Text:
 
 
 def for_anybody(run: Run) -> dict[str, str]:
-    """Return the public figures of a finished run, and the paths of its files, by their names."""
+    """Return the public figures of a finished run and the paths of its files, by name."""
     statement, accuracy = read_statement(run.folders.statement), known_accuracy(run)
     rows = {"run": run.name, "ε": "none: NOT PRIVATE"}
     if statement["private"]:

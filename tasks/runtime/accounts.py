@@ -1,7 +1,7 @@
 """The site's keys, its ledger and the account of a run.
 
-Fingerprints, partition hashes and release IDs are HMACs, because a plain hash of private data can be compared with a
-guess. The key of these digests never leaves data/private/.
+Fingerprints, partition hashes and release IDs are HMACs, because a plain hash of private data could be compared with
+a guess. The key of these digests never leaves data/private/.
 """
 
 from __future__ import annotations
@@ -53,21 +53,21 @@ def site_signing_file(run: Run) -> Path:
 
 
 def site_signing_key(run: Run) -> Ed25519PrivateKey:
-    """Return the key with which the site signs statements; the first call creates the key."""
+    """Return the key with which the site signs statements; the first call creates it."""
     from terrine.deployment.signature import signing_key
 
     return signing_key(site_signing_file(run))
 
 
 PEOPLE = "people.npz"
-"""File name of the digests by which a ledger recognises a run's records, beside these."""
+"""Name of the file beside a run's records with the digests by which a ledger recognises them."""
 
 _DECIDES_WHO_IS_PUBLIC = ("public_fraction", "test_fraction", "pool", "pool_fraction", "validation", "id", "group")
 """Data settings that decide which records are public."""
 
 
 def open_ledger(run: Run) -> Ledger:
-    """Open the project's ledger. It is created if it does not exist. It refuses releases that lack an approval."""
+    """Open the project's ledger, or create it if missing. The ledger refuses releases that lack a required approval."""
     settings, key = run.params.ledger, site_key(run)
     required = run.params.release.approval == "required"
     permit = partial(refuse_unapproved, key, trusted_keys(run), approved_facts(run)) if required else None
@@ -94,8 +94,8 @@ def trusted_keys(run: Run) -> frozenset[str]:
 def approval_of(run: Run, release: StoredRelease) -> dict[str, Any] | None:
     """Return the signed approval under which a committed release was drawn, or None.
 
-    The approval covers the operator's statement (`about`). If that was changed since, the approval does not hold for
-    the new statement.
+    The approval covers the operator's statement (`about`). If the statement has changed since, the approval does not
+    cover the new one.
     """
     ledger = ledger_before(run)
     if ledger is None or not ledger.recorded(DECISION):
@@ -134,7 +134,7 @@ def stored_people(run: Run) -> People | None:
 
 
 def check_people(run: Run, people: People | None) -> None:
-    """Check that a run's account may release about its records and publish the public ones; nothing is written.
+    """Check that a run's account may release results about its records and publish the public ones. Writes nothing.
 
     Args:
         run: The run.
@@ -169,7 +169,7 @@ def account_names(root: Path | None, key: bytes) -> dict[str, str]:
 
 
 def changed_settings(run: Run, ledger: Ledger) -> dict[str, Any]:
-    """Return earlier values of the settings that decide which records are public, if they differ from the run's."""
+    """Return earlier values of the settings that decide which records are public, if they differ from this run's."""
     before = ledger.settings_before(ledger_account(run))
     now = _declared(run)
     return {name: value for name, value in before.items() if name in now and now[name] != value}
@@ -240,7 +240,7 @@ def open_registered(run: Run, account: str, *, delta: float, unit: str, public: 
         account: Identifier of the account.
         delta: δ of the budget.
         unit: Protected unit.
-        public: Whether the data are public, so that ablations may use replayed noise.
+        public: Whether the data are public. If so, ablations may use replayed noise.
 
     Raises:
         LedgerError: If the account is registered with another budget, mode or unit.
@@ -278,16 +278,16 @@ def release_at_price(
     tests: bool = False,
     task: Task | None = None,
 ) -> StoredRelease:
-    """Release arrays of known cost through the ledger, or return the stored release; see `Ledger.release`.
+    """Release arrays at a known cost through the ledger, or return the stored release; see `Ledger.release`.
 
     Args:
         run: The run.
         release_id: Identity of the release.
         event: Exact cost.
         noise: Source of the noise.
-        draw: Computes the arrays with noise.
+        draw: Function that computes the arrays with noise.
         inputs: Digests to seal with the release.
-        data: Digests of the records. By default the digests that the stage `dataset` stored.
+        data: Digests of the records. Default: those that the stage `dataset` stored.
         tests: Whether the release also uses the held-out records.
         task: The task, if the release depends on labels.
     """

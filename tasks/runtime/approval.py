@@ -2,7 +2,7 @@
 
 With `release.approval=required` a run stops before the first stage that releases, and stores a request in the ledger:
 the releases with their worst-case cost, digests of their inputs, the account, the unit, and the operator's statement
-about the data. Nothing is reserved: a reservation would stay charged if the release is refused. A person approves or
+about the data. Nothing is reserved: a reservation would stay charged if the release were refused. A person approves or
 refuses the request with a signed decision, and the run continues or ends. A request that differs in any of these facts
 needs a new decision. Spending by other runs does not void an approval, because the ledger checks the budget anyway.
 """
@@ -60,8 +60,8 @@ class Proposal:
         releases: The releases, in order.
         inputs: Keyed digests of private inputs, and digests of public ones, by name.
         unit: Protected unit.
-        delta: δ of their cost.
-        added: Cost of all of them if a unit is only added or removed, if lower.
+        delta: δ of the releases' cost.
+        added: Cost of all releases under add/remove neighbours, if lower.
         expected: Expected usefulness in words, from public quantities; None if unknown.
     """
 
@@ -76,11 +76,11 @@ class Proposal:
 
 
 def require_approval(run: Run, proposal: Proposal) -> None:
-    """Check that a person approved all uncommitted releases of a stage; otherwise store a request.
+    """Check that a person has approved all uncommitted releases of a stage; otherwise store a request.
 
     Raises:
         ApprovalNeeded: If there is no decision about this request. The message shows it and the next commands.
-        ReleaseRefused: If the last decision about it is a refusal.
+        ReleaseRefused: If the last decision about the request is a refusal.
     """
     ledger = proposal.ledger
     ahead = [release for release in proposal.releases if not ledger.committed(release.identity)]
@@ -95,7 +95,7 @@ def require_approval(run: Run, proposal: Proposal) -> None:
     asked = [row.content for row in rows if row.kind == REQUEST and row.content["run"] == run.name]
     if asked[-1:] != [request]:
         ledger.record(REQUEST, proposal.account, request)
-    if last is not None and last.request["releases"] == request["releases"]:  # not refused as a part of more
+    if last is not None and last.request["releases"] == request["releases"]:  # not refused as part of a larger request
         raise ReleaseRefused(
             f"The release of run {run.name} was {last.report()}. Nothing was drawn or charged. The reason: "
             f"terrine release show {run.name}. Change the settings, or approve it: terrine release approve {run.name}"
@@ -136,11 +136,11 @@ def _request(run: Run, proposal: Proposal, ahead: Sequence[Release]) -> dict[str
             "added": None if proposal.added is None else to_json(proposal.added),
         },
     }
-    return dict(json.loads(canonical_json(request)))  # as a row of the ledger has it
+    return dict(json.loads(canonical_json(request)))  # as a ledger row stores it
 
 
 def differences(before: Content, now: Content) -> list[str]:
-    """Return what differs between an approved request and the current one, in words."""
+    """Describe the differences between an approved request and the current one."""
     found = [
         f"{key} ({old.get(key, 'default')} → {new.get(key, 'default')})"
         for old, new in ((flat(before["settings"]), flat(now["settings"])),)
@@ -164,11 +164,11 @@ def differences(before: Content, now: Content) -> list[str]:
 
 
 def describe_request(run: Run, ledger: Ledger, request: Content, *, private: bool = False) -> list[tuple[str, str]]:
-    """Return a request in words: names and texts, with the account's current balance.
+    """Describe a request as pairs of names and texts, with the account's current balance.
 
     Args:
         run: The run.
-        ledger: Its ledger.
+        ledger: The run's ledger.
         request: Content of the request.
         private: Whether to show the account's name, which is site-local.
     """
@@ -207,7 +207,7 @@ def _epsilon(event: Event, delta: float) -> str:
 
 
 def pending(run: Run) -> tuple[Ledger, Row, Decision | None]:
-    """Return a run's ledger, the row of its last request, and the last valid decision about this content, if any.
+    """Return a run's ledger, the row of its last request, and the last valid decision about its content, if any.
 
     Raises:
         InputError: If the run has not asked.
@@ -226,7 +226,7 @@ def pending(run: Run) -> tuple[Ledger, Row, Decision | None]:
 
 
 def describe_state(run: Run) -> str:
-    """Return in a sentence whether a run asked for an approval, and the last decision."""
+    """Return a sentence that states whether a run asked for an approval, and the last decision."""
     try:
         _, _, decision = pending(run)
     except InputError:
@@ -250,7 +250,7 @@ def decide(
 
     Args:
         run: The run.
-        key: Key of the person; None: the site's key, which signs for the person.
+        key: Key of the person; None: the site's key, which signs on the person's behalf.
         decision: The decision.
         role: Role of the person. Published in the statement.
         name: Name of the person. Private.

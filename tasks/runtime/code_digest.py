@@ -1,6 +1,6 @@
 """Digests of stages' code for DVC, and the version of the code.
 
-A digest covers the modules of the stage's tasks, tasks/artefacts, the package folders named in the graph, and the
+A digest covers the modules of the stage's tasks, tasks/artefacts, the package folders named in the stage graph, and the
 packages of plugins that the run uses. The code digest is not part of a release ID: a stored release is returned even if
 the code has changed.
 """
@@ -59,7 +59,7 @@ def _digest(name: str) -> str:
 def code_version(root: Path) -> dict[str, str]:
     """Return Terrine's version and, in a git checkout, its commit and whether tracked code has changed.
 
-    The settings and results in git (params.yaml, dvc.lock and data/) are not code.
+    Settings and results tracked in git (params.yaml, dvc.lock and data/) do not count as code.
     """
     version = {"terrine": importlib.metadata.version("terrine")}
     if commit := git_commit(root, ""):

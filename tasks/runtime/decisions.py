@@ -2,7 +2,7 @@
 
 A `request` row contains everything that an approval covers. A `decision` row contains the signed decision of a person
 and the position of its request. The ledger's chain makes both tamper-evident, and the signature covers a keyed digest
-of the request. So a decision neither applies to another request, nor can a holder of the ledger's key forge one.
+of the request. So no decision applies to another request, and a holder of the ledger's key cannot forge one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 REQUEST: Final = "request"
 DECISION: Final = "decision"
 EACH = ("releases", "inputs", "settings", "expected")
-"""Fields of a request that differ between the stages of a run. All others must equal those of the approved request."""
+"""Fields in which the requests of a run's stages differ. All other fields must equal those of the approved request."""
 
 Content = Mapping[str, Any]
 
@@ -44,7 +44,7 @@ class Decision:
     Attributes:
         position: Position of its row in the ledger.
         approval: The signed decision.
-        request: Content of the request that it is about.
+        request: Content of the request that it decides.
         name: Name of the person, as given. Private.
         why: Reason, as given. Private.
     """
@@ -65,17 +65,17 @@ class Decision:
         )
 
     def report(self) -> str:
-        """Return the decision, its date and the person's role, without name and reason."""
+        """Describe the decision, its date and the person's role, without name and reason."""
         return f"{self.approval.decision} on {self.approval.when:%Y-%m-%d} by the role '{self.approval.role}'"
 
 
 def subject(key: bytes, request: Content, name: str, why: str) -> str:
-    """Return the keyed digest that a signature covers: of a request, and of the person's name and reason."""
+    """Return the keyed digest that a signature covers, computed from a request and the person's name and reason."""
     return keyed_digest(key, "terrine approval", canonical_json({"request": request, "name": name, "why": why}))
 
 
 def valid_decisions(key: bytes, trusted: frozenset[str], rows: Iterable[Row]) -> Iterator[Decision]:
-    """Yield the decisions that a trusted key signed about the request that they name, in order.
+    """Yield, in order, the decisions that a trusted key signed about the request that they name.
 
     Args:
         key: Key of the site.
@@ -93,7 +93,7 @@ def valid_decisions(key: bytes, trusted: frozenset[str], rows: Iterable[Row]) ->
             try:
                 approval = Approval(**body["approval"])
                 approval.check()
-            except (TerrineError, ValueError, TypeError):  # not a decision, or not of this key
+            except (TerrineError, ValueError, TypeError):  # not a decision, or not signed by this key
                 continue
             about = (request["run"], [release["id"] for release in request["releases"]])
             signed = subject(key, request, body["name"], body["why"])

@@ -30,7 +30,7 @@ def at_work(root: Path) -> Iterator[None]:
 
 @contextmanager
 def making(root: Path, run: str) -> Iterator[None]:
-    """Lock a run for this process. Other processes wait for it, but may make other runs."""
+    """Lock a run for this process. Other processes that need the run wait, but may execute other runs."""
     with locked(lock_path(root, f"run-{run}"), what=f"is making {run}"), at_work(root):
         yield
 

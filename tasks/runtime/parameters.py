@@ -3,7 +3,7 @@
 Choices are made once, before training, from public facts. The number of units is private. The operator declares it
 approximately (`privacy.units`), or it is counted with noise: a release made once per account, edition and budget, whose
 cost is part of the statement. The signal is checked with the declared or the true number, and the result is reported
-to the operator only. A run with too weak a signal releases nothing.
+only to the operator. A run with too weak a signal releases nothing.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _DECIDE = ("data", "privacy", "partition", "queries", "aggregation", "ledger")
 """Sections that affect the choices and the account that pays for counting."""
 
 MOST_ROWS = 10_000
-"""Largest number of public rows asked about with queries.count=auto."""
+"""Largest number of public rows used as queries with queries.count=auto."""
 
 WIDE = 10
 """Smallest ε that advice calls a weak guarantee: odds may change by a factor of e^10."""
@@ -97,7 +97,7 @@ def resolve_auto(root: Path, name: str, survey: Survey | None = None) -> Params:
     Args:
         root: The project.
         name: The name of the run.
-        survey: The survey of its data, if it exists.
+        survey: Survey of the run's data, if it exists.
 
     Raises:
         SettingError: If no choice gives enough signal and `privacy.anyway` is not set. Nothing was charged.
@@ -126,7 +126,7 @@ def resolve_without_data(root: Path, name: str) -> Params | None:
 
 def _made_of(values: dict[str, Any]) -> str:
     decide = {section: values.get(section) for section in _DECIDE}
-    # Paths are left out: data of one edition are the same wherever they are stored.
+    # Paths are left out: the data of an edition are the same wherever they are stored.
     data = {key: value for key, value in (decide["data"] or {}).items() if key not in PLACES}
     return digest(decide | {"data": data}, 64)
 
@@ -136,7 +136,7 @@ def _merge(values: dict[str, Any], chosen: dict[str, dict[str, Any]]) -> Params:
 
 
 def survey_data(run: Run) -> Survey:
-    """Survey a run's data. Raises SettingError if groups are protected and the data have none."""
+    """Survey a run's data. Raises SettingError if groups are the unit of privacy and the data have none."""
     with open_source(run) as source:
         survey = source.survey(run.root, seed=SPLIT_SEED)
     refuse_no_groups(run.params.privacy.unit, survey.groups)
@@ -180,7 +180,7 @@ def _choose(run: Run, automatic: list[tuple[str, str]], survey: Survey) -> dict[
 
 
 def _chosen(automatic: list[tuple[str, str]], plan: Plan, **privacy: Any) -> dict[str, dict[str, Any]]:
-    """Return the numbers that a plan has for settings that are `auto`, by section, and fields of `privacy`."""
+    """Return, by section, the plan's values for settings that are `auto`, and the given fields of `privacy`."""
     numbers = {
         ("partition", "teachers"): plan.teachers,
         ("aggregation", "sigma"): plan.sigma,
@@ -193,7 +193,7 @@ def _chosen(automatic: list[tuple[str, str]], plan: Plan, **privacy: Any) -> dic
 
 
 def with_plan(run: Run, automatic: list[tuple[str, str]], survey: Survey) -> Run:
-    """Return a run with numbers for settings that are `auto`, from the true number of units if no count exists.
+    """Return a run with numbers for `auto` settings, computed from the true number of units if no count exists.
 
     Private: for the operator only.
     """
@@ -218,10 +218,10 @@ def make_plan(run: Run, automatic: list[tuple[str, str]], survey: Survey, *, uni
         run: The run; settings that are not `auto` are unchanged.
         automatic: Sections and keys of settings that are `auto`.
         survey: Survey of the run's data.
-        units: Number of units. Default: the declared number or else the true one, which is private.
+        units: Number of units. Default: the declared number, or else the true one, which is private.
 
     Raises:
-        SettingError: If the run's kind of teachers needs given numbers.
+        SettingError: If the run's kind of teachers requires explicit numbers.
     """
     params = run.params
     if params.transcription is not None or params.teachers.averages:
@@ -251,7 +251,7 @@ def make_plan(run: Run, automatic: list[tuple[str, str]], survey: Survey, *, uni
 
 
 def explain_weak_signal(run: Run, chosen: Plan, survey: Survey) -> str:
-    """Explain why the votes of a plan drown in noise, and name remedies. Private: for the operator only."""
+    """Explain why noise swamps a plan's votes, and name remedies. Private: for the operator only."""
     params, classes = run.params, len(survey.class_names)
     sharing = params.aggregation.moved if params.data.several else classes
     unit, epsilon, delta = params.privacy.unit, params.aggregation.epsilon, params.aggregation.delta
@@ -272,7 +272,7 @@ def explain_weak_signal(run: Run, chosen: Plan, survey: Survey) -> str:
 
 
 def check_signal_of_sums(run: Run, units: int, classes: int, features: int, records: int) -> None:
-    """Check that sums over private units do not drown in noise, unless `privacy.anyway` is set.
+    """Check that noise does not swamp sums over private units, unless `privacy.anyway` is set.
 
     Args:
         run: The run.
@@ -282,7 +282,7 @@ def check_signal_of_sums(run: Run, units: int, classes: int, features: int, reco
         records: Number of records.
 
     Raises:
-        SettingError: If the sums would drown in noise. The message is private.
+        SettingError: If noise would swamp the sums. The message is private.
     """
     sentence = explain_weak_sums(run, units, classes, features, records)
     if sentence and not run.params.privacy.anyway:
@@ -290,7 +290,7 @@ def check_signal_of_sums(run: Run, units: int, classes: int, features: int, reco
 
 
 def explain_weak_sums(run: Run, units: int, classes: int, features: int, records: int) -> str | None:
-    """Explain why a run's sums drown in noise, and name remedies. None if they do not, or if the data are public."""
+    """Explain why noise swamps a run's sums, and name remedies. None if it does not, or if the data are public."""
     # A label of K findings is a vector of length 1 with K coordinates, shared by all records.
     sharing = math.sqrt(classes) if run.params.data.several else classes
     shared, units = records - units, run.params.privacy.units or units
@@ -335,7 +335,7 @@ def _count(run: Run, units: int, *, counted: bool = False) -> int:
     def draw() -> dict[str, np.ndarray]:
         return {"units": units + noise.gaussian(1, sigma)}
 
-    # The stage `dataset` comes later, but the ledger must know the records before they are counted.
+    # The stage `dataset` runs later, but the ledger must know the records before they are counted.
     data = None
     if not counted:
         with open_source(run) as source:
@@ -350,7 +350,7 @@ def _digest_of_count(run: Run, units: int) -> dict[str, str]:
 
 
 def _propose_count(run: Run, units: int) -> Proposal:
-    """Return the count of units, as proposed for an approval. The proposed count decides what is proposed next."""
+    """Return the count of units as proposed for approval. Later proposals depend on the count."""
     ledger, account = open_account(run)
     release = Release("units", identity_in_ledger(run, "units"), count_of_units(noise_on_count(run.params)))
     unit, inputs = run.params.privacy.unit, _digest_of_count(run, units)

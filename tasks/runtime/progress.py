@@ -26,7 +26,7 @@ class StageProgress:
     """The current stage of this process and its progress, as reported by tasks and read by the progress bar.
 
     If the stage reports its own progress, task progress is ignored. Otherwise progress is the number of finished parts
-    of a fan-out, or the sum of the parts' own reports if that is more.
+    of a fan-out, or the sum of the parts' own reports if that is larger.
     """
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ class StageProgress:
 
     @contextmanager
     def within_more(self) -> Iterator[None]:
-        """Suppress the stages' progress lines in the block, whose caller reports progress itself."""
+        """Suppress the stages' progress lines within the block, because its caller reports progress."""
         self.has_lines = False
         try:
             yield
@@ -65,7 +65,7 @@ class StageProgress:
 
     @contextmanager
     def fan_out(self, parts: int) -> Iterator[Callable[[], None]]:
-        """Split the stage into `parts` in the block. Yields a function to call when a part is finished."""
+        """Split the stage into `parts` within the block. Yields a function to call whenever a part is finished."""
         self._parts, self._finished, self._fractions = parts, 0, {}
 
         def one_finished() -> None:
@@ -123,7 +123,7 @@ def _page_and_log(key: str) -> tuple[Callable[[float, str], object], Callable[[s
 
     def show(percent: float, text: str) -> None:
         nonlocal artifact
-        if artifact is None:  # work that reports nothing has no page
+        if artifact is None:  # created here, so that work without reports has no page
             artifact = cast(UUID, create_progress_artifact(progress=percent, key=key, description=text))
         else:
             update_progress_artifact(artifact_id=artifact, progress=percent, description=text)

@@ -3,8 +3,8 @@
 The ID depends on public facts only: the account, the edition of the data named by the operator, the task (kind, names
 and order of classes, edges of bins, label column) and the upstream settings that differ from their defaults. Runs that
 differ only in the student therefore share a release. A run with another teacher setting makes and pays for its own,
-even if its votes are equal. A repeated release therefore reveals nothing about the data (docs/ledger.md). A count of
-units and moments of images do not depend on labels, so tasks about the same people share them.
+even if its votes are equal. Repeating a release therefore reveals nothing about the data (docs/ledger.md).
+The count of units and the moments of images do not depend on labels, so tasks about the same people share them.
 
 Digests of the inputs are sealed with the release and private (`Inputs`). If the data change under one edition, the
 stored release is returned and the operator is told.
@@ -33,7 +33,7 @@ Kind = Literal["answers", "averages", "annotations", "labels", "units", "accurac
 Inputs = dict[str, str]
 
 FORM = 1
-"""Increase this number if the same settings would give another release, or if an upstream default changes."""
+"""Version, to be increased if the same settings would give another release, or if an upstream default changes."""
 
 _CHANGED = "data_changed_"
 
@@ -106,7 +106,7 @@ def upstream(params: Params, kind: Kind) -> dict[str, Any]:
 
 
 def release_digest(params: Params, kind: Kind = "answers") -> str:
-    """Return a digest of all settings that affect a release. Runs on the same account and data share it if equal."""
+    """Return a digest of all settings that affect a release. Runs with equal digests, account and data share it."""
     task = params.data.model_dump(mode="json", include=_TASK, exclude_defaults=True)
     return digest({"edition": params.data.edition, "form": FORM, "task": task, **upstream(params, kind)}, 64)
 
@@ -166,7 +166,7 @@ def describe_release(run: Run, account: str, release: StoredRelease) -> dict[str
 
 
 def record_data_change(run: Run, kind: Kind, release: StoredRelease, inputs: Inputs) -> None:
-    """Note in the private zone if a stored release was made from other data.
+    """Make a note in the private zone if a stored release was made from other data.
 
     Args:
         run: The run.
@@ -186,7 +186,7 @@ def record_data_change(run: Run, kind: Kind, release: StoredRelease, inputs: Inp
 
 
 def record_file_change(run: Run, how: str | None) -> None:
-    """Note in the private zone how a run's files changed; None removes the note."""
+    """Write a note in the private zone about how a run's files changed; None removes the note."""
     _record_change(
         run,
         "files",

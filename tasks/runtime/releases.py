@@ -1,8 +1,8 @@
 """The releases of a run: their kinds, release IDs and worst-case costs.
 
 Before its first release, a run checks that the account covers all releases that are not charged yet, so nothing is
-charged if the whole cannot be paid. `terrine check` and `terrine sweep` price the same list. The single release of a
-transcription is checked by the ledger.
+charged if the total cannot be paid. `terrine check` and `terrine sweep` price the same list. The ledger checks the
+single release of a transcription.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from terrine.privacy.noised_sum import ClippedMean
 from terrine.teachers.averaging.private import PrivateAveraging, calibrated
 
 CENTRE = -1
-"""Number of the average before the first round: the centre of all parties' features."""
+"""Index of the average before the first round: the centre of all parties' features."""
 
 _NAMES: dict[Kind, str] = {
     "units": "a count of units",
@@ -48,12 +48,12 @@ _PURPOSES: dict[Kind, str] = {"averages": " of averages", "moments": " of moment
 
 
 _RECORDS: dict[str, Record] = {"table": "row", "dicom": "dicom", "nifti": "volume"}
-"""Kind of a record by the name of the data's source. The kind of a record is an image for all other sources."""
+"""Kind of record by name of the data's source. Records of all other sources are images."""
 
 
 @dataclass(frozen=True)
 class Release:
-    """One release of a run: its kind, release ID (for averages, that of the first) and worst-case cost."""
+    """One release of a run: its kind, release ID (for averages, that of the first average) and worst-case cost."""
 
     kind: Kind
     identity: str
@@ -72,7 +72,7 @@ def identity_in_ledger(run: Run, kind: Kind, *index: int, task: Task | None = No
         run: The run.
         kind: Kind of the release.
         *index: Number of the release if there are several of this kind.
-        task: The task. By default the task of the run's records, which must have been read.
+        task: The task. Default: the task of the run's records, which must have been read.
     """
     noise: dict[str, Any] = make_noise(run, kind, *index).describe()
     if kind == "units":
@@ -84,7 +84,7 @@ def identity_in_ledger(run: Run, kind: Kind, *index: int, task: Task | None = No
 
 
 def worst_cases(params: Params, queries: int | None = None) -> dict[Kind, Event]:
-    """Return the kinds of a run's releases in their order with worst-case costs, from parameters only.
+    """Return the kinds of a run's releases in order, with worst-case costs, from parameters only.
 
     Args:
         params: The parameters.
@@ -108,7 +108,7 @@ def worst_cases(params: Params, queries: int | None = None) -> dict[Kind, Event]
 
 
 def list_releases(run: Run, queries: int | None = None, task: Task | None = None) -> list[Release]:
-    """Return a run's releases in their order. For `queries` see `worst_cases`, for `task` `identity_in_ledger`."""
+    """Return a run's releases in order. For `queries` see `worst_cases`; for `task` see `identity_in_ledger`."""
     averages = averaging_mechanism(run.params)
     first = {"averages": (CENTRE if averages is not None and averages.centred else 0,)}
     costs = worst_cases(run.params, queries)
@@ -140,7 +140,7 @@ def check_fit(
         run: The run.
         accounts: The account and those linked with it.
         releases: The releases.
-        noise: Kind of the noise of the releases. By default the noise of the votes.
+        noise: Kind of noise of the releases. Default: that of the votes.
 
     Raises:
         BudgetError: If the accounts cannot pay; the message names the releases.
@@ -158,7 +158,7 @@ def check_releases(run: Run, queries: int | None = None, task: Task | None = Non
         BudgetError: If the account does not cover them.
     """
     releases = list_releases(run, queries, task)
-    if len(releases) > 1:  # the ledger checks a single one when it reserves it
+    if len(releases) > 1:  # the ledger checks a single release when it reserves it
         ledger, name = open_account(run)
         check_fit(run, ledger.together(name), unpaid(ledger, releases))
 
@@ -234,7 +234,7 @@ def describe_counting(params: Params) -> dict[str, Any]:
 
 
 def missing_about(params: Params) -> list[str]:
-    """Return the settings of the operator's statement that a signed statement about private data needs and lacks."""
+    """Return the settings of the operator's statement that a signed statement about private data requires but lacks."""
     stated = {} if params.data.public_benchmark else params.about.model_dump()
     return [f"about.{name}" for name, value in stated.items() if value is None or value == ""]
 
@@ -271,7 +271,7 @@ def record_audit(run: Run, result: dict[str, Any]) -> None:
 
 
 def assurance(run: Run, mechanism: dict[str, Any]) -> dict[str, Any]:
-    """Return the known ones of the statement's fields `epsilon_tuning`, `audit_epsilon` and `audit_confidence`.
+    """Return those of the statement's fields `epsilon_tuning`, `audit_epsilon` and `audit_confidence` that are known.
 
     An audit of another mechanism or with other parameters is ignored.
     """

@@ -20,7 +20,7 @@ from terrine.errors import ArtefactError
 from terrine.files import file_digest
 
 WHOLE = "digests.json"
-"""File with the digests of the artefacts beside it."""
+"""Name of a file that contains the digests of the artefacts in its folder."""
 
 
 def reuse_outputs(run: Run, stage: Stage, kept: Path | None) -> bool:
@@ -61,7 +61,7 @@ def _names(stage: Stage) -> list[str]:
 
 
 def kept_folder(run: Run, stage: Stage) -> Path | None:
-    """Return the folder for a stage's artefacts from the run's current inputs, or None if it shares none.
+    """Return the folder for a stage's artefacts from the run's current inputs, or None if the stage shares none.
 
     All inputs are read, so call it once before the stage runs.
     """

@@ -12,7 +12,7 @@ from tasks.runtime.store import Folders
 from terrine.errors import ArtefactError, SettingError
 
 SPLIT_SEED = 0
-"""Seed of data splits. Not the run's seed: if runs had different training data, their budgets would not add up."""
+"""Seed of data splits. Not the run's seed: costs of runs with different training data would not compose."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Run:
 
     @property
     def site(self) -> Path:
-        """Folder that records which ledger data were released through. TERRINE_SITE sets one for several projects."""
+        """Folder that records through which ledger data were released. TERRINE_SITE sets one for several projects."""
         return Path(os.environ.get("TERRINE_SITE") or self.root / "data" / "private" / "site")
 
     def path(self, path: Path) -> Path:
@@ -57,7 +57,7 @@ def open_run(root: Path, name: str) -> Run:
 
 
 def chosen_run(name: str | None = None) -> Run:
-    """Return a run of the project by its name; default: the one selected last. See `open_run` for errors."""
+    """Return a run of the project by name; default: the run selected last. See `open_run` for errors."""
     root = project_root()
     return open_run(root, name or selected_run(root))
 

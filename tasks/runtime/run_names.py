@@ -45,9 +45,9 @@ def name_run(root: Path, name: str, preset: str | None, assignments: list[str], 
     Args:
         root: The project.
         name: The name.
-        preset: The preset or run to start from; replaces earlier assignments. Default: the settings the run has.
+        preset: The preset or run to start from; replaces earlier assignments. Default: the run's current settings.
         assignments: `--set` assignments.
-        save: Write the settings to a file. If the settings are not written, only this process can resolve the run.
+        save: Whether to write the settings to a file. If they are not written, only this process can resolve the run.
 
     Returns:
         The run's name; for assignments to a preset or to a derived run, the name of the new derived run.

@@ -1,4 +1,4 @@
-"""Declarations of stages, from which dvc.yaml, the order of the flow, the fan-out and the zones follow.
+"""Declarations of stages, which determine dvc.yaml, the order of the flow, the fan-out and the zones.
 
 An artefact is written as zone/name: `private/votes` is data/private/<run>/votes. Private artefacts are never pushed
 unless the operator names a remote for them (`VAULT`).
@@ -19,7 +19,7 @@ METRICS, STUDENT, PLOTS = "release/metrics.json", "release/student", "release/pl
 CHOSEN = "private/chosen.yaml"
 """Values chosen for settings that are `auto`, by section."""
 AUTOMATIC = {"privacy": "privacy", "partition": "partition", "queries.count": "queries", "aggregation": "aggregation"}
-"""Settings that can be or contain `auto`, and their sections in `CHOSEN`."""
+"""Settings that can be `auto` or contain it, and their sections in `CHOSEN`."""
 RUNS = "runs"
 """Folder of all runs but the default one: runs/<run>/ has dvc.yaml, params.yaml and dvc.lock."""
 VAULT = "terrine-private"
@@ -28,19 +28,19 @@ VAULT = "terrine-private"
 
 @dataclass(frozen=True)
 class Stage:
-    """A stage. Lists are strings with blanks between the entries.
+    """A stage. Lists are strings with entries separated by blanks.
 
     Attributes:
         name: Name of the stage.
-        tasks: module:function of each task, in order. Names, so that a stage imports only its own tasks.
+        tasks: module:function of each task, in order. These are names, so that a stage imports only its own tasks.
         makes: Artefacts that the stage writes.
         needs: Artefacts that the stage reads.
         settings: Keys of the parameters that the stage reads.
-        code: Package folders whose code affects its artefacts, besides its tasks' modules: in terrine or `tasks/...`.
+        code: Package folders (in terrine, or `tasks/...`) whose code affects the artefacts, besides the tasks' modules.
         comment: Comment above the stage in dvc.yaml.
         fans_out: Whether the stage's tasks justify starting a worker pool or a cluster.
-        shared: Whether runs share the stage's artefacts (`tasks.runtime.reuse`); never for a release.
-        releases: module:function that returns the `Proposal` of its releases for an approval; empty if it makes none.
+        shared: Whether runs share the stage's artefacts (`tasks.runtime.reuse`); never true for a release.
+        releases: module:function that returns the `Proposal` of the stage's releases; empty if it makes none.
     """
 
     name: str
@@ -71,7 +71,7 @@ PARAMETERS = Stage(
 
 @dataclass(frozen=True)
 class Pipeline:
-    """The stages of one kind of run, in their order.
+    """The stages of one kind of run, in order.
 
     Attributes:
         stages: The stages.
@@ -114,8 +114,8 @@ class Pipeline:
 
         Args:
             head: Comment at the top of dvc.yaml.
-            run: A run whose file is runs/<run>/dvc.yaml. Default: the default run.
-            vault: Whether private artefacts have the remote `VAULT`.
+            run: Run whose file is runs/<run>/dvc.yaml. Default: the default run.
+            vault: Whether private artefacts are pushed to the remote `VAULT`.
         """
         root, path = ("", "params.yaml") if run == "${run}" else ("../../", f"{RUNS}/{run}/params.yaml")
 

@@ -19,7 +19,7 @@ def data_settings_digest(params: Params) -> str:
 def check_records(run: Run) -> None:
     """Check that a run's records were read with its current settings.
 
-    With the settings of a public benchmark, private records would not be charged.
+    If these were now the settings of a public benchmark, private records would not be charged.
 
     Raises:
         ArtefactError: If the records were read with other settings.

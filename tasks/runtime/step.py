@@ -51,7 +51,7 @@ class Step:
 
 
 def step(name: str, *, retries: int = 0) -> Callable[[Callable[..., Any]], Step]:
-    """Declare a function as a task. A TerrineError is not retried, because the user has to act first."""
+    """Declare a function as a task. A TerrineError is not retried, because the user must act first."""
     return lambda function: Step(function, name, retries)
 
 

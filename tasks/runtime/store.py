@@ -1,7 +1,7 @@
 """Paths of artefacts, and atomic reading and writing of them.
 
-Files are written to a temporary file in the same folder, synced and renamed, and folders likewise: readers see the old
-or the new artefact. Nothing is pickled.
+A file is first written to a temporary file in the same folder, then synced and renamed, and folders likewise: readers
+see the old or the new artefact. Nothing is pickled.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Folders:
 
     @property
     def finished(self) -> bool:
-        """Whether the run's statement and evaluation exist."""
+        """True if the run's statement and evaluation exist."""
         return self.evaluation.is_file() and self.statement.is_file()
 
     private, public, release = _Place("private"), _Place("public"), _Place("release")
@@ -72,7 +72,7 @@ class Folders:
     images = _Place("public", "images")
     backbone = _Place("public", "backbone")
     average = _Place("private", "average")
-    """Averages that teachers start their last round from."""
+    """Averages from which teachers start their last round."""
     teachers = _Place("private", "teachers")
     votes = _Place("private", "votes")
     accounting = _Place("private", "accounting")
@@ -106,14 +106,14 @@ class Folders:
 
 
 def close_private_zone(root: Path) -> None:
-    """Restrict data/private, which is created, and DVC's cache, which has copies, to their owner."""
+    """Create data/private, and restrict it and DVC's cache, which contains copies, to their owner."""
     files.private_folder(root / "data" / "private")
     for folder in (root / "data" / "private", root / ".dvc" / "cache"):
         files.restrict_to_owner(folder)
 
 
 def _make_folder(folder: Path) -> bool:
-    """Create a folder and return whether it is in the private zone, which is then restricted to its owner."""
+    """Create a folder and return whether it is in the private zone; if so, the zone is restricted to its owner."""
     zone = next((parent for parent in (folder, *folder.parents) if parent.parts[-2:] == ("data", "private")), None)
     if zone is not None:
         close_private_zone(zone.parents[1])
@@ -125,8 +125,8 @@ def _make_folder(folder: Path) -> bool:
 def atomic_file(path: Path, mode: str = "wb") -> Iterator[IO[Any]]:
     """Write a file atomically; see `terrine.files.atomic_file`.
 
-    The file's folder is created. In the private zone only the owner may read the file. Errors of writing are
-    InputErrors.
+    Creates the file's folder. In the private zone only the owner may read the file. Errors while writing are raised
+    as InputError.
     """
     private = _make_folder(path.parent)
     with files.write_errors(path), files.atomic_file(path, mode, owner_only=private) as stream:
@@ -230,7 +230,7 @@ def _read(path: Path, reader: Callable[[], Any]) -> Any:
 
 
 def link(source: Path, target: Path) -> None:
-    """Link a file or the files of a folder; they are copied if the file system has no hard links."""
+    """Link a file or the files in a folder; they are copied if the file system has no hard links."""
     if source.is_dir():
         with atomic_folder(target) as folder:
             for file in sorted(path for path in source.rglob("*") if path.is_file()):
@@ -261,14 +261,14 @@ _EMPTY = hashlib.md5(b"", usedforsecurity=False).hexdigest()
 
 
 def run_leftovers(folders: Folders) -> list[Path]:
-    """Return temporary files and folders in a run's zones. No process may be making the run."""
+    """Return temporary files and folders in a run's zones. No process may be executing the run."""
     zones = (folders.private, folders.public, folders.release)
     return _leftovers(path for zone in zones for path in zone.rglob("*"))
 
 
 def project_leftovers(root: Path) -> list[Path]:
     """Return temporary files and folders outside of runs. No process may be working in the project."""
-    from tasks.config.presets import PRESETS  # its imports take longer than Ctrl-C should
+    from tasks.config.presets import PRESETS  # slow imports would delay Ctrl-C
 
     flat = _leftovers(path for folder in (root, root / PRESETS) for path in folder.glob(".*"))
     shared = (Folders(root, "").shared("", "").parent, root / "data" / "private" / "shared", root / "runs")
@@ -276,7 +276,7 @@ def project_leftovers(root: Path) -> list[Path]:
 
 
 def _of_dvc(root: Path) -> list[Path]:
-    """Return temporary and, after a power cut, empty files of DVC's cache, which would replace stages' outputs."""
+    """Return temporary files in DVC's cache, and files left empty by a power cut, which would replace outputs."""
     files = (path for path in (root / ".dvc" / "cache" / "files").rglob("*") if path.is_file())
     return [
         path

@@ -1,8 +1,8 @@
-"""The task of a run: its classes, findings, grades or bins, part of the ID of each release that depends on labels.
+"""Task of a run: classes, findings, grades or bins. It is part of the ID of each release that depends on labels.
 
 Settings, class folders, the file itself or a benchmark declare the class names. Without a declaration, classes are
-those of the first release of the account and edition. Only for that first release are they the labels that occur, as
-its statement says.
+those of the first release of the account and edition. Only for that first release are they the labels that occur,
+which its statement mentions.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from terrine.privacy.ledger.task import Task, TaskKind
 
 
 def task_from(data: Source, class_names: Sequence[str], *, declared: bool) -> Task:
-    """Return the task of a source with these class names, which were declared or else are the labels that occur."""
+    """Return the task of a source with these class names, which are declared or are the labels that occur."""
     scale = data.scale
     kind: TaskKind = "classes"
     if data.several:
@@ -54,10 +54,10 @@ def recorded_task(run: Run) -> Task | None:
 
 @contextmanager
 def open_source(run: Run) -> Iterator[Source]:
-    """Yield the source of a run's records. If the run declares no classes, it has those of its account and edition.
+    """Yield the source of a run's records. If the run declares no classes, those of its account and edition apply.
 
     Raises:
-        InputError: If labels are not among these classes, even if they are read in the block.
+        InputError: If labels are not among these classes; this includes labels read within the block.
     """
     source = run.params.data
     first = recorded_task(run) if source.finds_classes(run.root) else None

@@ -1,11 +1,11 @@
 """Query and update DVC's record of a run.
 
 The default run has dvc.yaml and dvc.lock. Other runs have them, with params.yaml, in runs/<run>/, which git ignores
-because it contains data paths and digests of private artefacts. DVC's public class `Repo` is used as by its command
-line, so `dvc repro` and the flow leave the same entries.
+because it contains data paths and digests of private artefacts. DVC's public class `Repo` is used as DVC's command line
+uses it, so `dvc repro` and the flow leave the same entries.
 
-DVC does not write dvc.lock atomically. If a kill leaves half of one, the entries before that commit replace it: the
-stage of that commit runs again, and stored releases are returned.
+DVC does not write dvc.lock atomically. If a killed process leaves a truncated file, the entries before that commit
+replace it: the stage of that commit runs again, and stored releases are returned.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def select(root: Path, run: str, pipeline: Pipeline) -> None:
 
 
 def refresh(root: Path, name: str, pipeline: Pipeline) -> None:
-    """Write a run's parameters and stages for DVC and, if it was started, the digests of its code."""
+    """Write a run's parameters and stages for DVC and, if the run has been started, the digests of its code."""
     path = pipeline_file(root, name, pipeline)
     with contextlib.suppress(SettingError):  # files of a run whose settings became invalid stay unchanged
         if path.parent != root:
@@ -84,8 +84,8 @@ def _repository(root: Path, file: Path) -> Iterator[dvc.repo.Repo]:
     from dvc.exceptions import DvcException
 
     logging.getLogger("dvc").setLevel(logging.WARNING)
-    # Without git, because it ignores the files of runs. A checkout removes artefacts that are noted in DVC's site cache
-    # but are not outputs of the project's pipelines, so other runs have another site cache.
+    # Without git, because git ignores the files of runs. A checkout removes artefacts that DVC's site cache lists but
+    # that are not outputs of the project's pipelines, so other runs have another site cache.
     core: dict[str, Any] = {"no_scm": True}
     if file.parent != root:
         core["site_cache_dir"] = str(root / FOLDER / "dvc")
@@ -95,7 +95,7 @@ def _repository(root: Path, file: Path) -> Iterator[dvc.repo.Repo]:
             with contextlib.suppress(FileNotFoundError):
                 try:
                     json.loads(notes.read_text(encoding="utf-8"))
-                except ValueError:  # cut short by a kill
+                except ValueError:  # truncated when a process was killed
                     notes.unlink()
             with dvc.repo.Repo(str(root), config={"core": core}) as repository:
                 yield repository
@@ -104,7 +104,7 @@ def _repository(root: Path, file: Path) -> Iterator[dvc.repo.Repo]:
 
 
 def _changed(root: Path, run: str, pipeline: Pipeline, stage: str | None = None) -> set[str]:
-    """Return the stages, of all or of one, that DVC would run again."""
+    """Return the stages that DVC would run again, among all stages or only the given one."""
     from dvc.exceptions import DvcException
 
     file = pipeline_file(root, run, pipeline)

@@ -74,7 +74,7 @@ from terrine.transcription.accounting import claimed, event_of
 
 @dataclass(kw_only=True)
 class Finding(Remarks):
-    """Facts about a run with its refusals, doubts and notes. Doubts stop the run unless `privacy.anyway` is set.
+    """Facts about a run, with refusals, doubts and notes. Doubts stop the run unless `privacy.anyway` is set.
 
     Attributes:
         run: The run.
@@ -85,8 +85,8 @@ class Finding(Remarks):
         teachers: Likely smallest and largest number of teachers of the run, if it will count its units with noise.
         cost: ε that may be charged for the run: 0 if everything was released before; None if unknown.
         total: ε of the account with this run.
-        spent: ε of the account without it.
-        exact: ε of a transcription by itself; None without a guarantee.
+        spent: ε of the account without this run.
+        exact: ε of a transcription on its own; None without a guarantee.
         claimed: ε that the paper of a transcription claims.
     """
 
@@ -111,7 +111,7 @@ class Finding(Remarks):
 
     @property
     def stops(self) -> list[str]:
-        """Reasons why a run fails."""
+        """Reasons why a run would fail."""
         return self.refusals + ([] if self.run.params.privacy.anyway else self.doubts)
 
 
@@ -219,9 +219,9 @@ def _check_sums(found: Finding) -> None:
 def weak_classes(found: Finding) -> dict[str, float]:
     """Return the signal of each class that is too weak to be learned, by name, weakest first. Private.
 
-    A class of average size has the signal of the run, so both get the same verdict. The signal of other classes is in
-    proportion to the teachers that have records of them, or to their records in sums. The result is empty if no class
-    can be learned.
+    A class of average size has the signal of the run, so both get the same verdict. The signal of other classes is
+    proportional to the number of teachers with records of the class or, for sums, to its number of records. The result
+    is empty if no class can be learned.
     """
     counts = found.survey.train
     if found.plan is not None and found.plan.useful:
@@ -236,13 +236,13 @@ def weak_classes(found: Finding) -> dict[str, float]:
 
 
 def _on_weak_classes(found: Finding, weak: dict[str, float]) -> None:
-    """Add one note about all weak classes, and a remedy that suffices for each of them."""
+    """Add one note about all weak classes, with a remedy that suffices for each of them."""
     if not weak:
         return
     budget, survey = found.run.params.aggregation, found.survey
     enough = ENOUGH if found.plan is not None else ENOUGH_OF_SUMS
     counts = dict(zip(survey.class_names, survey.train.tolist(), strict=True))
-    # More records help at most up to a class that is no longer rare, which is answered too seldom at any ε.
+    # More records help only until the class is no longer rare; a rare class is answered too seldom at any ε.
     rare = RARE * float(survey.train.mean())
     records = max(max(counts[name] * enough / value, rare) for name, value in weak.items())
     larger = epsilon_for_signal(enough, min(weak.values()), mu_of(budget.epsilon, budget.delta), budget.delta)
@@ -313,13 +313,13 @@ def _check_account(
     """Compute the cost of the remaining releases, and compare it with the account. No ledger is created.
 
     Args:
-        found: Gets costs, notes and refusals.
+        found: Finding to which costs, notes and refusals are added.
         run: The run.
         account: Returns the account's name in the ledger; called only if there is a ledger.
         unit: Unit of privacy.
         costs: Worst case of each kind of release.
         releases: Returns the releases, to find those made before; called only if there is a ledger.
-        noise: Kind of the noise; None: that of votes.
+        noise: Kind of noise; None: that of votes.
     """
     params, ledger = run.params, ledger_before(run)
     name, delta = "" if ledger is None else account(), (params.transcription or params.aggregation).delta
@@ -356,7 +356,7 @@ def _check_account(
 def _people(run: Run, survey: Survey) -> People | None:
     """Return the digests of a run's records; images are decoded only if a ledger or the site contains records.
 
-    None if there is nothing to compare, or if some files cannot be decoded.
+    Return None if there is nothing to compare, or if some files cannot be decoded.
     """
     if run.params.data.public_benchmark:
         return None

@@ -1,4 +1,4 @@
-"""Estimate the duration of a run from the number of images whose features it computes, which is most of its work."""
+"""Estimate a run's duration from the number of images whose features it computes, which takes most of the time."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from terrine.geometry import Size, pixels, sides
 START = 60.0
 """Seconds of a run that do not depend on images."""
 STATISTICS, PROJECTION, REFERENCE = 4_000, 8_000, 2_000
-"""Largest numbers of queries for the backbone's statistics, for learning the projection from deformed pairs, and for
-choosing reference images."""
+"""Largest numbers of queries used for the backbone's statistics, for learning the projection from deformed pairs, and
+for choosing reference images."""
 DENSE, LARGEST_DENSE = 1e-6, 32
-"""Processor seconds of the scattering transform per pixel, and largest side of images that are transformed by matrix
-products; larger ones use FFTs (`terrine.models.wavelets`)."""
+"""Processor seconds per pixel of the scattering transform, and largest side of images that matrix products transform;
+larger images use FFTs (`terrine.models.wavelets`)."""
 LARGE, TRANSFORMED, BORDER = 2.6e-3, 4.4e-7, 28
-"""Processor seconds per larger image, and per pixel including a mirrored border of this width."""
+"""For larger images: processor seconds per image and per pixel, and width of the mirrored border that is included."""
 
 SHARED = 1.4
 """Factor for deformations, other work on features, and stages that use one core. A run with voting teachers on 1,998
@@ -23,7 +23,7 @@ photographs of 64 pixels needs 783 processor seconds and took 492 s on two cores
 
 
 def estimate_minutes(params: Params, survey: Survey, queries: int | None) -> float | None:
-    """Return the approximate duration of a run on two cores in minutes, or None for backbones that were not measured.
+    """Return the approximate duration of a run in minutes on two cores, or None for backbones that were not measured.
 
     Args:
         params: Parameters of the run.

@@ -32,7 +32,7 @@ def write_sheet(path: Path, kind: str, *, count: int, seed: int, size: int, chan
 
 @dataclass(frozen=True)
 class Cost:
-    """Cost of an image set: images and bytes on disk, shards that were intact, seconds, and images drawn per second."""
+    """Cost of an image set: images and bytes on disk, shards already intact, seconds, and images drawn per second."""
 
     images: int
     bytes: int

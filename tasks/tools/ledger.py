@@ -41,7 +41,7 @@ def open_existing(
     secret = load_or_create_key(key)
     try:
         root = project_root()
-    except SettingError:  # another project's ledger, named by --url, --store and --key
+    except SettingError:  # not in a project: --url, --store and --key name the ledger
         root = None
     return Ledger(url, store, secret, create=False), account_names(root, secret)
 
@@ -61,7 +61,7 @@ def _selected() -> Run:
 
 
 def read_witness(line_or_file: str) -> str:
-    """Return the lines of a witness, given directly or as a file."""
+    """Return the lines of a witness, given as text or as a file."""
     path = Path(line_or_file)
     return path.read_text(encoding="utf-8") if len(line_or_file) < 200 and path.is_file() else line_or_file
 
@@ -141,7 +141,7 @@ def link_accounts(ledger: Ledger, names: dict[str, str], one: str, other: str) -
 
 
 def _find(ledger: Ledger, names: dict[str, str], name: str | None) -> tuple[str, str]:
-    """Return the digest and name of the account with this name or start of a digest."""
+    """Return the digest and name of the account with this name, or whose digest starts with it."""
     known = {account: names.get(account, account[:16]) for account in ledger.datasets()}
     if name and (account := ledger.named(name)) in known:
         return account, name

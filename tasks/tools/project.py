@@ -24,7 +24,7 @@ from terrine.errors import SettingError, TerrineError
 from terrine.files import write_text
 
 SHARED = PurePosixPath("share", "terrine")
-"""Folder of the project templates below the environment (pyproject.toml, data-files)."""
+"""Folder of the project templates within the Python environment (pyproject.toml, data-files)."""
 REPOSITORY = Path(__file__).resolve().parents[2]
 EXTRAS = ("", "pipeline", "parties", "serve")
 COPIED = ("params.yaml", "prefect.yaml", ".dvcignore", ".gitignore", "data/README.md")
@@ -99,7 +99,7 @@ def template_folder() -> Path:
     except PackageNotFoundError:
         listed = []
     installed = [file for file in listed if file.parts[-3:] == (*SHARED.parts, "params.yaml")]
-    # `pip install --target` places it beside the code, but lists its path in an environment.
+    # `pip install --target` places the folder beside the code, but lists its path in an environment.
     for parameters in (REPOSITORY / SHARED / "params.yaml", *(Path(str(file.locate())) for file in installed)):
         if parameters.is_file():
             return parameters.resolve().parent
@@ -107,7 +107,7 @@ def template_folder() -> Path:
 
 
 def _presets(source: Path) -> list[Path]:
-    """Return the presets of Terrine, without derived runs of a clone."""
+    """Return Terrine's presets, without a clone's derived runs."""
     own = source / PRESETS / ".gitignore"
     named = own.read_text(encoding="utf-8").split() if own.is_file() else []
     found = (path for path in (source / PRESETS).glob("*.yaml") if path.name not in named)

@@ -1,7 +1,7 @@
 """Promotion of a registered student to `champion`, the version that users of MLflow should load.
 
-A version becomes `candidate` when it is registered. The version becomes `champion` only if this site has signed its
-statement, the release passes the checks of `terrine verify`, and the ledger agrees.
+A version becomes `candidate` when it is registered. It becomes `champion` only if this site has signed its statement,
+the release passes the checks of `terrine verify`, and the ledger agrees.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _LONGEST = 5000
 
 @dataclass(frozen=True)
 class Promoted:
-    """Versions of the new and the previous champion, and privately the accuracy as served and a warning about it."""
+    """Versions of the new and the previous champion; and, privately, the accuracy as served and a warning about it."""
 
     version: str
     before: str | None

@@ -1,7 +1,7 @@
 """Hyperparameter search: candidates, their joint worst-case cost, the cost of the search, and its MLflow run.
 
 Candidates are ordinary runs, and the ledger charges each distinct release when it is made. Candidates that differ only
-in the student share one release (docs/settings.md).
+in their student share one release (docs/settings.md).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ PRICES = ("epsilon_tuning_composed", "epsilon_tuning_repeat_and_select")
 FIXED = ("data", "privacy", "ledger", "tracking", "runner", "aggregation.delta", "aggregation.noise")
 """Settings that a sweep cannot vary, because its prices are for one dataset, account and δ."""
 LABELS = {"aggregation.epsilon": "ε", "aggregation.delta": "δ", "aggregation.sigma": "σ"}
-"""Short names of settings; others are shown by their last part."""
+"""Short names of settings; other settings are shown by the last part of their names."""
 REACHED = 0.95
 """Smallest share of aggregation.epsilon that counts as reached."""
 
@@ -62,7 +62,7 @@ NOTES = {
 
 @dataclass(frozen=True)
 class Candidate:
-    """A combination of varied values (`settings`, as text), its run, and the task of the common dataset."""
+    """A combination of varied values (`settings`, as text), its run, and the task of the shared dataset."""
 
     run: str
     settings: Mapping[str, str]
@@ -177,7 +177,7 @@ def _overlap(key: str, other: str) -> bool:
 
 
 def check_selection(candidates: list[Candidate], selection: Selection) -> None:
-    """Raise SettingError for a choice by missing figures, or by those of private data that no ε covers."""
+    """Raise SettingError if the selection needs missing figures, or figures of private data that no ε covers."""
     if selection == "evaluation" and not candidates[0].params.data.public_benchmark:
         raise SettingError(
             "--select evaluation chooses by accuracy on the private test split, which is not covered by any ε of the "
@@ -239,7 +239,7 @@ def outcome(
     if not answers:
         raise SettingError(f"No candidate made its release: {next(iter(failures.values()), 'nothing was run')}")
     made = [_releases(root, [each]) for each in candidates]
-    # Students of the same answers are one candidate unless the accuracy of each is released.
+    # Students trained on the same answers are one candidate unless the accuracy of each is released.
     searched = {tuple(one.identity for one in own): compose(*(one.worst_case for one in own)) for own in made}
     finished = [row for row in rows if row["failed"] is None]
     score = {"evaluation": lambda row: row["accuracy"], "released": lambda row: row["released"]["accuracy"]}
@@ -274,7 +274,7 @@ def _charged(root: Path, candidates: list[Candidate]) -> dict[str, Event]:
     """Return the ledger's charges for a search's distinct releases."""
     ledger, dataset = open_account(open_run(root, candidates[0].run))
     costs = ledger.costs(dataset)
-    # Averages are one release with several rows.
+    # The averages are one release with several rows.
     return {
         one.identity: one.worst_case if one.kind == "averages" else costs.get(one.identity, one.worst_case)
         for one in _releases(root, candidates)
@@ -357,9 +357,9 @@ def register(run: Run, identity: str) -> None:
 
 
 def _for_the_log(result: dict[str, Any], *, private_figures: bool) -> dict[str, Any]:
-    """Return a sweep's result without site-local settings and, unless private figures may be logged, failures.
+    """Return a sweep's result without site-local settings and, unless private figures may be logged, without failures.
 
-    The reason of a failure may contain a count of private records.
+    The reason for a failure may contain a count of private records.
     """
     rows = []
     for row in result["candidates"]:
@@ -373,13 +373,13 @@ def _for_the_log(result: dict[str, Any], *, private_figures: bool) -> dict[str, 
 
 
 def _tracked(run: Run) -> str | None:
-    """Return the ID of a finished run's MLflow run, which is logged if it does not exist."""
+    """Return the ID of a finished run's MLflow run, which is logged first if it does not exist."""
     from mlflow import MlflowClient
 
     record = run.folders.private / "tracking.json"
     if record.is_file():
         run_id = str(read_json(record)["run_id"])
-        with suppress(Exception):  # of any library that MLflow uses; logging reports it
+        with suppress(Exception):  # any library that MLflow uses may raise; logging reports it
             client = MlflowClient(run.database(run.params.tracking.uri))
             if client.get_run(run_id).info.lifecycle_stage == "active":
                 return run_id

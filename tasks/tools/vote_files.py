@@ -1,7 +1,7 @@
 """Read and check files of votes [queries, teachers] or histograms [queries, classes].
 
-Both are arrays of integers, and labels in place of counts would lead to a smaller ε. The caller therefore declares the
-content of a file, and it is checked here.
+Both are arrays of integers, and mistaking labels for counts would give a smaller ε. The caller therefore declares the
+content of a file, and this module checks it.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ def read_histograms(
         path: The file.
         histograms: Whether it contains histograms.
         teachers_first: Whether it contains votes [teachers, queries].
-        classes: Number of classes; None: that of the largest vote.
+        classes: Number of classes; None: largest vote plus one.
         teachers: Expected number of teachers.
         queries: Number of queries to return; None: all.
 
     Raises:
-        InputError: the array has another content or shape than declared.
+        InputError: the array's content or shape differs from the declared one.
         SettingError: the options contradict each other.
     """
     array = npy.read(path)
@@ -67,7 +67,7 @@ def read_answered(path: Path, queries: int) -> NDArray[np.bool_]:
     """Return whether each of the first `queries` queries was answered, from booleans or released labels with −1.
 
     Raises:
-        InputError: any other array, or fewer entries than queries.
+        InputError: the array has another type, or fewer entries than queries.
     """
     array = npy.read(path)
     if array.ndim != 1 or len(array) < queries or array.dtype.kind not in "biu":

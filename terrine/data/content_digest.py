@@ -58,7 +58,7 @@ def digests_of_cells(columns: Sequence[Sequence[str]], *, ordered: bool) -> np.n
     """Return the digest of each row of a table, uint64 [N].
 
     Args:
-        columns: Cells of each column as texts. Two notations of a number are equal.
+        columns: Cells of each column as texts. Different notations of a number count as equal.
         ordered: Whether the order of the columns matters.
     """
     shared: dict[str, str] = {}
@@ -82,11 +82,11 @@ def _digest(contents: bytes) -> int:
 
 
 def digest_of_arrays(title: str, arrays: Mapping[str, tuple[np.ndarray | None, str]], key: bytes) -> str:
-    """Return the HMAC-SHA256, as hex, of title, names, dtypes, shapes and contents of arrays.
+    """Return the HMAC-SHA256, as hex, of a title and of the names, dtypes, shapes and contents of arrays.
 
     Args:
-        title: Purpose of the digest, which makes digests for other purposes differ.
-        arrays: An array or None, and the dtype in which it is encoded, by name. Equal values give equal digests on
+        title: Purpose of the digest. Digests for different purposes differ.
+        arrays: By name, an array or None and the dtype in which it is encoded. Equal values give equal digests on
             every machine, regardless of memory layout.
         key: Secret key.
     """
@@ -102,7 +102,7 @@ def digest_of_arrays(title: str, arrays: Mapping[str, tuple[np.ndarray | None, s
 
 
 def exact_duplicates(images: np.ndarray) -> np.ndarray:
-    """Return the index of the first record with the same pixels for each record [N, ...], int64 [N].
+    """Return, for each record [N, ...], the index of the first record with the same pixels, int64 [N].
 
     Labels are not compared: an image with two labels is one image.
     """
@@ -111,7 +111,7 @@ def exact_duplicates(images: np.ndarray) -> np.ndarray:
 
 
 def duplicate_counts(ids: np.ndarray) -> dict[str, int]:
-    """Return the number of `sets` of identical records from `exact_duplicates`, and of `records` in them."""
+    """Return the number of `sets` of identical records that `exact_duplicates` found, and of `records` in them."""
     _, counts = np.unique(ids, return_counts=True)
     repeated = counts[counts > 1]
     return {"sets": len(repeated), "records": int(repeated.sum())}

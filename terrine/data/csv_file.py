@@ -19,15 +19,15 @@ _SAVE = "Save the table as CSV, UTF-8, separated by commas."
 
 
 def read_csv(source: Path | bytes, where: str = "") -> pd.DataFrame:
-    """Return the stripped cells of a CSV file with a header as texts, indexed by line number.
+    """Return the cells of a CSV file with a header as stripped texts, indexed by line number.
 
     Args:
-        source: The path or the content of the file. The first line is the header, in which a column may be unnamed
-            (""). Empty lines of the CSV file are skipped.
+        source: Path or content of the file. The first line is the header, in which a column may be unnamed ("").
+            Empty lines are skipped.
         where: Name of the content in error messages.
 
     Raises:
-        InputError: the file is missing, not CSV in UTF-8 with commas or without rows, two columns share a name, or a
+        InputError: the file is missing, is not comma-separated UTF-8 or has no rows; two columns share a name; or a
             row is longer or shorter than the header.
     """
     where = where or str(source)

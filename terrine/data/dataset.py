@@ -45,20 +45,20 @@ class Dataset:
         party_names: P names.
         pool_images: uint8 [P, C, H, W] of images that their owner declares public (`terrine.data.pool`), or None.
         pool_labels: int64 [P], for evaluation only, or None.
-        train_names: int64 [N], code of each record's name (`terrine.data.units`); None: named by place.
+        train_names: int64 [N], code of each record's name (`terrine.data.units`); None: positions are the names.
         test_names: int64 [M], likewise.
         test_groups: int64 [M], or None if the test records have no groups.
         train_contents: uint64 [N, 2], digests by which a ledger recognises records (`terrine.data.content_digest`);
-            None for public data, which have no budget. test_contents, pool_contents: The same for test and pool
-            records.
-        pool_names: int64 [P] or None. Likewise pool_groups.
+            None for public data, which have no budget.
+        test_contents, pool_contents: The same for test and pool records.
+        pool_names, pool_groups: int64 [P] or None, likewise.
         named: Whether records have names other than their positions.
         content_columns: Columns of a table that the first digest covers.
-        content_on: Function that returns the digests of all rows of a table over other columns.
-        scale: Order of the classes, which were declared in advance (`terrine.data.ordered`), or None.
-        test_numbers: float64 [M], the numbers in the bins `test_labels`, or None.
+        content_on: Function that returns the digests of a table's rows computed from other columns.
+        scale: Order of the classes, declared in advance (`terrine.data.ordered`), or None.
+        test_numbers: float64 [M], `test_labels` before binning, or None.
         remarks: Warnings about the labels for the data owner.
-        declared: Whether settings, class folders or the file declare the classes, so that one may have no records.
+        declared: Whether settings, class folders or the file declare the classes, so that a class may have no records.
         settings: Public settings of the source that determine its records, as JSON values.
     """
 
@@ -116,10 +116,10 @@ class Dataset:
         return self.train_labels.ndim == 2
 
     def decided(self, probabilities: np.ndarray) -> np.ndarray:
-        """Return the predictions of probabilities [images, classes].
+        """Return the predictions for probabilities [images, classes].
 
-        These are the likeliest class, or the median of ordered ones, int64 [images]; or, for each finding, whether its
-        probability is above one half, bool [images, findings].
+        A prediction is the most likely class, or the median of ordered classes, int64 [images]. With several findings,
+        it is whether the probability of each is above one half, bool [images, findings].
         """
         if self.several:
             return probabilities > 0.5
@@ -168,12 +168,12 @@ class Dataset:
 
     @property
     def record_names(self) -> np.ndarray:
-        """Code of each training record's name, int64 [N]; that of its place if it has no other name."""
+        """Code of each training record's name, int64 [N]; without names, the code of its position."""
         return place_codes(self.records) if self.train_names is None else self.train_names
 
     @property
     def test_units(self) -> np.ndarray | None:
-        """Groups of the test records, else their names, int64 [M]; None if they are named by place."""
+        """Groups of the test records, or else their names, int64 [M]; None if they have neither."""
         return self.test_names if self.test_groups is None else self.test_groups
 
     def with_classes(self, names: Sequence[str]) -> "Dataset":
@@ -297,7 +297,7 @@ class Dataset:
 
 
 def split_fields(split: str, rows: np.ndarray, **columns: np.ndarray | None) -> dict[str, Any]:
-    """Return the rows of a split by the names of `Dataset`'s fields: `train_images`, `train_labels`, ..."""
+    """Return the rows of a split, by field name of `Dataset`: `train_images`, `train_labels`, ..."""
     return {f"{split}_{name}": None if values is None else values[rows] for name, values in columns.items()}
 
 
@@ -320,10 +320,10 @@ def split_records(
         labels: int64 [N] or [N, K].
         test_fraction: Share of the names or groups that is held out.
         seed: Seed of the split.
-        names: int64 [N]; None: a record is named by its place in `images`, even after the split.
-        groups: int64 [N] or None; they are held out whole.
+        names: int64 [N]; None: a record is named by its position in `images`, even after the split.
+        groups: int64 [N] or None; a group is held out as a whole.
         parties: int64 [N] or None, kept for training records.
-        numbers: float64 [N] behind labels that are bins, or None; kept for test records.
+        numbers: float64 [N], labels before binning, or None; kept for test records.
         **fields: Further fields of `Dataset`.
     """
     names = place_codes(len(images)) if names is None else names
@@ -339,8 +339,8 @@ def split_records(
 def fingerprint(dataset: Dataset, key: bytes) -> str:
     """Return the HMAC-SHA256, as hex, of the dataset's arrays under `key`.
 
-    The HMAC is equal on every machine for equal arrays, regardless of names of datasets and classes, and changes with
-    any pixel, label, name, group, order or split. Parties are not included: a budget belongs to the records, regardless
+    The HMAC is equal on every machine for equal arrays, regardless of dataset and class names, and changes with any
+    pixel, label, record name, group, order or split. Parties are not included: a budget belongs to records, regardless
     of who holds them. Without `key` it reveals nothing about the records.
     """
     table = dataset.column_names is not None

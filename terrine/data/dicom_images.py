@@ -78,7 +78,7 @@ class Header(NamedTuple):
 
 
 class BoundedFile(io.BufferedReader):
-    """A file that never reads more at a time than a frame needs or the file contains."""
+    """A file that never reads more at once than a frame needs or the file contains."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(io.FileIO(path))
@@ -192,7 +192,7 @@ def _whole(values: dict[str, Any], name: str, low: int, high: int) -> int:
 
 
 def list_directory(path: Path) -> list[list[str]]:
-    """Return the path of each image in a DICOMDIR, as its parts. Raise InputError if the DICOMDIR is damaged."""
+    """Return the path of each image in a DICOMDIR as a list of parts. Raise InputError if the DICOMDIR is damaged."""
     try:
         with BoundedFile(path) as file:
             records = read_partial(file, specific_tags=[Tag("DirectoryRecordSequence")]).DirectoryRecordSequence
@@ -233,7 +233,7 @@ def picture_at(path: Path, frame: int | None, window: Window) -> tuple[Image.Ima
 
 
 def decode_frame(header: Header, frame: int, window: Window) -> tuple[Image.Image, np.ndarray]:
-    """Return a frame of a file whose header was read; see `picture_at`."""
+    """Return a frame of a file whose header has been read; see `picture_at`."""
     about = Dataset()
     try:
         with BoundedFile(header.path) as file:
@@ -328,7 +328,7 @@ def _apply_groups(about: Dataset, frame: int) -> None:
 
 
 def _upright(shown: np.ndarray, about: Dataset) -> np.ndarray:
-    """Turn a picture so that rows point to the patient's left or back, and columns to the back or the feet."""
+    """Rotate a picture so that rows point to the patient's left or back, and columns to the back or the feet."""
     along, down = _direction(about, 0), _direction(about, 1)
     if not along or not down or _AXES[along] == _AXES[down]:
         return shown
@@ -354,7 +354,7 @@ def _direction(about: Dataset, number: int) -> str:
 
 
 def _check_stream(file: BoundedFile, header: Header, frame: int) -> None:
-    """Raise InputError if compressed pixels claim another size than the header: a decoder would allocate it."""
+    """Raise InputError if compressed pixels claim a size other than the header's, which a decoder would allocate."""
     read_partial(file, lambda tag, vr, length: tag == 0x7FE00010, specific_tags=[])
     file.read(12)
     size = stream_size(get_frame(file, frame, number_of_frames=header.frames))

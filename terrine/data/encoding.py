@@ -1,7 +1,7 @@
 """Encode the columns of a table as features in [0, 1], by declaration or from public rows only.
 
 A numeric column has knots: a number is encoded by its position between the two nearest ones (hat functions), so a
-linear head can follow any curve that is linear between knots. Numbers outside count as the nearest knot. Any other
+linear head can fit any curve that is linear between knots. Numbers beyond count as the nearest knot. Any other
 column has one indicator for each known word. Missing and unknown values set no feature. No private record affects
 another record's features, and the encoding is public: it is part of the student.
 
@@ -29,9 +29,9 @@ with from_extra("pipeline", "Tables"):
 _MISSING_NUMBER = (*MISSING, "N/A", "n/a", "NULL", "null", "None")
 _LARGEST = 1e150  # differences and slopes of larger numbers may overflow
 KNOTS = 8
-"""Knots of a numeric column that is declared by its range, or learned from public rows."""
+"""Number of knots of a numeric column that is declared by its range or learned from public rows."""
 _WORDS = 20
-"""Number of words that a column may have with any number of rows."""
+"""Number of words that a column may have regardless of the number of rows."""
 
 
 @checked_dataclass(frozen=True, config=ConfigDict(allow_inf_nan=False, extra="forbid"))
@@ -120,7 +120,7 @@ class Encoding:
         )
 
     def draw(self, count: int, generator: np.random.Generator) -> pd.DataFrame:
-        """Return artificial rows with independent columns: numbers uniform between the outer knots, uniform words."""
+        """Return artificial rows with independent columns: numbers uniform between the outer knots, words uniform."""
         return pd.DataFrame(
             {
                 column.name: generator.uniform(column.knots[0], column.knots[-1], count)
@@ -153,7 +153,7 @@ def declare(columns: Mapping[str, tuple[float | str, ...]], categorical: Collect
         categorical: Columns of words that look like numbers.
 
     Raises:
-        ValueError: numbers that do not increase, a single one, or numbers beside words.
+        ValueError: numbers do not increase, there is only one, or a column has both numbers and words.
     """
     declared = []
     for name, values in columns.items():
@@ -264,7 +264,7 @@ def _texts(cells: pd.Series, missing: str) -> np.ndarray:
 def _refuse_words(
     cells: pd.Series, numbers: np.ndarray, valid: np.ndarray, where: str, unit: str, *, public: bool = False
 ) -> None:
-    """Raise InputError if a numeric column contains other cells, naming the first ones."""
+    """Raise InputError if a numeric column contains non-numeric cells, and name the first ones."""
     wrong = np.flatnonzero(~valid)
     if not len(wrong):
         return

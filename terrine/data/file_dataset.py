@@ -52,7 +52,7 @@ class Listing(NamedTuple):
 
 
 class Indexed(NamedTuple):
-    """Records sorted by name with their encoded columns, and the numbers of those in each split."""
+    """Records sorted by name with their encoded columns, and the indices of those in each split."""
 
     found: Listing
     columns: dict[str, np.ndarray | None]
@@ -67,7 +67,7 @@ class FileDataset(OrderedLabels, Own, ImageSource):
     """The user's own image files.
 
     Classes are numbered in the order of `classes`, otherwise alphabetically, or by value if all are integers. If the
-    data contain no split, `test_fraction` of the groups, or names, is held out (`terrine.data.units`). Memory: the
+    data contain no split, `test_fraction` of the groups, or names, is held out (`terrine.data.units`). Memory use: the
     result and a few pictures. An error names the file or the line of the table.
     """
 
@@ -76,7 +76,7 @@ class FileDataset(OrderedLabels, Own, ImageSource):
 
     @abstractmethod
     def found(self, at: Path) -> Listing:
-        """List the records below the folder of relative paths. Raise InputError for files that cannot be used."""
+        """List the records. Relative paths start at `at`. Raise InputError for files that cannot be used."""
 
     @abstractmethod
     def picture(self, record: Record) -> tuple[Image.Image, np.ndarray]:
@@ -182,7 +182,7 @@ class FileDataset(OrderedLabels, Own, ImageSource):
         )
 
     def _unusable(self, broken: dict[Path, str], inspected: int) -> tuple[str, ...]:
-        """Return a sentence that names files which cannot be used."""
+        """Return a sentence that names unusable files."""
         if not broken:
             return ()
         named = some([f"{path} ({reason})" for path, reason in broken.items()], 3)
@@ -203,7 +203,7 @@ class FileDataset(OrderedLabels, Own, ImageSource):
         """List the records and draw the split; no image is decoded."""
         found, where = self.found(at), str(at / self.path)
         records = found.records
-        # Records of one name, as in folders of classes, are sorted by content when they are read.
+        # Records with the same name, as in class folders, are sorted by content when they are read.
         records.sort(key=lambda record: (record.name, record.label, record.frame))
         first = records[0]
         labels, class_names, numbers, remarks = self._labels(found)
@@ -231,7 +231,7 @@ class FileDataset(OrderedLabels, Own, ImageSource):
         return Indexed(found, columns, class_names, train, test, party_names, remarks)
 
     def _labels(self, found: Listing) -> tuple[np.ndarray, tuple[str, ...], np.ndarray | None, tuple[str, ...]]:
-        """Return the labels, the class names, the numbers behind bins, and warnings."""
+        """Return the labels, the class names, the numbers before binning, and warnings."""
         texts = [record.label for record in found.records]
 
         def place(row: int) -> str:
@@ -253,15 +253,15 @@ class FileDataset(OrderedLabels, Own, ImageSource):
 def _sort_same_names(
     images: np.ndarray, kept: np.ndarray, digests: np.ndarray, names: np.ndarray, train: int
 ) -> np.ndarray:
-    """Sort records of one name by content instead of class, and return their numbers in this order.
+    """Sort records with the same name by content instead of class, and return their indices in this order.
 
-    If only labels are protected, a record whose label changes must keep its place, because batches are cut by place.
+    If only labels are protected, a record whose label changes must keep its position, which determines its batch.
 
     Args:
         images: uint8 [N, C, H, W]; changed in place.
-        kept: Numbers of the records that were read, int64 [N].
+        kept: Indices of the records that were read, int64 [N].
         digests: Content digests, uint64 [N]; changed in place.
-        names: Name codes of all records, in which equal ones are adjacent.
+        names: Name codes of all records; equal codes are adjacent.
         train: Number of training records, which come first.
     """
     own, teaching = names[kept], kept < train

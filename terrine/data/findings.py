@@ -1,7 +1,7 @@
 """Labels of records that may have several findings (multi-label data).
 
-Labels are int64 [N] with one class each, or int64 [N, K] of 0 and 1 for K findings, whose names are then the dataset's
-class names. `labelled` reads both forms.
+Labels are int64 [N], one class per record, or int64 [N, K] of 0 and 1 for K findings, whose names are then the
+dataset's class names. `labelled` reads both forms.
 """
 
 import re
@@ -28,7 +28,7 @@ _YES, _NO = {"1", "1.0", "true", "yes"}, {"0", "0.0", "false", "no", ""}
 
 
 def are_names(value: tuple[str, ...]) -> bool:
-    """Return whether these are two or more distinct names without spaces at the ends."""
+    """Return whether these are two or more distinct names without surrounding spaces."""
     return len(value) != 1 and len(set(value)) == len(value) and all(name.strip() == name != "" for name in value)
 
 
@@ -99,7 +99,7 @@ def labelled(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         labels: int64 [N] of classes, or [N, K] of findings.
 
     Returns:
-        The numbers of the records and of their classes, int64 [pairs] each.
+        The indices of the records and of their classes, int64 [pairs] each.
     """
     if labels.ndim == 1:
         return np.arange(len(labels)), labels
@@ -144,7 +144,7 @@ def encode_findings(
 
 
 def findings_in_table(frame: "pd.DataFrame", wanted: Sequence[str], table: Path) -> list[str]:
-    """Return the findings of each row, joined by `AND`: from one column each, or from the column `label`.
+    """Return the findings of each row, joined by `AND`, from one column per finding or from the column `label`.
 
     Raises:
         InputError: a finding's cell is neither yes nor no.

@@ -33,9 +33,9 @@ with from_extra("pipeline", "Image files"):
 
 
 _COMPARED = 20_000
-"""Number of files of equal size whose beginnings are compared: a second or two."""
+"""Number of files of equal size whose beginnings are compared, which takes a second or two."""
 
-# Files per batch of the threads, between two progress reports.
+# Files that the threads decode between two progress reports.
 _CHUNK = 512
 
 # After this many unreadable files the others are not tried: the problem is more general.
@@ -118,7 +118,7 @@ def read_pictures(
     skip: bool = False,
     failed: dict[Path, str] | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the pictures of records, uint8 [N, C, *size], and the numbers of those that were decoded, int64 [N].
+    """Return the pictures of records, uint8 [N, C, *size], and the indices of those that were decoded, int64 [N].
 
     Args:
         records: Image files.
@@ -127,7 +127,7 @@ def read_pictures(
         channels: 1 or 3.
         fit: Treatment of pictures of another shape.
         progress: Called with (files done, number of files).
-        digests: uint64 [records], gets the digest of each picture's stored values.
+        digests: uint64 [records], filled with the digest of each picture's stored values.
         skip: Whether records that cannot be decoded are left out, unless all fail.
         failed: Gets the reason for each of them.
 
@@ -220,7 +220,7 @@ def decode_image(
         data: Content of an image file.
         size: Size of the result.
         channels: 1 or 3.
-        most_pixels: Largest image that is decoded.
+        most_pixels: Largest image that is decoded, in pixels.
         fit: Treatment of an image of another shape.
         window: Values that become black and white.
         files: Format of the student's training data.
@@ -277,7 +277,7 @@ def open_picture(
 
 
 def _refuse_pages(image: Image.Image) -> None:
-    """Raise InputError for a file of several pictures, of which all but one would be ignored.
+    """Raise InputError for a file with several pictures, because all but one would be ignored.
 
     Thumbnails of the picture are accepted: those that a TIFF file marks, and those in a camera's JPEG (MPO).
     """
@@ -315,7 +315,7 @@ def each_file(
     skip: bool = False,
     failed: dict[Path, str] | None = None,
 ) -> Iterator[tuple[int, Any]]:
-    """Yield each record's number and the function's result, in order, computed in batches by a few threads.
+    """Yield each record's index and the function's result, in order, computed in batches by a few threads.
 
     Args:
         function: Decoder; decoding releases the interpreter lock.

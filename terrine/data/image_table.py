@@ -59,11 +59,10 @@ def read_image_table(table: Path, findings: Sequence[str] = ()) -> tuple[list[Re
 def read_table(
     table: Path, keys: Sequence[str], optional: Sequence[str] = OPTIONAL, findings: Sequence[str] = ()
 ) -> tuple[pd.DataFrame, list[str]]:
-    """Return the known columns of a CSV file by line, without empty cells, and the names of its other columns.
+    """Return the known columns of a CSV file, indexed by line, and the names of its other columns.
 
     Args:
-        table: The file. The file must have exactly one of the columns in `keys`, the column label, and any of the
-            optional columns.
+        table: CSV file with exactly one of the columns in `keys`, the column label, and any of the optional columns.
         keys: Columns that may identify an image.
         optional: Further columns to read.
         findings: Findings of a record, which may have columns instead of label. `label` then contains those present.
@@ -96,7 +95,7 @@ def read_table(
 
 
 def _header_hint(header: Sequence[str], keys: Sequence[str], optional: Sequence[str], findings: Sequence[str]) -> str:
-    """Return the probable mistake in a header: capital letters, or findings that were not declared."""
+    """Return a hint about a header's probable mistake: capital letters, or findings that were not declared."""
     known = (*keys, *optional, "label")
     if capitals := [name for name in header if name not in known and name.lower() in known]:
         return f" Names are case-sensitive: write {some([f'{name.lower()} for {name}' for name in capitals])}."
@@ -111,7 +110,7 @@ def inside(folder: Path, path: Path, place: str, *, relative: bool = False) -> P
 
     Args:
         folder: Folder that contains all images.
-        path: Path in a table, relative to `folder`, if `relative`; otherwise a link that was found in the folder.
+        path: If `relative`, a path from a table, relative to `folder`; otherwise a link that was found in the folder.
         place: Location of the path for errors.
         relative: Whether the path is from a table.
     """

@@ -167,7 +167,7 @@ def resize(images: np.ndarray, size: Size, fit: Fit = "stretch") -> np.ndarray:
         else:
             tall = max(1, round(height * wanted[1] / width))
     top, left = round((wanted[0] - tall) / 2), round((wanted[1] - wide) / 2)
-    import torch  # a dataset of the right size is read without it
+    import torch  # not needed for a dataset of the right size
 
     resized = np.zeros((*images.shape[:2], *wanted), dtype=np.uint8)
     for start in range(0, len(images), _CHUNK):

@@ -1,4 +1,4 @@
-"""Encode labels, groups and IDs as users write them: labels become 0..K-1, groups and IDs become name codes."""
+"""Encode labels, groups and IDs from user data: labels become 0..K-1, groups and IDs become name codes."""
 
 import unicodedata
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -166,7 +166,7 @@ def unread_warning(where: str, what: str, names: Sequence[str], expected: str) -
 
 
 def id_codes(ids: Mapping[str, np.ndarray], where: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return the name codes of the IDs of all arrays, one after the other, int64 [N], and their order by text.
+    """Return the name codes of the concatenated arrays of IDs, int64 [N], and the indices that sort the IDs by text.
 
     Raises:
         InputError: A value is not an integer or text, a text is empty, or an ID occurs twice.
@@ -216,7 +216,7 @@ def _column(name: str, values: np.ndarray, where: str) -> np.ndarray:
 
 
 def class_places(names: Sequence[str], agreed: Sequence[str]) -> np.ndarray:
-    """Return the place of each class in the agreed list, int64 [K].
+    """Return the position of each class in the agreed list, int64 [K].
 
     Raises:
         InputError: a name is not in the agreed list.

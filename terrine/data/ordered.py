@@ -1,7 +1,7 @@
 """Ordered labels: grades (0 < 1 < 2), or numbers (age, ejection fraction) in bins.
 
 A grade is a class with a rank. A number becomes the bin that contains it, and each bin is a class: teachers vote on
-bins, and every mechanism releases answers about them at the cost of classes. Afterwards the student's probabilities of
+bins, and every mechanism releases answers about them at the same cost. Afterwards the student's probabilities of
 the bins are combined into a number, which is post-processing.
 
 **Edges are public.** They name the classes and are part of the release ID. Edges computed from private data (quantiles,
@@ -62,7 +62,7 @@ class Scale:
 
     @property
     def span(self) -> float:
-        """Largest possible error of a predicted number: the distance of the outer edges."""
+        """Largest possible error of a predicted number: the distance between the outer edges."""
         return self.edges[-1] - self.edges[0] if self.edges else len(self.names) - 1.0
 
     def closeness(self, predicted: np.ndarray, truth: np.ndarray) -> np.ndarray:
@@ -74,7 +74,7 @@ class Scale:
         return np.searchsorted(self.edges[1:-1], numbers, side="right").astype(np.int64)
 
     def classes(self, probabilities: np.ndarray) -> np.ndarray:
-        """Return the median class of each row [B, K], int64 [B], which has the smallest expected error."""
+        """Return the median class of each row [B, K], which has the smallest expected error, int64 [B]."""
         return (np.cumsum(probabilities, axis=1) >= 0.5 * probabilities.sum(axis=1, keepdims=True)).argmax(axis=1)
 
     def numbers(self, probabilities: np.ndarray) -> np.ndarray:
@@ -90,7 +90,7 @@ class Scale:
         within = shares[row, place]
         below = np.cumsum(shares, axis=1)[row, place] - within
         edges = np.array(self.edges)
-        part = np.clip((0.5 - below) / within, 0, 1)  # rounding, if the share is tiny
+        part = np.clip((0.5 - below) / within, 0, 1)  # because of rounding if the share is tiny
         return np.asarray(edges[place] + part * np.diff(edges)[place])
 
 
@@ -163,7 +163,7 @@ class InOrder(Settings):
 
 
 class OrderedLabels(InOrder, SeveralFindings):
-    """Settings of sources whose labels may be ordered, or be several findings."""
+    """Settings of sources whose labels may be ordered or consist of several findings."""
 
 
 def read_numbers(labels: Sequence[Any], source: InOrder, place: Place) -> tuple[np.ndarray, int]:

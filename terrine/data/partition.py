@@ -10,11 +10,11 @@ guarantees this for these neighbours:
 
 - `iid`: the contents under one name are replaced (image, label and, for a group, number of records), or the name is
   added or removed; all other names are unchanged. Renaming a unit or splitting a group counts as two steps, a removal
-  and an addition, so up to two votes. Without IDs, places are names: removing a record from the middle of an array
-  renames all later ones.
-- `party`: each party in the data is a teacher. - `party`: the contents under one name are replaced, added or removed at
-  its party; the list of parties and the party of each name are public. A move to another party counts as a removal and
-  an addition: up to two votes.
+  and an addition, so it changes up to two votes. Without IDs, positions are names: removing a record from the middle of
+  an array renames all later ones.
+- `party`: each party in the data is a teacher. The contents under one name are replaced, added or removed at its party;
+  the list of parties and the party of each name are public. A move to another party counts as a removal and an
+  addition, so it changes up to two votes.
 - `dirichlet` and `similarity` depend on labels and on the number and order of units, so they guarantee nothing. Such
   partitions simulate parties with different data, for experiments on public data. Each teacher gets at least two units
   if possible, because batch statistics need two records.
@@ -39,7 +39,7 @@ from terrine.settings import Automatic, Kinds, Settings, Unit
 def iid(
     records: int, teachers: int, *, names: np.ndarray | None = None, groups: np.ndarray | None = None, seed: int
 ) -> np.ndarray:
-    """Return the teacher 0..teachers-1 of each record, int64 [records], a function only of `seed` and its own unit.
+    """Return the teacher 0..teachers-1 of each record, int64 [records], which depends only on `seed` and its own unit.
 
     A unit's teacher is its draw (`terrine.data.units.draws`) modulo `teachers`. Part sizes are not balanced, because
     that would depend on other units. With n units per teacher on average, parts have about n ± √n units, and a teacher
@@ -101,8 +101,8 @@ def by_similarity(
 ) -> np.ndarray:
     """Return teachers, int64 [records]: some units are assigned at random, the others sorted by label and cut.
 
-    Source: Dodwadmath and Stich 2022, section 4, after SCAFFOLD (Karimireddy et al. 2020). At 100 per cent it is IID,
-    at 0 each teacher has consecutive sorted records, so one or two classes. A unit counts for its most frequent label.
+    Source: Dodwadmath and Stich 2022, section 4, after SCAFFOLD (Karimireddy et al. 2020). 100 per cent is IID; at 0,
+    each teacher has consecutive sorted records, so one or two classes. A unit counts for its most frequent label.
 
     Args:
         labels: int64 [records].
@@ -139,7 +139,7 @@ def check(
         assignment: Teacher of each record, int64 [records].
         teachers: Number of teachers.
         groups: Code of each record's group, int64 [records]; each must have one teacher.
-        duplicates: `exact_duplicates` of the records; `split_sets` counts those in several parts.
+        duplicates: `exact_duplicates` of the records; `split_sets` counts the sets that are in several parts.
 
     Raises:
         InputError: a record has no valid teacher, or a group has several.
@@ -207,7 +207,7 @@ def _refuse_more_teachers(teachers: int, units: int, records: int, what: str) ->
 
 
 def _label_of_unit(unit: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Return the most frequent label of each unit, or the smallest of several, int64 [units]."""
+    """Return the most frequent label of each unit (the smallest in a tie), int64 [units]."""
     classes = int(labels.max(initial=-1)) + 1
     units = int(unit.max(initial=-1)) + 1
     label: np.ndarray = (
@@ -260,7 +260,7 @@ class Partition(Settings):
             seed: Public seed.
 
         Raises:
-            SettingError: there are fewer units than teachers, or the number of parties differs from it.
+            SettingError: there are fewer units than teachers, or the numbers of parties and teachers differ.
             InputError: a group has records with several parties.
         """
         raise NotImplementedError
@@ -347,7 +347,7 @@ class Parts:
         settings: Settings of the partition.
         unit: Unit of privacy.
         seed: Public seed.
-        proof: Manifest of `check`: counts, and that the parts are disjoint.
+        proof: Manifest from `check`: counts, and the confirmation that the parts are disjoint.
     """
 
     assignment: np.ndarray
@@ -375,7 +375,7 @@ def partition(
         data: The dataset.
         kind: `iid`, `party`, or for public benchmarks `dirichlet` and `similarity`.
         unit: Unit of privacy: a record, or all records of a group (a person).
-        seed: Public seed, with the same result on every machine.
+        seed: Public seed. The result is the same on every machine.
         **settings: Settings of the kind: `teachers`, `alpha`, `similarity`.
 
     Returns:
@@ -394,7 +394,7 @@ def partition(
 
 
 def check_parts(parts: Parts, data: Dataset) -> None:
-    """Raise InputError unless the parts are those that these data get by their names and groups."""
+    """Raise InputError unless the parts are those that the names and groups of these data determine."""
     groups = protected_groups(data, parts.unit)
     if not np.array_equal(parts.settings.assign(data, groups, parts.seed), parts.assignment):
         raise InputError(
@@ -433,7 +433,7 @@ def encode_parties(parties: Mapping[str, np.ndarray], where: str) -> tuple[dict[
         where: File name for errors.
 
     Raises:
-        InputError: any other array.
+        InputError: an array has another type or shape.
     """
     columns = check_texts(parties, where, "a party")
     names, numbers = np.unique(np.concatenate([*columns.values()]), return_inverse=True)

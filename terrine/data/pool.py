@@ -5,7 +5,7 @@ taken from the validation or the test split before anything else uses the data, 
 are disjoint. A test image with the pixels of a pool image is dropped, because the student may have seen it. A private
 record stays even if it equals a public image: dropping it would move other records to other teachers. Replacing a
 private record therefore moves no other record and never changes the pool. From the test split, groups or names of
-records are drawn if Terrine drew that split (`terrine.data.units`), and places otherwise.
+records are drawn if Terrine drew that split (`terrine.data.units`), and positions otherwise.
 """
 
 from dataclasses import replace
@@ -26,7 +26,7 @@ def take_pool(dataset: Dataset, source: Literal["validation", "test"], fraction:
         dataset: With `source="validation"`, its pool images and labels are the validation split.
         source: Split that contains the public images.
         fraction: Share of the test split that is public.
-        seed: Seed with which the public share is drawn.
+        seed: Seed of the public share.
 
     Raises:
         InputError: there is no such split, or no pool or test image is left.
@@ -52,7 +52,7 @@ def take_pool(dataset: Dataset, source: Literal["validation", "test"], fraction:
 
 
 def check_disjoint(dataset: Dataset) -> dict[str, int]:
-    """Return the number of images of each split and of images in two of them.
+    """Return the number of images in each split, and of images that two splits share.
 
     `private in pool` and `test in private` count images that the data contain twice. These two counts are private. A
     large count means that answers and students may look better than they are.

@@ -1,4 +1,4 @@
-"""Sources of private data: their settings, reading them, and counting their records.
+"""Sources of private data: their settings, and how to read them and count their records.
 
     >>> dataset = load_dataset("digits", size=8)
     >>> dataset.train_images.shape
@@ -49,11 +49,11 @@ class Survey:
         firsts: First file of each mode.
         columns: Names of a table's columns by type.
         remarks: Warnings of the source.
-        declared: Whether the classes were declared in advance, so that one may have no records.
+        declared: Whether the classes were declared in advance, so that a class may have no records.
         doubts: Reasons against using the data, which stop a run unless it is forced.
         refusals: Reasons why a run will fail.
         several: Number of training and test records with findings; None if each record has one class.
-        dataset: The data themselves, if they were read.
+        dataset: The data themselves, if they have been read.
     """
 
     class_names: tuple[str, ...]
@@ -85,7 +85,7 @@ class Survey:
 
 
 def count_dataset(dataset: Dataset) -> Survey:
-    """Return the counts of a dataset that was read."""
+    """Return the counts of a dataset that has been read."""
     groups = None
     if dataset.train_groups is not None:
         held_out = 0 if dataset.test_groups is None else count_units(dataset.test_groups)
@@ -109,7 +109,7 @@ Progress = Callable[[int, int], None]
 
 
 def rising(window: tuple[float, float]) -> tuple[float, float]:
-    """Return a window. Raise ValueError unless the first value of a range is below the second."""
+    """Return a window. Raise ValueError unless its first value is below the second."""
     if not window[0] < window[1]:
         raise ValueError(f"the first value, {window[0]:g}, must be below the second, {window[1]:g}")
     return window
@@ -194,8 +194,8 @@ class Source(Settings):
         """Return the private dataset, validated.
 
         Args:
-            at: Folder of relative paths.
-            seed: Draws splits that the data do not contain.
+            at: Base folder of relative paths.
+            seed: Seed of splits that the data do not contain.
             progress: Called while image files are read.
 
         Raises:
@@ -282,7 +282,7 @@ class ImageSource(Source):
 
 
 def _contents(known: np.ndarray | None, stored: np.ndarray, fitted: np.ndarray) -> np.ndarray:
-    """Return digests of images in stored size (or those known) and in the run's size, uint64 [N, 2]."""
+    """Return digests of images in their stored size (or the known ones) and in the run's size, uint64 [N, 2]."""
     native = digests_of_images(stored) if known is None else known[:, 0]
     return np.stack([native, digests_of_images(fitted)], axis=1)
 
@@ -351,7 +351,7 @@ SOURCES = Kinds("data", Source, "terrine.data.sources", default="digits", key="n
 
 
 _NOT_RECORDS = {"name", "edition", "download", "public_benchmark"}
-"""Settings of sources that do not determine the records, or are recorded elsewhere."""
+"""Source settings that do not determine the records or are recorded elsewhere."""
 
 
 def load_dataset(
@@ -361,8 +361,8 @@ def load_dataset(
 
     Args:
         name: Name of a source in `terrine.data.sources` or a plugin: `digits`, `mnist`, `npz`, `folder`, ...
-        at: Folder of relative paths.
-        seed: Draws splits that the data do not contain.
+        at: Base folder of relative paths.
+        seed: Seed of splits that the data do not contain.
         progress: Called with (files read, number of files) while image files are read.
         **settings: Settings of the source: `size`, `channels`, `path`, ...
 

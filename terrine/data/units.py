@@ -1,7 +1,7 @@
 """Name codes of records and groups, and independent draws per unit: its teacher and its split.
 
 A dataset is a map from names to contents. The name of a record is independent of its content: the path of its file
-below the class folder, the path in a table of images, an entry of `ids`, or else its place. The name of a group is its
+below the class folder, the path in a table of images, an entry of `ids`, or its position. The name of a group is its
 text. Arrays contain the *code* of a name: 63 bits of its BLAKE2b digest, which does not depend on other names.
 
 The teacher and the split of a unit are functions of a public seed and its own code, so adding, removing, renaming or
@@ -15,7 +15,7 @@ safe.
 1000
 
 Labels do not influence the split. The size of the test split and its classes are therefore random, and a rare class
-may be missing on one side.
+may be missing in one of the splits.
 """
 
 import hashlib
@@ -87,10 +87,10 @@ def split_units(units: np.ndarray, test_fraction: float, *, seed: int) -> tuple[
     Args:
         units: Code of each record's group or name, int64 [N].
         test_fraction: Approximate share of the units that is held out.
-        seed: Seed with which units are drawn.
+        seed: Seed of the draws.
 
     Raises:
-        InputError: a side is empty.
+        InputError: one of the splits is empty.
     """
     in_test = shares(units, seed, "data.split") < test_fraction
     if in_test.all() or not in_test.any():

@@ -1,8 +1,8 @@
 """Parallel work in single-threaded parts, whose results do not depend on the number of threads.
 
 Several threads divide a matrix product, and the division affects the rounding of its sums, so the last bit may differ
-between one core and two, and a vote near a tie may flip. Here the caller chooses the parts and each has one thread;
-only the number of concurrent parts depends on the machine.
+between one core and two, and a vote near a tie may flip. Here the caller chooses the parts, and one thread computes
+each; only the number of concurrent parts depends on the machine.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ def side_by_side(
     """Yield compute(part) for every part in order, computed by single-threaded workers on the CPU.
 
     The number of workers equals torch's number of threads. Parts are taken from the iterable as workers become free. On
-    an accelerator the calling thread computes all parts. Leaving the loop early starts no further part. An error in
-    `compute` is raised in place of its result.
+    an accelerator the calling thread computes all parts. After an early exit from the loop no further part starts. An
+    error in `compute` is raised in place of its result.
     """
     import torch
 

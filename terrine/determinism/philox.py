@@ -51,9 +51,9 @@ def blocks(seed: int, name: str, index: Tensor, count: int, first: int | Tensor 
     Args:
         seed: Seed.
         name: Name of the stream.
-        index: Image numbers, int64 [images].
+        index: Image indices, int64 [images].
         count: Number of blocks.
-        first: First block, for all images or for each, int64 [images].
+        first: Number of the first block: one for all images, or one per image, int64 [images].
     """
     key = derive_seed(seed, name)
     draw = torch.arange(count, device=index.device)
@@ -63,7 +63,7 @@ def blocks(seed: int, name: str, index: Tensor, count: int, first: int | Tensor 
 
 
 def block_at(seed: int, name: str, index: Tensor, draw: Tensor) -> tuple[Tensor, ...]:
-    """Return one Philox block for each pair of an image number and a draw, int64 tensors of one shape."""
+    """Return one Philox block for each pair of an image index and a draw: four int64 tensors of their common shape."""
     key = derive_seed(seed, name)
     return philox((draw, torch.zeros_like(draw), index & WORD, index >> 32), (key & WORD, key >> 32))
 

@@ -32,7 +32,7 @@ def _polynomial(x: Tensor, coefficients: tuple[float, ...]) -> Tensor:
 
 
 def sine(turns: Tensor) -> Tensor:
-    """Return sin(2π·turns) with an absolute error below 1e-6 up to two turns (beyond, that of rounding the turns)."""
+    """Return sin(2π·turns); the absolute error is below 1e-6 up to two turns, then that of rounding `turns`."""
     # Fold one turn onto [-1, 1] in quarter turns, where the polynomial is accurate: a triangle wave.
     fold = turns - 0.25
     fold = fold - torch.round(fold)
@@ -69,7 +69,7 @@ def power(base: Tensor, exponent: Tensor) -> Tensor:
 
 def box_muller(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
     """Turn two tensors of uniform 32-bit words into two float32 tensors of independent standard normals."""
-    # 23 bits and a half: exact in float32, and never zero.
+    # 23 bits plus one half: exact in float32, and never zero.
     uniform = ((first >> 9).to(torch.float32) + 0.5) * 2.0**-23
     radius = log(uniform).mul_(-2.0).sqrt_()
     turns = (second >> 8).to(torch.float32) * 2.0**-24

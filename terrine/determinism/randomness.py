@@ -23,7 +23,7 @@ def derive_seed(seed: int, name: str, *index: int) -> int:
     """Return a 63-bit seed for the consumer `name` and its `index`.
 
     The seed is a truncated SHA-256 of an unambiguous encoding of the arguments: equal arguments give equal seeds on
-    every machine, and different arguments unrelated ones.
+    every machine, and different arguments give unrelated seeds.
     """
     text = "\x1f".join([str(int(seed)), name, *(str(int(i)) for i in index)])
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1

@@ -1,12 +1,12 @@
-"""SimCLR's views of a batch of images, on any device and without a loop over images.
+"""SimCLR views of a batch of images, on any device and without a loop over images.
 
-Random resized crop, horizontal flip, colour jitter, grey (of colour images) and Gaussian blur, in this order: the views
-of Chen et al. 2020 with the numbers of DIET-PATE (Anonymous 2025, appendix A). Random numbers of a batch are drawn
-first, one row per image (`draw_views`), and then applied (`apply_views`): processes that share a batch draw the same
-numbers and each apply their own rows.
+Random resized crop, horizontal flip, colour jitter, conversion to grey (colour images only) and Gaussian blur, in this
+order: the views of Chen et al. 2020 with the parameters of DIET-PATE (Anonymous 2025, appendix A). The random numbers
+of a batch are drawn first, one row per image (`draw_views`), and then applied (`apply_views`): processes that share a
+batch draw the same numbers, and each applies its own rows.
 
-Crop, resize and flip are linear and act on rows and columns separately, and so does the blur: each is two small
-matrices per image and a batched matrix product, fast at these sizes on any device and deterministic on a GPU.
+Crop, resize, flip and blur are linear and act on rows and columns separately: each needs two small matrices per image
+and a batched matrix product, which is fast at these sizes on any device and deterministic on a GPU.
 
     >>> views = draw_views(len(images), 28, ViewSettings(), seed=0, device=images.device)
     >>> first = apply_views(images, views)
@@ -30,9 +30,10 @@ _GREY_WEIGHTS = (0.2989, 0.587, 0.114)
 class ViewSettings:
     """Strength of the random changes of a view; the defaults are the paper's.
 
-    `crop_area` (of the image) and `crop_ratio` (width to height) are the ranges of the random resized crop. Brightness,
-    contrast and saturation are multiplied by 1 +- their strength at most, hue turns by at most its strength (in
-    turns); all four are applied together with `jitter_probability`. The blur reaches `blur_kernel` / 2 of the side.
+    `crop_area` (share of the image) and `crop_ratio` (width to height) are the ranges of the random resized crop.
+    Brightness, contrast and saturation are multiplied by a factor within 1 +- their strength; hue rotates by at most
+    its strength (in turns). All four are applied together with `jitter_probability`. The blur's radius is
+    `blur_kernel` / 2 of the side.
     """
 
     crop_area: tuple[float, float] = (0.08, 1.0)
@@ -50,7 +51,7 @@ class ViewSettings:
 
 @dataclass(frozen=True)
 class Views:
-    """Random numbers of a batch of views: tensors with one row per image, and one order of the colour operations."""
+    """Random numbers of a batch of views: tensors with one row per image, and one common order of colour operations."""
 
     top: Tensor
     left: Tensor
@@ -67,7 +68,7 @@ class Views:
     blur_radius: int
 
     def rows(self, where: slice) -> "Views":
-        """Return the rows `where`."""
+        """Return the rows in the slice `where`."""
         mine: dict[str, Any] = {
             field.name: getattr(self, field.name)[where]
             for field in fields(self)
@@ -77,12 +78,12 @@ class Views:
 
 
 def draw_views(count: int, size: Size, settings: ViewSettings, *, seed: int, device: torch.device | str) -> Views:
-    """Draw `count` views of images of size `size`, from `seed` alone (on one kind of device).
+    """Draw `count` views of images of size `size`; the result depends only on `seed` and the kind of device.
 
     The order of brightness, contrast, saturation and hue is random, and the same for all images of the call.
     """
     generator = torch.Generator(device=device).manual_seed(seed)
-    on_host = torch.Generator().manual_seed(seed)  # what decides the program's course must not wait for the device
+    on_host = torch.Generator().manual_seed(seed)  # control flow must not wait for the device
 
     def uniform(low: float, high: float) -> Tensor:
         return torch.rand(count, generator=generator, device=device) * (high - low) + low
@@ -111,7 +112,7 @@ def draw_views(count: int, size: Size, settings: ViewSettings, *, seed: int, dev
 
 
 def _draw_crops(count: int, size: Size, settings: ViewSettings, generator: torch.Generator) -> tuple[Tensor, ...]:
-    """Return top, left, height and width [count] in whole pixels: the first of ten draws that fits, else the image."""
+    """Return top, left, height and width [count] in whole pixels: the first of ten draws to fit, or the whole image."""
     uniform = torch.rand(4, count, _CROP_ATTEMPTS, generator=generator, device=generator.device)
     (smallest, largest), (narrowest, widest) = settings.crop_area, map(math.log, settings.crop_ratio)
     tall, wide = sides(size)
@@ -156,7 +157,7 @@ def _along_both_axes(images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
 
 
 def _crop_matrices(start: Tensor, length: Tensor, size: int) -> Tensor:
-    """Return matrices [B, size, size] that stretch the samples from `start` over `length` to `size`, bilinearly."""
+    """Return matrices [B, size, size] that bilinearly resize the `length` samples from `start` to `size` samples."""
     centre = (torch.arange(size, device=start.device) + 0.5) * (length / size)[:, None] - 0.5
     source = start[:, None] + torch.minimum(centre.clamp(min=0), length[:, None] - 1)
     distance = source[:, :, None] - torch.arange(size, device=start.device)
@@ -164,7 +165,7 @@ def _crop_matrices(start: Tensor, length: Tensor, size: int) -> Tensor:
 
 
 def _blur_matrices(sigma: Tensor, radius: int, size: int) -> Tensor:
-    """Return matrices [B, size, size] of Gaussian blurs with 2 * radius + 1 taps; the border is reflected."""
+    """Return matrices [B, size, size] of Gaussian blurs with 2 * radius + 1 taps and reflected borders."""
     offsets = torch.arange(-radius, radius + 1, device=sigma.device)
     taps = torch.exp(-0.5 * (offsets / sigma[:, None]).square())
     taps = taps / taps.sum(1, keepdim=True)
@@ -190,7 +191,7 @@ def _blend(images: Tensor, other: Tensor | float, factor: Tensor) -> Tensor:
 
 
 def _turn_hue(images: Tensor, hue: Tensor) -> Tensor:
-    """Turn the hue of colour images in HSV coordinates."""
+    """Rotate the hue of colour images in HSV coordinates."""
     red, green, blue = images.unbind(1)
     value, lowest = images.amax(1), images.amin(1)
     chroma = value - lowest

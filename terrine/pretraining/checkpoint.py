@@ -1,7 +1,7 @@
 """Checkpoints of a training run: one safetensors file with tensors and a JSON description, replaced atomically.
 
-A crash at any moment leaves the previous checkpoint or the new one, never half of one. Nothing is pickled, so a file
-from elsewhere cannot run code. (Only reading and writing files imports safetensors: training needs only torch.)
+A crash at any moment leaves the previous checkpoint or the new one, never part of one. Nothing is pickled, so a file
+from elsewhere cannot run code. (safetensors is imported only to read and write files: training needs only torch.)
 """
 
 import json
@@ -17,7 +17,7 @@ _METADATA_KEY = "checkpoint"
 
 
 def write_checkpoint(path: Path, tensors: dict[str, Tensor], description: dict[str, Any]) -> None:
-    """Write `tensors` and the JSON-able `description` to `path`, atomically."""
+    """Atomically write `tensors` and the JSON-able `description` to `path`."""
     import safetensors.torch
 
     data = safetensors.torch.save(
@@ -36,7 +36,7 @@ def read_checkpoint(path: Path, run: dict[str, Any] | None = None) -> tuple[dict
         run: Expected `run` of the description: everything on which the result depends.
 
     Raises:
-        ArtefactError: The file is damaged, not a checkpoint, or of another training.
+        ArtefactError: The file is damaged, not a checkpoint, or from another training run.
     """
     from safetensors import SafetensorError, safe_open
 
@@ -58,12 +58,12 @@ def read_checkpoint(path: Path, run: dict[str, Any] | None = None) -> tuple[dict
 
 
 def part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """Return the tensors whose names start with `prefix`, by the rest of their names."""
+    """Return the tensors whose names start with `prefix`, keyed by the rest of their names."""
     return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
 
 
 def optimizer_tensors(optimizer: optim.Optimizer) -> dict[str, Tensor]:
-    """Return the optimiser's state as named tensors, parameters counted in the optimiser's order."""
+    """Return the optimiser's state as named tensors, with parameters numbered in the optimiser's order."""
     state = optimizer.state_dict()["state"]
     return {f"{index}.{name}": value for index, fields in state.items() for name, value in fields.items()}
 

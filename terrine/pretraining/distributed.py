@@ -1,8 +1,8 @@
 """Batches distributed over several processes, so that SimCLR gives the result of one process.
 
-Two things in SimCLR look at the whole batch: the contrastive loss and batch normalisation. Both are made global here,
+Two parts of SimCLR depend on the whole batch: the contrastive loss and batch normalisation. Both are global here,
 with gradients, over any backend (gloo on CPUs, NCCL on GPUs). Every process computes the same loss of the whole batch;
-DistributedDataParallel averages the gradients, so each holds the gradient of that one loss.
+DistributedDataParallel averages the gradients, so each process holds the gradient of that one loss.
 """
 
 from typing import Any
@@ -16,7 +16,7 @@ from terrine.models.statistics import BatchNormMode, Call
 
 
 def world() -> tuple[int, int]:
-    """Return (rank, number of processes): (0, 1) where torch.distributed is not in use."""
+    """Return (rank, number of processes), or (0, 1) if torch.distributed is not in use."""
     if dist.is_available() and dist.is_initialized():
         return dist.get_rank(), dist.get_world_size()
     return 0, 1
@@ -48,7 +48,7 @@ class _Gather(torch.autograd.Function):
 
 
 class _Sum(torch.autograd.Function):
-    """Sum over all processes; gradients are summed, too."""
+    """Sum over all processes; gradients are summed as well."""
 
     @staticmethod
     def forward(context: Any, values: Tensor) -> Tensor:
@@ -64,7 +64,7 @@ class _Sum(torch.autograd.Function):
 class GlobalBatchNorm(BatchNormMode):
     """In this block, batch normalisation in training uses the statistics of all processes' batches together.
 
-    All processes must have equally many images. The SyncBatchNorm of torch does this only on GPUs.
+    All processes must have the same number of images. torch's SyncBatchNorm works only on GPUs.
     """
 
     def normalise(self, call: Call) -> Tensor:

@@ -1,7 +1,7 @@
 """SimCLR on several devices of one machine: one process per device, one batch over all of them.
 
-The processes meet through a file in a temporary folder, so no port is opened. The processes write the run's ordinary
-checkpoint; when they have finished, the caller loads it as any other finished run. A run may therefore be started on
+The processes rendezvous through a file in a temporary folder, so no port is opened. They write the run's ordinary
+checkpoint, which the caller loads after they finish, like that of any finished run. A run may therefore be started on
 four devices, killed, and finished on one.
 """
 
@@ -36,11 +36,11 @@ def pretrain_on_devices(
     checkpoint: Path,
     progress: Progress | None = None,
 ) -> list[dict[str, float]]:
-    """Pretrain like `terrine.pretraining.simclr.pretrain`, on all `devices` together (`cpu` may be given repeatedly).
+    """Pretrain like `terrine.pretraining.simclr.pretrain`, on all `devices` together (`cpu` may be repeated).
 
-    Images in memory are copied once into memory that all processes share; of images in files (`terrine.npy`) every
-    process maps the files. Raises what `pretrain` raises, and torch.multiprocessing.ProcessRaisedException with the
-    traceback of a process that failed; the others are stopped, and the checkpoint stays as it was written last.
+    Images in memory are copied once into memory that all processes share; images in files (`terrine.npy`) are mapped by
+    every process. Raises what `pretrain` raises, and torch.multiprocessing.ProcessRaisedException with the traceback
+    of a process that failed. The other processes are then stopped, and the last checkpoint is kept.
     """
     if not devices:
         raise SettingError("pretrain: no device was given. Name at least one, 'cpu' for example.")
@@ -93,7 +93,7 @@ def _work(
     dist.init_process_group(backend, init_method=f"file://{folder}/meeting", rank=rank, world_size=len(devices))
     try:
         pretrain(
-            copy.deepcopy(backbone),  # what came through torch.multiprocessing is one memory for all
+            copy.deepcopy(backbone),  # tensors passed through torch.multiprocessing share memory
             images.numpy() if isinstance(images, Tensor) else images,
             settings,
             seed=seed,

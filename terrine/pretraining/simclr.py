@@ -1,13 +1,13 @@
 """SimCLR: train a backbone on synthetic images to recognise two views of one image (Chen et al. 2020).
 
-Adam with 3e-4, batches of 256 and projections of 128 are those of DIET-PATE (Anonymous 2025, appendix A). The paper
-does not state temperature, weight decay and schedule. The first two are those of a public implementation with the same
-numbers (sthalles/SimCLR). That code starts to anneal after ten epochs, so slowly that the rate is almost constant
+Adam with rate 3e-4, batches of 256 and projections of width 128 are those of DIET-PATE (Anonymous 2025, appendix A).
+The paper does not state temperature, weight decay or schedule. The first two are from a public implementation with the
+same settings (sthalles/SimCLR). That code starts to anneal after ten epochs, so slowly that the rate is almost constant
 (`schedule: constant`); the default anneals to zero over the whole run (`cosine`).
 
 A run is a function of (backbone, images, settings, seed) on one kind of device. The order of the images, the views and
-all other randomness of step k are derived from (seed, k), so a checkpoint needs no generator's state, and a run that is
-killed at any moment and started again ends with the same bits as one that was not.
+all other randomness of step k are derived from (seed, k), so a checkpoint needs no generator state. A run that is
+killed at any moment and restarted ends with the same bits as an uninterrupted one.
 """
 
 import hashlib
@@ -69,16 +69,16 @@ def pretrain(
     checkpoint: Path | None = None,
     progress: Progress | None = None,
 ) -> list[dict[str, float]]:
-    """Train `backbone` in place on public uint8 `images` [N, C, size, size] and leave it on `device`, evaluating.
+    """Train `backbone` in place on public uint8 `images` [N, C, size, size]; leave it on `device` in evaluation mode.
 
-    With `checkpoint`, the run writes its state there every `settings.checkpoint_minutes` and at its end, and goes on
-    from what it finds there; a finished run only loads it. With torch.distributed initialised, every process calls this
-    with the same arguments (and its own device); each takes an equal part of every batch, and the losses are those of
-    one process. On CUDA the network runs in bfloat16 (mixed precision) and with deterministic algorithms. Returns one
+    With `checkpoint`, the run writes its state there every `settings.checkpoint_minutes` and at its end, and resumes
+    from the state found there; a finished run is only loaded. With torch.distributed initialised, every process calls
+    this with the same arguments (and its own device); each takes an equal part of every batch, and the losses are those
+    of one process. On CUDA the network runs in bfloat16 (mixed precision) with deterministic algorithms. Returns one
     row per epoch: {"epoch": 1, 2, ..., "loss": mean over the epoch}.
 
-    Raises InputError for images the backbone does not take, SettingError when it has nothing to train, when there are
-    fewer images than a batch or the batch cannot be divided among processes, and ArtefactError when the checkpoint is
+    Raises InputError for images that the backbone does not accept; SettingError if it has nothing to train, there are
+    fewer images than a batch, or the batch cannot be divided among processes; and ArtefactError if the checkpoint is
     damaged or belongs to another run.
     """
     device = torch.device(device)
@@ -153,14 +153,14 @@ def _take_step(
 
 
 def nt_xent(first: Tensor, second: Tensor, temperature: float) -> Tensor:
-    """Return NT-Xent, the mean normalised, temperature-scaled cross-entropy of 2 B views, a scalar.
+    """Return the NT-Xent loss, the mean normalised, temperature-scaled cross-entropy of 2 B views, a scalar.
 
     Source: Chen et al. 2020, equation 1.
 
-    first, second: [B, D] projections of two views of the same B images, in the same order. Each view is asked to
-    recognise its partner among the 2 B - 1 other views by cosine similarity over `temperature`. Computed in float32.
+    first, second: [B, D] projections of two views of the same B images, in the same order. Each view must recognise
+    its partner among the 2 B - 1 other views by cosine similarity divided by `temperature`. Computed in float32.
 
-    Raises InputError when the shapes differ or there are fewer than two images, and so no negatives.
+    Raises InputError if the shapes differ or there are fewer than two images and thus no negatives.
     """
     if first.shape != second.shape or first.dim() != 2:
         raise InputError(f"nt_xent: views of shape {tuple(first.shape)} and {tuple(second.shape)}; give two of [B, D].")
@@ -176,10 +176,10 @@ def nt_xent(first: Tensor, second: Tensor, temperature: float) -> Tensor:
 
 
 def _captured(learner: _Learner, batch: int, backbone: Backbone) -> nn.Module:
-    """Return `learner` with both of its passes over `batch` pairs of views as CUDA graphs; on other devices as it is.
+    """Return `learner` with both passes over `batch` pairs of views as CUDA graphs; unchanged on other devices.
 
-    Images are small: launching a pass's kernels one by one takes several times as long as they do. A network that
-    cannot be captured, as one that waits for the device in the middle, stays as it is. The weights are the same.
+    Images are small: launching a pass's kernels one by one takes several times as long as running them. A network that
+    cannot be captured, such as one that synchronises with the device, stays unchanged. The weights are the same.
     """
     device = next(learner.parameters()).device
     if device.type != "cuda":
@@ -191,14 +191,14 @@ def _captured(learner: _Learner, batch: int, backbone: Backbone) -> nn.Module:
             torch.cuda.make_graphed_callables(learner, (views,))
     except RuntimeError as error:
         _logger.info("The network runs kernel by kernel, since it cannot be captured as a CUDA graph: %s", error)
-    learner.load_state_dict(before)  # capturing runs the network, which moves the statistics of batch normalisation
-    # The weights' gradients are added in another stream than capturing had, which is meant.
+    learner.load_state_dict(before)  # capturing runs the network, which updates the batch normalisation statistics
+    # The weights' gradients are added in a stream other than that of the capture, which is intended.
     torch.autograd.graph.set_warn_on_accumulate_grad_stream_mismatch(False)
     return learner
 
 
 class _Run:
-    """The state of a run between two steps, and its checkpoint."""
+    """State of a run between two steps, and its checkpoint."""
 
     def __init__(
         self, learner: _Learner, optimizer: torch.optim.Optimizer, identity: dict[str, Any], device: torch.device
@@ -223,7 +223,7 @@ class _Run:
 
 
 class _Source:
-    """Batches of images on the device: from the device itself where they all fit there, else moved batch by batch."""
+    """Batches of images on the device, which holds all images if they fit; otherwise batches are moved one by one."""
 
     def __init__(self, images: Rows, device: torch.device) -> None:
         self.images, self.device = images, device
@@ -241,7 +241,7 @@ class _Source:
         self.ordered = True
 
     def batch(self, start: int, size: int, rank: int, processes: int) -> Tensor:
-        """Return the part of process `rank` of the batch of `size` images from `start`, uint8."""
+        """Return the part of process `rank` in the batch of `size` images from `start`, uint8."""
         share = size // processes
         where = slice(start + rank * share, start + (rank + 1) * share)
         if self.resident is not None and self.on_device is not None:
@@ -267,7 +267,7 @@ def _check(backbone: Backbone, images: Rows, settings: SimCLRSettings, processes
 
 
 def _identity(backbone: Backbone, images: Rows, settings: SimCLRSettings, seed: int) -> dict[str, Any]:
-    """Describe everything the result depends on; of the images, their number and a sample of up to 64."""
+    """Describe everything the result depends on; images are described by their number and a sample of up to 64."""
     names = set(SimCLRSettings.model_fields) - {"checkpoint_minutes"}
     views = {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(VIEWS).items()}
     sample = np.ascontiguousarray(images[:: max(1, len(images) // 64)])

@@ -1,4 +1,4 @@
-"""Contact sheets: many small images on one large one."""
+"""Contact sheets: one large image made of many small ones."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,7 @@ def contact_sheet(
     Args:
         images: uint8 [count, 1 or 3, height, width].
         columns: Number of columns; None: about as many as rows.
-        scale: Factor of enlargement.
+        scale: Enlargement factor.
         gap: Number of white pixels between images.
 
     Raises:

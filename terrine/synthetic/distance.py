@@ -3,7 +3,7 @@
 The squared maximum mean discrepancy with the polynomial kernel k(x, y) = (x·y / d + 1)³ of d features, by the unbiased
 estimator (Binkowski et al. 2018, section 4; Gretton et al. 2012, lemma 6). The estimate is averaged over disjoint
 blocks, which also give its standard error. KID is this distance with an Inception network; other extractors give other
-values, which are only comparable for the same extractor. For equal distributions the distance is zero on average.
+values, and only values of the same extractor are comparable. For equal distributions the distance is zero on average.
 
 The distance depends on the real images: if these are private, it is private.
 
@@ -27,7 +27,7 @@ from terrine.models.backbone import as_float, features_in_batches
 from terrine.npy import Rows
 
 BLOCK = 500
-"""Largest number of rows of each sample in a block."""
+"""Largest number of rows that a block contains from each sample."""
 SAMPLE = 2_000
 """Largest number of images of each set in `image_distances`."""
 SIDE = 32
@@ -48,7 +48,7 @@ class Extractor:
 
 @dataclass(frozen=True)
 class Distance:
-    """A kernel distance: the mean over blocks, its standard error, and the number of used rows of each sample."""
+    """A kernel distance: the mean over blocks, its standard error, and the number of rows used from each sample."""
 
     distance: float
     standard_error: float
@@ -62,11 +62,11 @@ def kernel_distance(synthetic: np.ndarray, real: np.ndarray, *, seed: int, block
     Args:
         synthetic: float [N, d], finite, with at least four rows.
         real: float [M, d], likewise.
-        seed: Shuffles the rows before they are cut into at least two disjoint blocks; remaining rows are left out.
+        seed: Seed of the shuffle before rows are cut into at least two disjoint blocks; remaining rows are left out.
         block: Largest number of rows of a block, at least 2.
 
     Raises:
-        InputError: The arrays have other shapes or types.
+        InputError: The arrays have the wrong shape or type.
     """
     for name, rows in (("synthetic", synthetic), ("real", real)):
         if rows.ndim != 2 or len(rows) < 4 or rows.shape[1] != real.shape[-1] or not np.isfinite(rows).all():
@@ -118,8 +118,8 @@ def image_distances(
         extractor: Extractor of the features, which are normalised by those of the real images.
         synthetic: uint8 [N, C, H, W] by name.
         real: uint8 [M, C, H, W].
-        seed: Image program that draws the images.
-        sample: Largest number of images of each set that is read.
+        seed: Seed of the sampling.
+        sample: Largest number of images that is read from each set.
 
     Raises:
         InputError: the images differ in shape, or there are too few.
@@ -142,13 +142,13 @@ def image_distances(
 
 
 def draw_rows(count: int, sample: int, seed: int, name: str) -> np.ndarray:
-    """Return at most `sample` of `count` row numbers in ascending order, drawn by (seed, name)."""
+    """Return at most `sample` of `count` row indices in ascending order, drawn by (seed, name)."""
     order = numpy_generator(seed, f"distance sample {name}").permutation(count)
     return np.sort(order[:sample])
 
 
 def scattering_extractor(channels: int, device: torch.device | str = "cpu") -> Extractor:
-    """Return a fixed extractor: 500 projected log scattering coefficients, without weights or data.
+    """Return a fixed extractor of 500 projected log scattering coefficients, without weights or data.
 
     Images larger than 32x32 are averaged to that size, which bounds memory and emphasises shapes over resolution.
     """

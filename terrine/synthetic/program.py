@@ -29,7 +29,7 @@ from terrine.geometry import Size, in_json, sides
 from terrine.settings import import_modules, load_plugins
 
 VERSION = 1
-"""Increased when a program draws other bytes for the same (seed, index): stored images are then drawn again."""
+"""Version, increased when a program's bytes for a (seed, index) change: stored images are then drawn again."""
 
 SMALLEST_SIZE, LARGEST_SIZE = 8, 320
 
@@ -49,7 +49,7 @@ def image_program(name: str) -> Callable[[P], P]:
     """Register a program under a name, in Terrine, a plugin or a notebook.
 
     Raises:
-        SettingError: the name is that of one of Terrine's programs.
+        SettingError: one of Terrine's programs has this name.
     """
 
     def register(program: P) -> P:
@@ -71,7 +71,7 @@ def programs() -> dict[str, Program]:
 def chunks(index: Tensor, size: int, *, cpu: int, gpu: int) -> Iterator[Tensor]:
     """Divide `index` into parts of at most `cpu` (or, on an accelerator, `gpu`) pixels, and at least one image.
 
-    No image depends on the parts.
+    The division does not affect any image.
     """
     budget = cpu if index.device.type == "cpu" else gpu
     yield from index.split(max(1, budget // (size * size)))
@@ -95,13 +95,13 @@ def to_bytes(picture: Tensor, mean: Tensor, deviation: Tensor) -> Tensor:
 
 
 def program(kind: str) -> Program:
-    """Return an image program by its name, or mixup:NAME+NAME+... of others. Raise SettingError for another name."""
+    """Return the image program of a name, or of mixup:NAME+NAME+... Raise SettingError for an unknown name."""
     named = programs()
     if kind in named:
         return named[kind]
     head, colon, sources = kind.partition(":")
     if head == "mixup" and colon and sources and not any(name.startswith("mixup") for name in sources.split("+")):
-        # The registered mixup is a dataclass of its sources.
+        # The registered mixup is a dataclass with its sources as field.
         return cast(Program, replace(cast(Any, named["mixup"]), sources=tuple(map(program, sources.split("+")))))
     known, near = ", ".join(named), did_you_mean(kind, named)
     raise SettingError(
@@ -123,7 +123,7 @@ def draw(
         seed: Seed.
         first: Number of the first image.
         count: Number of images.
-        size: Side in pixels, 8..320, or height and width: the middle of a square image of the longer side.
+        size: Side in pixels, 8..320; or height and width, cropped from the centre of a square image of the longer side.
         channels: 1 (grey) or 3 (colour).
         device: Device of the result.
 

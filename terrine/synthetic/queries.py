@@ -39,7 +39,7 @@ def draw(
         size: Side in pixels, 8 to 320, or height and width.
         channels: 1 for grey, 3 for colour.
         seed: Equal seeds give equal images on every machine.
-        batch: Largest number of images of a program that share batch statistics.
+        batch: Largest number of images that share batch statistics; all are of one program.
         device: Device that draws them.
 
     Returns:

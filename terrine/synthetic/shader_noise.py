@@ -1,6 +1,6 @@
-"""What fragment programs build on: per-image parameters, lattice noise, cells, rotations and distances.
+"""Building blocks of fragment programs: per-image parameters, lattice noise, cells, rotations and distances.
 
-Everything works on planes float32 [images, size, size] and keeps to the rules of `exact`.
+Everything works on planes, float32 [images, size, size], and follows the rules of `portable_math`.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ PERIOD = 16
 
 @dataclass(frozen=True)
 class Scene:
-    """What a fragment program sees of its batch: the plane's coordinates and each image's random numbers."""
+    """Inputs of a fragment program for its batch: the plane's coordinates and each image's random numbers."""
 
     x: Tensor  # float32 [images, size, size], about -1..1, turned and zoomed per image
     y: Tensor
@@ -31,11 +31,11 @@ class Scene:
         return self.uniform(number, float(low), float(high + 1)).floor()
 
     def point(self, number: int, reach: float = 0.8) -> tuple[Tensor, Tensor]:
-        """Return a random point of the square [-reach, reach)², made of parameters `number` and `number + 1`."""
+        """Return a random point of the square [-reach, reach)², given by parameters `number` and `number + 1`."""
         return self.uniform(number, -reach, reach), self.uniform(number + 1, -reach, reach)
 
     def at(self, column: Tensor, row: Tensor) -> Tensor:
-        """Return each image's lattice value at integer places (periodic), for int32 planes."""
+        """Return each image's lattice value at integer coordinates (periodic), given as int32 planes."""
         base = torch.arange(len(self.lattice), device=row.device, dtype=torch.int32)[:, None, None] * PERIOD**2
         place = ((row & (PERIOD - 1)) * PERIOD + (column & (PERIOD - 1))) + base
         return self.lattice.reshape(-1).index_select(0, place.view(-1)).view(place.shape)
@@ -81,7 +81,7 @@ def value_noise(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
 def fractal_noise(scene: Scene, x: Tensor, y: Tensor, octaves: int, fold: str = "none") -> Tensor:
     """Return a sum of `octaves` of value noise (fBm), each twice as fine and half as strong, in [0, 1).
 
-    `fold` is "none", "ridge" (crests where the noise is middling) or "billow" (creases there).
+    `fold` is "none", "ridge" (crests where the noise is near its middle value) or "billow" (creases there).
     """
     total, amplitude, whole = torch.zeros_like(x), 1.0, 0.0
     for octave in range(octaves):
@@ -95,7 +95,7 @@ def fractal_noise(scene: Scene, x: Tensor, y: Tensor, octaves: int, fold: str = 
 
 
 def cells(scene: Scene, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return, for one random site per unit square, the distances to the nearest two and the nearest one's number.
+    """Return, with one random site per unit square, the distances to the two nearest and the number of the nearest.
 
     The number is the site's lattice value, uniform on [0, 1).
     """

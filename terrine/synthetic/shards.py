@@ -31,7 +31,7 @@ from terrine.synthetic.program import VERSION, draw, program
 SHARD_BYTES = 64 << 20
 SLICE_BYTES = 8 << 20
 PART_BYTES, PART = 4 << 20, 1_000
-"""Size of the parts that CPU threads draw; the small operations of a program cannot be divided among threads."""
+"""Size of the parts that CPU threads draw: a program's operations are too small to be divided among threads."""
 _STALE_SECONDS = 3_600.0
 """Age from which a temporary file is deleted."""
 
@@ -71,7 +71,7 @@ def stretches(kind: str, *, count: int, seed: int, size: Size, channels: int, sh
 class Written:
     """Result for a shard: `state` is "kept" (it was intact), "drawn", or "redrawn" (it was damaged).
 
-    `seconds` is the time of drawing, even if the shard was drawn earlier.
+    `seconds` is the duration of drawing, even if the shard was drawn earlier.
     """
 
     path: Path
@@ -91,7 +91,7 @@ def write_stretch(
 ) -> Written:
     """Ensure that the shard at `path` contains `stretch`, drawing it if it is missing, different or damaged.
 
-    Memory is a few slices of 8 MB and the program's working memory. On a CPU, all threads of torch draw parts.
+    Memory use: a few slices of 8 MB and the program's working memory. On a CPU, all threads of torch draw parts.
 
     Args:
         path: The shard, in the format of `numpy.save`.
@@ -115,7 +115,7 @@ def write_stretch(
     path.parent.mkdir(parents=True, exist_ok=True)
     # Until the shard is recorded again it is incomplete.
     record.unlink(missing_ok=True)
-    for leftover in path.parent.glob(f".{path.name}.*.tmp"):  # of killed writers; a live writer's is young
+    for leftover in path.parent.glob(f".{path.name}.*.tmp"):  # left by killed writers; a live writer's file is young
         with suppress(OSError):
             if time.time() - leftover.stat().st_mtime > _STALE_SECONDS:
                 leftover.unlink()

@@ -29,7 +29,7 @@ IMAGES = 12
 LONGEST = 112
 """Largest width and height of a misclassified image in the report, in pixels."""
 QUICK = ("linear", "forest")
-"""Students that are trained in seconds."""
+"""Kinds of students whose training takes seconds."""
 
 
 def exact_head_file(folders: Folders, release_id: str) -> Path:
@@ -46,7 +46,7 @@ def write_errors(run: Run, dataset: Dataset, served: StudentModel, predicted: np
         served: Its student.
         predicted: The student's probabilities on the test split, [images, classes].
     """
-    if run.params.transcription is not None:  # its report does not show them
+    if run.params.transcription is not None:  # a transcription's report does not show them
         return
     found: dict[str, Any] = {"notice": NOTICE, "without_noise": None, "wrong": []}
     if (head := _head_without_noise(run)) is not None:
@@ -77,7 +77,7 @@ def _right(dataset: Dataset, predicted: np.ndarray, rows: np.ndarray) -> np.ndar
 
 
 def _head_without_noise(run: Run) -> Head | None:
-    """Return the head that exact votes or sums give, or None if they are not stored or training takes minutes."""
+    """Return the head from exact votes or sums, or None if they are not stored or training takes minutes."""
     settings, sums = run.params.student, sums_over_records(run)
     if not (manifest := run.folders.answers / "manifest.json").is_file():  # a party that evaluates
         return None

@@ -18,7 +18,7 @@ from terrine.data.dataset import Dataset
 from terrine.determinism.randomness import numpy_generator
 
 MOST_OF_A_PARTY, MOST_IN_ALL = 100, 10_000
-"""Largest numbers of records that are classified."""
+"""Largest numbers of records to classify."""
 
 NOTICE = "PRIVATE evaluation: computed on the parties' own records, covered by no guarantee. Do not publish."
 
@@ -43,7 +43,7 @@ def write_party_accuracy(run: Run, dataset: Dataset, predict: Callable[[np.ndarr
 
 
 def some_of_each(assignment: np.ndarray, parties: int, seed: int) -> np.ndarray:
-    """Return ascending record numbers with an equal number for each party, or all its records if it has fewer."""
+    """Return ascending indices of equally many records per party; a party with fewer records contributes all."""
     most = max(2, min(MOST_OF_A_PARTY, MOST_IN_ALL // parties))
     order = numpy_generator(seed, "party accuracy").permutation(len(assignment))
     by_party = order[np.argsort(assignment[order], kind="stable")]
@@ -53,11 +53,11 @@ def some_of_each(assignment: np.ndarray, parties: int, seed: int) -> np.ndarray:
 
 
 def party_figures(party: np.ndarray, right: np.ndarray, parties: int) -> dict[str, Any]:
-    """Return accuracy and number of records by party, and a summary in which parties have equal weight.
+    """Return accuracy and record count by party, and a summary in which parties have equal weight.
 
     Args:
         party: Party of each record, int64 [records].
-        right: Whether it was classified correctly, bool [records].
+        right: Whether each record was classified correctly, bool [records].
         parties: Number of parties.
 
     Returns:

@@ -4,8 +4,8 @@ With `evaluation.epsilon` the stage `evaluate` releases one noisy accuracy (`ter
 runs on private data can be compared. The full cost of the accuracy is added to that of the answers, so the account also
 covers a unit that moves between training and test data.
 
-Images are classified one by one on the CPU, where the result has the same bits in any batch. With batch statistics an
-additional image would change the predictions for all others. A group counts once, with the accuracy on its records.
+Images are classified one by one on the CPU, where the result has the same bits in any batch. With batch statistics, an
+additional image would change the predictions for all others. A group counts once, with the accuracy over its records.
 
 For binned numbers (`terrine.data.ordered`) a mean absolute error is released. A unit's share is then a = 1 − e/L with
 the mean absolute error e over its records and the public distance L of the outer edges. True and predicted values lie
@@ -138,7 +138,7 @@ def _releases_error(params: Params) -> bool:
 
 
 def _places(run: Run, dataset: Dataset, units: np.ndarray) -> list[np.ndarray]:
-    """Return the value that each unit counts for, by column of the released subgroups, int64 [units]."""
+    """Return the index of the value that each unit counts for, int64 [units], by column of the released subgroups."""
     wanted = run.params.evaluation.released_subgroups
     given, found = load_subgroups(run, dataset), []
     for column, values in wanted.items():
@@ -211,7 +211,7 @@ def about_accuracy(run: Run, mechanism: NoisedAccuracy, release: StoredRelease) 
 
 
 def _known(estimate: Estimate) -> dict[str, Any]:
-    """Return the published figures of a subgroup, without accuracy if noise exceeds it."""
+    """Return the published figures of a subgroup; the accuracy is omitted if the noise is too large."""
     if estimate.plus_minus > 1:
         return {"accuracy": None, "plus_minus": None, "units": estimate.units}
     return {"accuracy": estimate.accuracy, "plus_minus": estimate.plus_minus, "units": estimate.units}

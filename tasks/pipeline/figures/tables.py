@@ -1,6 +1,6 @@
 """Tables and metrics of a run for DVC. The tables contain released figures only.
 
-ε is that of the statement, and an accuracy is included only if it may be published (`tasks.reports.accuracy`).
+ε is taken from the statement, and an accuracy is included only if it may be published (`tasks.reports.accuracy`).
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from terrine.privacy.accounting.gaussian import round_up
 from terrine.privacy.accounting.pricing import price
 
 POINTS = 50
-"""Number of points of the curve of ε."""
+"""Number of points on the ε curve."""
 
 
 @step("metrics")
 def write_metrics(run: Run) -> None:
-    """Write ε, the number of answers and the publishable accuracy of a run with MLflow's names."""
+    """Write ε, the number of answers and the publishable accuracy of a run under their MLflow names."""
     statement = read_json(run.folders.statement)
     names = ("epsilon", "epsilon_guaranteed", "epsilon_added", "answered")
     found = {name: statement.get(name) for name in names} | known_accuracy(run)

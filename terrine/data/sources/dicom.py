@@ -1,10 +1,10 @@
 """DICOM files in a folder (with any names) or a DICOMDIR, and a CSV of labels.
 
-The CSV identifies images by `sop`, `series` or `study`: the UIDs of instances, or of series or studies all of whose
-images have the label. Optional columns are split and party. Files without a label are ignored.
+The CSV identifies images by `sop`, `series` or `study`: the UID of an instance, or of a series or study whose images
+all have the label. Optional columns are split and party. Files without a label are ignored.
 
 The group of an image is its PatientID, so all images of a patient are one unit with `privacy.unit: group`. Patients of
-different issuers with the same ID are one unit, which is safe. The name of an image is its UID in the CSV, independent
+different issuers with the same ID are one unit, which is safe. The name of an image is its UID in the CSV, regardless
 of path and label. All images of a CSV row (frames, or images of a series or study) share the name, so a record is a row
 of the CSV. Only codes of names and groups are stored (`terrine.data.units`).
 """

@@ -17,7 +17,7 @@ CONTENT = "87ff0c9e40dc7e2c0e34e7257799c2e3f3aec1a016363bb11cad869ec428a826"
 class Digits(Split, ImageSource):
     """Scikit-learn's digits with grey values 0..16 scaled to 0..255.
 
-    There is no official test split: one of about `test_fraction` is drawn by place and seed.
+    There is no official test split: about `test_fraction` of the records are drawn by position and seed.
     """
 
     name: Literal["digits"] = "digits"

@@ -9,12 +9,12 @@ A table of findings     With `data.findings`, one column per finding (1, 0 or em
 
 The name of a record (`terrine.data.units`) is the normalised path in the table, or the path below the class folder. The
 class folder is not part of the name, because it is the label. Records are sorted by name, regardless of classes and
-lines. Files of one name in two class folders (`cats/001.png`, `dogs/001.png`) are one unit: only their labels
+lines. Files with the same name in two class folders (`cats/001.png`, `dogs/001.png`) are one unit: only their labels
 distinguish them, so they stay together.
 
 Paths in a table are relative to the table's folder and may not leave it by an absolute path, `..` or a symbolic link,
 so that a table from elsewhere cannot make Terrine read other files. The same holds for links in class folders. A broken
-link, or a second name of a file, is an error: one record would be two.
+link is an error, and so is a second name of a file: one record would count as two.
 """
 
 from __future__ import annotations

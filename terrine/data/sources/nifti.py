@@ -1,8 +1,8 @@
 """NIfTI volumes (.nii, .nii.gz) listed in a CSV; one slice or projection of each becomes an image.
 
 The CSV has the columns path and label, and optionally group (the subject), party and split, as for images
-(`terrine.data.image_table`). Volumes are read slice by slice, after their claimed size was compared with the size of
-the file. Errors contain no values of a header.
+(`terrine.data.image_table`). Volumes are read slice by slice, after their claimed size has been compared with the size
+of the file. Errors contain no values of a header.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ def read_slice(
 
 
 def _flat(volume: Any, across: int, place: int | str) -> np.ndarray:
-    """Return a slice, or the maximum or mean of all slices, across an axis, reading one slice of the last at a time."""
+    """Return one slice across an axis, or the maximum or mean of all; one slice of the last axis is read at a time."""
 
     def slab(number: int) -> np.ndarray:
         one = [0] * (len(volume.shape) - 3)

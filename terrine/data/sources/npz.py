@@ -7,11 +7,11 @@ Given splits:           train_images, train_labels, test_images, test_labels; op
 
 Labels are integers 0..K-1 or texts. With `data.findings` they are 0 or 1 with one column per finding, named by
 `class_names` or else by `data.findings`. With `data.grades` they are texts, or integers: the grades themselves if these
-are numbers, otherwise places in `class_names` or `data.grades`. With `data.bins` they are numbers. Other arrays are
+are numbers, otherwise indices into `class_names` or `data.grades`. With `data.bins` they are numbers. Other arrays are
 ignored. Nothing is unpickled.
 
 The name of a record (`terrine.data.units`) is its entry in `ids`, unique integers or texts, by which records are then
-sorted. Without IDs it is the place in the array, counted separately in the validation split.
+sorted. Without IDs it is the position in the array, counted separately in the validation split.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -90,7 +90,7 @@ def read_arrays(path: Path, wanted: Collection[str]) -> tuple[dict[str, np.ndarr
 
 
 class _Labels(NamedTuple):
-    """Labels by array, the class names, numbers behind bins by array, warnings, and whether classes are declared."""
+    """Labels and numbers before binning by array, class names, warnings, and whether classes are declared."""
 
     labels: dict[str, np.ndarray]
     names: tuple[str, ...]
@@ -122,7 +122,7 @@ def from_arrays(
         classes: Declared classes in their order.
         validation: Whether the validation split joins train, becomes the dataset's public pool, or is dropped.
         test_fraction: Share of the records that is held out if the file has no test split.
-        seed: Draws that share.
+        seed: Seed of that share.
         unread: Names of other arrays, for errors.
         **fields: Further fields of `Dataset`.
 
@@ -214,7 +214,7 @@ def _encode(
     classes: Sequence[str] | None,
     where: str,
 ) -> _Labels:
-    """Return labels as numbers of classes or findings."""
+    """Return labels as indices of classes, or as 0 and 1 for each finding."""
     if kind.findings:
         found = encode_findings(labels, class_names, kind.findings, where)
         return _Labels(found, kind.findings, declared=bool(class_names))

@@ -101,7 +101,7 @@ class Table(InOrder, Own, Source):
 
     @property
     def has_public_records(self) -> bool:
-        """Whether some rows are public."""
+        """True if some rows are public."""
         return self.public_fraction is not None
 
     @property
@@ -146,7 +146,7 @@ class Table(InOrder, Own, Source):
     def public_rows(self, at: Path = Path(), *, seed: int = 0) -> tuple[np.ndarray, Encoding]:
         """Return the features of the public rows, float32 [Q, F], and the encoding.
 
-        Targets, and the values of all other rows, are not read. Raises InputError for a file that cannot be used.
+        Neither targets nor the values of other rows are read. Raises InputError for a file that cannot be used.
         """
         path = at / self.path
         frame, _, query, _ = self._split(path, seed)
@@ -163,7 +163,7 @@ class Table(InOrder, Own, Source):
     def _read(self, at: Path, seed: int) -> tuple[Dataset, Encoding, pd.DataFrame]:
         """Return the dataset, the encoding, and the public rows as texts, or all rows if columns are declared.
 
-        Rows take the place of images. Raises InputError for a file or a value that cannot be used.
+        The dataset contains rows instead of images. Raises InputError for a file or a value that cannot be used.
         """
         path = at / self.path
         frame, names, query, test = self._split(path, seed)
@@ -261,7 +261,7 @@ class Table(InOrder, Own, Source):
     def _labels(
         self, column: pd.Series, path: Path
     ) -> tuple[np.ndarray, tuple[str, ...], np.ndarray | None, tuple[str, ...]]:
-        """Return the labels, int64 [rows], the class names, the numbers behind bins, and warnings."""
+        """Return the labels, int64 [rows], the class names, the numbers before binning, and warnings."""
 
         def place(row: int) -> str:
             return f"{path}, line {column.index[row]}, '{column.name}'"
@@ -279,7 +279,7 @@ class Table(InOrder, Own, Source):
 
 
 def _on_undeclared(encoding: Encoding, rows: pd.DataFrame) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return doubts about columns of which most values are not declared, and remarks on the others. Private."""
+    """Return doubts about columns whose values are mostly undeclared, and remarks on the others. Private."""
     doubts: list[str] = []
     remarks: list[str] = []
     for sentence, count in encoding.unknown(rows):

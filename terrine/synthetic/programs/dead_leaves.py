@@ -26,8 +26,8 @@ RADII = 200
 SMALLEST, LARGEST = 0.03, 1.0
 SHAPES = ("circle", "square", "oriented_square", "rectangle", "triangle", "quadrilateral")
 LEAVES_PER_ROUND = 200
-# What is seen at a pixel is one integer: the leaf's number (13 bits) above its colour (8 bits per channel). A bit
-# above both says that the pixel is bare.
+# A pixel is stored as one integer: the leaf's number (13 bits) above its colour (8 bits per channel). A bit above both
+# marks a bare pixel.
 NUMBER_BITS = 13
 
 
@@ -77,7 +77,7 @@ def draw_radius(word: Tensor) -> Tensor:
     """Map uniform 32-bit words (int64 [n]) to radius numbers 0..199."""
     slot = word >> 24
     entry = _alias_table(word.device).index_select(0, slot)
-    # All ones where the slot's own radius is meant, else zero: cheaper than a comparison and a selection.
+    # All ones to select the slot's own radius, else zero: cheaper than a comparison and a selection.
     own = ((word & 0xFFFFFF) - (entry & 0xFFFFFFFF)) >> 63
     alias = entry >> 32
     return alias ^ ((slot ^ alias) & own)
@@ -87,7 +87,7 @@ def draw_radius(word: Tensor) -> Tensor:
 def window_sides(size: int) -> list[int]:
     """Return the sides of the windows of pixels on which leaves are tested: 1, 2, 3, 4, 6, 8, 12, ... up to `size`.
 
-    No side is more than twice the one before it: `_bare_windows` relies on that.
+    No side is more than twice the previous one: `_bare_windows` relies on that.
     """
     sides = [1]
     while sides[-1] < size:
@@ -98,7 +98,7 @@ def window_sides(size: int) -> list[int]:
 
 @cache
 def _by_radius(size: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-    """Return for each of the 200 radii: pixels, number of its window, and the window's last place in the picture."""
+    """Return, for each of the 200 radii, its value in pixels, its window's number, and the window's last position."""
     length = torch.tensor(radii(size), dtype=torch.float32)
     # A leaf of radius r touches at most floor(2r) + 1 pixel centres along an axis.
     needed = (length * 2).floor().to(torch.int64) + 1
@@ -108,7 +108,7 @@ def _by_radius(size: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]
 
 
 def _paint(seed: int, index: Tensor, size: int, channels: int, pool: int) -> Tensor:
-    """Paint the pictures, `pool` at a time; a complete one is replaced by the next."""
+    """Paint the pictures, `pool` at a time; the next picture replaces a complete one."""
     device = index.device
     kind = torch.int32 if channels == 1 else torch.int64
     bare = 1 << (NUMBER_BITS + 8 * channels)
@@ -137,10 +137,10 @@ def _paint(seed: int, index: Tensor, size: int, channels: int, pool: int) -> Ten
 
 
 def _fall(seen: Tensor, seed: int, index: Tensor, fallen: Tensor, size: int, channels: int) -> None:
-    """Paint one round of leaves on the pictures `seen` [images, size²] after `fallen` [images] earlier leaves."""
+    """Paint one round of leaves on the pictures `seen` [images, size²], after `fallen` [images] earlier leaves."""
     device = seen.device
     sides = window_sides(size)
-    # Two leaves share a block; the even ones come first in every tensor of leaves, which all are flat from here on.
+    # Two leaves share a block; even ones come first in every tensor of leaves. All these tensors are flat from here on.
     lanes = philox.blocks(seed, "dead_leaves", index, LEAVES_PER_ROUND // 2, fallen // 2)
     shape, rest = philox.below(torch.cat([lanes[0], lanes[2]], 1).view(-1), len(SHAPES))
     centre = torch.cat([lanes[1], lanes[3]], 1).view(-1)
@@ -186,7 +186,7 @@ def _fall(seen: Tensor, seed: int, index: Tensor, fallen: Tensor, size: int, cha
         else:
             across, down = x[here] + middle, y[here] + middle
             depth = (radius[here] * radius[here] - down * down)[:, None] - across * across
-        # The sign bit says whether the pixel is outside; it becomes the bit that says "bare".
+        # The sign bit is set if the pixel is outside; it becomes the bit that marks "bare".
         outside = depth.view(torch.int32).bitwise_right_shift_(31).bitwise_and_(1).to(seen.dtype)
         candidate = outside.bitwise_left_shift_(NUMBER_BITS + 8 * channels).bitwise_or_(value[here])
         target = corner[here] + place
@@ -195,16 +195,16 @@ def _fall(seen: Tensor, seed: int, index: Tensor, fallen: Tensor, size: int, cha
 
 @cache
 def _window(side: int, size: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return the middles of a window's pixels along an axis [side, 1], and their flat places [side, side, 1]."""
+    """Return the centres of a window's pixels along an axis [side, 1], and their flat offsets [side, side, 1]."""
     steps = torch.arange(side, device=device)
     return (steps.to(torch.float32) + 0.5)[:, None], (steps[:, None] * size + steps)[:, :, None]
 
 
 def _bare_windows(bare: Tensor, size: int) -> Tensor:
-    """Return whether a pixel is bare in each window, by its side and first corner: uint8 [sides, images · size²].
+    """Return whether each window contains a bare pixel, by side and first corner: uint8 [sides, images · size²].
 
     `bare` is uint8 [images · size²], 1 or 0. Rows and pictures are treated as one long line, so results are undefined
-    for corners from which a window would leave the picture.
+    for corners whose window would leave the picture.
     """
     sides = window_sides(size)
     answers = torch.empty((len(sides), len(bare)), dtype=torch.uint8, device=bare.device)
@@ -219,8 +219,8 @@ def _bare_windows(bare: Tensor, size: int) -> Tensor:
 def _half_planes(shape: Tensor, first: Tensor, second: Tensor, radius: Tensor) -> Tensor:
     """Return each polygon's four half-planes a·x + b·y + c ≥ 0 around its centre, float32 [3, 4, leaves].
 
-    `first` and `second` are words with two 16-bit random angles each. A triangle repeats a corner: the half-plane of an
-    edge without length is everything.
+    `first` and `second` are words with two 16-bit random angles each. A triangle repeats a corner: an edge of zero
+    length has the whole plane as half-plane.
     """
     turn = [part * 2.0**-16 for part in (first >> 16, first & 0xFFFF, second >> 16, second & 0xFFFF)]
     tilt = turn[0]

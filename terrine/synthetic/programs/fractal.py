@@ -1,10 +1,10 @@
 """FractalDB: attractors of random iterated function systems.
 
-After Kataoka et al. (2020). A category is a system of 2..7 affine maps whose six parameters are uniform on (-1, 1),
-chosen with probability proportional to |ad - bc|, and kept if its points fill at least a fifth of the canvas. An
-instance multiplies one of the six parameters of every map by 0.2, 0.6, 1.4 or 1.8, or none (25 weights), stamps one of
-ten random 3×3 patches at every point, and flips the picture (4). That makes 1,000 categories × 25 × 10 × 4 = 1,000,000
-instances, and each image has its own random walk.
+After Kataoka et al. (2020). A category is a system of 2..7 affine maps whose six parameters are uniform on (-1, 1).
+Maps are chosen with probability proportional to |ad - bc|, and a system is kept if its points fill at least a fifth of
+the canvas. An instance multiplies one of the six parameters of every map by 0.2, 0.6, 1.4 or 1.8, or none (25 weights),
+stamps one of ten random 3×3 patches at every point, and flips the picture (4 ways). That makes 1,000 categories × 25 ×
+10 × 4 = 1,000,000 instances, and each image has its own random walk.
 
 The paper does not specify the following. If weights destroy the attractor (its points diverge or shrink to less than a
 tenth of the canvas), the instance uses the category's weights. Pictures are drawn on a canvas of at least 112 pixels a
@@ -59,7 +59,7 @@ class Systems:
 
 
 def random_systems(seed: int, category: Tensor, attempt: Tensor) -> Systems:
-    """Return the system that `attempt` (int64 [n]) at each `category` (int64 [n]) proposes."""
+    """Return the system that each `attempt` (int64 [n]) at its `category` (int64 [n]) proposes."""
     word = philox.words(seed, "fractal/system", category * (1 << 20) + attempt, 1 + 6 * MOST_MAPS)
     maps, _ = philox.below(word[:, :1], MOST_MAPS - LEAST_MAPS + 1)
     used = (torch.arange(MOST_MAPS, device=category.device) < maps + LEAST_MAPS).to(torch.float32)
@@ -67,7 +67,7 @@ def random_systems(seed: int, category: Tensor, attempt: Tensor) -> Systems:
     a, b, c, d = parameters[:, :, :4].unbind(2)
     area = (a * d - b * c).abs_()
     share = area / tree_sum(area, 1).clamp_(min=1e-12)
-    # Bytes 0..255 are dealt out in order of the maps; the k-th boundary is the rounded cumulative probability.
+    # Bytes 0..255 are assigned in the order of the maps; the k-th boundary is the rounded cumulative probability.
     bounds = [share[:, :1] * CHOICES]
     for k in range(1, MOST_MAPS - 1):
         bounds.append(bounds[-1] + share[:, k : k + 1] * CHOICES)
@@ -87,7 +87,7 @@ def walk(systems: Systems, seed: int, name: str, index: Tensor, points: int) -> 
     choice = (systems.choice + (base * MOST_MAPS).to(torch.int32)).view(-1)
     table_start = base * CHOICES
     x, y = torch.zeros((2, count * walks), device=index.device)
-    # Every step writes its points where they are kept; those of the burn-in are overwritten.
+    # Every step writes its points into the result; those of the burn-in are overwritten.
     all_x, all_y = torch.empty((2, STEPS, count * walks), device=index.device)
     rows = list(zip(all_x.unbind(0), all_y.unbind(0), strict=True))
     spare = torch.empty((2, count * walks), device=index.device).unbind(0)
@@ -107,16 +107,16 @@ def walk(systems: Systems, seed: int, name: str, index: Tensor, points: int) -> 
 
 
 def plot(x: Tensor, y: Tensor, canvas: int) -> Tensor:
-    """Mark the pixels that points [steps, n, walks] fall on, their bounding box stretched over the canvas.
+    """Mark the pixels that points [steps, n, walks] fall on, after stretching their bounding box over the canvas.
 
-    Returns uint8 [n, canvas²], 0 or 1; a margin of at least two pixels stays free.
+    Returns uint8 [n, canvas²], 0 or 1; a margin of at least two pixels stays empty.
     """
     margin = 2 + canvas // 85
     reach = float(canvas - 1 - 2 * margin)
 
     def place(value: Tensor) -> Tensor:
         low, high = value.amin((0, 2), keepdim=True), value.amax((0, 2), keepdim=True)
-        # Orbits that left the plane give NaN, which lands in one corner and fails every fill test.
+        # Divergent orbits give NaN, which lands in one corner and fails every fill test.
         relative = ((value - low) * (reach / (high - low).clamp_(min=1e-6))).nan_to_num_(0.0, 0.0, 0.0)
         return relative.add_(0.5).to(torch.int32).clamp_(0, int(reach))
 
@@ -216,7 +216,7 @@ def _draw(seed: int, index: Tensor, size: int, channels: int) -> Tensor:
 def _stamp(marks: Tensor, canvas: int, word: Tensor) -> Tensor:
     """Stamp a random 3×3 patch, never an empty one, at every mark: uint8 of the shape of `marks`, 0 or 1."""
     pattern, _ = philox.below(word, 511)
-    # The free margin lets a whole picture be shifted as one line.
+    # The empty margin lets a whole picture be shifted as one line.
     edge = canvas + 1
     width = marks.shape[1] - 2 * edge
     stamped = torch.zeros_like(marks)

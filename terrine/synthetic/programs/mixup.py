@@ -1,7 +1,7 @@
 """Mixtures: convex combinations of six images with Dirichlet(1) weights.
 
-After the MixUp form of Baradad et al. (2022). The six components of an image are images of other programs with a
-separate seed, so they differ from the images of these programs. Each component's program is chosen uniformly from the
+After the MixUp form of Baradad et al. (2022). The six components of an image are images of other programs, drawn with a
+separate seed, so they differ from these programs' own images. Each component's program is chosen uniformly from the
 mixture's sources.
 """
 

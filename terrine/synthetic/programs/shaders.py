@@ -1,13 +1,13 @@
 """Shaders: a family of 31 small fragment programs with random parameters.
 
-The idea is that of Baradad et al. (2022), whose 21,000 shader sources are no longer published. These programs are
-Terrine's own, run on the device with tensors, and need no OpenGL. Each image draws its program, a turn, a zoom, the
-program's parameters and, per channel, a cosine palette; then every channel gets a random mean and deviation. One
-channel is the program with one palette.
+The idea is from Baradad et al. (2022), whose 21,000 shader sources are no longer published. These programs are
+Terrine's own, run on the device with tensors, and need no OpenGL. Each image draws its program, a rotation, a zoom, the
+program's parameters and, per channel, a cosine palette; then every channel gets a random mean and deviation. Grey
+images use one palette.
 
-A fragment program computes a scalar field: every pixel only from its coordinates and a few random parameters, for a
-whole batch of images at once. A new one is a function here and its name in `FIELDS`; it may use parameters 0..15 and
-the lattice of its scene, and must not be flat.
+A fragment program computes a scalar field for a whole batch of images at once: every pixel depends only on its
+coordinates and a few random parameters. A new program is a function here and its name in `FIELDS`. It may use
+parameters 0..15 and the lattice of its scene, and must not be flat.
 """
 
 from collections.abc import Callable
@@ -33,7 +33,7 @@ from terrine.synthetic.shader_noise import (
 )
 
 PARAMETERS = 16
-# A faint slope keeps the rare view into the flat part of a field from being one single level.
+# A faint slope keeps the rare view into the flat part of a field from having a single level.
 SLOPE = 0.05
 
 Field = Callable[[Scene], Tensor]
@@ -54,7 +54,7 @@ def rings(s: Scene) -> Tensor:
 
 
 def spiral(s: Scene) -> Tensor:
-    """Arms that wind out of a random centre."""
+    """Arms that spiral out of a random centre."""
     cx, cy = s.point(0, 0.5)
     x, y = s.x - cx, s.y - cy
     return sine(angle(y, x) * s.integer(2, 1, 5) + length(x, y) * s.uniform(3, -2.5, 2.5))
@@ -116,7 +116,7 @@ def wood(s: Scene) -> Tensor:
 
 
 def bubbles(s: Scene) -> Tensor:
-    """Draw the distance to the nearest of random sites (Voronoi F1)."""
+    """Draw the distance to the nearest of several random sites (Voronoi F1)."""
     scale = s.uniform(0, 1.2, 3.0)
     return cells(s, s.x * scale + 8.0, s.y * scale + 8.0)[0]
 
@@ -207,7 +207,7 @@ def truchet(s: Scene) -> Tensor:
 
 
 def moire(s: Scene) -> Tensor:
-    """Two systems of rings that beat against each other."""
+    """Two systems of rings that interfere."""
     (ax, ay), (bx, by) = s.point(0), s.point(2)
     frequency = s.uniform(4, 2.0, 5.0)
     return sine(length(s.x - ax, s.y - ay) * frequency) * sine(length(s.x - bx, s.y - by) * frequency)
@@ -301,7 +301,7 @@ def facets(s: Scene) -> Tensor:
 
 
 def labyrinth(s: Scene) -> Tensor:
-    """Reaction and diffusion: noise that activates its neighbourhood and inhibits a wider one, six times over."""
+    """Reaction and diffusion: noise that activates its neighbourhood and inhibits a wider one, six times."""
     value = value_noise(s, s.x * s.uniform(0, 6.0, 12.0) + 8.0, s.y * s.uniform(1, 6.0, 12.0) + 8.0) - 0.5
     gain = s.uniform(2, 6.0, 12.0)
     for _ in range(6):
@@ -312,7 +312,7 @@ def labyrinth(s: Scene) -> Tensor:
 
 
 def _blur(value: Tensor, reach: int) -> Tensor:
-    """Average (1, 2, 1)/4 with neighbours `reach` pixels away along both axes, the border mirrored on itself."""
+    """Average with neighbours `reach` pixels away along both axes, weights (1, 2, 1)/4, with mirrored borders."""
     for dim in (1, 2):
         size = value.shape[dim]
         place = torch.arange(size, device=value.device)

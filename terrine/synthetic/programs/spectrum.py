@@ -1,4 +1,4 @@
-"""Power-law noise: random pictures whose spectrum falls like natural images' does.
+"""Power-law noise: random pictures whose spectrum falls off like that of natural images.
 
 The amplitude at frequency (u, v) is 1 / (|u|^a + |v|^b) with a and b uniform on [0.5, 3.5] per image, the coefficients
 are Gaussian, and every channel gets a random mean and deviation (Baradad et al. 2021, section 3.2).
@@ -36,7 +36,7 @@ def exponents(seed: int, index: Tensor) -> Tensor:
 
 
 def amplitude(size: int, exponent: Tensor) -> Tensor:
-    """Return 1 / (|u|^a + |v|^b) for all whole frequencies, 0 for the mean: float32 [images, size (v), size (u)]."""
+    """Return 1 / (|u|^a + |v|^b) for all integer frequencies, 0 for the mean: float32 [images, size (v), size (u)]."""
     frequency = torch.arange(size, device=exponent.device)
     frequency = torch.minimum(frequency, size - frequency).to(torch.float32)
     powers = power(frequency.clamp(min=1.0)[None, None], exponent[:, :, None]) * (frequency > 0).to(torch.float32)
@@ -76,6 +76,6 @@ def real_inverse_transform(coefficients: Tensor) -> Tensor:
     exact = (coefficients * (1 / UNIT)).round_().to(torch.float64) * UNIT
     middle = torch.matmul(columns, exact.flatten(-3, -2))
     middle = (middle * (1 / MIDDLE_UNIT)).round_().mul_(MIDDLE_UNIT).clamp_(-MIDDLE_LIMIT, MIDDLE_LIMIT)
-    # The stacked halves move side by side, so that one product makes the real part.
+    # The stacked halves are placed side by side, so that one product gives the real part.
     middle = torch.cat(middle.split(size, -2), -1)
     return torch.matmul(middle, rows).to(torch.float32)

@@ -7,8 +7,8 @@ U(-0.2, 0.2), toRGB N(0, 1), styles from LeakyReLU(N(0, 1))).
 **One map per layer.** The weight of a layer is a[o] · s[i] · wavelet[i], and StyleGAN2's demodulation divides it by its
 norm over i. Only the sign of a[o] remains: every output channel is ± the same map h, plus noise and a bias, through a
 ReLU. The layers here compute this single map instead of the published network's 512 channels: channel c is
-relu(±h + noise + bias[c]), and the next map is the sum over channels of their wavelets. (With 512 channels half the
-signs are positive, give or take 2 %; here exactly half of 32 are.)
+relu(±h + noise + bias[c]), and the next map is the sum of the channels filtered by their wavelets. (With 512 channels
+half the signs are positive, give or take 2 %; here exactly half of 32 are.)
 
 **Scales.** The ladder of sides is size, ⌈size/2⌉, ⌈size/4⌉, ... down to 5 or less, so that any side is reached.
 
@@ -63,7 +63,7 @@ def wavelet_bank() -> NDArray[np.float32]:
     """Return the 40 filters, float32 [40, 3, 3]: 8 oriented edges, 8 oriented lines, 4 sparse, and their negatives.
 
     An edge is a step (1, 0, -1) across an axis, a line a thin ridge (-1 on ones); both are turned by bilinear
-    interpolation about the centre in steps of 180°/8 and freed of their mean.
+    interpolation about the centre in steps of 180°/8, and their mean is subtracted.
     """
 
     def turned(profile: dict[int, float], degrees: float) -> NDArray[np.float64]:
@@ -100,7 +100,7 @@ class _Network:
     constant: Tensor  # [images, CHANNELS, pixels of the smallest scale], activation units
     taps: Tensor  # [layers, images, 9, CHANNELS], weight units: style times wavelet, demodulated
     bias: Tensor  # [layers, images, 2, CHANNELS / 2, 1], activation units
-    strength: Tensor  # [layers, images, 1, 1], of the noise, activation units
+    strength: Tensor  # [layers, images, 1, 1], amplitude of the noise, activation units
     colours: Tensor  # [scales, images, channels, CHANNELS], toRGB weights times styles, 2^-8
     noise: list[Tensor]  # [images, side, side] for every scale
     mean: Tensor  # [images, channels, 1], of the finished picture
@@ -167,7 +167,7 @@ def _draw_network(seed: int, index: Tensor, sides: list[int], channels: int) -> 
 
 
 def _convolve(maps: Tensor, side: int, wide: int, up: bool) -> Tensor:
-    """Add the nine tap maps [images, 9, side²], each moved to its place, zero beyond the border: [images, wide, wide].
+    """Add the nine tap maps [images, 9, side²], each shifted by its tap, zero beyond the border: [images, wide, wide].
 
     With `up` the maps are first spread over every second pixel and the sum is smoothed with (1, 3, 3, 1)/4 along each
     axis, as StyleGAN2 does; the grid is then cut to `wide`.
@@ -210,10 +210,10 @@ def _upsample(picture: Tensor, wide: int) -> Tensor:
 def _pink_noise(shape: Tensor, octaves: list[Tensor], sides: list[int]) -> list[Tensor]:
     """Return the images' pink-noise maps at every scale: float32 [images, side, side].
 
-    Noise is added octave by octave, so the map of a scale is the larger one's lower octaves. Amplitudes fall like
-    frequency^-α, α uniform in [0.5, 1.5] (steps of 1/64); a Laplace-distributed 4×4 envelope makes it uneven; the
-    largest map has a mean square of one. `shape` holds 17 words per image (α, envelope), `octaves` side² words per
-    image and scale.
+    Noise is added octave by octave, so the map of a scale consists of the lower octaves of the next larger map.
+    Amplitudes fall like frequency^-α, α uniform in [0.5, 1.5] (steps of 1/64). A Laplace-distributed 4×4 envelope makes
+    the noise uneven, and the largest map has a mean square of one. `shape` holds 17 words per image (α, envelope),
+    `octaves` holds side² words per image and scale.
     """
     loss = _upsampling_loss(len(sides))[::-1]
     table = [[2.0 ** (k * (0.5 - step / 64)) / loss[k] for k in range(len(sides))] for step in range(64)]
@@ -246,7 +246,7 @@ def _upsampling_loss(times: int) -> list[float]:
 
 
 def _resize(envelope: Tensor, side: int) -> Tensor:
-    """Interpolate a 4×4 map bilinearly to side × side, corners on corners."""
+    """Interpolate a 4×4 map bilinearly to side × side, with aligned corners."""
     for dim in (1, 2):
         place = [k * 3 / (side - 1) for k in range(side)]
         low = torch.tensor([min(int(p), 2) for p in place], device=envelope.device)
