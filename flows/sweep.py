@@ -121,7 +121,7 @@ def make_all(
         root: The project.
         candidates: The candidates.
         workers: Number of candidates that are made at the same time.
-        show: Called with a line when a candidate is started.
+        show: Called with a line when a candidate is started and, with several workers, when it is finished.
 
     Returns:
         The reason of each failure, by run.
@@ -131,7 +131,11 @@ def make_all(
         LedgerError: If the ledger refuses a release.
     """
     released, failures = set[str](), dict[str, str]()
-    waiting, begin, started = list(candidates), time.monotonic(), 0
+    waiting, begin, started, finished = list(candidates), time.monotonic(), 0, 0
+
+    def left(done: int) -> str:
+        seconds = time.monotonic() - begin
+        return f", {shown_duration(seconds / done * (len(candidates) - done))} left" if done else ""
 
     def submit(candidate: Candidate) -> Future[None] | None:
         nonlocal started
@@ -139,9 +143,7 @@ def make_all(
         if is_complete(root, candidate.run):
             show(f"{started}/{len(candidates)}  {candidate.text}, complete")
             return None
-        done, seconds = started - workers, time.monotonic() - begin
-        left = "" if done < 1 else f", {shown_duration(seconds / done * (len(candidates) - done))} left"
-        show(f"{started}/{len(candidates)}  {candidate.text}{left}")
+        show(f"{started}/{len(candidates)}  {candidate.text}{left(started - 1) if workers == 1 else ''}")
         return make(root, candidate.run)
 
     with run_makers(workers) as make:
@@ -153,9 +155,12 @@ def make_all(
             waiting = [candidate for candidate in waiting if candidate not in now]
             begun = [(one, submit(one)) for one in now]
             for candidate, making in begun:
+                finished += 1
                 try:
                     if making is not None:
                         making.result()
+                        if workers > 1:
+                            show(f"{finished}/{len(candidates)} finished: {candidate.text}{left(finished)}")
                     released.add(candidate.release)
                 except (BudgetError, LedgerError):
                     raise

@@ -130,7 +130,9 @@ def sweep(
     """
     from flows.sweep import sweep as run_sweep
 
-    run_sweep(vary, preset, set_, select, workers)
+    result = run_sweep(vary, preset, set_, select, workers)
+    if any(candidate["failed"] for candidate in result["candidates"]):
+        raise typer.Exit(1)
 
 
 def presets() -> None:

@@ -18,7 +18,7 @@ _SAFE: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast 
 
 
 class Loader(_SAFE):
-    """YAML loader that reads `no`, `yes`, `on` and `off` as strings, like YAML 1.2 and DVC, and refuses repeated keys."""
+    """YAML loader. Reads `no`, `yes`, `on` and `off` as strings, as YAML 1.2 and DVC do, and refuses repeated keys."""
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
         """Construct a mapping; a key that occurs twice is an error, because the first value would be lost."""

@@ -135,12 +135,12 @@ def change_budget(
 
 def link_accounts(ledger: Ledger, names: dict[str, str], one: str, other: str) -> list[str]:
     """Link two accounts, named as in `change_budget`, and return their names."""
-    found = [_find(ledger, names, name) for name in (one, other)]
+    found = [_find(ledger, names, one), _find(ledger, names, other, "--link")]
     ledger.link(*(account for account, _ in found))
     return [shown for _, shown in found]
 
 
-def _find(ledger: Ledger, names: dict[str, str], name: str | None) -> tuple[str, str]:
+def _find(ledger: Ledger, names: dict[str, str], name: str | None, option: str = "--account") -> tuple[str, str]:
     """Return the digest and name of the account with this name, or whose digest starts with it."""
     known = {account: names.get(account, account[:16]) for account in ledger.datasets()}
     if name and (account := ledger.named(name)) in known:
@@ -150,5 +150,5 @@ def _find(ledger: Ledger, names: dict[str, str], name: str | None) -> tuple[str,
     if len(found) != 1:
         listed = ", ".join(known.values()) or "none"
         near = did_you_mean(name or "", known.values())
-        raise SettingError(f"--account {name or ''} matches {len(found)} accounts.{near} Choose one of: {listed}.")
+        raise SettingError(f"{option} {name or ''} matches {len(found)} accounts.{near} Choose one of: {listed}.")
     return found[0], known[found[0]]

@@ -27,7 +27,7 @@ from terrine.aggregation.records import STEP, Floats, Records
 from terrine.errors import SettingError
 from terrine.privacy.accounting.events import Event
 from terrine.privacy.noise import NoiseSource
-from terrine.privacy.noised_sum import add_noise
+from terrine.privacy.noised_sum import add_noise, common_step
 from terrine.settings import Field
 
 ROOM = 1 - 1e-9
@@ -50,8 +50,16 @@ class Sums(Aggregation):
         """Return the schedule of rounds whose total cost is μ."""
 
     def worst_case(self, queries: int, epsilon: float, delta: float, spent: Event = NOTHING) -> Event:
-        """See `Aggregation.worst_case`: exactly the cost, for all queries."""
-        return self.event(mu_left(epsilon, delta, spent))
+        """See `Aggregation.worst_case`: exactly the cost, for all queries.
+
+        Raises:
+            SettingError: The budget is so small that the noise lattice would be too coarse.
+        """
+        mu = mu_left(epsilon, delta, spent)
+        schedule = self.schedule(mu)
+        for _, sigma in (part for number in range(schedule.passes) for part in schedule.noise(1, 1, number)):
+            common_step(sigma, STEP)
+        return self.event(mu)
 
     def event(self, mu: float) -> Event:
         """Return the cost of a release with budget μ, without access to data."""
