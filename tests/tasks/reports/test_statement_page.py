@@ -499,8 +499,9 @@ def test_each_epsilon_stands_beside_the_factor_and_the_guess_of_its_own_relation
     """The best guess between N(0, 1) and N(μ, 1) is right with probability Φ(μ/2), for the μ of either relation."""
     said = CONTENTS["sums"]
     texts = (text_of(pages_of("sums")["en"]), text_of(render_technical_page(said, ["a", "b", "c"])))
-    assert "This page is not signed" in texts[0]
-    assert "This page is not signed" not in texts[1]  # it is written before the signature, which covers it
+    assert "Signed on" in texts[0]
+    assert "Signed on" not in texts[1]  # the technical page is written before the signature, which covers it
+    assert "not signed" not in texts[1]
     for name, event, epsilon in (
         ("event", SUMS.event, said["epsilon"]),
         ("event_added", SUMS.event_added, said["epsilon_added"]),
