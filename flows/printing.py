@@ -51,7 +51,7 @@ class UserErrors(logging.Filter):
 
 
 def shorten_users_errors() -> None:
-    """Log errors that users can fix without a traceback in Prefect's logs."""
+    """Omit the traceback from Prefect's logs for errors that users can fix."""
     from prefect.logging import get_logger
 
     for name in ("flow_runs", "task_runs", "flow_engine", "engine"):

@@ -248,7 +248,7 @@ class _CanarySlots:
 
 
 def _planted(run: Run, make: Make, work: Path, count: int, progress: Progress) -> tuple[_CanarySlots, Directions]:
-    """Plant canaries that move votes, and find out how: every canary's teacher is trained with each content."""
+    """Plant canaries that move votes, and measure how: each canary's teacher is trained once with each record."""
     best: tuple[_CanarySlots, Directions] | None = None
     own, teachers, names = _free_slots(run, count)
     queries = np.asarray(read_queries(run.folders).images)

@@ -1,4 +1,4 @@
-"""A run's release by parties: the aggregate stage of a run with `aggregation.where: parties`, as a trial.
+"""Release by parties: the aggregate stage of a run with `aggregation.where: parties` starts all parties locally.
 
 The trial's folders are beside the ledger and stay until the release is complete, so an interrupted trial continues with
 the same noise. The answers stay as long as the ledger; asking again costs nothing.

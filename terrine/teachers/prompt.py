@@ -14,8 +14,8 @@ its own teacher's frame. The loss is the sum of the teachers' mean losses, so a 
 separate pass. Under `current` statistics batch normalisation is computed per teacher (`terrine.models.statistics`).
 
 Each teacher passed to `train` has a fixed number of places in every pass of its group, even if it has fewer records
-than places or none; unused places are masked padding with weight zero. So settings and teacher numbers determine the
-shapes of all passes, and neither the contents nor the number of another teacher's records change a bit of a teacher.
+than places or none; unused places are masked padding with weight zero. So the shapes of all passes depend only on the
+settings and on which teachers are trained, and a teacher's result is the same to the bit whatever others' records are.
 The largest teacher determines the number of passes; a teacher skips the passes for which it has no batch.
 """
 
