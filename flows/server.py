@@ -77,9 +77,11 @@ def _temporary_server() -> str:
         with suppress(OSError), urllib.request.urlopen(f"{url}/health", timeout=10):
             return url
         time.sleep(0.1)
+    status = process.poll()
+    failed = f"did not start within {SECONDS:g} seconds" if status is None else f"ended at its start (status {status})"
     _end(process)
     raise TerrineError(
-        f"The Prefect server of this run did not start within {SECONDS:g} seconds. "
+        f"The Prefect server of this run {failed}: `prefect server start` shows why. "
         "`terrine run --no-server` runs the tasks without one, one after the other."
     )
 

@@ -68,13 +68,20 @@ def test_a_server_of_the_users_is_used_and_none_is_started(prefect_server, monke
         pass
 
 
-@pytest.mark.parametrize("what", ["raise SystemExit(3)", "import time; time.sleep(600)"], ids=["ends", "hangs"])
-def test_one_that_does_not_start_is_an_error_with_a_way_out(monkeypatch, what):
+@pytest.mark.parametrize(
+    ("what", "seconds", "said"),
+    [
+        ("raise SystemExit(3)", 60.0, r"ended at its start \(status 3\): `prefect server start` shows why"),
+        ("import time; time.sleep(600)", 1.0, "did not start within 1 seconds"),
+    ],
+    ids=["ends", "hangs"],
+)
+def test_one_that_does_not_start_is_an_error_with_a_way_out(monkeypatch, what, seconds, said):
     # Another test of this process may have started a server, which is cached.
     monkeypatch.setattr(server, "_temporary_server", cache(server._temporary_server.__wrapped__))
     monkeypatch.setattr(server, "_PROGRAM", what)
-    monkeypatch.setattr(server, "SECONDS", 1.0)
+    monkeypatch.setattr(server, "SECONDS", seconds)
     monkeypatch.setattr(server, "END_SECONDS", 0.1)
-    with pytest.raises(TerrineError, match=r"did not start within 1 seconds.*terrine run --no-server"):
+    with pytest.raises(TerrineError, match=f"{said}.*terrine run --no-server"):
         server._temporary_server()
     assert not server.is_temporary()
