@@ -20,6 +20,12 @@ def file_digest(path: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
+def files_below(folder: Path) -> dict[str, Path]:
+    """Return the files below a folder by their names in it ("/" between parts), sorted by name."""
+    found = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
+    return dict(sorted(found.items()))
+
+
 @contextmanager
 def atomic_file(
     path: Path, mode: str = "wb", *, replace: bool = True, owner_only: bool = False, alone: bool = False

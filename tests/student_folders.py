@@ -8,8 +8,10 @@ import numpy as np
 import torch
 from safetensors.numpy import save_file
 
+from tasks.reports.statement_page import render_technical_page
+from tasks.runtime.store import write_json
 from terrine.data.encoding import Column, Encoding
-from terrine.deployment.manifest import MANIFEST, seal
+from terrine.deployment.manifest import MANIFEST, check_seal, seal
 from terrine.deployment.model import BACKBONE, HEAD, MOMENTS, REFERENCE
 from terrine.deployment.rows import ENCODING
 from terrine.heads import LinearHead
@@ -134,3 +136,11 @@ def make_statement(folder: Path, **changes: Any) -> dict:
     check_schema(content)
     (folder.parent / "privacy.json").write_text(json.dumps(content))
     return content
+
+
+def write_release(release: Path) -> None:
+    """Write an unsigned release: student, privacy.json and technical page."""
+    content = make_statement(make_student(release / "student"))
+    write_json(release / "privacy.json", content)
+    classes = check_seal(release / "student")["class_names"]
+    (release / "statement.html").write_text(render_technical_page(content, classes))

@@ -42,7 +42,7 @@ from tasks.serving.verification import refuse_wrong, verify_statement
 from terrine.deployment.manifest import MANIFEST, check_seal
 from terrine.deployment.signature import fingerprint
 from terrine.errors import ArtefactError, InputError, TerrineError
-from terrine.files import file_digest
+from terrine.files import file_digest, files_below
 from terrine.privacy.accounting.events import to_json
 from terrine.privacy.statement import SCHEMA
 
@@ -104,8 +104,8 @@ def build_kit(run: Run, target: Path) -> Kit:
         if attacks and public:
             (folder / "attacks").mkdir()
             _write_attacks(folder / "attacks", attacks, statement)
-        write_text(folder / "satre.yaml", satre_controls(statement, {*_files(folder), KIT, "satre.yaml"}))
-        names = [*_files(folder), "index.html", KIT, KIT_SIGNATURE]
+        write_text(folder / "satre.yaml", satre_controls(statement, {*files_below(folder), KIT, "satre.yaml"}))
+        names = [*files_below(folder), "index.html", KIT, KIT_SIGNATURE]
         values = {"statement": statement, "key": fingerprint(key.public_key()), "names": sorted(names)}
         write_text(folder / "index.html", render("airlock.html", values))
         _seal(folder, statement, key)
@@ -114,7 +114,7 @@ def build_kit(run: Run, target: Path) -> Kit:
             raise ArtefactError(f"The kit of run {run.name} does not verify: {failed[0]}")
     archive = target.with_name(f"{target.name}.zip")
     with atomic_file(archive) as stream, zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as packed:
-        for name, path in _files(target).items():
+        for name, path in files_below(target).items():
             packed.writestr(zipfile.ZipInfo(f"{target.name}/{name}"), path.read_bytes(), zipfile.ZIP_DEFLATED)
     inside = None
     if attacks and not public:
@@ -222,15 +222,10 @@ def _write_attacks(folder: Path, attacks: list[Path], statement: Mapping[str, An
 def _seal(folder: Path, statement: Mapping[str, Any], key: Ed25519PrivateKey) -> None:
     """Write kit.json and its signature."""
     listed = {
-        name: {"bytes": path.stat().st_size, "sha256": file_digest(path)} for name, path in _files(folder).items()
+        name: {"bytes": path.stat().st_size, "sha256": file_digest(path)} for name, path in files_below(folder).items()
     }
     about = {"kit": 1, "run": statement["run"], "release_id": statement["release_id"]}
     text = json.dumps({**about, "terrine": metadata.version("terrine"), "files": listed}, indent=2, sort_keys=True)
     content = f"{text}\n".encode()
     (folder / KIT).write_bytes(content)
     (folder / KIT_SIGNATURE).write_bytes(base64.b64encode(key.sign(_SIGNED + content)) + b"\n")
-
-
-def _files(folder: Path) -> dict[str, Path]:
-    """Return all files of a folder by their relative names, sorted."""
-    return {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}

@@ -24,7 +24,7 @@ from tasks.runtime.store import atomic_file, write_text
 from tasks.serving.pages import ATTESTATION, FIGURES, MODEL_KEY, MODEL_SIGNATURE, SIGNATURE, STUDENT, pages_in
 from terrine.errors import ArtefactError
 from terrine.extras import from_extra
-from terrine.files import file_digest
+from terrine.files import file_digest, files_below
 from terrine.privacy.statement import SCHEMA_VERSION
 
 with from_extra("statement", "Signatures"):
@@ -140,23 +140,17 @@ def check_model_signature(folder: Path) -> str:
     return f"OpenSSF model signature of the student, with the key {MODEL_KEY}."
 
 
-def _files(folder: Path) -> dict[str, Path]:
-    """Return the files in a folder by name, sorted."""
-    found = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
-    return dict(sorted(found.items()))
-
-
 def _digests(folder: Path) -> dict[str, str]:
     """Return SHA-256 digests of the existing files that an attestation covers, by name in the release's folder."""
     names = (FIGURES, *pages_in(folder), SIGNATURE, MODEL_SIGNATURE, MODEL_KEY)
     beside = {name: folder / name for name in names if (folder / name).is_file()}
-    student = {f"{STUDENT}/{name}": path for name, path in _files(folder / STUDENT).items()}
+    student = {f"{STUDENT}/{name}": path for name, path in files_below(folder / STUDENT).items()}
     return {name: file_digest(path) for name, path in (beside | student).items()}
 
 
 def _model_statement(folder: Path) -> dict[str, Any]:
     """Return what `model_signing` signs: the digest of each file of the student, and a digest of these digests."""
-    digests = {name: file_digest(path) for name, path in _files(folder / STUDENT).items()}
+    digests = {name: file_digest(path) for name, path in files_below(folder / STUDENT).items()}
     root = hashlib.sha256(b"".join(bytes.fromhex(digest) for digest in digests.values())).hexdigest()
     options = {"method": "files", "hash_type": "sha256", "allow_symlinks": False, "ignore_paths": []}
     resources = [{"name": name, "algorithm": "sha256", "digest": digest} for name, digest in digests.items()]

@@ -1,12 +1,18 @@
 """A small collaboration to propose, without any party's records."""
 
+import shutil
+
 import pytest
 import yaml
 
+from tasks.collaboration.accept import accept, candidate
 from tasks.collaboration.propose import ProposalOptions, propose
+from tasks.parties.config import read_party
 from tasks.parties.keys import create_key
 
 pytest.register_assert_rewrite("tests.party_trials")
+
+from tests.party_trials import SEED  # noqa: E402  # after its assertions are rewritten
 
 PRESET = {
     "data": {"name": "folder", "path": "nowhere", "size": 8, "channels": 1},
@@ -58,3 +64,20 @@ def proposed(project):
 @pytest.fixture(scope="module")
 def proposal(project, proposed):
     return proposed(project / "proposal")
+
+
+def accept_all(proposal, project, folder, records):
+    """Have all parties accept in folders of their own, and return the teacher parties' settings by name.
+
+    The guardian's noise is replayed. `records` returns the file of a teacher party's records.
+    """
+    for name, role in proposal.terms.roles().items():
+        shutil.copytree(project / "keys" / name, folder / name)
+        data = {"data": records(name)} if role == "teacher" else {}
+        party = candidate(proposal, name, folder=folder / name, **data)
+        assert not party.check_data()[1].refusals
+        accept(party)
+    path = folder / "trust" / "party.yaml"
+    changed = {"noise": "replay", "replay_seed": SEED, "ledger": {"account": "trial", "epsilon": None}}
+    path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | changed))
+    return {name: read_party(folder / name / "party.yaml") for name in proposal.terms.teachers}

@@ -1,14 +1,12 @@
 """Teachers of every kind at institutions: from the proposal to the student; and what is refused."""
 
-import shutil
-
 import numpy as np
 import pytest
 import yaml
 
 from tasks.artefacts.images import read_backbone, read_queries
 from tasks.artefacts.records import read_assignment, read_dataset
-from tasks.collaboration.accept import accept, candidate
+from tasks.collaboration.accept import candidate
 from tasks.collaboration.local_training import open_run, own_params, prepare_run, report_source
 from tasks.collaboration.student_training import learn
 from tasks.config.params import merge_overrides, validate
@@ -33,7 +31,7 @@ from terrine.teachers.averaging.private import calibrated
 from terrine.teachers.averaging.ttac import Average, derived_control, local_round, server_step
 from terrine.teachers.records import Records, private_features
 from tests.party_trials import SEED, Site
-from tests.tasks.collaboration.conftest import PRESET
+from tests.tasks.collaboration.conftest import PRESET, accept_all
 
 DIGITS = [str(digit) for digit in range(10)]
 AVERAGES = {
@@ -84,20 +82,6 @@ def digits(tmp_path_factory):
         images, labels = data.train_images[own], data.train_labels[own]
         np.savez(folder / f"{name}.npz", images=images, labels=labels, class_names=np.array(DIGITS))
     return folder
-
-
-def joined(proposal, digits, project, folder):
-    """The folders of all parties, which have accepted; the guardian's noise is replayed."""
-    for name, role in proposal.terms.roles().items():
-        shutil.copytree(project / "keys" / name, folder / name)
-        data = {"data": digits / f"{name}.npz"} if role == "teacher" else {}
-        party = candidate(proposal, name, folder=folder / name, **data)
-        assert not party.check_data()[1].refusals
-        accept(party)
-    path = folder / "trust" / "party.yaml"
-    changed = {"noise": "replay", "replay_seed": SEED, "ledger": {"account": "trial", "epsilon": None}}
-    path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | changed))
-    return {name: read_party(folder / name / "party.yaml") for name in HELD}
 
 
 def votes_of_the_library(configs):
@@ -154,7 +138,7 @@ def votes_after_averages(configs):
 def test_teachers_of_every_kind_go_from_the_proposal_to_a_student(kind, agreed, digits, project, tmp_path, monkeypatch):
     proposal = agreed(kind)
     terms = proposal.terms
-    configs = joined(proposal, digits, project, tmp_path)
+    configs = accept_all(proposal, project, tmp_path, lambda name: digits / f"{name}.npz")
     Site(tmp_path, terms, report_source, monkeypatch).run()
     # The answers are those of one place with the same noise.
     votes, noise = (votes_after_averages if kind == "averaged" else votes_of_the_library)(configs)
@@ -256,7 +240,7 @@ def test_a_party_that_missed_rounds_goes_on_with_what_it_last_knew(agreed, digit
     """Control variates stay at the party, round by round, and outlast its process."""
     proposal = agreed("averaged", rounds=4)
     terms = proposal.terms
-    config = joined(proposal, digits, project, tmp_path)["south"]
+    config = accept_all(proposal, project, tmp_path, lambda name: digits / f"{name}.npz")["south"]
     generator, size = np.random.default_rng(0), terms.averages.broadcast_size
     weights = [None, *(generator.normal(size=size(number)) / 100 for number in range(1, 5))]
     first = report_source(config)

@@ -1,7 +1,6 @@
 """Sums over the tables of three parties, from the proposal to predictions."""
 
 import json
-import shutil
 
 import numpy as np
 import pandas as pd
@@ -9,7 +8,7 @@ import pytest
 import yaml
 
 from tasks.artefacts.features import query_features
-from tasks.collaboration.accept import accept, candidate
+from tasks.collaboration.accept import candidate
 from tasks.collaboration.finish import PUBLIC, finish_student, finish_teacher
 from tasks.collaboration.local_training import open_run, report_source
 from tasks.collaboration.proposal import read_proposal, write_proposal
@@ -24,7 +23,8 @@ from terrine.data.encoding import declare
 from terrine.deployment.rows import TableStudent
 from terrine.deployment.signature import public_key
 from terrine.errors import InputError, SettingError
-from tests.party_trials import SEED, Site, plain_answers
+from tests.party_trials import Site, plain_answers
+from tests.tasks.collaboration.conftest import accept_all
 
 COLUMNS = {"sex": ["Male", "Female"], "age": [17, 90], "code": [1, 2, 3], "hours": [1, 20, 40, 60, 99]}
 PRESET = {
@@ -83,20 +83,6 @@ def proposal(project, proposed):
     return proposed(project / "proposal")
 
 
-def joined(proposal, project, folder):
-    """Have all parties accept; the guardian's noise is replayed."""
-    for name, role in proposal.terms.roles().items():
-        shutil.copytree(project / "keys" / name, folder / name)
-        data = {"data": project / f"{name}.csv"} if role == "teacher" else {}
-        party = candidate(proposal, name, folder=folder / name, **data)
-        assert not party.check_data()[1].refusals
-        accept(party)
-    path = folder / "trust" / "party.yaml"
-    changed = {"noise": "replay", "replay_seed": SEED, "ledger": {"account": "trial", "epsilon": None}}
-    path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | changed))
-    return {name: read_party(folder / name / "party.yaml") for name in HELD}
-
-
 def records_of(config, vectors):
     """Return a party's training rows as the records that are summed."""
     run = open_run(config.own, config.terms, config.terms.teachers[config.name])
@@ -112,7 +98,7 @@ def test_three_tables_go_from_the_proposal_to_predictions(proposal, project, tmp
     terms = proposal.terms
     assert list(terms.table.columns) == list(COLUMNS)  # the order of the features
     assert "age: 17, 90" in " ".join(page(terms).split())
-    configs = joined(proposal, project, tmp_path)
+    configs = accept_all(proposal, project, tmp_path, lambda name: project / f"{name}.csv")
     Site(tmp_path, terms, report_source, monkeypatch).run()
 
     # The sums are those of all rows in one place, with the same noise.

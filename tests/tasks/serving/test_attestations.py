@@ -15,15 +15,14 @@ from securesystemslib.dsse import Envelope
 from securesystemslib.exceptions import VerificationError
 from securesystemslib.signer import SSlibKey
 
-from tasks.reports.statement_page import render_technical_page
 from tasks.runtime.store import write_json
 from tasks.serving import attestations, pages
 from tasks.serving.attestations import sign_for_tools, write_attestation, write_model_signature
 from tasks.serving.verification import verify_statement
-from terrine.deployment.manifest import check_seal, seal
+from terrine.deployment.manifest import seal
 from terrine.deployment.signature import model_key, signing_key
 from terrine.errors import ArtefactError, TerrineError
-from tests.student_folders import make_statement, make_student
+from tests.student_folders import write_release
 
 
 def without_paper(html):
@@ -35,10 +34,7 @@ def made(tmp_path_factory):
     """A release signed for all tools, and the site's private keys beside it."""
     folder = tmp_path_factory.mktemp("made")
     release = folder / "release"
-    content = make_statement(make_student(release / "student"))
-    write_json(release / "privacy.json", content)
-    classes = check_seal(release / "student")["class_names"]
-    (release / "statement.html").write_text(render_technical_page(content, classes))
+    write_release(release)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pages, "render_pdf", without_paper)
         pages.write_pages(release, ["de"], signing_key(folder / "keys" / "signing.pem"))

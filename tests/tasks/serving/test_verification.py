@@ -12,18 +12,18 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from typer.testing import CliRunner
 
 from flows.cli.release import statement, verify
-from tasks.reports.statement_page import render_statement_page, render_technical_page
+from tasks.reports.statement_page import render_statement_page
 from tasks.runtime.store import write_json
 from tasks.serving import pages
 from tasks.serving.pages import pack
 from tasks.serving.verification import refuse_wrong, verify_statement
 from terrine.aggregation.sums import Gradients
-from terrine.deployment.manifest import check_seal, seal
+from terrine.deployment.manifest import seal
 from terrine.deployment.signature import public_key, public_pem, read_signature, sign, write_signature
 from terrine.errors import ArtefactError, InputError, TerrineError
 from terrine.privacy.accounting.events import GaussianEvent, RepeatedEvent, vote_answer
 from terrine.privacy.facts import Facts
-from tests.student_folders import make_statement, make_student
+from tests.student_folders import write_release
 from tests.tasks.reports.test_statement_page import CONTENTS, KINDS, SUMS, VOTES
 from tests.tasks.reports.test_statement_page import made as made_statement
 
@@ -39,10 +39,7 @@ def made(tmp_path_factory):
     """A signed release with pages in two languages, one PDF, and the public key."""
     folder = tmp_path_factory.mktemp("made")
     release = folder / "release"
-    content = make_statement(make_student(release / "student"))
-    write_json(release / "privacy.json", content)
-    classes = check_seal(release / "student")["class_names"]
-    (release / "statement.html").write_text(render_technical_page(content, classes))
+    write_release(release)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pages, "render_pdf", lambda html: b"%PDF " + html[:9].encode())
         written = pages.write_pages(release, ["de", "fr"], KEY)
