@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -158,7 +157,19 @@ def _fit(run: Run, backbone: Backbone, checkpoint: Path, device: torch.device) -
     settings, weights = run.params.backbone, _weights(run)
     if weights is not None:
         take_weights(backbone, weights if str(weights) in (FROM_TIMM, INITIAL) else run.path(weights))
-    history = _train(run, backbone, checkpoint, device) if settings.pretrained_here else []
+    history = []
+    if settings.pretrained_here:
+        from terrine.pretraining.simclr import pretrain
+
+        history = pretrain(
+            backbone,
+            read_pretraining(run.folders),
+            run.params.pretraining,
+            seed=run.params.seed,
+            device=device,
+            checkpoint=checkpoint,
+            progress=progress_reporter(run.name, "pretraining"),
+        )
     if settings.reference is not None:
         images, batches = _fitted_to(run)
         settings.adapt(backbone, images, batches, seed=run.params.seed, device=device)
@@ -179,31 +190,3 @@ def _fitted_to(run: Run) -> tuple[Rows, Sequence[np.ndarray]]:
         first += shard["count"]
     turns = zip_longest(*by_source.values())
     return read_pretraining(run.folders), [batch for turn in turns for batch in turn if batch is not None]
-
-
-def _train(run: Run, backbone: Backbone, checkpoint: Path, device: torch.device) -> list[dict[str, float]]:
-    """Pretrain on the pretraining images, using all CUDA devices unless `device` names one."""
-    from terrine.pretraining.launch import pretrain_on_devices
-    from terrine.pretraining.simclr import pretrain
-
-    settings, images = run.params.pretraining, read_pretraining(run.folders)
-    common: dict[str, Any] = {
-        "seed": run.params.seed,
-        "checkpoint": checkpoint,
-        "progress": progress_reporter(run.name, "pretraining"),
-    }
-    devices = training_devices(run.params.device, settings.batch)
-    if len(devices) > 1:
-        return pretrain_on_devices(backbone, images, settings, devices=devices, **common)
-    return pretrain(backbone, images, settings, device=device, **common)
-
-
-def training_devices(device: str, batch: int) -> list[str]:
-    """Return CUDA devices for data-parallel pretraining, as many as divide the batch evenly.
-
-    The list is empty if `device` names one (`cpu`, `cuda:1`) or if there are fewer than two.
-    """
-    if device not in ("auto", "cuda") or not torch.cuda.is_available():
-        return []
-    number = max(count for count in range(1, torch.cuda.device_count() + 1) if batch % count == 0)
-    return [f"cuda:{index}" for index in range(number)] if number > 1 else []

@@ -193,10 +193,7 @@ class Columns(Architecture):
 ARCHITECTURES = Kinds(
     "backbone",
     Architecture,
-    *(
-        "terrine.models." + n
-        for n in ("small_networks", "resnet", "timm", "concatenated", "scattering", "patches", "levels")
-    ),
+    *("terrine.models." + n for n in ("small_networks", "resnet", "timm", "scattering", "patches", "levels")),
     default="scattering",
 )
 

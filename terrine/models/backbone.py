@@ -18,8 +18,6 @@ from torch import Tensor, nn
 from terrine.determinism.parallel import side_by_side
 from terrine.errors import InputError, SettingError
 from terrine.geometry import Size, as_size, sides
-from terrine.models.networks import ConcatenatedNetwork
-from terrine.models.projected import LevelsNetwork
 from terrine.models.statistics import Statistics, batch_statistics
 from terrine.npy import Rows
 
@@ -78,9 +76,8 @@ class Backbone(nn.Module):
         """
         if not any(parameter.requires_grad for parameter in self.network.parameters()):
             raise SettingError(f"The backbone '{self._architecture['kind']}' has nothing to train. Use it as it is.")
-        if isinstance(self.network, ConcatenatedNetwork | LevelsNetwork):
-            return self.network.trainable()
-        return self.network, self.feature_dim
+        trainable: Callable[[], tuple[nn.Module, int]] | None = getattr(self.network, "trainable", None)
+        return (self.network, self.feature_dim) if trainable is None else trainable()
 
     def forward(self, images: Tensor) -> Tensor:
         """Return features [B, feature_dim] of images [B, C, H, W], float32 in [0, 1] or uint8; for training."""

@@ -20,7 +20,6 @@ from terrine.errors import InputError, SettingError
 from terrine.geometry import in_json
 from terrine.models.backbone import Backbone
 from terrine.models.networks import TimmNetwork
-from terrine.models.projected import LevelsNetwork
 
 FROM_TIMM = "timm"
 """Value of the setting for the weights that timm publishes for its architecture."""
@@ -43,10 +42,9 @@ def load_weights(backbone: Backbone, path: Path) -> None:
 
     Raises InputError for a file that is missing, damaged, contains Python objects, or belongs to another architecture.
     """
-    network, state = backbone.network, read_state(path)
-    target: nn.Module = network.model if isinstance(network, TimmNetwork) else network
-    if isinstance(network, LevelsNetwork):
-        target = network.network
+    target, state = backbone.trainable()[0], read_state(path)
+    if isinstance(target, TimmNetwork):
+        target = target.model
     kind = _name(backbone)
     own = target.state_dict()
     missing = [name for name in own if name not in state and not name.endswith("num_batches_tracked")]

@@ -13,8 +13,7 @@ and a batched matrix product, which is fast at these sizes on any device and det
 """
 
 import math
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -66,15 +65,6 @@ class Views:
     sigma: Tensor
     colour_order: tuple[int, ...]
     blur_radius: int
-
-    def rows(self, where: slice) -> "Views":
-        """Return the rows in the slice `where`."""
-        mine: dict[str, Any] = {
-            field.name: getattr(self, field.name)[where]
-            for field in fields(self)
-            if isinstance(getattr(self, field.name), Tensor)
-        }
-        return replace(self, **mine)
 
 
 def draw_views(count: int, size: Size, settings: ViewSettings, *, seed: int, device: torch.device | str) -> Views:

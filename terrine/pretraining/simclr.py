@@ -14,7 +14,6 @@ import hashlib
 import logging
 import math
 import time
-from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,6 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 
 from terrine.determinism.randomness import derive_seed, numpy_generator
 from terrine.device import mixed_precision, reproducible
@@ -33,7 +31,6 @@ from terrine.models.backbone import Backbone, Progress
 from terrine.npy import Rows
 from terrine.pretraining.augment import ViewSettings, apply_views, draw_views
 from terrine.pretraining.checkpoint import optimizer_tensors, part, read_checkpoint, restore_optimizer, write_checkpoint
-from terrine.pretraining.distributed import GlobalBatchNorm, gather_rows, world
 from terrine.pretraining.settings import SimCLRSettings
 
 _REPORT_SECONDS = 1.0
@@ -72,18 +69,14 @@ def pretrain(
     """Train `backbone` in place on public uint8 `images` [N, C, size, size]; leave it on `device` in evaluation mode.
 
     With `checkpoint`, the run writes its state there every `settings.checkpoint_minutes` and at its end, and resumes
-    from the state found there; a finished run is only loaded. With torch.distributed initialised, every process calls
-    this with the same arguments (and its own device); each takes an equal part of every batch, and the losses are those
-    of one process. On CUDA the network runs in bfloat16 (mixed precision) with deterministic algorithms. Returns one
-    row per epoch: {"epoch": 1, 2, ..., "loss": mean over the epoch}.
+    from the state found there; a finished run is only loaded. On CUDA the network runs in bfloat16 (mixed precision)
+    with deterministic algorithms. Returns one row per epoch: {"epoch": 1, 2, ..., "loss": mean over the epoch}.
 
-    Raises InputError for images that the backbone does not accept; SettingError if it has nothing to train, there are
-    fewer images than a batch, or the batch cannot be divided among processes; and ArtefactError if the checkpoint is
-    damaged or belongs to another run.
+    Raises InputError for images that the backbone does not accept; SettingError if it has nothing to train or there are
+    fewer images than a batch; and ArtefactError if the checkpoint is damaged or belongs to another run.
     """
     device = torch.device(device)
-    rank, processes = world()
-    _check(backbone, images, settings, processes)
+    _check(backbone, images, settings)
     steps_per_epoch = len(images) // settings.batch
     steps = settings.epochs * steps_per_epoch
 
@@ -98,15 +91,15 @@ def pretrain(
         run = _Run(learner, optimizer, _identity(backbone, images, settings, seed), device)
         if checkpoint is not None and checkpoint.exists():
             run.restore(checkpoint)
-        parallel = DistributedDataParallel(learner) if processes > 1 else _captured(learner, settings.batch, backbone)
+        captured = _captured(learner, settings.batch, backbone)
         source = _Source(images, device)
         saved = reported = time.monotonic()
         while run.step < steps:
             epoch, position = divmod(run.step, steps_per_epoch)
             if position == 0 or not source.ordered:
                 source.order(numpy_generator(seed, "simclr order", epoch).permutation(len(images)))
-            batch = source.batch(position * settings.batch, settings.batch, rank, processes)
-            loss = _take_step(run, parallel, batch, settings, seed, steps)
+            batch = source.batch(position * settings.batch, settings.batch)
+            loss = _take_step(run, captured, batch, settings, seed, steps)
             if position == steps_per_epoch - 1:
                 run.loss.append(float(run.loss_sum) / steps_per_epoch)
                 run.loss_sum.zero_()
@@ -115,7 +108,7 @@ def pretrain(
                 reported = now
                 progress(run.step / steps, f"epoch {epoch + 1} of {settings.epochs}, loss {float(loss):.3f}")
             due = now - saved >= 60 * settings.checkpoint_minutes or run.step == steps
-            if checkpoint is not None and rank == 0 and due:
+            if checkpoint is not None and due:
                 run.save(checkpoint)
                 saved = time.monotonic()
     backbone.eval()
@@ -125,25 +118,23 @@ def pretrain(
 def _take_step(
     run: "_Run", learner: nn.Module, images: Tensor, settings: SimCLRSettings, seed: int, steps: int
 ) -> Tensor:
-    """Train on this process's part of a batch; return the loss of the whole batch, still on the device."""
-    rank, processes = world()
+    """Train on a batch; return its loss, still on the device."""
     count, device = len(images), run.device
-    mine = slice(rank * count, (rank + 1) * count)
     views = []
     for which in range(2):
         view_seed = derive_seed(seed, "simclr views", run.step, which)
-        drawn = draw_views(count * processes, size_of(images.shape), VIEWS, seed=view_seed, device=device)
-        views.append(apply_views(images, drawn.rows(mine)))
+        drawn = draw_views(count, size_of(images.shape), VIEWS, seed=view_seed, device=device)
+        views.append(apply_views(images, drawn))
     batch = torch.cat(views)
     if device.type == "cuda":
         batch = batch.contiguous(memory_format=torch.channels_last)
-    torch.manual_seed(derive_seed(seed, "simclr step", run.step, rank))  # for networks with dropout
+    torch.manual_seed(derive_seed(seed, "simclr step", run.step, 0))  # for networks with dropout
     if settings.schedule == "cosine":
         for group in run.optimizer.param_groups:
             group["lr"] = settings.learning_rate * 0.5 * (1 + math.cos(math.pi * run.step / steps))
-    with mixed_precision(device), GlobalBatchNorm() if processes > 1 else nullcontext():
+    with mixed_precision(device):
         first, second = learner(batch).float().split(count)
-    loss = nt_xent(gather_rows(first), gather_rows(second), settings.temperature)
+    loss = nt_xent(first, second, settings.temperature)
     run.optimizer.zero_grad(set_to_none=True)
     loss.backward()
     run.optimizer.step()
@@ -240,16 +231,15 @@ class _Source:
         self.on_device = torch.from_numpy(indices).to(self.device) if self.resident is not None else None
         self.ordered = True
 
-    def batch(self, start: int, size: int, rank: int, processes: int) -> Tensor:
-        """Return the part of process `rank` in the batch of `size` images from `start`, uint8."""
-        share = size // processes
-        where = slice(start + rank * share, start + (rank + 1) * share)
+    def batch(self, start: int, size: int) -> Tensor:
+        """Return the batch of `size` images from `start`, uint8."""
+        where = slice(start, start + size)
         if self.resident is not None and self.on_device is not None:
             return self.resident[self.on_device[where]]
         return torch.from_numpy(self.images[self.indices[where]]).to(self.device)
 
 
-def _check(backbone: Backbone, images: Rows, settings: SimCLRSettings, processes: int) -> None:
+def _check(backbone: Backbone, images: Rows, settings: SimCLRSettings) -> None:
     if images.dtype != np.uint8 or images.ndim != 4 or images.shape[1:] != backbone.shape:
         raise InputError(
             f"Pretraining takes uint8 images of shape (N, {str(backbone.shape)[1:]} for this backbone, and was given "
@@ -259,10 +249,6 @@ def _check(backbone: Backbone, images: Rows, settings: SimCLRSettings, processes
         raise SettingError(
             f"pretrain: {len(images)} images are fewer than one batch of {settings.batch}. Make more images, or "
             "lower the batch size."
-        )
-    if settings.batch % processes:
-        raise SettingError(
-            f"pretrain: a batch of {settings.batch} cannot be divided among {processes} processes. Use a multiple."
         )
 
 

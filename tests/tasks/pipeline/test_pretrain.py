@@ -16,8 +16,6 @@ from tasks.runtime.store import read_json
 from terrine.errors import SettingError
 from terrine.files import file_digest
 from terrine.models.backbone import as_float, features_in_batches
-from terrine.npy import MappedRows
-from terrine.pretraining import launch
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -28,7 +26,7 @@ VALUES = {
     "pretraining": {"images": {"count": 24, "sources": {"stylegan": 1}}, "epochs": 1, "batch": 12, "projection": 8},
     "device": "cpu",
 }
-CONCATENATED = {"kind": "concatenated", "parts": ["scattering", "resnet10"], "projection": 20}
+LEVELS = {"kind": "resnet_levels", "projection": 4}
 
 
 def make(root, **overrides):
@@ -42,8 +40,7 @@ def make(root, **overrides):
     [
         {"kind": "vgg9"},
         {"kind": "timm", "architecture": "resnet10t"},
-        CONCATENATED,
-        {"kind": "resnet_levels", "projection": 4},
+        LEVELS,
     ],
     ids=lambda backbone: backbone["kind"],
 )
@@ -63,21 +60,8 @@ def test_every_kind_with_weights_is_pretrained_and_stored(tmp_path, backbone):
     assert np.isfinite(features).all()
 
 
-def test_concatenated_features_are_standardised_by_the_queries_under_original_statistics(tmp_path):
-    run = make(tmp_path, backbone=CONCATENATED)
-    pretrain.pretrain_backbone.fn(run)
-    queries = read_queries(run.folders)
-    features = features_in_batches(read_backbone(run.folders), queries.images, queries.batches, "original")
-    assert np.abs(features.mean(axis=0)).max() < 0.05
-    deviation = features.std(axis=0)
-    assert deviation[:20] == pytest.approx(1, abs=0.1)
-    # Many features of a nearly untrained ResNet are zero or vary too little for the standardisation.
-    assert (deviation < 1.1).all()
-    assert (deviation > 0.9).mean() > 0.3
-
-
-def test_a_concatenated_backbone_is_another_one_for_other_queries_and_a_resnet_is_not(tmp_path):
-    for backbone, same in ((CONCATENATED, False), ({"kind": "resnet10"}, True)):
+def test_a_backbone_with_a_learned_projection_is_another_one_for_other_queries_and_a_resnet_is_not(tmp_path):
+    for backbone, same in ((LEVELS, False), ({"kind": "resnet10"}, True)):
         first = make(tmp_path / str(same) / "first", backbone=backbone)
         second = make(tmp_path / str(same) / "second", backbone=backbone, queries={"sources": {"spectrum": 1}})
         assert (pretrain.backbone_identity(first) == pretrain.backbone_identity(second)) == same
@@ -102,41 +86,6 @@ def test_weights_from_elsewhere_go_by_their_bytes_and_not_by_where_they_lie(tmp_
 
 
 @pytest.mark.parametrize(
-    ("device", "count", "batch", "expected"),
-    [
-        ("auto", 4, 256, ["cuda:0", "cuda:1", "cuda:2", "cuda:3"]),
-        ("cuda", 3, 256, ["cuda:0", "cuda:1"]),
-        ("auto", 3, 12, ["cuda:0", "cuda:1", "cuda:2"]),
-        ("auto", 2, 7, []),
-        ("auto", 1, 256, []),
-        ("cuda:1", 4, 256, []),
-        ("cpu", 4, 256, []),
-    ],
-)
-def test_all_cuda_devices_that_divide_a_batch_share_it_unless_one_is_named(monkeypatch, device, count, batch, expected):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: count > 0)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
-    assert pretrain.training_devices(device, batch) == expected
-
-
-def test_several_devices_are_handed_to_the_launcher_with_images_that_are_mapped(tmp_path, monkeypatch):
-    seen = {}
-
-    def on_devices(backbone, images, settings, *, seed, devices, checkpoint, progress):
-        seen.update(devices=devices, images=images, batch=settings.batch, checkpoint=checkpoint)
-        return [{"epoch": 1, "loss": 0.5}]
-
-    run = make(tmp_path, backbone={"kind": "resnet10"})
-    monkeypatch.setattr(pretrain, "training_devices", lambda device, batch: ["cuda:0", "cuda:1"])
-    monkeypatch.setattr(launch, "pretrain_on_devices", on_devices)
-    pretrain.pretrain_backbone.fn(run)
-    assert seen["devices"] == ["cuda:0", "cuda:1"]
-    assert isinstance(seen["images"], MappedRows)
-    assert (len(seen["images"]), seen["batch"]) == (24, 12)
-    assert read_json(run.folders.backbone / "manifest.json")["history"] == [{"epoch": 1, "loss": 0.5}]
-
-
-@pytest.mark.parametrize(
     ("backbone", "message"),
     [
         ({"kind": "resnet19"}, r"backbone\.kind=resnet19 does not exist.*Known: .*timm"),
@@ -146,15 +95,7 @@ def test_several_devices_are_handed_to_the_launcher_with_images_that_are_mapped(
             {"kind": "resnet10", "architecture": "resnet10t"},
             r"architecture='resnet10t' has no meaning",
         ),
-        ({"kind": "resnet10", "parts": ["vgg9", "resnet10"]}, r"parts=.* has no meaning for kind=resnet10"),
         ({"kind": "vgg9", "enlarge": 64}, r"enlarge=64 has no meaning for kind=vgg9"),
-        ({"kind": "concatenated", "parts": ["vgg9"]}, r"backbone\.parts=.*at least 2"),
-        ({"kind": "concatenated", "parts": ["vgg9", "columns"]}, r"parts names 'columns', which is no part"),
-        (
-            {"kind": "concatenated", "parts": ["vgg9", "nothing"]},
-            r"'nothing', which is no part: timm does not know it.*resnet10",
-        ),
-        ({"kind": "concatenated", "invariance": True}, r"invariance=True has no meaning for kind=concatenated"),
         ({"deformations": {"rotation": 180}}, r"deformations have no meaning without invariance"),
         ({"kind": "vgg9", "fitted_to": "pretraining"}, r"fitted_to='pretraining' has no meaning for kind=vgg9"),
         ({"invariance": True, "deformations": {"rotation": 181}}, r"backbone\.deformations\.rotation=181"),
@@ -167,10 +108,9 @@ def test_what_goes_with_no_kind_is_refused_before_any_work(backbone, message):
 
 def test_teachers_may_be_fine_tuned_on_what_has_weights_and_on_nothing_else():
     teachers = {"kind": "finetune", "statistics": "current"}
-    assert validate(merge(VALUES, {"backbone": CONCATENATED, "teachers": teachers})).backbone.has_weights
-    without = {"kind": "concatenated", "parts": ["scattering", "scattering"]}
-    with pytest.raises(SettingError, match=r"backbone\.kind=concatenated has none"):
-        validate(merge(VALUES, {"backbone": without, "teachers": teachers}))
+    assert validate(merge(VALUES, {"backbone": LEVELS, "teachers": teachers})).backbone.has_weights
+    with pytest.raises(SettingError, match=r"backbone\.kind=scattering has none"):
+        validate(merge(VALUES, {"backbone": {"kind": "scattering"}, "teachers": teachers}))
     with pytest.raises(SettingError, match=r"pretraining\.images is missing"):
         validate(merge(VALUES, {"backbone": {"kind": "vgg9"}, "pretraining": {"images": None}}))
 
@@ -234,7 +174,7 @@ def test_images_of_two_sources_never_share_a_batch_that_a_backbone_is_fitted_to(
         (FITTED, {"pool": 1, "gaussian": 1}, "synthetic images and the public pool"),
         ({**FITTED, "fitted_to": "pretraining"}, {"pool": 1}, "synthetic images only"),
         ({"kind": "resnet10"}, {"pool": 1}, "synthetic images only"),
-        (CONCATENATED, {"pool": 1}, "synthetic images and the public pool"),
+        (LEVELS, {"pool": 1}, "synthetic images and the public pool"),
     ],
     ids=lambda value: value if isinstance(value, str) else "-".join(map(str, value)),
 )

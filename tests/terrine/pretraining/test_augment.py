@@ -54,14 +54,12 @@ def test_the_blur_grows_with_the_image():
     assert radii == [0, 1, 3, 11]
 
 
-def test_views_depend_on_the_seed_alone_and_rows_can_be_taken_apart():
+def test_views_depend_only_on_the_seed():
     images = some_images(12, 3, 16)
     views = draw_views(12, 16, ViewSettings(), seed=5, device="cpu")
     whole = apply_views(images, views)
     assert torch.equal(whole, apply_views(images, draw_views(12, 16, ViewSettings(), seed=5, device="cpu")))
     assert not torch.equal(whole, apply_views(images, draw_views(12, 16, ViewSettings(), seed=6, device="cpu")))
-    parts = [apply_views(images[where], views.rows(where)) for where in (slice(0, 5), slice(5, 12))]
-    torch.testing.assert_close(torch.cat(parts), whole)
 
 
 def test_what_is_drawn_has_the_stated_distribution():
