@@ -123,9 +123,9 @@ def _log(
         mlflow.log_metrics({name: value for name, value in sorted(known.items()) if value is not None})
         mlflow.log_metrics(stage_costs(run, pipeline))
         if settings.register_student:
-            from tasks.serving.mlflow_model import log_student_models  # imports the network of the student
+            from tasks.serving.mlflow_model import log_student  # imports the network of the student
 
-            log_student_models(run, register=not is_candidate(run))  # `sweep` registers the selected candidate
+            log_student(run, register=not is_candidate(run))  # `sweep` registers the selected candidate
         _log_queries(statement)
         mlflow.log_artifact(str(run.folders.public_parameters))
         evaluated = [run.folders.evaluation] if run.params.data.public_benchmark else []

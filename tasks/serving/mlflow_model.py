@@ -1,7 +1,6 @@
 """The student in MLflow, registered with the privacy statement.
 
-`student`, which is served, is a pyfunc made of code (student_pyfunc.py) and safetensors; `student-torch` is PyTorch's
-exported program (.pt2). Both are made from the release zone: nothing private is read.
+The model is a pyfunc made of code (student_pyfunc.py) and safetensors, from the release zone: nothing private is read.
 """
 
 from __future__ import annotations
@@ -27,23 +26,17 @@ from terrine.privacy.statement import read_statement
 
 if TYPE_CHECKING:
     import pandas as pd
-    from mlflow.models.model import ModelInfo
 
 CODE = Path(__file__).with_name("student_pyfunc.py")
 PACKAGES = ("mlflow", "numpy", "torch", "torchvision", "timm", "safetensors")
 """Packages that a model needs in addition to its own copy of the package terrine."""
 
-CANDIDATE = "candidate"
-"""Alias of the latest registered version."""
 
-
-def log_student_models(run: Run, *, register: bool = True) -> ModelInfo:
+def log_student(run: Run, *, register: bool = True) -> None:
     """Log a finished run's student to the active MLflow run and, with `register`, register it.
 
-    The tags and the description of the registered version state the guarantee, or NOT PRIVATE.
-
-    Returns:
-        MLflow's information about the model `student`; its `registered_model_version` may be None.
+    The tags and the description of the registered version state the guarantee, or NOT PRIVATE. The latest version has
+    the alias `candidate`.
     """
     import mlflow
 
@@ -51,10 +44,8 @@ def log_student_models(run: Run, *, register: bool = True) -> ModelInfo:
     with quiet():
         name = run.name if register else None
         info = mlflow.pyfunc.log_model(name="student", registered_model_name=name, **pyfunc_arguments(student))
-        if run.params.data.of_images:  # a network takes numbers: a table's columns are encoded first
-            _log_torch(student)
     if (version := info.registered_model_version) is None:
-        return info
+        return
     client = mlflow.MlflowClient()
     private = statement["private"]
     epsilon = statement["epsilon_guaranteed"] if private else statement["epsilon"]
@@ -74,8 +65,7 @@ def log_student_models(run: Run, *, register: bool = True) -> ModelInfo:
     }
     for name, value in tags.items():
         client.set_model_version_tag(run.name, str(version), name, str(value))
-    client.set_registered_model_alias(run.name, CANDIDATE, str(version))
-    return info
+    client.set_registered_model_alias(run.name, "candidate", str(version))
 
 
 @contextmanager
@@ -148,28 +138,6 @@ def _columns(answers: pd.DataFrame) -> list[Any]:
     from mlflow.types import ColSpec, DataType
 
     return [ColSpec(DataType.string if name == "class" else DataType.double, name) for name in answers]
-
-
-def _log_torch(student: Path) -> None:
-    import mlflow.pytorch
-    from mlflow.models import ModelSignature
-    from mlflow.types import Schema, TensorSpec
-
-    model = StudentModel.load(student)
-    assert model.reference is not None
-    signature = ModelSignature(
-        Schema([TensorSpec(model.reference.dtype, (-1, *model.shape))]),
-        Schema([TensorSpec(np.dtype("float32"), (-1, len(model.class_names)))]),
-    )
-    mlflow.pytorch.log_model(
-        model.network,
-        name="student-torch",
-        signature=signature,
-        input_example=model.reference[:3],
-        serialization_format="pt2",
-        pip_requirements=requirements(),
-        metadata={"class_names": model.class_names, "statistics": model.statistics},
-    )
 
 
 def requirements() -> list[str]:

@@ -349,11 +349,11 @@ def register(run: Run, identity: str) -> None:
     """Register a candidate's student under its MLflow run, unless it is registered."""
     import mlflow
 
-    from tasks.serving.mlflow_model import log_student_models
+    from tasks.serving.mlflow_model import log_student
 
     if not mlflow.MlflowClient().search_model_versions(f"name = '{run.name}'"):
         with mlflow.start_run(run_id=identity):
-            log_student_models(run)
+            log_student(run)
 
 
 def _for_the_log(result: dict[str, Any], *, private_figures: bool) -> dict[str, Any]:

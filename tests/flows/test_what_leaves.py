@@ -77,7 +77,7 @@ def clinic(tmp_path_factory):
         patch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
         patch.setenv("TERRINE_ROOT", str(root))
         patch.chdir(root)
-        patch.setattr("tasks.serving.mlflow_model.log_student_models", log_empty_model)
+        patch.setattr("tasks.serving.mlflow_model.log_student", log_empty_model)
         run = derive(root, "small", ["seed=1"])
         for stage in MAIN.names:
             run_stage(root, run, stage)
