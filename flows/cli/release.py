@@ -1,10 +1,10 @@
-"""`terrine statement` and `terrine verify`: document, import, sign and verify a release."""
+"""`terrine statement` and `terrine verify`: document, import, sign, promote and verify a release."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Column
@@ -13,6 +13,11 @@ from rich.text import Text
 from flows.cli.options import RunArgument, RunOption, SetOption, chosen_name
 from flows.printing import plain_table, printer
 from terrine.errors import ArtefactError, SettingError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from tasks.runtime.run import Run
 
 _SHOWN = {True: ("ok", "green"), False: ("wrong", "red"), None: ("–", "yellow")}
 
@@ -34,8 +39,15 @@ def statement(
     export_key: Annotated[
         Path | None, typer.Option("--export-key", help="Write the site's public key to this file.")
     ] = None,
+    promote: Annotated[
+        bool,
+        typer.Option(
+            "--promote",
+            help="Make the student `champion` in MLflow's registry. Requires a private, signed and verified release.",
+        ),
+    ] = False,
 ) -> None:
-    """Write the pages about a release for an ethics board, and sign them.
+    """Write the pages about a release for an ethics board, sign them, or promote the student.
 
     For a model that another library trained, see `terrine statement import --help`.
 
@@ -49,7 +61,7 @@ def statement(
     from terrine.files import write_text
 
     console, chosen = printer(soft_wrap=True), chosen_name(name, run)
-    others = sign or html or pdf or language
+    others = sign or html or pdf or language or promote
     made = chosen_run(chosen) if chosen or others or export_key is None else unstarted_run()
     if export_key is not None:
         from terrine.deployment.signature import fingerprint, public_pem
@@ -59,8 +71,10 @@ def statement(
         console.print(
             f"Written: {export_key}, key {fingerprint(public)}. Send it through another channel than the releases."
         )
-        if not others:
-            return
+    if (export_key is not None or promote) and not (sign or html or pdf or language):
+        if promote:
+            _promote(made, console)
+        return
     if not made.folders.statement.is_file():
         raise ArtefactError(f"Run {made.name} has no statement. Make it first: terrine run {made.name}")
     if html is not None or pdf is not None:
@@ -87,6 +101,8 @@ def statement(
         console.print(
             f"Signed with the site's key {written.key}. Export its public key: terrine statement --export-key FILE"
         )
+    if promote:
+        _promote(made, console)
 
 
 _FACTS = {
@@ -193,6 +209,21 @@ _KNOWN = {
     "record": ("image", "dicom", "volume", "row"),
     "sampling": ("poisson", "fixed", "shuffled", "all"),
 }
+
+
+def _promote(run: Run, console: Console) -> None:
+    from tasks.runtime.locks import making
+    from tasks.tools.promotion import CHAMPION, promote
+
+    with making(run.root, run.name):
+        done = promote(run)
+    before = "" if done.before in (None, done.version) else f" (before: version {done.before})"
+    console.print(f"Accuracy as served (private test split): {100 * done.accuracy:.2f} %")
+    if done.warning is not None:
+        console.print(f"Warning: {done.warning}", style="yellow")
+    console.print(f"Version {done.version} of {run.name} is the {CHAMPION}{before}. To load it in Python:")
+    console.print(f'  import mlflow\n  mlflow.set_tracking_uri("{run.database(run.params.tracking.uri)}")')
+    console.print(f'  model = mlflow.pyfunc.load_model("models:/{run.name}@{CHAMPION}")')
 
 
 def verify(
