@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from cells import KEPT, Cells, common_options, datasets, heading, row, spread
 
-from terrine.aggregation.adaptive_queries import NEVER, Advice, Rounds, answer_in_rounds
+from terrine.aggregation.adaptive_queries import Advice, Rounds, answer_in_rounds, in_order, most_uncertain
 from terrine.aggregation.gnmax import ConfidentGNMax, GaussianHistogram, GNMax, InteractiveGNMax
 from terrine.aggregation.mechanism import Mechanism
 from terrine.aggregation.votes import count_votes
@@ -34,7 +34,6 @@ from terrine.privacy.accounting.pricing import price
 from terrine.privacy.noise import ReplayNoise
 from terrine.students.answers import histogram_answers, label_answers
 from terrine.students.linear import fit
-from terrine.students.selection import Pool, select
 from terrine.synthetic.program import draw
 from terrine.teachers.linear import LinearHeads, LinearTeachers, train_heads, vote
 from terrine.teachers.records import record_batches
@@ -153,9 +152,9 @@ def release(
         probabilities = None
         if released.answers.answered.any() and (rule != "order" or mechanism.informed):
             probabilities = predict(student(queries, mechanism, released, teachers, seed), queries)
-        pool = Pool(np.flatnonzero(released.round == NEVER), queries, probabilities)
-        order = select(rule, pool, -(-len(queries) // rounds))
-        return Advice(np.concatenate([order, np.setdiff1d(pool.candidates, order)]), probabilities)
+        if rule == "order":
+            return Advice(in_order(released).order, probabilities)
+        return most_uncertain(released, probabilities)
 
     noise = ReplayNoise(derive_seed(seed, "replayed noise"))
     return answer_in_rounds(
@@ -199,13 +198,12 @@ def by_selection(study: Study, cells: Cells, seeds: list[int]) -> None:
     """Accuracy by what is asked: the rules of query selection, and Interactive- beside Confident-GNMax."""
     teachers = 200
     cases: list[tuple[str, Mechanism, float, str, int]] = []
-    for rule, rounds in (("order", 1), ("balanced", 5), ("uncertain", 5), ("diverse", 5)):
+    for rule, rounds in (("order", 1), ("uncertain", 5)):
         # Noise for 2,500 answers of a pool of 10,000: there is something to choose.
         cases.append((f"histogram, {rule}", GaussianHistogram(sigma=54.0), 6.0, rule, rounds))
         cases.append((f"gnmax, {rule}", GNMax(sigma=54.0), 6.0, rule, rounds))
     confident = ConfidentGNMax(threshold=120.0, sigma1=100.0, sigma2=40.0)
     cases.append(("confident 120/100/40", confident, 6.0, "order", 1))
-    cases.append(("confident 120/100/40, balanced", confident, 6.0, "balanced", 5))
     for surprise in (60.0, 90.0, 120.0):
         mechanism = InteractiveGNMax(threshold=120, sigma1=100, sigma2=40, surprise=surprise, confidence=0.9)
         cases.append((f"interactive 120/100/40, surprise {surprise:g}", mechanism, 6.0, "order", 2))

@@ -124,8 +124,8 @@ class Queries(Images):
     """Image programs and their weights. `pool` is the public images of data.pool."""
     batch: Annotated[int, Unit("images")] = Field(500, ge=1)
     """Number of images per batch. Each batch has one source and its own batch statistics."""
-    select: Literal["order", "balanced", "uncertain", "diverse"] = "order"
-    """Order of the queries: as drawn, or selected by a student trained on the labels released so far."""
+    select: Literal["order", "uncertain"] = "order"
+    """Order of the queries: as drawn, or those first of which a student of the released labels is least certain."""
     rounds: Annotated[int, Unit("rounds")] = Field(1, ge=1, le=100)
     """Number of selection rounds."""
 

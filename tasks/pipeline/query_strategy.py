@@ -12,11 +12,10 @@ import numpy as np
 
 from tasks.artefacts.features import query_features
 from tasks.runtime.run import Run
-from terrine.aggregation.adaptive_queries import NEVER, Advice, Adviser, Rounds, in_order
+from terrine.aggregation.adaptive_queries import Advice, Adviser, Rounds, in_order, most_uncertain
 from terrine.heads import LinearHead, predict
 from terrine.students.answers import histogram_answers, label_answers
 from terrine.students.linear import fit
-from terrine.students.selection import Pool, select
 
 
 def needs_student(run: Run) -> bool:
@@ -30,16 +29,13 @@ def adviser(run: Run, teachers: int, classes: int) -> Adviser:
     if not needs_student(run):
         return in_order
     features = np.asarray(query_features(run, run.params.teachers.statistics))
-    count, rounds = run.params.queries.count, run.params.queries.rounds
 
     def advise(released: Rounds) -> Advice:
         head = _student_head(run, features, released, teachers, classes)
         probabilities = None if head is None else predict(head, features)
-        pool = Pool(np.flatnonzero(released.round == NEVER), features, probabilities)
-        # A round may use less than its share; the next round can use the remainder.
-        order = select(run.params.queries.select, pool, -(-count // rounds))
-        rest = np.setdiff1d(pool.candidates, order)
-        return Advice(np.concatenate([order, rest]), probabilities)
+        if run.params.queries.select == "order":
+            return Advice(in_order(released).order, probabilities)
+        return most_uncertain(released, probabilities)
 
     return advise
 

@@ -61,6 +61,19 @@ def in_order(released: Rounds) -> Advice:
     return Advice(np.flatnonzero(released.round == NEVER))
 
 
+def most_uncertain(released: Rounds, probabilities: NDArray[np.floating] | None) -> Advice:
+    """Return the remaining queries by the entropy of a student's probabilities [queries, classes], largest first.
+
+    Source: Lewis and Gale 1994. Without a student (None), queries keep their order.
+    """
+    order = in_order(released).order
+    if probabilities is not None:
+        own = np.asarray(probabilities[order], np.float64)
+        entropy = -(own * np.log(np.maximum(own, np.finfo(np.float64).tiny))).sum(axis=1)
+        order = order[np.argsort(-entropy, kind="stable")]
+    return Advice(order, probabilities)
+
+
 def answer_in_rounds(
     mechanism: Mechanism,
     histograms: HistogramArray,

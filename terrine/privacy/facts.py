@@ -1,8 +1,8 @@
 """Facts about the records behind a release, and the sentences that follow from them.
 
-Stages record facts; `TABLE` derives sentences from them. No sentence is derived from the name of a mechanism or of a
-dataset, so none can state what did not happen. privacy.json, its pages, the model card and exports share the table.
-Translations of the sentences are in `tasks/reports/languages`.
+Stages record facts; `TABLE` (sentences.toml) derives sentences from them. No sentence is derived from the name of a
+mechanism or of a dataset, so none can state what did not happen. privacy.json, its pages, the model card and exports
+share the table. Translations of the sentences are in `tasks/reports/languages`.
 
     >>> sentences(statement, "unprotected")
     ['The operator declared 303 rows of this table public. ...']
@@ -10,8 +10,10 @@ Translations of the sentences are in `tasks/reports/languages`.
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, Literal, get_args
 
 from terrine.errors import SettingError
@@ -114,7 +116,7 @@ class Facts:
         Raises:
             SettingError: Two recorded facts contradict each other.
             TypeError: The JSON values do not describe facts.
-        ValueError: The operator's statement is not valid.
+            ValueError: The operator's statement is not valid.
         """
         examples = tuple(Examples(**item) for item in values["examples"])
         unprotected = tuple(Unprotected(**item) for item in values["unprotected"])
@@ -126,304 +128,38 @@ Section = Literal["examples", "unprotected", "unobserved", "files", "who", "outs
 Content = Mapping[str, Any]
 """The content of privacy.json."""
 Values = Mapping[str, float]
-Condition = Callable[[Content], list[Values]]
-"""Returns the values of the placeholders of each sentence; an empty list if the sentence does not apply."""
 
-
-def _count(of: str, key: str, value: str) -> Condition:
-    """Return the condition that yields {count}: the number of examples or unprotected records of one kind."""
-    return lambda content: [{"count": item["count"]} for item in content["facts"][of] if item[key] == value]
-
-
-def _if(holds: Callable[[Content], object]) -> Condition:
-    return lambda content: [{}] if holds(content) else []
-
-
-def _number(name: str) -> Condition:
-    """Return the condition that yields {count} if the fact of this name is a nonzero number."""
-    return lambda content: [{"count": content["facts"][name]}] if content["facts"][name] else []
-
-
-def _declared_columns(content: Content) -> bool:
-    return any(item["origin"] == "drawn rows" for item in content["facts"]["examples"])
-
-
-def _imported(content: Content) -> bool:
-    """Return whether another library trained the model (`terrine.privacy.training`)."""
-    return "phases" in content["mechanism"]
-
-
-def _who(unit: str, *records: Record) -> Condition:
-    return _if(lambda content: content["unit"] == unit and content["facts"]["record"] in records)
-
-
-def _person(unit: str, *declared: bool | None) -> Condition:
-    """Return the condition that `one_per_person` in the operator's statement has one of the `declared` values."""
-    return _if(
-        lambda content: (
-            content["unit"] == unit
-            and content["facts"]["about"] is not None
-            and content["facts"]["about"]["one_per_person"] in declared
-        )
-    )
-
-
-def _several(unit: str) -> Condition:
-    """Return the condition that one person may have several units."""
-    return _if(lambda content: content["unit"] == unit and not (content["facts"]["about"] or {}).get("one_per_person"))
-
-
-_ALWAYS = _if(lambda content: True)
-_IMAGES: tuple[Record, ...] = ("image", "dicom", "volume")
-
-TABLE: tuple[tuple[Section, str, Condition, str], ...] = (
-    (
-        "examples",
-        "from_programs",
-        _count("examples", "origin", "programs"),
-        "{count} images that computer programs drew without using the private data",
-    ),
-    (
-        "examples",
-        "from_columns",
-        _count("examples", "origin", "drawn rows"),
-        "{count} artificial rows drawn from the values that the operator declared for each column",
-    ),
-    (
-        "examples",
-        "from_rows",
-        _count("examples", "origin", "own rows"),
-        "{count} rows that the operator declared public",
-    ),
-    (
-        "examples",
-        "from_images",
-        _count("examples", "origin", "own images"),
-        "{count} real images that the operator declared public",
-    ),
-    ("examples", "from_dataset", _count("examples", "origin", "public dataset"), "{count} images of a public dataset"),
-    (
-        "examples",
-        "from_provided",
-        _count("examples", "origin", "provided"),
-        "{count} examples that the operator provided as public",
-    ),
-    (
-        "unprotected",
-        "unprotected_rows",
-        _count("unprotected", "why", "own rows"),
-        "The operator declared {count} rows of this table public. Their exact content may become known, and the people "
-        "they describe are not protected.",
-    ),
-    (
-        "unprotected",
-        "unprotected_images",
-        _count("unprotected", "why", "own images"),
-        "The operator declared {count} images from these data public. The images themselves may become known, and the "
-        "people they show are not protected.",
-    ),
-    (
-        "unprotected",
-        "unprotected_dataset",
-        _count("unprotected", "why", "public dataset"),
-        "{count} images of the public dataset served as public examples. They are not protected.",
-    ),
-    (
-        "unprotected",
-        "unprotected_earlier",
-        _count("unprotected", "why", "published earlier"),
-        "{count} records were published by an earlier run of the same account. They are not protected.",
-    ),
-    (
-        "unobserved",
-        "not_observed",
-        _if(_imported),
-        "The training was not observed by Terrine. ε follows from what the operator states about it: limited "
-        "contributions, Gaussian noise, the sampling of batches and the number of steps.",
-    ),
-    (
-        "files",
-        "files_images",
-        _if(lambda content: content["facts"]["record"] in _IMAGES and not _imported(content)),
-        "The model’s files contain no real image. The sample images stored with it were drawn by computer programs.",
-    ),
-    (
-        "files",
-        "files_rows",
-        _if(
-            lambda content: (
-                content["facts"]["record"] == "row" and not _declared_columns(content) and not _imported(content)
-            )
-        ),
-        "The model’s files contain no row of the table. They contain values from the public rows: up to eight values "
-        "of each numeric column, every distinct word of the other columns and, depending on the kind of model, single "
-        "values as thresholds.",
-    ),
-    (
-        "files",
-        "files_columns",
-        _if(lambda content: content["facts"]["record"] == "row" and _declared_columns(content)),
-        "The model’s files contain no row of the table. They contain the values of each column that the operator "
-        "declared.",
-    ),
-    ("who", "who_image", _who("record", "image"), "Each private image with its class (one “record”)."),
-    (
-        "who",
-        "who_dicom",
-        _who("record", "dicom"),
-        "Each private record with its class. A record is what one row of the label list describes: an image with all "
-        "its frames, a series or a study.",
-    ),
-    ("who", "who_volume", _who("record", "volume"), "Each private scan with its class (one “record”)."),
-    ("who", "who_row", _who("record", "row"), "Each private row of the table, with everything in it (one “record”)."),
-    (
-        "who",
-        "who_images_of_one",
-        _who("group", *_IMAGES),
-        "Each private group as a whole. A group is all images that belong together, for example all images of one "
-        "patient.",
-    ),
-    (
-        "who",
-        "who_rows_of_one",
-        _who("group", "row"),
-        "Each private group as a whole. A group is all rows that belong together, for example all rows about one "
-        "patient.",
-    ),
-    (
-        "who",
-        "who_label",
-        _who("label", *_IMAGES, "row"),
-        "The class of each private record, for example the diagnosis. The records themselves are not protected.",
-    ),
-    (
-        "outside",
-        "outside_record",
-        _several("record"),
-        "If one person has several records, each is protected on its own. All of them together may reveal more than ε "
-        "says.",
-    ),
-    (
-        "outside",
-        "outside_group",
-        _several("group"),
-        "If records of one person are in several groups, each group is protected on its own only.",
-    ),
-    (
-        "outside",
-        "outside_label",
-        _if(lambda content: content["unit"] == "label"),
-        "The images may become known. Only their classes are protected.",
-    ),
-    (
-        "outside",
-        "outside_held_out",
-        _if(lambda content: content["facts"]["held_out"]),
-        "Records that were set aside for testing are not covered by ε. No model was trained on them.",
-    ),
-    (
-        "outside",
-        "outside_accuracy",
-        _number("accuracy_epsilon"),
-        "An accuracy measured on them is published with noise. It costs a separate ε of {count}, which is not included "
-        "in the figures here. Other figures measured on private records are not covered.",
-    ),
-    (
-        "outside",
-        "outside_evaluation",
-        _if(lambda content: content["facts"]["accuracy_epsilon"] is None),
-        "Figures measured on private records, such as the model’s accuracy, are not covered by this ε.",
-    ),
-    (
-        "outside",
-        "outside_units",
-        _number("declared_units"),
-        "The operator stated that there are about {count} protected records or groups. If this number was taken from "
-        "the data, ε does not cover it.",
-    ),
-    (
-        "outside",
-        "outside_tuning",
-        _if(lambda content: content["epsilon_tuning"] is None),
-        "Settings that someone chose by looking at private results are not covered.",
-    ),
-    (
-        "outside",
-        "outside_elsewhere",
-        _ALWAYS,
-        "Publications about the same people elsewhere, which this site’s ledger does not contain, add to what can be "
-        "learned.",
-    ),
-    (
-        "person",
-        "person_one_record",
-        _person("record", True),
-        "No person has more than one record, so ε holds for each person.",
-    ),
-    (
-        "person",
-        "person_one_group",
-        _person("group", True),
-        "All records of a person are in one group, so ε holds for each person.",
-    ),
-    (
-        "person",
-        "person_one_label",
-        _person("label", True),
-        "No person has more than one record, so ε holds for the class of each person.",
-    ),
-    (
-        "person",
-        "person_several_records",
-        _person("record", False),
-        "A person can have several records. ε holds for each record, not for all records of a person together.",
-    ),
-    (
-        "person",
-        "person_several_groups",
-        _person("group", False),
-        "A person can be in several groups. ε holds for each group, not for all groups of a person together.",
-    ),
-    (
-        "person",
-        "person_several_labels",
-        _person("label", False),
-        "A person can have several records. ε holds for the class of each record, not for all of a person together.",
-    ),
-    (
-        "limits",
-        "limit_general",
-        _ALWAYS,
-        "The model learns general patterns. They can also be true of people whose data were not used; that does not "
-        "breach the guarantee.",
-    ),
-    (
-        "limits",
-        "limit_public_teachers",
-        _if(lambda content: "numbers" not in content["mechanism"] and not _imported(content)),
-        "The names of the classes, the number of teachers and the settings are public.",
-    ),
-    (
-        "limits",
-        "limit_public",
-        _if(lambda content: "numbers" in content["mechanism"] or _imported(content)),
-        "The names of the classes and the settings are public.",
-    ),
-    (
-        "limits",
-        "limit_operator",
-        _ALWAYS,
-        "The guarantee does not hold if the operator does not do what is described here, or if someone gains access to "
-        "the private folder.",
-    ),
-    (
-        "limits",
-        "limit_law",
-        _ALWAYS,
-        "This statement does not decide whether the data may be used at all, or whether people consented.",
-    ),
+_SENTENCES = tomllib.loads((Path(__file__).parent / "sentences.toml").read_text(encoding="utf-8"))
+TABLE: tuple[tuple[Section, str, Mapping[str, Any], str], ...] = tuple(
+    (section, key, entry, entry["text"]) for section, entries in _SENTENCES.items() for key, entry in entries.items()
 )
-"""Sentences of a statement: section, key, condition (which returns placeholder values), and English text."""
+"""Sentences of a statement: section, key, condition, and English text."""
+
+_PROPERTIES: dict[str, Callable[[Content], object]] = {
+    "unit": lambda content: content["unit"],
+    "record": lambda content: content["facts"]["record"],
+    "one_per_person": lambda content: _or_not_stated((content["facts"]["about"] or {}).get("one_per_person")),
+    "held_out": lambda content: content["facts"]["held_out"],
+    "accuracy_released": lambda content: content["facts"]["accuracy_epsilon"] is not None,
+    "columns_declared": lambda content: any(item["origin"] == "drawn rows" for item in content["facts"]["examples"]),
+    "imported": lambda content: "phases" in content["mechanism"],  # trained by another library (`privacy.training`)
+    "voted": lambda content: not {"phases", "numbers"} & {*content["mechanism"]},
+    "searched": lambda content: content["epsilon_tuning"] is not None,
+}
+"""Properties of a statement on which sentences depend."""
+
+
+def _or_not_stated(value: bool | None) -> bool | str:
+    return "not stated" if value is None else value
+
+
+def _values(section: Section, entry: Mapping[str, Any], content: Content) -> list[Values]:
+    """Return the placeholder values of each sentence of an entry; an empty list if the entry does not apply."""
+    if (kind := entry.get("each")) is not None:
+        return [{"count": item["count"]} for item in content["facts"][section] if kind in item.values()]
+    if (name := entry.get("number")) is not None:
+        return [{"count": value}] if (value := content["facts"][name]) else []
+    return [{}] if all(_PROPERTIES[name](content) in allowed for name, allowed in entry.get("when", {}).items()) else []
 
 
 def applicable(content: Content, section: Section) -> Iterator[tuple[str, str, Values]]:
@@ -433,9 +169,9 @@ def applicable(content: Content, section: Section) -> Iterator[tuple[str, str, V
         content: The content of privacy.json; its `facts`, `unit`, `mechanism` and `epsilon_tuning` suffice.
         section: The section.
     """
-    for own, key, values, text in TABLE:
+    for own, key, entry, text in TABLE:
         if own == section:
-            yield from ((key, text, each) for each in values(content))
+            yield from ((key, text, values) for values in _values(section, entry, content))
 
 
 def sentences(content: Content, section: Section) -> list[str]:

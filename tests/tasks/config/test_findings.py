@@ -20,7 +20,7 @@ VALUES: dict[str, Any] = {
 }
 OTHER: dict[str, dict[str, Any]] = {
     "partition.kind": {"partition": {"kind": "dirichlet", "alpha": 0.5}},
-    "queries.select": {"queries": {"select": "balanced", "rounds": 2}},
+    "queries.select": {"queries": {"select": "uncertain", "rounds": 2}},
     "queries.rounds": {"queries": {"rounds": 2}},
     "teachers.kind": {"teachers": {"kind": "estimator"}},
     "aggregation.mechanism": {

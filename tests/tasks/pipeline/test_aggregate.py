@@ -74,9 +74,9 @@ def released(run):
         ({"mechanism": "gnmax"}, {}),
         ({"mechanism": "lnmax", "scale": 30}, {}),
         (INTERACTIVE, {"rounds": 2}),
-        ({}, {"rounds": 3, "select": "balanced"}),
+        ({}, {"rounds": 3, "select": "uncertain"}),
         ({"mechanism": "gnmax"}, {"rounds": 3, "select": "uncertain"}),
-        (INTERACTIVE | {"epsilon": 9}, {"rounds": 3, "select": "diverse"}),
+        (INTERACTIVE | {"epsilon": 9}, {"rounds": 3, "select": "uncertain"}),
     ],
 )
 def test_a_release_in_any_number_of_rounds_stays_within_its_budget_and_is_made_once(voted, aggregation, queries):
@@ -121,7 +121,7 @@ def test_what_is_asked_in_a_later_round_depends_on_what_the_earlier_released(vot
 
 def test_a_round_is_a_new_release_of_its_own_identity(voted):
     identities = set()
-    for queries in ({}, {"rounds": 2}, {"rounds": 2, "select": "balanced"}, {"rounds": 3, "select": "balanced"}):
+    for queries in ({}, {"rounds": 2}, {"rounds": 2, "select": "uncertain"}, {"rounds": 3, "select": "uncertain"}):
         run = run_with(voted, queries=queries)
         released(run)
         identities.add(read_json(run.folders.answers / "manifest.json")["release_id"])

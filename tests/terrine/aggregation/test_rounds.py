@@ -5,10 +5,10 @@ import math
 import numpy as np
 import pytest
 
-from terrine.aggregation.adaptive_queries import NEVER, Advice, Rounds, answer_in_rounds, in_order
+from terrine.aggregation.adaptive_queries import NEVER, Advice, Rounds, answer_in_rounds, in_order, most_uncertain
 from terrine.aggregation.gnmax import ConfidentGNMax, GaussianHistogram, GNMax, InteractiveGNMax
 from terrine.aggregation.lnmax import LNMax
-from terrine.aggregation.mechanism import Mechanism
+from terrine.aggregation.mechanism import NOTHING, Answers, Mechanism
 from terrine.errors import InputError, SettingError
 from terrine.privacy.accounting.events import compose
 from terrine.privacy.accounting.pricing import price
@@ -25,6 +25,19 @@ MECHANISMS: list[Mechanism] = [
     ConfidentGNMax(threshold=60.0, sigma1=60.0, sigma2=30.0),
     InteractiveGNMax(threshold=60.0, sigma1=60.0, sigma2=30.0, surprise=40.0, confidence=0.7),
 ]
+
+
+def test_the_most_uncertain_queries_have_the_largest_entropy() -> None:
+    asked = GENERATOR.random(QUERIES) < 0.3
+    released = Rounds(
+        Answers(asked, np.zeros(QUERIES, np.int64), None, NOTHING, int(asked.sum())), np.where(asked, 0, NEVER)
+    )
+    entropies = {
+        query: -sum(p * np.log(p) for p in SCORES[query] if p > 0) for query in range(QUERIES) if not asked[query]
+    }
+    expected = sorted(entropies, key=lambda query: -entropies[query])
+    assert most_uncertain(released, SCORES).order.tolist() == expected
+    assert most_uncertain(released, None).order.tolist() == list(entropies)
 
 
 def backwards(released: Rounds) -> Advice:
