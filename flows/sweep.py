@@ -24,6 +24,7 @@ from flows.server import prefect_server
 from flows.site_policy import check_overrides
 from flows.stages import is_complete, make_changed, rewrite_statement
 from tasks.config.presets import project_root, selected_run
+from tasks.runtime.decisions import ApprovalNeeded
 from tasks.runtime.releases import record_search
 from tasks.runtime.run import Run
 from terrine.errors import BudgetError, LedgerError, TerrineError
@@ -129,8 +130,9 @@ def make_all(
     Raises:
         BudgetError: If the ledger refuses a release.
         LedgerError: If the ledger refuses a release.
+        ApprovalNeeded: If releases need approvals. The message contains the requests of all candidates.
     """
-    released, failures = set[str](), dict[str, str]()
+    released, failures, requests = set[str](), dict[str, str](), list[str]()
     waiting, begin, started, finished = list(candidates), time.monotonic(), 0, 0
 
     def left(done: int) -> str:
@@ -164,8 +166,12 @@ def make_all(
                     released.add(candidate.release)
                 except (BudgetError, LedgerError):
                     raise
+                except ApprovalNeeded as needed:
+                    requests.append(str(needed))
                 except TerrineError as error:
                     failures[candidate.run] = str(error)
+    if requests:
+        raise ApprovalNeeded("\n\n".join([*requests, "When all are decided, start the sweep again."]))
     return failures
 
 

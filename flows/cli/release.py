@@ -231,8 +231,10 @@ def verify(
         Path, typer.Argument(help="Folder of a release, its privacy.json, one of its pages, or student.zip.")
     ],
     key: Annotated[
-        Path | None,
-        typer.Option("--key", help="Public key of the site, or its certificate, received through another channel."),
+        str | None,
+        typer.Option(
+            "--key", help="Fingerprint of the site's key or file with it or its certificate, from another channel."
+        ),
     ] = None,
 ) -> None:
     """Verify a received release: ε from its events, all pages, the student and the signature.
@@ -240,9 +242,9 @@ def verify(
     Needs neither a project nor private files. To verify a ledger, use `terrine ledger --verify`.
     """
     from tasks.serving.verification import verify_statement
-    from terrine.deployment.signature import public_key
+    from terrine.deployment.signature import expected_key
 
-    checks, console = verify_statement(statement, None if key is None else public_key(key)), printer()
+    checks, console = verify_statement(statement, None if key is None else expected_key(key)), printer()
     table = plain_table(Column(no_wrap=True), Column(no_wrap=True), Column(overflow="fold"), show_header=False)
     for check in checks:
         word, style = _SHOWN[check.holds]

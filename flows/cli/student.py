@@ -242,6 +242,15 @@ def export(
     console.print(table, soft_wrap=False)
     if reference is not None:
         console.print(OWN_STATISTICS, style="yellow")
+    _remind_of_signature(out)
+
+
+def _remind_of_signature(out: Path) -> None:
+    from tasks.serving.pages import FIGURES, SIGNATURE
+
+    if (out / FIGURES).is_file() and not (out / SIGNATURE).is_file():
+        told = "The statement is not signed. Sign it with terrine statement --sign, then export again."
+        printer(soft_wrap=True).print(told, style="yellow")
 
 
 def _export_dataset(out: Path, run: str | None, labels: Literal["answers", "student"] | None) -> None:
@@ -251,3 +260,4 @@ def _export_dataset(out: Path, run: str | None, labels: Literal["answers", "stud
     count, kind = export_dataset(chosen_run(run), out, labels)
     text = "released noisy answers" if kind == "answers" else "predictions of the student; this costs no privacy"
     printer(soft_wrap=True).print(f"{out}: {count:,} images, labels: {text}.")
+    _remind_of_signature(out)

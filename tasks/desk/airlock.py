@@ -105,7 +105,7 @@ def build_kit(run: Run, target: Path) -> Kit:
             (folder / "attacks").mkdir()
             _write_attacks(folder / "attacks", attacks, statement)
         write_text(folder / "satre.yaml", satre_controls(statement, {*files_below(folder), KIT, "satre.yaml"}))
-        names = [*files_below(folder), "index.html", KIT, KIT_SIGNATURE]
+        names = [*files_below(folder), "index.html"]
         values = {"statement": statement, "key": fingerprint(key.public_key()), "names": sorted(names)}
         write_text(folder / "index.html", render("airlock.html", values))
         _seal(folder, statement, key)
@@ -133,7 +133,7 @@ def _checked_key(run: Run) -> Ed25519PrivateKey:
         raise ArtefactError(f"Run {run.name} is not signed. Sign it first: terrine statement --sign --run {run.name}")
     key = site_signing_key(run)
     try:
-        refuse_wrong(verify_statement(release, key.public_key()))
+        refuse_wrong(verify_statement(release, fingerprint(key.public_key())))
     except TerrineError as error:
         raise ArtefactError(
             f"Run {run.name} does not verify, so there is no kit of it. {error} If an audit or a search changed the "

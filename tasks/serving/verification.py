@@ -34,7 +34,7 @@ from terrine.aggregation.gradient_rounds import RoundSchedule
 from terrine.aggregation.mechanism import MECHANISMS, Mechanism, parse_mechanism
 from terrine.aggregation.sums import Sums, mu_left
 from terrine.deployment.manifest import MANIFEST
-from terrine.deployment.signature import Approval, Signature, fingerprint, read_signature
+from terrine.deployment.signature import Approval, Signature, read_signature
 from terrine.errors import ArtefactError, InputError, TerrineError
 from terrine.files import file_digest
 from terrine.privacy.accounting.events import (
@@ -71,12 +71,12 @@ class Check:
     detail: str
 
 
-def verify_statement(path: Path, trusted: Ed25519PublicKey | None = None) -> list[Check]:
+def verify_statement(path: Path, trusted: str | None = None) -> list[Check]:
     """Check the figures, pages, student and signature of a release.
 
     Args:
         path: Folder of the release, a file in it, or its archive (`tasks.serving.pages`).
-        trusted: The site's key, received through a different channel (`terrine.deployment.signature.public_key`).
+        trusted: Fingerprint of the site's key, received through a different channel.
 
     Raises:
         InputError: The release has no statement.
@@ -95,21 +95,21 @@ def verify_statement(path: Path, trusted: Ed25519PublicKey | None = None) -> lis
     if statement is not None and statement["approval"] is not None:
         checks.append(_approval(statement["approval"]))
     signature: Signature | None = None
+    key: Ed25519PublicKey | None = None
     if (folder / SIGNATURE).is_file():
         try:
             signature = read_signature(folder / SIGNATURE)
             signature.check(trusted)
+            key = signature.public
             whom = "the key that you gave" if trusted else "the key in the file; its owner was not checked (--key)"
             checks.append(Check("signature", True, f"Of {signature.when:%Y-%m-%d}, {signature.key}: {whom}."))
         except TerrineError as error:
             checks.append(Check("signature", False, str(error)))
     elif trusted is not None:
-        checks.append(
-            Check("signature", False, f"There is no {SIGNATURE}, so nothing is signed by {fingerprint(trusted)}.")
-        )
+        checks.append(Check("signature", False, f"There is no {SIGNATURE}, so nothing is signed by {trusted}."))
     else:
         checks.append(Check("signature", None, "Not signed: the files may be consistent, but their origin is unknown."))
-    checks += _signed_for_tools(folder, trusted or (None if signature is None else signature.public))
+    checks += _signed_for_tools(folder, key)
     classes = _student(folder, signature, checks)
     if statement is not None and classes is not None:
         checks.append(_classes(statement, classes))

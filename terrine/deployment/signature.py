@@ -6,7 +6,7 @@ a key received separately identifies the signer.
 
     >>> key = signing_key(Path("private/signing.pem"))
     >>> write_signature(Path("release/signature.json"), sign(key, {"release": "01", ...}))
-    >>> read_signature(Path("release/signature.json")).check(public_key(Path("site.pem")))
+    >>> read_signature(Path("release/signature.json")).check(expected_key("site.pem"))
 """
 
 import base64
@@ -67,15 +67,12 @@ class Signed:
         unsigned = {**vars(self), "signature": ""}
         return f"{self.purpose}\n".encode() + json.dumps(unsigned, sort_keys=True, separators=(",", ":")).encode()
 
-    def check(self, key: Ed25519PublicKey | None = None) -> None:
-        """Raise ArtefactError unless the signature is valid, by `key` if given, and not dated in the future."""
-        own = self.public
-        if key is not None and fingerprint(key) != fingerprint(own):
-            raise ArtefactError(
-                f"It was signed with the key {fingerprint(own)}, and the one that was given is {fingerprint(key)}."
-            )
+    def check(self, key: str | None = None) -> None:
+        """Raise ArtefactError unless the signature is valid, by the key of this fingerprint, and not of the future."""
+        if key not in (None, self.key):
+            raise ArtefactError(f"It was signed with the key {self.key}, and the one that was given is {key}.")
         try:
-            own.verify(base64.b64decode(self.signature, validate=True), self.content)
+            self.public.verify(base64.b64decode(self.signature, validate=True), self.content)
         except (InvalidSignature, ValueError) as error:
             raise ArtefactError("It was changed after it was signed.") from error
         if self.when > datetime.now(UTC) + _SKEW:
@@ -273,6 +270,16 @@ def public_key(path: Path) -> Ed25519PublicKey:
     return found
 
 
+def expected_key(text: str) -> str:
+    """Return the fingerprint of a key that is given as text or as a file (`public_key`). Raises InputError."""
+    digits = "".join(text.lower().split())
+    if len(digits) == 32 and not set(digits) - set("0123456789abcdef"):
+        return _grouped(digits)
+    if not Path(text).is_file():
+        raise InputError(f"{text} is neither a fingerprint, which has 32 hexadecimal digits, nor a file.")
+    return fingerprint(public_key(Path(text)))
+
+
 def public_pem(key: Ed25519PublicKey) -> bytes:
     """Return a public key as PEM."""
     return key.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
@@ -281,8 +288,11 @@ def public_pem(key: Ed25519PublicKey) -> bytes:
 def fingerprint(key: Ed25519PublicKey) -> str:
     """Return the fingerprint of a key: the first 128 bits of its SHA-256, in groups."""
     der = key.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
-    digest = hashlib.sha256(der).hexdigest()
-    return " ".join(digest[place : place + 4] for place in range(0, 32, 4))
+    return _grouped(hashlib.sha256(der).hexdigest())
+
+
+def _grouped(digits: str) -> str:
+    return " ".join(digits[place : place + 4] for place in range(0, 32, 4))
 
 
 def _public(pem: bytes) -> Ed25519PublicKey:

@@ -36,7 +36,7 @@ from terrine.aggregation.gradient_rounds import moments_in_steps
 from terrine.aggregation.votes import count_votes
 from terrine.data.source import load_dataset
 from terrine.deployment.model import StudentModel
-from terrine.deployment.signature import public_key
+from terrine.deployment.signature import expected_key
 from terrine.errors import BudgetError, InputError, SettingError
 from terrine.files import file_digest
 from terrine.privacy.accounting.events import to_json
@@ -293,7 +293,7 @@ def check_handed_on(config, terms, run, folder, monkeypatch):
     monkeypatch.setattr("tasks.pipeline.mlflow_runs.create_database", lambda _: None)
     packed = done.archive.read_bytes()
     signed = finish_student(config, None, None, sign=True).archive
-    found = {check.what: check.holds for check in verify_statement(signed, public_key(signed.with_name(PUBLIC)))}
+    found = {check.what: check.holds for check in verify_statement(signed, expected_key(str(signed.with_name(PUBLIC))))}
     assert False not in found.values()
     assert all(found[what] for what in ("signature", "student", "statement-de.html"))
     assert finish_student(config, None, None).archive.read_bytes() == packed

@@ -21,7 +21,7 @@ from tasks.serving.verification import verify_statement
 from terrine.aggregation.records import Whitening, row_type
 from terrine.data.encoding import declare
 from terrine.deployment.rows import TableStudent
-from terrine.deployment.signature import public_key
+from terrine.deployment.signature import expected_key
 from terrine.errors import InputError, SettingError
 from tests.party_trials import Site, plain_answers
 from tests.tasks.collaboration.conftest import accept_all
@@ -109,7 +109,7 @@ def test_three_tables_go_from_the_proposal_to_predictions(proposal, project, tmp
 
     monkeypatch.setattr("tasks.pipeline.mlflow_runs.create_database", lambda _: None)
     done = finish_student(read_party(tmp_path / "uni" / "party.yaml"), None, None, sign=True)
-    key = public_key(done.archive.with_name(PUBLIC))
+    key = expected_key(str(done.archive.with_name(PUBLIC)))
     checks = {check.what: check.holds for check in verify_statement(done.archive, key)}
     assert False not in checks.values()
     assert checks["signature"]

@@ -20,6 +20,7 @@ from tasks.runtime.accounts import ledger_before, open_account, site_signing_key
 from tasks.runtime.run import Run
 from tasks.serving import pages
 from tasks.serving.verification import verify_statement
+from terrine.deployment.signature import fingerprint
 from terrine.errors import BudgetError, InputError, LedgerError, SettingError, TerrineError
 from terrine.privacy.accounting.events import GaussianEvent
 from terrine.privacy.accounting.pricing import price
@@ -237,7 +238,7 @@ def test_an_import_is_charged_once_signed_and_verified(project):
     check_schema(statement)
     assert statement["private"] is True
     assert "The training was not observed by Terrine." in statement["summary"]
-    key = site_signing_key(run_of(project)).public_key()
+    key = fingerprint(site_signing_key(run_of(project)).public_key())
     found = {check.what: check.holds for check in verify_statement(done.folder, key)}
     assert {name for name, holds in found.items() if holds is not True} == {"student"}
     assert {"ε", "mechanism", "signature", "attestation.json", "model", "statement-fr.html"} <= found.keys()

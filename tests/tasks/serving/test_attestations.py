@@ -20,7 +20,7 @@ from tasks.serving import attestations, pages
 from tasks.serving.attestations import sign_for_tools, write_attestation, write_model_signature
 from tasks.serving.verification import verify_statement
 from terrine.deployment.manifest import seal
-from terrine.deployment.signature import model_key, signing_key
+from terrine.deployment.signature import fingerprint, model_key, signing_key
 from terrine.errors import ArtefactError, TerrineError
 from tests.student_folders import write_release
 
@@ -58,7 +58,7 @@ def public(made):
 
 
 def results(folder, key=None):
-    return {check.what: check.holds for check in verify_statement(folder, key)}
+    return {check.what: check.holds for check in verify_statement(folder, key and fingerprint(key))}
 
 
 def model_signing(release):
@@ -175,7 +175,7 @@ def test_an_attestation_of_another_release_does_not_pass(release, public, tmp_pa
     """Its signature is valid, and its digests and predicate are those of other files."""
     content = json.loads((release / "privacy.json").read_text())
     write_json(release / "privacy.json", content | {"run": "other"})
-    found = {check.what: check.detail for check in verify_statement(release, public)}
+    found = {check.what: check.detail for check in verify_statement(release, fingerprint(public))}
     assert found["attestation.json"] == "privacy.json has another digest."
 
 

@@ -19,7 +19,7 @@ from tasks.serving.pages import pack
 from tasks.serving.verification import refuse_wrong, verify_statement
 from terrine.aggregation.sums import Gradients
 from terrine.deployment.manifest import seal
-from terrine.deployment.signature import public_key, public_pem, read_signature, sign, write_signature
+from terrine.deployment.signature import expected_key, public_pem, read_signature, sign, write_signature
 from terrine.errors import ArtefactError, InputError, TerrineError
 from terrine.privacy.accounting.events import GaussianEvent, RepeatedEvent, vote_answer
 from terrine.privacy.facts import Facts
@@ -55,7 +55,7 @@ def release(made, tmp_path):
 
 
 def site_key(folder):
-    return public_key(folder / "site.pem")
+    return expected_key(str(folder / "site.pem"))
 
 
 def wrong(checks):

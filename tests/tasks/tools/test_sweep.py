@@ -20,6 +20,7 @@ from tasks.config.presets import selected_run
 from tasks.pipeline.aggregate import release_once
 from tasks.pipeline.mlflow_runs import sweep_view
 from tasks.runtime.accounts import open_account
+from tasks.runtime.decisions import ApprovalNeeded
 from tasks.runtime.parameters import write_parameters
 from tasks.runtime.releases import accuracy_mechanism, assurance, identity_in_ledger, is_candidate, list_releases
 from tasks.runtime.run import open_run
@@ -394,6 +395,14 @@ def test_a_refusal_by_the_ledger_ends_the_sweep(project, stages, refusal):
         run_sweep("student.l2=1,2")
     assert len(stages.made) == 1
     assert selected_run(project) == "terrine-digits"
+
+
+def test_a_sweep_that_waits_shows_the_requests_of_all_candidates(project, stages):
+    stages.failing = {1.0: ApprovalNeeded("request one"), 2.0: ApprovalNeeded("request two")}
+    with pytest.raises(ApprovalNeeded, match=r"request one\n\nrequest two\n\nWhen all are decided") as needed:
+        run_sweep("student.l2=1,2,3")
+    assert needed.value.status == 3
+    assert len(stages.made) == 3
 
 
 def test_a_sweep_without_any_release_has_no_price(project):

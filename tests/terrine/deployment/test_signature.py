@@ -14,6 +14,7 @@ from cryptography.x509.oid import NameOID
 
 from terrine.deployment.signature import (
     Signature,
+    expected_key,
     fingerprint,
     public_key,
     public_pem,
@@ -46,7 +47,7 @@ def test_what_was_signed_is_read_back_and_holds(tmp_path):
     write_signature(tmp_path / "signature.json", sign(KEY, CONTENT))
     found = read_signature(tmp_path / "signature.json")
     found.check()
-    found.check(KEY.public_key())
+    found.check(fingerprint(KEY.public_key()))
     assert found.key == fingerprint(KEY.public_key())
     assert found.when == datetime(2026, 3, 1, 10, tzinfo=UTC)
 
@@ -122,7 +123,8 @@ def test_a_public_key_is_a_key_or_a_certificate_that_is_valid(tmp_path):
     path = tmp_path / "site.pem"
     for content in (public_pem(KEY.public_key()), certificate_of(KEY.public_key(), days=3)):
         path.write_bytes(content)
-        assert fingerprint(public_key(path)) == fingerprint(KEY.public_key())
+        own = fingerprint(KEY.public_key())
+        assert {expected_key(text) for text in (str(path), own, own.replace(" ", "").upper())} == {own}
     elliptic = ec.generate_private_key(ec.SECP256R1()).public_key()
     private = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     for content, message in (
@@ -137,3 +139,5 @@ def test_a_public_key_is_a_key_or_a_certificate_that_is_valid(tmp_path):
             public_key(path)
     with pytest.raises(InputError, match="cannot be read"):
         public_key(tmp_path / "none.pem")
+    with pytest.raises(InputError, match="neither a fingerprint, which has 32 hexadecimal digits, nor a file"):
+        expected_key("71c4 5f12")
