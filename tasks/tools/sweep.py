@@ -23,7 +23,6 @@ from tasks.config.values import digest
 from tasks.pipeline.mlflow_logging import log_run
 from tasks.pipeline.mlflow_runs import SWEEP, attempt, open_experiment
 from tasks.reports.accuracy import released_accuracy, shown_accuracy
-from tasks.reports.comparison import compared, render_comparison
 from tasks.runtime.accounts import noise_source, open_account
 from tasks.runtime.parameters import preview_auto, resolve_auto, resolve_without_data, survey_data, task_from_survey
 from tasks.runtime.release_identity import release_digest
@@ -32,15 +31,14 @@ from tasks.runtime.run import Run, check_not_transcription, open_run
 from tasks.runtime.store import Folders, read_json
 from terrine.data.source import Survey
 from terrine.errors import BudgetError, SettingError
-from terrine.privacy.accounting.events import Event, compose
+from terrine.privacy.accounting.events import Event
 from terrine.privacy.accounting.gaussian import round_up
-from terrine.privacy.accounting.pricing import composed_epsilon, repeat_and_select_epsilon
+from terrine.privacy.accounting.pricing import composed_epsilon
 from terrine.privacy.ledger.account import check_together
 from terrine.privacy.ledger.task import Task
 
 Selection = Literal["none", "evaluation", "released"]
 
-PRICES = ("epsilon_tuning_composed", "epsilon_tuning_repeat_and_select")
 
 FIXED = ("data", "privacy", "ledger", "tracking", "runner", "aggregation.delta", "aggregation.noise")
 """Settings that a sweep cannot vary, because its prices are for one dataset, account and δ."""
@@ -52,9 +50,6 @@ REACHED = 0.95
 NOTES = {
     "epsilon_tuning_composed": "all distinct releases together, as charged by the ledger. It covers any choice among "
     "the candidates by released results, and publishing all of them.",
-    "epsilon_tuning_repeat_and_select": "cost of a search that draws a geometrically distributed number of random "
-    "candidates and publishes only the best (Papernot & Steinke 2022). This sweep made all candidates, so it is for "
-    "comparison only.",
     "evaluation": "Accuracy is computed on the private test split. Neither price covers the test records: a choice by "
     "accuracy leaks about them without bound. Accuracies released with noise are part of the prices.",
 }
@@ -238,9 +233,6 @@ def outcome(
     answers = {row["release_id"] for row in rows} - {None}
     if not answers:
         raise SettingError(f"No candidate made its release: {next(iter(failures.values()), 'nothing was run')}")
-    made = [_releases(root, [each]) for each in candidates]
-    # Students trained on the same answers are one candidate unless the accuracy of each is released.
-    searched = {tuple(one.identity for one in own): compose(*(one.worst_case for one in own)) for own in made}
     finished = [row for row in rows if row["failed"] is None]
     score = {"evaluation": lambda row: row["accuracy"], "released": lambda row: row["released"]["accuracy"]}
     best = max(finished, key=score[selection]) if selection in score and finished else None
@@ -251,8 +243,6 @@ def outcome(
         "noise": candidates[0].params.aggregation.noise,
         "epsilon_tuning_composed": round_up(composed_epsilon(_charged(root, candidates), delta)),
         "epsilon_tuning_composed_worst_case": worst_case_price(root, candidates),
-        "epsilon_tuning_repeat_and_select": round_up(repeat_and_select_epsilon(list(searched.values()), delta)),
-        "repeat_and_select": {"mean": len(searched), "distribution": "geometric"},
         "select": selection,
         "selected": None if best is None else best["run"],
         "notes": NOTES,
@@ -316,12 +306,11 @@ def _log(first: Run, finished: list[Run], identities: list[str], preset: str, re
     known = client.search_runs([experiment], f"tags.`{SWEEP}` = '{name}'", max_results=1)
     found = known[0] if known else client.create_run(experiment, run_name=name, tags={SWEEP: name})
     parent = str(found.info.run_id)
-    prices = {name: result[name] for name in PRICES}
     for run_id in identities:
-        for name, value in prices.items():
-            client.log_metric(run_id, name, value)
+        client.log_metric(run_id, "epsilon_tuning_composed", result["epsilon_tuning_composed"])
         client.set_tag(run_id, "mlflow.parentRunId", parent)
-    figures = prices | {name: result[name] for name in ("epsilon_tuning_composed_worst_case", "releases")}
+    named = ("epsilon_tuning_composed", "epsilon_tuning_composed_worst_case", "releases")
+    figures = {name: result[name] for name in named}
     logged = _for_the_log(result, private_figures=bool(first.params.tracking.private_metrics))
     for name, value in (figures | {"candidates": len(logged["candidates"])}).items():
         client.log_metric(parent, name, value)
@@ -338,9 +327,6 @@ def _log(first: Run, finished: list[Run], identities: list[str], preset: str, re
         rows = [headings, ["---"] * len(headings), *cells]
         table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
         client.set_tag(parent, "mlflow.note.content", "\n\n".join([table, *summary(logged)]))
-    if finished:
-        page = render_comparison(compared(first.root, [run.name for run in finished]))
-        client.log_text(parent, page, "comparison.html")
     client.set_terminated(parent)
     return parent
 
@@ -415,8 +401,8 @@ def summary(result: dict[str, Any]) -> list[str]:
     ]
     if result["noise"] != "secure":
         lines.append("NOT PRIVATE: the noise was replayed from a seed, so no ε below is a guarantee.")
-    lines += [f"{name} = {result[name]:g}: {result['notes'][name]}" for name in PRICES]
-    lines.append(result["notes"]["evaluation"])
+    lines.append(f"epsilon_tuning_composed = {result['epsilon_tuning_composed']:g}: {NOTES['epsilon_tuning_composed']}")
+    lines.append(NOTES["evaluation"])
     if result["selected"] is not None:
         which = "that was released with noise" if result["select"] == "released" else "on the test split"
         lines.append(f"Best by accuracy {which}: {result['selected']}.")

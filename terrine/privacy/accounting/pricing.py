@@ -1,21 +1,14 @@
 """Data-independent cost of an event and of a search over settings, and whether a reservation covers an event.
 
-A search tries several settings on private data and publishes the best. There are two ways of accounting for it:
-
-- `composed_epsilon`: every candidate is released and each distinct release is charged. The choice may then use all
-  releases in any way, even after the fact, because it is post-processing. The ledger charges this cost for a search.
-- `repeat_and_select_epsilon`: candidates are drawn at random, a random number of times, and only the outcome with the
-  best score is ever published. Each candidate's run computes its own score (Papernot & Steinke 2022). The cost hardly
-  grows with the number of candidates. This cost does not hold for a search with a fixed number of runs, or if more than
-  the winner was published.
-
-Both account for the records that teachers learn from, using only public quantities. Neither covers additional records
-on which a score is computed, such as a test split.
+A search tries several settings on private data and publishes the best. `composed_epsilon` charges each distinct release
+of all candidates. The choice may then use all releases in any way, even after the fact, because it is post-processing.
+The cost accounts for the records that teachers learn from, using only public quantities. It does not cover additional
+records on which a score is computed, such as a test split.
 """
 
 import contextlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -128,39 +121,3 @@ def composed_epsilon(releases: Mapping[str, Event], delta: float) -> float:
         delta: δ at which ε is computed.
     """
     return price(compose(*releases.values()), delta)
-
-
-def repeat_and_select_epsilon(candidates: Sequence[Event], delta: float, *, mean: float | None = None) -> float:
-    """Return ε at `delta` of drawing random candidates, a random number of times, and publishing only the best outcome.
-
-    The number of runs K has a geometric distribution (Papernot & Steinke 2022, Theorem 2 with η = 1, where γ = 1/E[K]).
-    A candidate drawn at random, with any probabilities, has at every order at most the RDP of the most expensive
-    candidate at that order, so the repeated curve is the maximum over candidates. A single candidate leaves no choice
-    and costs as much as one run of it.
-
-    Args:
-        candidates: The most that each distinct candidate can spend, known before it runs. The realised cost of one run
-            does not bound the cost of runs that were not made.
-        delta: δ at which ε is computed.
-        mean: Mean number of runs; by default the number of candidates.
-
-    Raises:
-        SettingError: there are no candidates, or the mean is below 1 or infinite.
-        UnsupportedEventError: an event has no RDP curve.
-    """
-    if not candidates:
-        raise SettingError("A search needs at least one candidate.")
-    if len(candidates) == 1 and mean is None:
-        return price(candidates[0], delta)
-    runs = float(len(candidates) if mean is None else mean)
-    if not 1 <= runs < math.inf:
-        raise SettingError(f"The mean number of runs must be at least 1, got {runs!r}.")
-    orders = default_orders()
-    dearest = np.max([rdp_of_event(event, orders) for event in candidates], axis=0)
-    helper = np.min((1 - 1 / orders) * dearest + math.log(runs) / orders)
-    curve = dearest + 2 * helper + math.log(runs) / (orders - 1)
-    # RDP grows with the order, so the smallest value at any larger order also bounds the RDP at this order.
-    curve = np.minimum.accumulate(curve[::-1])[::-1]
-    # Corollary 3: the best of ε-DP runs is 3 ε-DP.
-    pure = 3 * max(pure_epsilon(event) for event in candidates)
-    return min(pure, convert(orders, np.maximum(curve, 0.0), delta)[0])

@@ -251,8 +251,6 @@ def test_a_sweep_pays_for_each_distinct_release_once_and_says_what_the_ledger_ch
     assert [row["epsilon"] for row in result["candidates"]] == [
         round_up(epsilon_of_releases(s)) for s in (30, 30, 40, 40)
     ]
-    assert result["repeat_and_select"] == {"mean": 2, "distribution": "geometric"}
-    assert result["epsilon_tuning_repeat_and_select"] > epsilon_of_releases(30)
     assert selected_run(project) == "terrine-digits"
 
 
@@ -277,7 +275,7 @@ def test_with_workers_one_candidate_of_each_release_goes_before_those_that_share
 def test_a_search_over_students_alone_is_no_search_over_private_outcomes(project, stages):
     run_sweep("student.l2=1,2,3")
     own = round_up(epsilon_of_releases(30))
-    assert stages.result["epsilon_tuning_composed"] == stages.result["epsilon_tuning_repeat_and_select"] == own
+    assert stages.result["epsilon_tuning_composed"] == own
 
 
 def test_a_sweep_that_its_budget_does_not_cover_is_refused_before_anything_is_made(project, stages):
@@ -351,7 +349,7 @@ def test_accuracies_with_noise_are_chosen_by_on_private_data_and_each_is_in_the_
     assert result["epsilon_tuning_composed"] == round_up(ledger.spent(dataset, DELTA))
     assert result["epsilon_tuning_composed"] == result["epsilon_tuning_composed_worst_case"]
     assert result["releases"] == 1
-    assert result["repeat_and_select"]["mean"] == len(result["candidates"]) == 2
+    assert len(result["candidates"]) == 2
 
 
 def test_a_count_of_units_that_candidates_share_is_in_the_price_once(project, stages):
@@ -361,8 +359,6 @@ def test_a_count_of_units_that_candidates_share_is_in_the_price_once(project, st
     assert len(ledger.events(dataset)) == 3
     price = round_up(ledger.spent(dataset, DELTA))
     assert stages.result["epsilon_tuning_composed"] == stages.result["epsilon_tuning_composed_worst_case"] == price
-    # A random search would cost whole candidates, each with a separate count.
-    assert stages.result["epsilon_tuning_repeat_and_select"] > price
 
 
 def test_a_choice_by_accuracy_names_the_best_and_says_what_it_leaks(project, stages):
@@ -440,13 +436,10 @@ def test_mlflow_has_both_prices_on_the_sweep_and_on_every_candidate(project, sta
     identities = [read_json(Folders(project, run).private / "tracking.json")["run_id"] for run in runs]
     for identity in (parent, *identities):
         metrics = client.get_run(identity).data.metrics
-        for name in ("epsilon_tuning_composed", "epsilon_tuning_repeat_and_select"):
-            assert metrics[name] == result[name]
+        assert metrics["epsilon_tuning_composed"] == result["epsilon_tuning_composed"]
     for identity in identities:
         assert client.get_run(identity).data.tags["mlflow.parentRunId"] == parent
-    assert {item.path for item in client.list_artifacts(parent)} == {"sweep.json", "comparison.html"}
-    (page,) = (project / "mlartifacts").rglob("comparison.html")
-    assert all(f"<td>{run}</td>" in page.read_text() for run in runs)
+    assert {item.path for item in client.list_artifacts(parent)} == {"sweep.json"}
     table = client.get_run(parent).data.tags["mlflow.note.content"].splitlines()
     assert table[0] == "| σ | run | release | exact ε | answered / asked | accuracy as served % |"
     assert [line.split(" | ")[1] for line in table[2:4]] == runs
@@ -488,9 +481,8 @@ def test_mlflow_is_not_told_why_a_candidate_failed_on_private_data_nor_where_fil
     log_sweep(project, "trial", stages.result)
     assert "class 3 of 17" in str(stages.result)
     (logged,) = (project / "mlartifacts").rglob("sweep.json")
-    (page,) = (project / "mlartifacts").rglob("comparison.html")
     (note,) = (project / "mlruns").rglob("mlflow.note.content")
-    text = logged.read_text() + page.read_text() + note.read_text()
+    text = logged.read_text() + note.read_text()
     assert ("class 3 of 17" in text) != private
     assert "secret.host" not in text
     # That it failed may say how many private records there are.
