@@ -127,21 +127,12 @@ MAIN = Pipeline(
             releases="tasks.pipeline.approvals:propose_accuracy",
         ),
         Stage(
-            "distance",
-            comment="reads the private images and the public ones, writes a private figure",
-            tasks="tasks.pipeline.distance:measure_distance",
-            code="models measures",
-            settings="seed",
-            needs="private/dataset public/images",
-            makes="private/distance",
-        ),
-        Stage(
             "report",
             tasks="tasks.pipeline.report:write_report tasks.pipeline.mlflow_logging:log_run",
             code="tasks/reports",
             settings="tracking",
             needs="release/accuracy.json release/privacy.json release/answers release/student private/evaluation.json"
-            " private/errors.json private/partition private/party_accuracy.json private/accounting private/distance"
+            " private/errors.json private/partition private/party_accuracy.json private/accounting"
             " public/images",
             makes="private/report.html",
         ),

@@ -16,9 +16,8 @@ from typing import Any
 
 from tasks.artefacts.released import sums_over_records
 from tasks.config.presets import reproduce_command
-from tasks.pipeline.distance import distance_metrics
 from tasks.pipeline.graph import MAIN
-from tasks.pipeline.mlflow_runs import attempt, open_experiment, started_record
+from tasks.pipeline.mlflow_runs import attempt, open_experiment
 from tasks.pipeline.synthesize import drawing_cost
 from tasks.reports.accuracy import known_accuracy, released_accuracy, released_error, served_accuracy
 from tasks.reports.comparison import effective_settings
@@ -101,8 +100,7 @@ def _log(
 
     settings, statement = run.params.tracking, read_json(run.folders.statement)
     _, experiment = open_experiment(run)
-    started = read_json(started_record(run))["run_id"] if started_record(run).is_file() else None
-    with mlflow.start_run(run_id=started, run_name=run.name) as active:
+    with mlflow.start_run(run_name=run.name) as active:
         identity = active.info.run_id
         used = {k: v for k, v in effective_settings(run.params).items() if k.partition(".")[0] not in unused}
         for first in range(0, len(used), PARAMETERS):
@@ -137,7 +135,6 @@ def _log(
             mlflow.log_artifacts(str(folder), f"release/{folder.name}")
         if settings.private_metrics:
             mlflow.log_artifact(str(run.folders.report), "report")
-    started_record(run).unlink(missing_ok=True)
     return {"run_id": identity, "uri": settings.uri}
 
 
@@ -195,5 +192,4 @@ def _metrics(run: Run, statement: dict[str, Any]) -> dict[str, float | None]:
     if run.params.tracking.private_metrics:
         figures = read_json(run.folders.accounting / "figures.json")
         metrics |= {f"private_{name}": value for name, value in figures.items() if isinstance(value, int | float)}
-        metrics |= {f"private_{name}": value for name, value in distance_metrics(run.folders).items()}
     return metrics

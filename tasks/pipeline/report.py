@@ -16,7 +16,6 @@ from tasks.artefacts.images import read_queries
 from tasks.config.params import public_parameters
 from tasks.config.presets import read_preset, reproduce_command
 from tasks.config.values import flat
-from tasks.pipeline.distance import distance_rows
 from tasks.pipeline.figures.errors import FILE as ERRORS
 from tasks.reports.accuracy import OF_ORDER, gap_warning, released_accuracy, released_error, shown_measure
 from tasks.reports.charts import confusion_colours, png_data_uri, stacked_histogram, white_reads_better
@@ -71,7 +70,6 @@ def write_report(run: Run) -> None:
             read_json(run.folders.accounting / "figures.json"),
             answer_names(manifest["class_names"], bool(run.params.data.several)),
         ),
-        "distances": distance_rows(run.folders),
         "partition": partition_figures(run),
         "parameters": flat(shown_parameters(run)),
         "versions": versions(run),

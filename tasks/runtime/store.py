@@ -77,8 +77,6 @@ class Folders:
     votes = _Place("private", "votes")
     accounting = _Place("private", "accounting")
     """Private figures of the aggregation: consensus, data-dependent ε."""
-    distance = _Place("private", "distance")
-    """Private figures: distances between the queries and the private images."""
     answers = _Place("release", "answers")
     statement = _Place("release", "privacy.json")
     student = _Place("release", "student")

@@ -4,7 +4,6 @@ import logging
 from types import SimpleNamespace
 
 import pytest
-from mlflow import MlflowClient
 
 from flows.cli.run import log_again
 from tasks.config.params import validate
@@ -65,57 +64,13 @@ def test_areas_of_findings_are_metrics_of_public_data_under_names_that_mlflow_ta
     assert known_accuracy(Run(run.root, run.name, private)) == {}
 
 
-@pytest.fixture
-def project(tmp_path, monkeypatch):
-    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
-    uri = (tmp_path / "mlruns").as_uri()
-    given = {"data": {"public_benchmark": True}, "tracking": {"uri": uri}}
-    monkeypatch.setattr(mlflow_runs, "resolve", lambda root, name: validate(given))
-    monkeypatch.setattr(mlflow_runs, "reproduce_command", lambda root, name, local: f"terrine run --preset {name}")
-    return tmp_path, given, MlflowClient(uri)
-
-
-def states(client):
-    experiments = [each.experiment_id for each in client.search_experiments()]
-    return [(run.info.run_name, run.info.status) for run in client.search_runs(experiments)]
-
-
-@pytest.mark.parametrize(("error", "status"), [(ValueError, "FAILED"), (KeyboardInterrupt, "KILLED")])
-def test_a_run_that_is_stopped_is_in_mlflow_from_its_first_stage_and_is_kept(project, error, status):
-    root, _, client = project
-    seen = []
-
-    def run_stage(root, name, stage):
-        seen.append((stage, states(client)))
-        if stage == "vote":
-            raise error("stop")
-
-    run_one = mlflow_runs.tracked(run_stage)
-    for stage in ("parameters", "dataset"):
-        run_one(root, "small", stage)
-    with pytest.raises(error, match="stop"):
-        run_one(root, "small", "vote")
-    running = [("small", "RUNNING")]
-    assert seen == [("parameters", []), ("dataset", running), ("vote", running)]
-    assert states(client) == [("small", status)]
-    mlflow_runs.tracked(run_stage)(root, "small", "dataset")
-    assert sorted(states(client)) == sorted([("small", status), ("small", "RUNNING")])
-
-
-def test_what_a_killed_process_left_is_ended_by_the_next(project):
-    root, _, client = project
-    for _ in range(2):
-        mlflow_runs.tracked(lambda *_: None)(root, "small", "dataset")
-    assert sorted(states(client)) == [("small", "KILLED"), ("small", "RUNNING")]
-
-
-def test_of_private_data_mlflow_sees_neither_the_start_nor_a_failure(project):
-    root, given, client = project
-    given |= {"data": {"public_benchmark": False}, "ledger": {"account": "a", "epsilon": 1}}
-
-    def run_stage(*_):
-        raise ValueError("one class has 3 records")
-
-    with pytest.raises(ValueError, match="3 records"):
-        mlflow_runs.tracked(run_stage)(root, "small", "dataset")
-    assert states(client) == []
+@pytest.mark.parametrize("allowed", [True, False])
+def test_only_a_run_that_may_log_private_figures_logs_them(tmp_path, allowed):
+    given = {"data": {"public_benchmark": True}, "tracking": {"private_metrics": allowed}}
+    run = Run(tmp_path, "small", validate(given))
+    write_json(run.folders.accounting / "figures.json", {"consensus_mean": 0.7, "notice": "PRIVATE"})
+    metrics = tracking._metrics(run, {"epsilon": 1.0, "epsilon_guaranteed": 2.0})
+    assert (metrics["epsilon"], metrics["epsilon_guaranteed"]) == (1.0, 2.0)
+    assert {name: metrics[name] for name in metrics if name.startswith("private_")} == (
+        {"private_consensus_mean": 0.7} if allowed else {}
+    )

@@ -68,7 +68,7 @@ def run_of(root: Path, labels: Any = None, **sections: Any) -> Run:
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Run:
     run = run_of(tmp_path_factory.mktemp("drawn"))
-    run_through(run, "dataset", "distance")
+    run_through(run, "dataset", "evaluate")
     return run
 
 
@@ -146,7 +146,7 @@ def test_numbers_of_a_table_are_learned_evaluated_released_and_told_of_new_rows(
     data = {"name": "table", "path": "rows.csv", "target": "age", "bins": EDGES, "public_fraction": 0.1}
     values = {**VALUES, "data": data, "queries": {"count": 150, "batch": 50}, "backbone": {"kind": "columns"}}
     run = Run(tmp_path, "drawn", validate(values))
-    run_through(run, "dataset", "distance")
+    run_through(run, "dataset", "evaluate")
     order = read_json(run.folders.evaluation)["order"]
     assert order["of"] == "numbers"
     assert order["mean_absolute_error"]["value"] < 0.6 * order["error_of_the_median"]
@@ -182,7 +182,7 @@ def test_grades_are_judged_by_how_far_a_wrong_one_is_off_and_release_an_accuracy
 
     own = {"data": {"bins": [], "grades": ["none", "mild", "severe"]}, "aggregation": {"mechanism": "gnmax"}}
     run = run_of(tmp_path, grades, **own)
-    run_through(run, "dataset", "distance")
+    run_through(run, "dataset", "evaluate")
     found = read_json(run.folders.evaluation)
     order = found["order"]
     assert order["of"] == "grades"

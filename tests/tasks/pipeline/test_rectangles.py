@@ -26,7 +26,7 @@ VALUES = {
 
 def test_a_run_of_images_that_are_not_square_ends_in_a_student_that_takes_such_images(tmp_path):
     run = Run(tmp_path, "tall", validate(VALUES))
-    run_through(run, "dataset", "distance")
+    run_through(run, "dataset", "evaluate")
     assert read_json(run.folders.evaluation)["accuracy"] > 0.75
     assert read_json(run.folders.images / "manifest.json")["size"] == [24, 16]
     assert read_json(run.folders.student / "manifest.json")["size"] == [24, 16]

@@ -131,11 +131,6 @@ def make_run(
     write_array(folders.accounting / "histograms.npy", histograms)
     figures = {"notice": "PRIVATE", "consensus_mean": 0.61803, "epsilon_data_dependent": 3.14159, "order": None}
     write_json(folders.accounting / "figures.json", {**figures, "votes_per_class": histograms.sum(axis=0)})
-    figure = {"distance": 2.71828, "standard_error": 0.125, "blocks": 2, "rows": 40}
-    sources = {"gaussian": figure, "stylegan": {**figure, "distance": 1.41421}}
-    write_json(
-        folders.distance / "figures.json", {"extractor": "scattering", "all": figure, "sources": sources, "notice": "P"}
-    )
     for number, stage in enumerate(MAIN.names):
         write_json(
             folders.timings / f"{stage}.json", {"stage": stage, "seconds": number + 0.5, "memory_mb": 100 + number}
@@ -238,20 +233,6 @@ def test_the_report_is_marked_private_and_names_what_may_be_published(made):
     assert any("private" in names for names in page.places("do not publish"))
     assert any("evaluation" in names for names in page.places("not covered by ε"))
     assert all("evaluation" in names for names in page.places("Confusion matrix"))
-
-
-def test_distances_from_the_private_data_lie_in_a_private_section_nearest_source_first(tmp_path):
-    run = make_run(tmp_path)
-    html = written(run)
-    page = Page(html)
-    for text in ("2.718 ± 0.125", "1.414 ± 0.125", "Distance of the queries"):
-        places = page.places(text)
-        assert places, text
-        assert all("private" in names for names in places), text
-    assert html.index("1.414 ±") < html.index("2.718 ±")
-    assert "2.718" not in statement_page(run)
-    (run.folders.distance / "figures.json").unlink()
-    assert "Distance of the queries" not in written(run)
 
 
 def test_the_headline_numbers_are_those_of_the_artefacts(made):

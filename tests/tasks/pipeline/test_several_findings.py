@@ -44,7 +44,7 @@ def run_of(root: Path, **sections: Any) -> Run:
 def made(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """A run with noisy histograms, and a bound of one finding, up to its evaluation."""
     run = run_of(tmp_path_factory.mktemp("drawn"), aggregation={"findings_bound": 1})
-    run_through(run, "dataset", "distance")
+    run_through(run, "dataset", "evaluate")
     return run
 
 

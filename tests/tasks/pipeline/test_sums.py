@@ -48,7 +48,7 @@ def run_of(root, changes=None):
 )
 def test_a_run_says_what_it_released_and_its_student_answers_each_image_by_itself(tmp_path, changes, monkeypatch):
     run = run_of(tmp_path, changes)
-    run_through(run, "dataset", "distance")
+    run_through(run, "dataset", "evaluate")
     said = read_json(run.folders.statement)
     sums = read_tensors(run.folders.answers / "sums.safetensors")
     length = len(sums["second"])

@@ -15,7 +15,6 @@ from tasks.artefacts.teachers import read_states, read_votes, teacher_file
 from tasks.config.params import merge_overrides, validate
 from tasks.pipeline import (
     aggregate,
-    distance,
     evaluate,
     report,
     student,
@@ -95,7 +94,6 @@ def test_a_table_goes_through_every_stage_and_its_student_predicts(tmp_path):
     aggregate.release_answers.fn(run)
     student.train_student.fn(run)
     evaluate.evaluate_student.fn(run)
-    distance.measure_distance.fn(run)
     figures = read_json(run.folders.evaluation)
     rows = pd.read_csv(tmp_path / "adult.csv")
     queried = TableStudent.load(run.folders.student)
@@ -115,8 +113,6 @@ def test_a_table_goes_through_every_stage_and_its_student_predicts(tmp_path):
     page = run.folders.report.read_text()
     assert "rows of the table that were declared public" in page
     assert "drawn by programs" not in page
-    assert "Kernel distance on the features of <em>columns</em>" in page
-    assert list(distance.read_distance(run.folders)["sources"]) == ["public rows"]
 
 
 def test_queries_are_the_public_rows_and_teachers_see_none_of_them(tmp_path):
