@@ -28,11 +28,12 @@ def init(
 
     new, console = create_project(folder), printer(soft_wrap=True)
     if not new:
-        console.print(f"{folder} is a complete project. Nothing was added.")
+        console.print(f"{folder.resolve().name} is a complete project. Nothing was added.")
     elif "params.yaml" in new:
-        console.print(f"Created the project {folder}. Next: cd {shlex.quote(str(folder))} && terrine run")
+        where = "" if folder.resolve() == Path.cwd() else f"cd {shlex.quote(str(folder))} && "
+        console.print(f"Created the project {folder.resolve().name}. Next: {where}terrine run")
     else:
-        console.print(f"Added to the project {folder}: {', '.join(new)}.")
+        console.print(f"Added to the project {folder.resolve().name}: {', '.join(new)}.")
 
 
 def run(

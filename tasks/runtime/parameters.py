@@ -319,7 +319,8 @@ def _explain(run: Run, few: str, classes: int, why: str, larger: float, other: s
             f"unique file names, if all files are different images: {shared:,} have the name of a file in another "
             "class folder and count as one unit with it",
         )
-    if unit == "group":
+    ledger = ledger_before(run)
+    if unit == "group" and (ledger is None or ledger.account(ledger_account(run)) is None):
         remedies.append("privacy.unit=record, if single images are to be protected instead of persons")
     what = "findings" if run.params.data.several else "classes"
     return (

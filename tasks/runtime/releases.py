@@ -35,10 +35,10 @@ from terrine.teachers.averaging.private import PrivateAveraging, calibrated
 CENTRE = -1
 """Index of the average before the first round: the centre of all parties' features."""
 
-_NAMES: dict[Kind, str] = {
+NAMES: dict[Kind, str] = {
     "units": "a count of units",
     "averages": "averages of teachers",
-    "moments": "moments",
+    "moments": "moments of images",
     "answers": "answers",
     "accuracy": "an accuracy",
     "annotations": "annotations",
@@ -127,7 +127,7 @@ def unpaid(ledger: Ledger, releases: Sequence[Release]) -> list[Release]:
 
 def describe_releases(releases: Sequence[Release]) -> str:
     """Return a phrase for an error message, such as "The releases of moments and answers"."""
-    *others, last = dict.fromkeys(_NAMES[release.kind] for release in releases)
+    *others, last = dict.fromkeys(NAMES[release.kind] for release in releases)
     return f"The release{'s' * (len(releases) > 1)} of {', '.join(others)}{' and ' * bool(others)}{last}"
 
 

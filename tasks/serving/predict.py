@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tasks.config.presets import project_root, runs
+from tasks.config.presets import project_root, runs, selected_run
 from tasks.runtime.run import chosen_run
 from tasks.runtime.store import Folders
 from terrine.data.csv_file import read_csv
@@ -69,7 +70,7 @@ def student_folder(run: str | None = None, folder: Path | None = None, model: st
     """Return the folder of a student.
 
     Args:
-        run: A run of this project; by default the one selected last.
+        run: A run of this project. Default: the one selected last or, if it is not finished, the last finished one.
         folder: A folder that holds a student, such as one that `terrine export` wrote.
         model: The URI of an MLflow model, for example models:/terrine-digits/1.
 
@@ -83,23 +84,22 @@ def student_folder(run: str | None = None, folder: Path | None = None, model: st
         return _from_mlflow(model)
     if folder is not None:
         return folder / "student" if (folder / "student").is_dir() else folder
-    try:
-        found = chosen_run(run).folders.student
-    except ArtefactError as error:
-        raise ArtefactError(f"{error}{_last_made()}") from error
+    found = chosen_run(run or _default_run()).folders.student
     if not found.is_dir():
-        raise ArtefactError(f"There is no student in {found}. Make the run first: terrine run.{_last_made()}")
+        raise ArtefactError(f"There is no student in {found}. Make the run first: terrine run {found.parent.name}")
     return found
 
 
-def _last_made() -> str:
-    """Return a sentence that names the run with the newest student, or an empty text."""
+def _default_run() -> str:
+    """Return the run selected last or, if it is not finished, the one that was finished last."""
     root = project_root()
-    students = {name: student for name in runs(root) if (student := Folders(root, name).student).is_dir()}
-    if not students:
-        return ""
-    last = max(students, key=lambda name: students[name].stat().st_mtime)
-    return f" The last run that made a student is {last}: to take that one, --run {last}."
+    selected = selected_run(root)
+    finished = {name: made for name in runs(root) if (made := Folders(root, name)).finished and made.student.is_dir()}
+    if selected in finished or not finished:
+        return selected
+    last = max(finished, key=lambda name: finished[name].evaluation.stat().st_mtime)
+    logging.getLogger(__name__).warning("Run %s is not finished. Its student is not used, but that of %s.", selected, last)
+    return last
 
 
 def _from_mlflow(model: str) -> Path:

@@ -6,13 +6,16 @@ the project and from public benchmarks. Names of accounts are printed and never 
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from tasks.artefacts.released import sums_over_records
 from tasks.config.presets import project_root, resolve, selected_run
 from tasks.runtime.accounts import account_names
-from tasks.runtime.run import Run
-from terrine.errors import LedgerError, SettingError, did_you_mean
+from tasks.runtime.releases import NAMES, list_releases
+from tasks.runtime.run import Run, check_not_transcription, open_run
+from terrine.errors import LedgerError, SettingError, TerrineError, did_you_mean
 from terrine.privacy.accounting.events import from_json
 from terrine.privacy.accounting.gaussian import round_up
 from terrine.privacy.accounting.pricing import price
@@ -72,6 +75,7 @@ def overview(ledger: Ledger, names: dict[str, str]) -> list[dict[str, Any]]:
     A release that is reserved but not committed counts at its worst case.
     """
     rows = ledger.rows()
+    kinds = _kinds({row.content["run"] for row in rows if row.kind == "reserve"})
     commits = {row.release_id: row for row in rows if row.kind == "commit"}
     datasets = []
     snapshot = LedgerSnapshot.of(rows)
@@ -87,6 +91,7 @@ def overview(ledger: Ledger, names: dict[str, str]) -> list[dict[str, Any]]:
                 {
                     "release_id": row.release_id,
                     "run": row.content["run"],
+                    "kind": kinds.get(row.release_id),
                     "state": charged.kind.replace("commit", "released").replace("reserve", "reserved"),
                     "noise": row.content["noise"],
                     "epsilon": round_up(price(from_json(charged.content["event"]), budget.delta)),
@@ -108,6 +113,19 @@ def overview(ledger: Ledger, names: dict[str, str]) -> list[dict[str, Any]]:
             }
         )
     return datasets
+
+
+def _kinds(names: set[str]) -> dict[str, str]:
+    """Return what each release of these runs contains, by release ID; runs that the project lacks are left out."""
+    found: dict[str, str] = {}
+    for name in names:
+        with suppress(TerrineError):
+            run = open_run(project_root(), name)
+            check_not_transcription(name, run.params)
+            answers = f"{run.params.aggregation.mechanism} of records" if sums_over_records(run) else NAMES["answers"]
+            for release in list_releases(run):
+                found[release.identity] = answers if release.kind == "answers" else NAMES[release.kind]
+    return found
 
 
 def change_budget(

@@ -166,6 +166,11 @@ class StudentModel:
             elif manifest["statistics"] != "original" and has_batch_norm(backbone.network):
                 chosen = "frozen" if reference is not None else "released" if has_moments else "original"
             if chosen == "released":
+                if manifest["statistics"] == "original":
+                    raise SettingError(
+                        "statistics: this student is only served with the statistics of its training, which include "
+                        "released moments if there are any. Leave --statistics out."
+                    )
                 if not has_moments:
                     raise SettingError(f"statistics: {NO_MOMENTS}")
                 set_statistics(backbone, _read(folder / MOMENTS))

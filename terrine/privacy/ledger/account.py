@@ -52,7 +52,7 @@ class Budget:
 
     def __str__(self) -> str:
         limit = "no limit" if self.epsilon is None else f"ε={self.epsilon:g}"
-        return f"{limit} at δ={self.delta:g}, mode {self.mode!r}"
+        return f"{limit} at δ={self.delta:g}"
 
 
 @dataclass(frozen=True)
@@ -257,14 +257,20 @@ class Account:
         """
         known = self.budget
         if known != budget and not (known.mode == budget.mode and known.epsilon is budget.epsilon is None):
+            if known.mode != budget.mode:
+                raise LedgerError(
+                    "This account was opened for data of the other kind: public benchmarks or private records. Use "
+                    "another ledger.account. Nothing was released."
+                )
             raise LedgerError(
-                f"The dataset is registered with {known}, not with {budget}. Set ledger.epsilon and δ to these values, "
-                "or change them with `terrine ledger --budget`. The mode cannot be changed."
+                f"The account has a budget of {known}, not of {budget}. Set ledger.epsilon and δ to the account's values, or "
+                "change them with `terrine ledger --budget`. Nothing was released."
             )
         if budget.epsilon is not None and unit is not None and self.unit not in (None, unit):
             raise LedgerError(
                 f"Releases of this account protect each {self.unit}, but this one protects each {unit}: their ε do not "
-                f"add up. Set privacy.unit={self.unit}, or use the account of other data. Nothing was released."
+                f"add up. The unit is fixed by the first release about these people, and another account would refuse "
+                f"them. Continue with privacy.unit={self.unit}. Nothing was released."
             )
 
     def check_all(self, worst_cases: Sequence[Event], noise_kind: str, subject: str | None = None) -> None:

@@ -237,7 +237,7 @@ def test_the_account_of_a_party_goes_on_in_the_folder_of_another_proposal(name, 
     assert (account_status(second)["spent"], account_status(second)["budget"]) == (spent, 8.0)
     with pytest.raises(BudgetError, match="past its budget"):
         OwnAccount(second).check()
-    with pytest.raises(LedgerError, match=r"is registered with ε=8 at .*, not with ε=20 at"):
+    with pytest.raises(LedgerError, match=r"has a budget of ε=8 at .*, not of ε=20 at"):
         party(read, tmp_path / "third", account="h-2026", budget=20.0)
     assert not (tmp_path / "third" / "party.yaml").exists()
     far = party(read, tmp_path / "far" / "away", ledger=tmp_path / f"ledger-{name}")

@@ -357,7 +357,7 @@ def test_the_command_lists_what_is_missing_and_imports(project, checkpoint):
 
 def test_another_budget_of_a_known_account_is_refused(project):
     imported(project)
-    with pytest.raises(LedgerError, match="registered with"):
+    with pytest.raises(LedgerError, match="has a budget of"):
         imported(project, budget=20.0, name="other", files=(project / "params.yaml",))
 
 

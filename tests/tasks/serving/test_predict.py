@@ -86,7 +86,7 @@ def test_a_student_is_found_in_an_export_and_only_one_source_is_taken(student):
         student_folder(run="a", folder=student)
 
 
-def test_where_a_run_has_no_student_the_last_that_has_one_is_named(tmp_path, monkeypatch):
+def test_an_unfinished_run_gives_way_to_the_last_finished_one(tmp_path, monkeypatch, caplog):
     (tmp_path / "experiments").mkdir()
     (tmp_path / "params.yaml").write_text("run: refused\n")
     monkeypatch.setenv("TERRINE_ROOT", str(tmp_path))
@@ -99,9 +99,15 @@ def test_where_a_run_has_no_student_the_last_that_has_one_is_named(tmp_path, mon
         folders.parameters.write_text("data: {name: digits}\n")
         if name != "refused":
             folders.student.mkdir(parents=True)
-            os.utime(folders.student, (0, -number))
-    with pytest.raises(ArtefactError, match=r"no student in .*refused.* is second: to take that one, --run second\."):
-        student_folder()
+            folders.statement.touch()
+            folders.evaluation.touch()
+            os.utime(folders.evaluation, (0, -number))
+    assert student_folder() == Folders(tmp_path, "second").student
+    assert "Run refused is not finished" in caplog.text
+    with pytest.raises(ArtefactError, match=r"no student in .*refused"):
+        student_folder("refused")
+    Folders(tmp_path, "second").evaluation.unlink()
+    assert student_folder() == Folders(tmp_path, "first").student
 
 
 def test_files_are_read_as_the_students_records_were(tmp_path):

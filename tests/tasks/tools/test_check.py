@@ -208,7 +208,7 @@ def test_an_account_of_another_unit_or_budget_is_refused_in_the_words_of_the_led
     resolve_auto(project, derive(project, "own", settings))
     for change, said in (
         (["privacy.unit=group", "aggregation.epsilon=8"], "Releases of this account protect each record"),
-        (["ledger.epsilon=9"], "The dataset is registered with ε=8"),
+        (["ledger.epsilon=9"], "The account has a budget of ε=8"),
     ):
         stops = inspect_run(project, derive(project, "own", [*settings, "privacy.anyway=true", *change])).stops
         assert [sentence for sentence in stops if sentence.startswith(said)], stops

@@ -162,6 +162,8 @@ def test_a_student_trained_with_original_statistics_is_used_with_them(tmp_path):
     batch = images(6, seed=15)
     model = StudentModel.load(folder)
     assert model.statistics == "original"
+    with pytest.raises(SettingError, match="Leave --statistics out"):
+        StudentModel.load(folder, "released")
     np.testing.assert_allclose(model.predict(batch), plain(folder, batch, "original"), atol=1e-5)
 
 

@@ -147,7 +147,7 @@ def test_a_public_name_makes_no_private_records_public():
 
 def test_an_account_keeps_its_budget_and_its_unit(tmp_path):
     _open(tmp_path).release(MECHANISM, VOTES, epsilon=2)
-    with pytest.raises(tr.LedgerError, match="registered with"):
+    with pytest.raises(tr.LedgerError, match="has a budget of"):
         _open(tmp_path, budget=30.0)
     with pytest.raises(tr.LedgerError, match="protect each record, but this one protects each group"):
         _open(tmp_path).release(MECHANISM, replace(VOTES, unit="group"), epsilon=0.5, edition="2")

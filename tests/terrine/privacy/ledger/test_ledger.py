@@ -139,7 +139,7 @@ def test_registering_the_same_again_changes_nothing_and_something_else_is_refuse
     for epsilon, delta, mode in ((3.0, 1e-5, "release"), (2.0, 1e-6, "release"), (None, 1e-5, "release")):
         with pytest.raises(LedgerError, match="ledger --budget"):
             ledger.register(DATASET, epsilon, delta, mode)  # type: ignore[arg-type]
-    with pytest.raises(LedgerError, match="mode cannot be changed"):
+    with pytest.raises(LedgerError, match="data of the other kind"):
         ledger.register(DATASET, 2.0, 1e-5, "replay")
     ledger.register("benchmark", None, 1e-5, "replay")
     ledger.register("benchmark", None, 5e-6, "replay")
