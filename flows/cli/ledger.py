@@ -109,7 +109,9 @@ def _show(account: dict[str, Any]) -> None:
         when = datetime.fromisoformat(release["written"]).astimezone()
         notes = ["reserved at worst case, not released"] * (release["state"] == "reserved")
         notes += ["replayed noise, NOT PRIVATE"] * (release["noise"] == "replay")
-        table.add_row(release["run"], release["kind"], f"{release['epsilon']:g}", f"{when:%Y-%m-%d %H:%M}", ", ".join(notes))
+        table.add_row(
+            release["run"], release["kind"], f"{release['epsilon']:g}", f"{when:%Y-%m-%d %H:%M}", ", ".join(notes)
+        )
     if account["releases"]:
         console.print(Padding(table, (0, 0, 0, 2)))
     console.print()

@@ -14,7 +14,9 @@ from __future__ import annotations
 import os
 import re
 import shlex
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +26,7 @@ from pydantic import BaseModel
 from tasks.config.automatic import replace_auto
 from tasks.config.params import AUTO, FAMILIES, Params, merge_overrides, parse_assignment, public_parameters, validate
 from tasks.config.values import as_document, as_yaml, digest, flat, merge, read_yaml
-from terrine.errors import SettingError, did_you_mean
+from terrine.errors import SettingError, did_you_mean, typed
 from terrine.files import write_text
 from terrine.privacy.ledger.site_key import keyed_digest, load_or_create_key
 
@@ -362,3 +364,11 @@ def reproduce_command(root: Path, run: str, *, local: bool) -> str:
     for change in changes(root, made.made_from, made.overrides if local else public_parameters(made.overrides)):
         words += ["--set", change]
     return shlex.join(words)
+
+
+def other_run_command(root: Path, name: str, preset: str, settings: Iterable[str]) -> str:
+    """Return the command that makes a run like `name` from a preset or run, with other settings and a free name."""
+    other = next(free for number in count(2) if not parameter_file(root, free := f"{name}-{number}").is_file())
+    return typed(
+        ["terrine", "run", other, "--preset", preset, *(word for each in settings for word in ("--set", each))]
+    )

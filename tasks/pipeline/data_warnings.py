@@ -54,7 +54,11 @@ def _on_units(remarks: Remarks, survey: Survey, params: Params) -> None:
         remarks.notes.append(
             f"The {records:,} records belong to {survey.groups[0]:,} groups. With privacy.unit=record ε protects "
             f"{'the label of one record' if of_labels else 'one record'}, not a person with several. "
-            + ("No setting protects all labels of a person." if of_labels else "To protect people: privacy.unit=group, from the account's first release on.")
+            + (
+                "No setting protects all labels of a person."
+                if of_labels
+                else "To protect people: privacy.unit=group, from the account's first release on."
+            )
         )
     if survey.names < records and params.data.one_label_a_name:
         remarks.notes.append(

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from tasks.config.params import FAMILIES, Params
+from tasks.config.presets import other_run_command
 from tasks.config.values import digest
 from tasks.runtime.accounts import approval_of, site_key
 from tasks.runtime.code_digest import code_version
@@ -200,13 +201,18 @@ def _record_change(run: Run, subject: str, what: str | None) -> None:
     path = run.folders.private / f"{_CHANGED}{subject}.txt"
     path.unlink(missing_ok=True)
     if what is not None:
-        edition = _next(run.params.data.edition)
-        write_text(path, f"{what} To release the current data at its own cost: --set data.edition={edition}\n")
+        write_text(path, f"{what} To release the current data at its own cost:\n{command_for_new_edition(run)}\n")
 
 
 def data_changes(run: Run) -> list[str]:
     """Return the notes of `record_data_change` and `record_file_change`. Private."""
     return [path.read_text(encoding="utf-8").strip() for path in sorted(run.folders.private.glob(f"{_CHANGED}*.txt"))]
+
+
+def command_for_new_edition(run: Run) -> str:
+    """Return the command that makes a run like this one about other data: the next edition."""
+    edition = f"data.edition={_next(run.params.data.edition)}"
+    return other_run_command(run.root, run.name, run.name, [edition])
 
 
 def _next(edition: str) -> str:

@@ -38,7 +38,7 @@ CENTRE = -1
 NAMES: dict[Kind, str] = {
     "units": "a count of units",
     "averages": "averages of teachers",
-    "moments": "moments of images",
+    "moments": "moments",
     "answers": "answers",
     "accuracy": "an accuracy",
     "annotations": "annotations",

@@ -6,7 +6,6 @@ change would be a second release under the same name.
 
 from __future__ import annotations
 
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from tasks.config.presets import (
     changes,
     derive,
     explain_missing_run,
+    other_run_command,
     parameter_file,
     read_preset,
     resolve,
@@ -126,10 +126,7 @@ def _check_release(root: Path, run: Preset, start: Preset, overrides: dict[str, 
         return
     left_out = flat(run.overrides, whole="sources").keys() - flat(overrides, whole="sources").keys()
     changed = changes(root, run.name, overrides) + [f"no {key}" for key in sorted(left_out)]
-    other = next(name for number in count(2) if not parameter_file(root, name := f"{run.name}-{number}").is_file())
-    words = ["terrine", "run", other, "--preset", start.name]
-    settings = changes(root, start.name, overrides)
-    command = typed([*words, *(word for change in settings for word in ("--set", change))])
+    command = other_run_command(root, run.name, start.name, changes(root, start.name, overrides))
     raise SettingError(
         f"Run {run.name} has released. With {', '.join(changed)} it would be another release at a cost of its own. To "
         f"continue with the existing one: terrine run {run.name}. Or start another run:\n{command}"

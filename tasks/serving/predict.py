@@ -98,7 +98,9 @@ def _default_run() -> str:
     if selected in finished or not finished:
         return selected
     last = max(finished, key=lambda name: finished[name].evaluation.stat().st_mtime)
-    logging.getLogger(__name__).warning("Run %s is not finished. Its student is not used, but that of %s.", selected, last)
+    logging.getLogger(__name__).warning(
+        "Run %s is not finished. Using run %s, which was finished last.", selected, last
+    )
     return last
 
 

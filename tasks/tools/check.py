@@ -15,7 +15,7 @@ import numpy as np
 
 from tasks.artefacts.records import load_dataset
 from tasks.config.automatic import replace_auto
-from tasks.config.presets import load_values, resolve
+from tasks.config.presets import load_values, resolve, runs
 from tasks.pipeline.data_warnings import RARE, Remarks, remarks_on
 from tasks.pipeline.dataset import files_changed
 from tasks.pipeline.figures.released_accuracy import check_use
@@ -32,7 +32,7 @@ from tasks.runtime.parameters import (
     task_from_survey,
     with_plan,
 )
-from tasks.runtime.release_identity import Kind
+from tasks.runtime.release_identity import Kind, command_for_new_edition
 from tasks.runtime.releases import (
     Release,
     accuracy_mechanism,
@@ -45,7 +45,8 @@ from tasks.runtime.releases import (
     unpaid,
     worst_cases,
 )
-from tasks.runtime.run import Run
+from tasks.runtime.run import Run, open_run
+from tasks.runtime.store import Folders
 from tasks.tools.duration import estimate_minutes
 from tasks.transcription.clients import section
 from tasks.transcription.release import account_of_run, check_run, is_of_public, noise_kind, release_terms, unit_of
@@ -139,11 +140,7 @@ def inspect_run(root: Path, name: str) -> Finding:
         _check_accuracy(found)
     else:
         _check_transcription(found)
-    if (how := files_changed(run)) is not None:
-        found.notes.append(
-            f"The data files have changed since run {name} read them: {how}. Its releases are about the earlier data. "
-            "`terrine run` compares the records; for a release about other records, set a new data.edition."
-        )
+    _check_files(found)
     if missing := missing_about(run.params):
         found.notes.append(
             f"The statement lacks {', '.join(missing)}, which signing requires. Set them at any time, without cost: "
@@ -158,6 +155,21 @@ def inspect_run(root: Path, name: str) -> Finding:
     found.doubts += remarks.doubts
     found.notes += remarks.notes
     return found
+
+
+def _check_files(found: Finding) -> None:
+    """Note that data files changed since this run or an earlier one with the same data and account read them."""
+    run = found.run
+    others = [open_run(run.root, name) for name in runs(run.root) if Folders(run.root, name).parameters.is_file()]
+    same = [other for other in others if other.params.ledger.account == run.params.ledger.account]
+    for other in (run, *(each for each in same if each.params.data == run.params.data)):
+        if (how := files_changed(other)) is not None:
+            found.notes.append(
+                f"The data files have changed since run {other.name} read them: {how}. Its releases are about the "
+                f"earlier data, and a run of the same edition returns them. `terrine run {other.name}` compares the "
+                f"records. To release the current data at its own cost:\n{command_for_new_edition(other)}"
+            )
+            return
 
 
 def _check_accuracy(found: Finding) -> None:

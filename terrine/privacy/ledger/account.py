@@ -263,8 +263,8 @@ class Account:
                     "another ledger.account. Nothing was released."
                 )
             raise LedgerError(
-                f"The account has a budget of {known}, not of {budget}. Set ledger.epsilon and δ to the account's values, or "
-                "change them with `terrine ledger --budget`. Nothing was released."
+                f"The account has a budget of {known}, not of {budget}. Set ledger.epsilon and δ to the account's "
+                "values, or change them with `terrine ledger --budget`. Nothing was released."
             )
         if budget.epsilon is not None and unit is not None and self.unit not in (None, unit):
             raise LedgerError(

@@ -20,6 +20,7 @@ from tasks.runtime.release_identity import release_digest
 from tasks.runtime.releases import record_audit
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_json, read_tensors, write_text
+from tasks.tools import ledger as ledger_table
 from terrine.aggregation.records import Records
 from terrine.aggregation.sums import mu_left
 from terrine.deployment.model import StudentModel
@@ -61,6 +62,10 @@ def test_a_run_says_what_it_released_and_its_student_answers_each_image_by_itsel
     assert said["epsilon_added"] < 0.75 * said["epsilon"] <= 6
     ledger, account = open_account(run)
     assert len(ledger.events(account)) == 1 + ("privacy" in changes)
+    monkeypatch.setenv("TERRINE_ROOT", str(tmp_path))
+    monkeypatch.setattr(ledger_table, "open_run", lambda root, name: run)
+    kinds = [release["kind"] for release in ledger_table.overview(ledger, {})[0]["releases"]]
+    assert kinds == [*["moments"][: "privacy" in changes], f"{run.params.aggregation.mechanism} of records"]
     assert read_json(run.folders.evaluation)["accuracy"] > 0.75
     student = StudentModel.load(run.folders.student)
     images = np.random.default_rng(0).integers(0, 256, (9, 1, 16, 16), dtype=np.uint8)

@@ -69,7 +69,7 @@ def test_the_list_has_every_release_in_its_order_and_all_but_an_accuracy_within_
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
-        ([MOMENTS, {"ledger": {"epsilon": 1.9}}], "releases of moments of images and answers may"),
+        ([MOMENTS, {"ledger": {"epsilon": 1.9}}], "releases of moments and answers may"),
         ([ACCURACY], "releases of answers and an accuracy may"),
         ([COUNTED, MOMENTS, ACCURACY], "releases of a count of units, moments, answers and an accuracy may"),
         ([AVERAGED, ACCURACY], "releases of averages of teachers, answers and an accuracy may"),

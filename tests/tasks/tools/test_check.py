@@ -12,12 +12,13 @@ from typer.testing import CliRunner
 
 from flows.cli import app
 from tasks.config.presets import derive, resolve
+from tasks.config.values import as_yaml
 from tasks.pipeline.dataset import SOURCE, scan_files
 from tasks.runtime.accounts import people_in, release_at_price
 from tasks.runtime.parameters import resolve_auto, task_from_survey
 from tasks.runtime.releases import list_releases, make_noise
 from tasks.runtime.run import Run
-from tasks.runtime.store import write_json
+from tasks.runtime.store import write_json, write_text
 from tasks.tools.check import inspect_run, weak_classes
 from tasks.tools.duration import BORDER, LARGEST_DENSE, PROJECTION, SHARED, image_seconds
 from tasks.transcription.clients import section
@@ -488,8 +489,13 @@ def test_changed_files_of_a_finished_run_are_reported(project):
     write_json(run.folders.private / SOURCE, scan_files(run))
     assert not any("have changed" in note for note in inspect_run(project, "own").notes)
     _images(project / "images" / "boot", 1, "RGB")
-    assert any("have changed since run own read them: 390 files then, 391 now" in note
-               for note in inspect_run(project, "own").notes)  # fmt: skip
+    write_text(run.folders.parameters, as_yaml(run.params.model_dump(mode="json")))
+    for name in ("own", derive(project, "own", ["student.l2=0.3"])):  # the second run would get the first one's release
+        (note,) = [note for note in inspect_run(project, name).notes if "have changed" in note]
+        assert "since run own read them: 390 files then, 391 now" in note
+        assert "terrine run own-2 --preset own --set data.edition=2" in note
+    other = derive(project, "own", ["ledger.account=second"])
+    assert not any("have changed" in note for note in inspect_run(project, other).notes)
 
 
 def test_the_teachers_that_know_a_class_are_as_many_as_dealing_its_records_finds():
