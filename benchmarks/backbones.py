@@ -22,11 +22,22 @@ from terrine.data.dataset import Dataset
 from terrine.determinism.randomness import numpy_generator
 from terrine.models.architecture import build_backbone
 from terrine.models.backbone import Backbone, features_in_batches
+from terrine.models.statistics import fit_reference
 from terrine.synthetic.program import programs
 
 COLUMNS = ("synthetic", "mnist", "agreement", "accuracy")
 PROBED = 2_000
 _PROBE_PENALTY = 1e-3
+
+
+def side_by_side_with(resnet: Backbone, seed: int, stem: str) -> Backbone:
+    """Return scattering and this ResNet18, concatenated."""
+    parts = [{"kind": "scattering", "projection": 200}, {"kind": "resnet18", "stem": stem}]
+    both = build_backbone("concatenated", channels=1, size=SIZE, seed=seed, parts=parts)
+    both.network.networks[1].load_state_dict(resnet.network.state_dict())
+    images = np.concatenate([query_images(kind, 500, 1, seed=0) for kind in SOURCES])
+    fit_reference(both, images, near_equal(np.arange(len(images))))
+    return both
 
 
 def synthetic_probe(backbone: Backbone, seed: int) -> float:
@@ -101,6 +112,8 @@ def main() -> None:
         ),
         "ResNet18, untrained": untrained,
         "ResNet18, SimCLR": lambda seed: resnet,
+        "scattering and untrained ResNet18": lambda seed: side_by_side_with(untrained(seed), seed, arguments.stem),
+        "scattering and SimCLR-ResNet18": lambda seed: side_by_side_with(resnet, seed, arguments.stem),
     }
     cells = Cells(arguments.work / "backbones.jsonl")
     name = (

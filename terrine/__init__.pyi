@@ -39,6 +39,7 @@ from terrine.ledger import Ledger as Ledger
 from terrine.models.architecture import Architecture as Architecture
 from terrine.models.architecture import Columns as Columns
 from terrine.models.backbone import Backbone as Backbone
+from terrine.models.concatenated import Concatenated as Concatenated
 from terrine.models.levels import ResNetLevels as ResNetLevels
 from terrine.models.patches import Patches as Patches
 from terrine.models.resnet import DenseNet121 as DenseNet121

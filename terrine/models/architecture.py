@@ -193,7 +193,10 @@ class Columns(Architecture):
 ARCHITECTURES = Kinds(
     "backbone",
     Architecture,
-    *("terrine.models." + n for n in ("small_networks", "resnet", "timm", "scattering", "patches", "levels")),
+    *(
+        "terrine.models." + n
+        for n in ("small_networks", "resnet", "timm", "concatenated", "scattering", "patches", "levels")
+    ),
     default="scattering",
 )
 

@@ -1,5 +1,6 @@
-"""Torch modules of backbones: layers for small maps, and architectures of timm."""
+"""Torch modules of backbones: layers for small maps, backbones side by side, and architectures of timm."""
 
+from collections.abc import Sequence
 from typing import Any, cast
 
 import torch
@@ -73,6 +74,36 @@ class PartsAverage(nn.Module):
 
     def forward(self, maps: Tensor) -> Tensor:
         return averaged(maps, self.parts)
+
+
+class ConcatenatedNetwork(nn.Module):
+    """Several networks on the same images, whose features are concatenated; each part is standardised over the batch.
+
+    The standardisation is a batch normalisation without parameters, so it follows the same rules of current and
+    original statistics as all others, and no part outweighs another by its scale.
+    """
+
+    def __init__(self, networks: Sequence[nn.Module], widths: Sequence[int]) -> None:
+        super().__init__()
+        self.networks = nn.ModuleList(networks)
+        self.widths = list(widths)
+        self.standardise = nn.BatchNorm1d(sum(widths), affine=False)
+
+    def forward(self, images: Tensor) -> Tensor:
+        features = torch.cat([network(images) for network in self.networks], dim=1)
+        return self.standardise(features)
+
+    def trainable(self) -> tuple[nn.Module, int]:
+        """Return the networks that have weights, concatenated, and their total number of features."""
+        chosen = [
+            (network, width)
+            for network, width in zip(self.networks, self.widths, strict=True)
+            if any(parameter.requires_grad for parameter in network.parameters())
+        ]
+        if len(chosen) == 1:
+            return chosen[0]
+        networks, widths = [network for network, _ in chosen], [width for _, width in chosen]
+        return ConcatenatedNetwork(networks, widths), sum(widths)
 
 
 class TimmNetwork(nn.Module):

@@ -26,7 +26,7 @@ VALUES = {
     "pretraining": {"images": {"count": 24, "sources": {"stylegan": 1}}, "epochs": 1, "batch": 12, "projection": 8},
     "device": "cpu",
 }
-LEVELS = {"kind": "resnet_levels", "projection": 4}
+CONCATENATED = {"kind": "concatenated", "parts": ["scattering", "resnet10"], "projection": 20}
 
 
 def make(root, **overrides):
@@ -40,7 +40,8 @@ def make(root, **overrides):
     [
         {"kind": "vgg9"},
         {"kind": "timm", "architecture": "resnet10t"},
-        LEVELS,
+        CONCATENATED,
+        {"kind": "resnet_levels", "projection": 4},
     ],
     ids=lambda backbone: backbone["kind"],
 )
@@ -60,8 +61,21 @@ def test_every_kind_with_weights_is_pretrained_and_stored(tmp_path, backbone):
     assert np.isfinite(features).all()
 
 
-def test_a_backbone_with_a_learned_projection_is_another_one_for_other_queries_and_a_resnet_is_not(tmp_path):
-    for backbone, same in ((LEVELS, False), ({"kind": "resnet10"}, True)):
+def test_concatenated_features_are_standardised_by_the_queries_under_original_statistics(tmp_path):
+    run = make(tmp_path, backbone=CONCATENATED)
+    pretrain.pretrain_backbone.fn(run)
+    queries = read_queries(run.folders)
+    features = features_in_batches(read_backbone(run.folders), queries.images, queries.batches, "original")
+    assert np.abs(features.mean(axis=0)).max() < 0.05
+    deviation = features.std(axis=0)
+    assert deviation[:20] == pytest.approx(1, abs=0.1)
+    # Many features of a nearly untrained ResNet are zero or vary too little for the standardisation.
+    assert (deviation < 1.1).all()
+    assert (deviation > 0.9).mean() > 0.3
+
+
+def test_a_concatenated_backbone_is_another_one_for_other_queries_and_a_resnet_is_not(tmp_path):
+    for backbone, same in ((CONCATENATED, False), ({"kind": "resnet10"}, True)):
         first = make(tmp_path / str(same) / "first", backbone=backbone)
         second = make(tmp_path / str(same) / "second", backbone=backbone, queries={"sources": {"spectrum": 1}})
         assert (pretrain.backbone_identity(first) == pretrain.backbone_identity(second)) == same
@@ -95,7 +109,15 @@ def test_weights_from_elsewhere_go_by_their_bytes_and_not_by_where_they_lie(tmp_
             {"kind": "resnet10", "architecture": "resnet10t"},
             r"architecture='resnet10t' has no meaning",
         ),
+        ({"kind": "resnet10", "parts": ["vgg9", "resnet10"]}, r"parts=.* has no meaning for kind=resnet10"),
         ({"kind": "vgg9", "enlarge": 64}, r"enlarge=64 has no meaning for kind=vgg9"),
+        ({"kind": "concatenated", "parts": ["vgg9"]}, r"backbone\.parts=.*at least 2"),
+        ({"kind": "concatenated", "parts": ["vgg9", "columns"]}, r"parts names 'columns', which is no part"),
+        (
+            {"kind": "concatenated", "parts": ["vgg9", "nothing"]},
+            r"'nothing', which is no part: timm does not know it.*resnet10",
+        ),
+        ({"kind": "concatenated", "invariance": True}, r"invariance=True has no meaning for kind=concatenated"),
         ({"deformations": {"rotation": 180}}, r"deformations have no meaning without invariance"),
         ({"kind": "vgg9", "fitted_to": "pretraining"}, r"fitted_to='pretraining' has no meaning for kind=vgg9"),
         ({"invariance": True, "deformations": {"rotation": 181}}, r"backbone\.deformations\.rotation=181"),
@@ -108,9 +130,10 @@ def test_what_goes_with_no_kind_is_refused_before_any_work(backbone, message):
 
 def test_teachers_may_be_fine_tuned_on_what_has_weights_and_on_nothing_else():
     teachers = {"kind": "finetune", "statistics": "current"}
-    assert validate(merge(VALUES, {"backbone": LEVELS, "teachers": teachers})).backbone.has_weights
-    with pytest.raises(SettingError, match=r"backbone\.kind=scattering has none"):
-        validate(merge(VALUES, {"backbone": {"kind": "scattering"}, "teachers": teachers}))
+    assert validate(merge(VALUES, {"backbone": CONCATENATED, "teachers": teachers})).backbone.has_weights
+    without = {"kind": "concatenated", "parts": ["scattering", "scattering"]}
+    with pytest.raises(SettingError, match=r"backbone\.kind=concatenated has none"):
+        validate(merge(VALUES, {"backbone": without, "teachers": teachers}))
     with pytest.raises(SettingError, match=r"pretraining\.images is missing"):
         validate(merge(VALUES, {"backbone": {"kind": "vgg9"}, "pretraining": {"images": None}}))
 
@@ -174,7 +197,7 @@ def test_images_of_two_sources_never_share_a_batch_that_a_backbone_is_fitted_to(
         (FITTED, {"pool": 1, "gaussian": 1}, "synthetic images and the public pool"),
         ({**FITTED, "fitted_to": "pretraining"}, {"pool": 1}, "synthetic images only"),
         ({"kind": "resnet10"}, {"pool": 1}, "synthetic images only"),
-        (LEVELS, {"pool": 1}, "synthetic images and the public pool"),
+        (CONCATENATED, {"pool": 1}, "synthetic images and the public pool"),
     ],
     ids=lambda value: value if isinstance(value, str) else "-".join(map(str, value)),
 )

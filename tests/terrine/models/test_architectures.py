@@ -84,10 +84,30 @@ def test_an_architecture_of_timm_is_stored_with_what_was_chosen(tmp_path):
     assert torch.equal(again.features(images, "current"), backbone.features(images, "current"))
 
 
+def test_parts_stand_side_by_side_timm_among_them():
+    own = settings("concatenated", parts=("scattering", "vgg9", "resnet10t"), projection=20)
+    backbone = own.build(1, 12, seed=0)
+    assert [part["kind"] for part in backbone.describe()["options"]["parts"]] == ["scattering", "vgg9", "timm"]
+    assert backbone.feature_dim == 20 + 512 + 512
+
+
+@pytest.mark.parametrize(
+    ("parts", "weights"), [(("scattering", "scattering"), False), (("scattering", "resnet10"), True), (None, True)]
+)
+def test_parts_have_weights_where_one_of_them_has(parts, weights):
+    assert settings("concatenated", parts=parts).has_weights == weights
+
+
 @pytest.mark.parametrize(
     ("kind", "own", "message"),
     [
         ("timm", {"architecture": "resnet18x"}, r"architecture names 'resnet18x', which timm does not know"),
+        (
+            "concatenated",
+            {"parts": ("scattering", "resnet18x")},
+            r"parts names 'resnet18x'.*Kinds of parts are: cryptonet",
+        ),
+        ("concatenated", {"parts": ("scattering", "columns")}, r"parts names 'columns', which is no part"),
         ("scattering", {"deformations": {}}, r"deformations have no meaning without invariance"),
     ],
 )

@@ -17,10 +17,10 @@ from terrine.models.released_statistics import unit_vectors
 OPTIONS = {
     "scattering": {"projection": 20, "orientations": 4},
     "timm": {"architecture": "resnet10t"},
-    "resnet_levels": {"projection": 20},
+    "concatenated": {"parts": [{"kind": "scattering", "projection": 20}, {"kind": "resnet10", "stem": "small"}]},
 }
 OF_IMAGES = [kind for kind in ARCHITECTURES.names() if ARCHITECTURES.of(kind).of_images]
-CHEAP = ("resnet10", "resnet_levels", "scattering", "timm", "vgg9")
+CHEAP = ("concatenated", "resnet10", "scattering", "timm", "vgg9")
 
 
 def tiny(kind: str = "resnet10", seed: int = 0, channels: int = 1) -> Backbone:
@@ -212,8 +212,22 @@ def test_any_architecture_of_timm_is_a_kind_and_small_images_can_be_enlarged_for
     assert transformer.features(torch.zeros(2, 1, 16, 16), "original").shape == (2, 192)
 
 
+def test_concatenated_features_are_the_parts_features_standardised_over_the_batch():
+    backbone, images = tiny("concatenated"), torch.from_numpy(some_images())
+    parts = [
+        tiny_part.features(images, "current")
+        for tiny_part in (
+            build_backbone("scattering", channels=1, size=12, seed=0, projection=20),
+            build_backbone("resnet10", channels=1, size=12, seed=0, stem="small"),
+        )
+    ]
+    together = torch.cat(parts, dim=1)
+    expected = (together - together.mean(0)) / (together.var(0, unbiased=False) + 1e-5).sqrt()
+    torch.testing.assert_close(backbone.features(images, "current"), expected, atol=1e-3, rtol=1e-3)
+
+
 def test_only_the_parts_with_weights_are_trained():
-    network, width = tiny("resnet_levels").trainable()
+    network, width = tiny("concatenated").trainable()
     assert width == 512
     assert not any("projection" in name for name, _ in network.named_buffers())
     assert tiny("resnet10").trainable()[1] == 512
@@ -231,7 +245,7 @@ BACKBONES = {
     "vgg9": {},
     "pate_cnn": {},
     "timm": {"architecture": "mobilenetv3_small_050", "size": 32},
-    "resnet_levels": {"projection": 77},
+    "concatenated": {"parts": ("scattering", "small_cnn"), "projection": 77},
 }
 
 
