@@ -49,11 +49,7 @@ _VOTES_PER_CHUNK = 65_536
 
 
 def validate_votes(votes: ArrayLike, classes: int) -> IntegerArray:
-    """Return `votes` as an array after validation.
-
-    Args:
-        votes: Integers [queries, teachers] in [0, classes).
-        classes: Number of classes, at least 2.
+    """Return `votes`, integers [queries, teachers] in [0, classes), as an array after validation.
 
     Raises:
         InputError: The shape or type is wrong, there are no teachers, or a vote is out of range.
@@ -96,11 +92,9 @@ def count_votes(votes: ArrayLike, classes: int) -> HistogramArray:
 
 
 def validate_histograms(histograms: ArrayLike, teachers: int | None = None) -> HistogramArray:
-    """Return `histograms` as int64 after validation.
+    """Return `histograms`, [queries, classes], as int64 after validation.
 
-    Args:
-        histograms: Integers ≥ 0 [queries, classes].
-        teachers: Required sum of every row; by default the sum of the first row.
+    Rows must sum to `teachers`, by default the sum of the first row.
 
     Raises:
         InputError: The shape or type is wrong, a count is negative, or row sums differ.

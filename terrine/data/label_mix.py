@@ -10,12 +10,6 @@ from terrine.errors import InputError
 def label_histograms(assignment: np.ndarray, labels: np.ndarray, teachers: int, classes: int) -> np.ndarray:
     """Return the number of records of each class for each teacher, int64 [teachers, classes].
 
-    Args:
-        assignment: Teacher of each record, int64 [records].
-        labels: Class of each record, int64 [records].
-        teachers: Number of teachers.
-        classes: Number of classes.
-
     Raises:
         InputError: the arrays differ in length.
     """
@@ -45,9 +39,7 @@ def label_distances(histograms: np.ndarray) -> np.ndarray:
 def summarise(histograms: np.ndarray, sizes: np.ndarray | None = None) -> dict[str, Any]:
     """Return a JSON-able summary: records and classes per teacher, and distances of teachers with records.
 
-    Args:
-        histograms: Number of records by teacher and class, int64 [teachers, classes].
-        sizes: Number of records of each teacher, if a record may have several findings or none.
+    `sizes` is the number of records of each teacher, if a record may have several findings or none.
     """
     sizes, seen = histograms.sum(axis=1) if sizes is None else sizes, (histograms > 0).sum(axis=1)
     distances = label_distances(histograms)[sizes > 0]

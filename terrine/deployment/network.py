@@ -82,11 +82,9 @@ class StudentNetwork(nn.Module):
 
     @torch.no_grad()
     def filled(self, images: Tensor, reference: Tensor) -> Tensor:
-        """Return probabilities [B, classes] of a small batch, normalised together with weighted reference images.
+        """Return probabilities [B, classes] of a small batch, normalised with weighted reference images.
 
-        Args:
-            images: [B, C, H, W].
-            reference: [R, C, H, W].
+        Both are images [N, C, H, W].
         """
         count, others = len(images), len(reference)
         weights = torch.full((count + others,), 1 / (count + self.reference_weight), dtype=torch.float64)
@@ -104,10 +102,9 @@ class StudentNetwork(nn.Module):
 
 @contextmanager
 def weighted_statistics(weights: Tensor) -> Iterator[None]:
-    """Normalise batches [B, ...] with statistics in which image i has weight `weights[i]`.
+    """Normalise batches [B, ...] with statistics in which image i has weight `weights[i]`; weights sum to 1.
 
-    Args:
-        weights: float [B], non-negative, with sum 1. Equal weights give current statistics.
+    Equal weights give current statistics.
     """
 
     def moments(input: Tensor, mean: Tensor | None, variance: Tensor | None) -> tuple[Tensor, Tensor]:

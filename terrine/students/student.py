@@ -133,10 +133,9 @@ class FittedStudent:
         return self.predict_proba(images).argmax(axis=1)
 
     def score(self, test: tuple[Rows, Any]) -> float:
-        """Return the accuracy on labelled images. The accuracy on private images is private and not covered by ε.
+        """Return the accuracy on labelled images, such as `Dataset.test`.
 
-        Args:
-            test: Images, uint8 [images, C, H, W], and their labels, whole numbers [images] (`Dataset.test`).
+        The accuracy on private images is private and not covered by ε.
 
         Raises:
             InputError: The numbers of images and labels differ.

@@ -143,12 +143,7 @@ class AnswerPrice:
 
 
 def answer_sensitivities(histograms: ArrayLike, sigma: float, order: float) -> Floats:
-    """Bound on the local sensitivity of each answer's price within distance d of the votes.
-
-    Args:
-        histograms: Counts of votes [queries, classes].
-        sigma: Standard deviation of the noise, in votes.
-        order: RDP order α > 1.
+    """Bound on the local sensitivity of each answer's price, at order α > 1, within distance d of the votes.
 
     Returns:
         [queries, teachers], for d = 0, 1, … teachers − 1.
@@ -165,14 +160,7 @@ def answer_sensitivities(histograms: ArrayLike, sigma: float, order: float) -> F
 def summed_answer_sensitivity(
     histograms: ArrayLike, sigma: float, order: float, weights: ArrayLike | None = None
 ) -> Floats:
-    """LS_d [teachers] of a whole set of answers: one teacher moves a vote in every query.
-
-    Args:
-        histograms: Counts of votes [queries, classes].
-        sigma: Standard deviation of the noise, in votes.
-        order: RDP order α > 1.
-        weights: Weight of each answer [queries], by default 1.
-    """
+    """LS_d [teachers] of a whole set of weighted answers, at order α > 1: one teacher moves a vote in every query."""
     counts = check_histograms(histograms)
     price = AnswerPrice(sigma, counts.shape[1], order)
     teachers = int(counts[0].sum())

@@ -60,9 +60,7 @@ class Attack:
 def logit_scores(probabilities: ArrayLike, labels: ArrayLike) -> Floats:
     """Return log(p/(1 − p)) of the true label's probability p [examples], which is roughly normal over runs.
 
-    Args:
-        probabilities: A model's class probabilities [examples, classes].
-        labels: True labels [examples].
+    `probabilities` are a model's, [examples, classes].
     """
     table, truth = np.asarray(probabilities, dtype=np.float64), np.asarray(labels)
     if table.ndim != 2 or truth.shape != (len(table),):
