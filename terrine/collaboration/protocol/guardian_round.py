@@ -62,12 +62,7 @@ class Facts(Protocol):
 
 
 class GuardianRound:
-    """State and messages of the guardian in one round.
-
-    Args:
-        agreement: Parameters of the round.
-        facts: Stored facts about the round.
-    """
+    """State and messages of the guardian in one round."""
 
     def __init__(self, agreement: Agreement, facts: Facts) -> None:
         self.agreement, self._facts = agreement, facts

@@ -64,11 +64,7 @@ class GaussianSum:
 
 @dataclass(frozen=True)
 class RenyiSum:
-    """Filter that adds RDP at one fixed order α.
-
-    Attributes:
-        order: α.
-    """
+    """Filter that adds RDP at one fixed order α."""
 
     order: float
 

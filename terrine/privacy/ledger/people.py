@@ -168,12 +168,7 @@ class Mention(NamedTuple):
 
 
 class PeopleStore:
-    """Folder of keyed digests, one file per dataset and combination of settings.
-
-    Args:
-        folder: Path of the folder, created on the first write.
-        key: Key of the ledger.
-    """
+    """Folder of keyed digests, one file per dataset and combination of settings."""
 
     def __init__(self, folder: Path, key: bytes) -> None:
         self._folder, self._key = folder, key

@@ -35,8 +35,6 @@ class StoredArrays:
     """Stored content of a release.
 
     Attributes:
-        arrays: Released arrays by name.
-        event: Cost of the release.
         digest: HMAC of release ID, noise kind, event, arrays and inputs.
         inputs: Digests of the inputs by name. Private, for the operator.
     """
@@ -48,12 +46,7 @@ class StoredArrays:
 
 
 class ReleaseStore:
-    """Folder of releases, `<release_id>.npz`.
-
-    Args:
-        folder: Path of the folder.
-        key: Key of the ledger.
-    """
+    """Folder of releases, `<release_id>.npz`."""
 
     def __init__(self, folder: Path, key: bytes) -> None:
         self.folder = folder

@@ -40,11 +40,7 @@ class _Claim:
 
 @dataclass(frozen=True)
 class SiteRegistry:
-    """Claims of all ledgers of a site on data.
-
-    Attributes:
-        folder: Folder of the database, created if missing.
-    """
+    """Claims of all ledgers of a site on data."""
 
     folder: Path
 

@@ -183,13 +183,7 @@ class LedgerTransaction:
 
 
 class Transactions:
-    """Runs transactions and stores the end of the chain.
-
-    Args:
-        database: Database of the rows.
-        tip: Sealed file with the end of the chain.
-        key: Key of the ledger.
-    """
+    """Runs transactions and stores the end of the chain."""
 
     def __init__(self, database: Database, tip: Tip, key: bytes) -> None:
         self._database = database
