@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,18 @@ from tasks.runtime.run import Run
 from tasks.serving.attestations import sign_for_tools
 from tasks.serving.pages import write_pages
 from terrine.deployment.manifest import check_seal
-from terrine.deployment.signature import Signature, public_pem, sign, signing_key, write_signature
+from terrine.deployment.signature import Signature, public_pem, sign, sign_approval, signing_key, write_signature
 from terrine.files import file_digest
 from tests.student_folders import make_statement, make_student
 
 STRANGER = Ed25519PrivateKey.from_private_bytes(b"stranger" * 4)
+STEWARD = Ed25519PrivateKey.from_private_bytes(b"stewards" * 4)
+
+
+def approve(key: Ed25519PrivateKey = STEWARD, **changes: Any) -> dict[str, Any]:
+    """Return an approval of the release of a kit."""
+    about = {"run": "clinic", "releases": ["01"], "decision": "approved", "role": "data steward", "signer": "person"}
+    return asdict(sign_approval(key, {**about, "subject": "ab", "signed": "2026-02-03T10:00:00+00:00", **changes}))
 
 
 def make_signed_run(root: Path, *, sign_it: bool = True, **changes: Any) -> Run:
@@ -32,7 +40,7 @@ def make_signed_run(root: Path, *, sign_it: bool = True, **changes: Any) -> Run:
     data = {"name": "npz", "path": "people.npz", "size": 8, "channels": 1}
     run = Run(root, "clinic", validate({"data": data, "ledger": {"account": "people", "epsilon": 8}}))
     release = run.folders.release
-    content = make_statement(make_student(release / "student"), **changes)
+    content = make_statement(make_student(release / "student"), **{"approval": approve(), **changes})
     (release / "statement.html").write_text(
         render_technical_page(content, check_seal(release / "student")["class_names"])
     )
@@ -176,13 +184,29 @@ def sign_as_stranger(kit: Path) -> None:
     sign_again(kit, STRANGER)
 
 
-def lower_epsilon(kit: Path) -> None:
-    """Let the site itself sign a statement whose ε does not follow from its events."""
+def restated(**changes: Any) -> Callable[[Path], None]:
+    """Let the site itself sign a changed statement."""
+
+    def change(kit: Path) -> None:
+        path = kit / "privacy.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+        sign_again(kit, signing_key(kit.parent / "data" / "private" / "ledger" / "signing.pem"))
+
+    return change
+
+
+def remove_approval(kit: Path) -> None:
     path = kit / "privacy.json"
-    content = json.loads(path.read_text())
-    content["epsilon"] = content["epsilon_guaranteed"] = round(content["epsilon"] - 0.0001, 4)
-    path.write_text(json.dumps(content))
-    sign_again(kit, signing_key(kit.parent / "data" / "private" / "ledger" / "signing.pem"))
+    path.write_text(json.dumps({**json.loads(path.read_text()), "approval": None}))
+
+
+def reorder_ledger(kit: Path) -> None:
+    path = kit / "ledger.json"
+    path.write_text(json.dumps(dict(reversed(json.loads(path.read_text()).items())), indent=2) + "\n")
+
+
+def rename(kit: Path) -> None:
+    (kit / "ledger.json").rename(kit / "book.json")
 
 
 CHANGES: dict[str, tuple[Callable[[Path], None], str]] = {
@@ -204,7 +228,22 @@ CHANGES: dict[str, tuple[Callable[[Path], None], str]] = {
     "duplicate keys": (listed_again(twice), "kit.json is not valid JSON: a key occurs twice"),
     "not a number": (listed_again(infinite), "kit.json is not valid JSON"),
     "other signer": (sign_as_stranger, "Signed with the key "),
-    "epsilon too small": (lower_epsilon, "epsilon is printed as "),
+    "epsilon too small": (restated(epsilon=1.3564, epsilon_guaranteed=1.3564), "epsilon is printed as "),
+    "removed approval": (remove_approval, "privacy.json was changed"),
+    "approval by another key": (
+        restated(approval={**approve(STRANGER), "public_key": approve()["public_key"]}),
+        "The approval was changed after it was signed",
+    ),
+    "approval by another key as the site's": (
+        restated(approval=approve(STRANGER, signer="site")),
+        "The approval is not signed with the site's key",
+    ),
+    "approval of another run": (restated(approval=approve(releases=["02"])), "The approval is for another release"),
+    "refusal": (restated(approval=approve(decision="refused")), "The approval is for another release, or a refusal"),
+    "later role": (restated(approval={**approve(), "role": "director"}), "The approval was changed after"),
+    "damaged approval": (restated(approval=3), "The approval is damaged"),
+    "reordered ledger": (reorder_ledger, "ledger.json was changed"),
+    "renamed file": (rename, "book.json was added"),
 }
 """Changes to a kit by name, with a part of the message that must name them."""
 

@@ -40,7 +40,7 @@ from tasks.runtime.store import atomic_file, atomic_folder, read_json, write_jso
 from tasks.serving.pages import ACCURACY, FIGURES, SIGNATURE, SIGNATURES, STUDENT, pages_in
 from tasks.serving.verification import refuse_wrong, verify_statement
 from terrine.deployment.manifest import MANIFEST, check_seal
-from terrine.deployment.signature import fingerprint
+from terrine.deployment.signature import Approval, fingerprint
 from terrine.errors import ArtefactError, InputError, TerrineError
 from terrine.files import file_digest, files_below
 from terrine.privacy.accounting.events import to_json
@@ -107,6 +107,7 @@ def build_kit(run: Run, target: Path) -> Kit:
         write_text(folder / "satre.yaml", satre_controls(statement, {*files_below(folder), KIT, "satre.yaml"}))
         names = [*files_below(folder), "index.html"]
         values = {"statement": statement, "key": fingerprint(key.public_key()), "names": sorted(names)}
+        values["approval"] = statement["approval"] and Approval(**statement["approval"])
         write_text(folder / "index.html", render("airlock.html", values))
         _seal(folder, statement, key)
         failed = [told for holds, _, told in verify(str(folder), None) if holds is False]

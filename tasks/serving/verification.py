@@ -34,7 +34,7 @@ from terrine.aggregation.gradient_rounds import RoundSchedule
 from terrine.aggregation.mechanism import MECHANISMS, Mechanism, parse_mechanism
 from terrine.aggregation.sums import Sums, mu_left
 from terrine.deployment.manifest import MANIFEST
-from terrine.deployment.signature import Approval, Signature, read_signature
+from terrine.deployment.signature import Approval, Signature, fingerprint, read_signature
 from terrine.errors import ArtefactError, InputError, TerrineError
 from terrine.files import file_digest
 from terrine.privacy.accounting.events import (
@@ -92,8 +92,6 @@ def verify_statement(path: Path, trusted: str | None = None) -> list[Check]:
     if path.is_file() and path != statement_file and path.name not in (*SIGNATURES, *pages_in(folder)):
         raise InputError(f"{path} has no name that Terrine gives to a page. Keep the files of a release as they came.")
     statement, checks = _figures(statement_file)
-    if statement is not None and statement["approval"] is not None:
-        checks.append(_approval(statement["approval"]))
     signature: Signature | None = None
     key: Ed25519PublicKey | None = None
     if (folder / SIGNATURE).is_file():
@@ -109,6 +107,8 @@ def verify_statement(path: Path, trusted: str | None = None) -> list[Check]:
         checks.append(Check("signature", False, f"There is no {SIGNATURE}, so nothing is signed by {trusted}."))
     else:
         checks.append(Check("signature", None, "Not signed: the files may be consistent, but their origin is unknown."))
+    if statement is not None and statement["approval"] is not None:
+        checks.append(_approval(statement["approval"], key))
     checks += _signed_for_tools(folder, key)
     classes = _student(folder, signature, checks)
     if statement is not None and classes is not None:
@@ -144,11 +144,11 @@ def _figures(path: Path) -> tuple[dict[str, Any] | None, list[Check]]:
     return statement, [Check("ε", True, detail), _mechanism(statement, event)]
 
 
-def _approval(given: Mapping[str, Any]) -> Check:
-    """Check the signature of the person who approved the release."""
+def _approval(given: Mapping[str, Any], site: Ed25519PublicKey | None) -> Check:
+    """Check the signature of the person who approved the release, or of the site, whose key may be known."""
     try:
         approval = Approval(**given)
-        approval.check()
+        approval.check(fingerprint(site) if site is not None and approval.signer == "site" else None)
     except (TerrineError, *_FAULTS) as error:
         return Check("approval", False, f"Its signature does not hold: {error}")
     whom = "the person's key" if approval.signer == "person" else "the site's key, for that person"

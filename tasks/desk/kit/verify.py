@@ -25,12 +25,9 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-LARGEST = 2**24
-"""Size in bytes of the largest JSON file that is read."""
-DEEPEST = 64
-"""Deepest nesting of folders and of compositions."""
-OUTCOME_DEPENDENT = ("confident", "interactive")
-"""Mechanisms whose guarantee is the budget, because outcomes decide how many answers there are."""
+LARGEST = 2**24  # size in bytes of the largest JSON file that is read
+DEEPEST = 64  # deepest nesting of compositions
+OUTCOME_DEPENDENT = ("confident", "interactive")  # outcomes decide how many answers there are, so the budget counts
 _SPKI = bytes.fromhex("302a300506032b6570032100")
 
 
@@ -38,41 +35,37 @@ class Wrong(Exception):
     """A check failed. The message is for the reader."""
 
 
-def list_files(folder: str, prefix: str = "", depth: int = 0) -> Iterator[str]:
+def list_files(folder: str) -> Iterator[str]:
     """Yield the names of all files below a folder, with "/" between parts; refuse symbolic links and special files."""
-    if depth > DEEPEST:
-        raise Wrong(f"{prefix} is nested too deeply.")
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            name = prefix + entry.name
-            if entry.is_symlink():
-                raise Wrong(f"{name} is a symbolic link. A kit has none.")
-            if entry.is_dir(follow_symlinks=False):
-                yield from list_files(entry.path, name + "/", depth + 1)
-            elif entry.is_file(follow_symlinks=False):
-                yield name
-            else:
-                raise Wrong(f"{name} is neither a file nor a folder.")
+    waiting = [""]
+    while waiting:
+        prefix = waiting.pop()
+        with os.scandir(os.path.join(folder, prefix)) as entries:
+            for entry in entries:
+                name = prefix + entry.name
+                if entry.is_dir(follow_symlinks=False):
+                    waiting.append(name + "/")
+                elif entry.is_file(follow_symlinks=False):
+                    yield name
+                else:
+                    raise Wrong(f"{name} is a symbolic link or neither a file nor a folder.")
 
 
-def read_file(folder: str, name: str) -> Iterator[bytes]:
+def read_file(folder: str, name: str, most: int) -> Iterator[bytes]:
     """Yield the blocks of a regular file; symbolic links are not followed."""
     flags = os.O_RDONLY | sum(getattr(os, flag, 0) for flag in ("O_NOFOLLOW", "O_NONBLOCK", "O_BINARY"))
     with os.fdopen(os.open(os.path.join(folder, *name.split("/")), flags), "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise Wrong(f"{name} is not a regular file.")
+        if os.fstat(file.fileno()).st_size > most:
+            raise Wrong(f"{name} was changed: it has more than {most:,} bytes.")
         while block := file.read(2**20):
             yield block
 
 
 def read_small(folder: str, name: str) -> bytes:
     """Return the content of a JSON or signature file, which must be small."""
-    content = b""
-    for block in read_file(folder, name):
-        content += block
-        if len(content) > LARGEST:
-            raise Wrong(f"{name} is larger than {LARGEST >> 20} MiB.")
-    return content
+    return b"".join(read_file(folder, name, LARGEST))
 
 
 def parse_json(content: bytes, name: str) -> dict[str, Any]:
@@ -99,9 +92,8 @@ def parse_json(content: bytes, name: str) -> dict[str, Any]:
     return found
 
 
-def list_kit(kit: dict[str, Any]) -> dict[str, Any]:
-    """Return the files that kit.json lists: size in bytes and SHA-256 by name."""
-    listed = kit.get("files")
+def check_files(folder: str, found: set[str], listed: Any) -> str:
+    """Compare the files that were found with those that kit.json lists with size in bytes and SHA-256."""
     if not isinstance(listed, dict) or not all(
         isinstance(entry, dict) and type(entry.get("bytes")) is int for entry in listed.values()
     ):
@@ -109,32 +101,21 @@ def list_kit(kit: dict[str, Any]) -> dict[str, Any]:
     for name in listed:
         if "\\" in name or ":" in name or any(part in ("", ".", "..") for part in name.split("/")):
             raise Wrong(f"kit.json names {name}, which leads outside the kit.")
-    return listed
-
-
-def check_files(folder: str, found: set[str], listed: dict[str, Any]) -> str:
-    """Compare the files that were found with the listed ones."""
     for name in sorted(found ^ set(listed)):
         raise Wrong(f"{name} is missing." if name in listed else f"{name} was added: kit.json does not list it.")
     for name, entry in sorted(listed.items()):
-        digest, size = hashlib.sha256(), 0
-        for block in read_file(folder, name):
+        digest = hashlib.sha256()
+        for block in read_file(folder, name, entry["bytes"]):
             digest.update(block)
-            size += len(block)
-            if size > entry["bytes"]:
-                break
-        if size != entry["bytes"] or digest.hexdigest() != entry.get("sha256"):
+        if digest.hexdigest() != entry.get("sha256"):
             raise Wrong(f"{name} was changed: it differs from the file that kit.json lists.")
     return f"All {len(listed)} files are as listed in kit.json, and no file was added."
 
 
-# Ed25519 (RFC 8032, section 5.1)
-
 P = 2**255 - 19
 L = 2**252 + 27742317777372353535851937790883648493
 D, _ROOT = -121665 * pow(121666, P - 2, P) % P, pow(2, (P - 1) // 4, P)
-Point = tuple[int, int, int, int]
-"""Extended coordinates (X, Y, Z, T) with x = X/Z, y = Y/Z, x y = T/Z."""
+Point = tuple[int, int, int, int]  # extended coordinates (X, Y, Z, T) with x = X/Z, y = Y/Z, x y = T/Z
 ZERO = (0, 1, 1, 0)
 
 
@@ -183,10 +164,7 @@ BASE = decode_point(bytes.fromhex("58" + "66" * 31))
 
 
 def verify_ed25519(public: bytes, message: bytes, signature: bytes) -> bool:
-    """Return whether a signature is valid (section 5.1.7).
-
-    Strict: S < L, a canonical public key that is not of small order, and R compared as bytes, without the cofactor.
-    """
+    """Return whether a signature is valid (RFC 8032, 5.1.7), without cofactor, by a key not of small order."""
     if len(public) != 32 or len(signature) != 64:
         return False
     key, s = decode_point(public), int.from_bytes(signature[32:], "little")
@@ -214,36 +192,52 @@ def fingerprint(public: bytes) -> str:
     return " ".join(digits[place : place + 4] for place in range(0, 32, 4))
 
 
-def check_kit(folder: str, signature: dict[str, Any], kit: bytes) -> bytes:
-    """Return the public key in signature.json after checking that kit.sig is its signature of kit.json."""
+def check_signed(name: str, purpose: str, content: Any) -> tuple[bytes, str]:
+    """Check the signature and the date in a signed object; return its key and its date."""
     try:
-        key = public_key(signature["public_key"])
-        value = base64.b64decode(read_small(folder, "kit.sig").strip(), validate=True)
-    except (KeyError, ValueError, AttributeError) as error:
-        raise Wrong(f"kit.sig or the key in signature.json is damaged ({error}).") from error
-    if not verify_ed25519(key, b"terrine airlock kit\n" + kit, value):
-        raise Wrong("kit.json, kit.sig or the key was changed: kit.sig is not this key's signature of kit.json.")
-    return key
+        key, value = public_key(content["public_key"]), base64.b64decode(content["signature"], validate=True)
+        date = datetime.datetime.fromisoformat(content["signed"])
+        future = date.timestamp() > time.time() + 300
+        signed = json.dumps({**content, "signature": ""}, sort_keys=True, separators=(",", ":")).encode()
+    except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
+        raise Wrong(f"{name} is damaged ({error}).") from error
+    if not verify_ed25519(key, f"{purpose}\n".encode() + signed, value):
+        raise Wrong(f"{name} was changed after it was signed.")
+    if future:
+        raise Wrong(f"{name} is dated in the future.")
+    return key, f"{date:%Y-%m-%d}"
 
 
-def check_statement(key: bytes, signature: dict[str, Any], statement: dict[str, Any], listed: dict[str, Any]) -> None:
-    """Check that signature.json is the key's signature of this statement, its pages and this student."""
+def check_statement(signature: dict[str, Any], statement: dict[str, Any], listed: dict[str, Any]) -> None:
+    """Check that signature.json signs this statement, its pages and this student, or an imported model."""
+    check_signed("signature.json", "terrine statement", signature)
     try:
-        value = base64.b64decode(signature["signature"], validate=True)
-        signed = datetime.datetime.fromisoformat(signature["signed"]).timestamp()
         named = {**signature["files"], "student/manifest.json": signature["student"]}
-    except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise Wrong(f"signature.json is damaged ({error}).") from error
-    content = json.dumps({**signature, "signature": ""}, sort_keys=True, separators=(",", ":"))
-    if not verify_ed25519(key, b"terrine statement\n" + content.encode(), value):
-        raise Wrong("signature.json was changed after it was signed.")
+        model = {f"model/{name}": digest for name, digest in statement["mechanism"].get("files", {}).items()}
+    except (KeyError, TypeError, AttributeError) as error:
+        raise Wrong(f"signature.json or privacy.json is damaged ({error}).") from error
     if signature.get("release") != statement.get("release_id") or "privacy.json" not in named:
         raise Wrong("signature.json is for another release than privacy.json.")
-    for name, digest in sorted(named.items()):
+    for name, digest in sorted({**named, **model}.items()):
         if listed.get(name, {}).get("sha256") != digest:
-            raise Wrong(f"{name} is not the file that signature.json names.")
-    if signed > time.time() + 300:
-        raise Wrong("signature.json is dated in the future.")
+            raise Wrong(f"{name} is not the file that {'privacy' if name in model else 'signature'}.json names.")
+
+
+def check_approval(site: bytes, statement: dict[str, Any]) -> tuple[bool | None, str, str]:
+    """Check the approval in privacy.json; return the outcome (None: there is none), "approval" and a sentence."""
+    approval = statement.get("approval")
+    if approval is None:
+        return None, "approval", "privacy.json contains none."
+    key, date = check_signed("The approval", "terrine approval", approval)
+    covered = json.dumps(statement.get("release_id")) in json.dumps(approval.get("releases"))
+    if approval.get("decision") != "approved" or not covered:
+        raise Wrong("The approval is for another release, or a refusal.")
+    personal = approval.get("signer") == "person"
+    if not personal and key != site:
+        raise Wrong(f"The approval is not signed with the site's key, but with {fingerprint(key)}.")
+    whom = "the person's key" if personal else "the site's key, for that person"
+    told = f"By the role '{approval.get('role')}' on {date}, {fingerprint(key)}: {whom}. Its owner was not checked."
+    return True, "approval", told
 
 
 def real(value: Any) -> float:
@@ -281,10 +275,8 @@ def mills(x: float) -> float:
 
 
 def log_delta(mu: float, epsilon: float) -> float:
-    """Return log δ(ε) of a μ-GDP mechanism, δ = Φ(−ε/μ + μ/2) − e^ε Φ(−ε/μ − μ/2) (Balle and Wang 2018, Theorem 8).
-
-    With a = ε/μ − μ/2 and b = ε/μ + μ/2, e^ε φ(b) = φ(a), so δ = φ(a) (m(a) − m(b)) for the ratio m of `mills`.
-    """
+    """Return log δ(ε) of a μ-GDP mechanism, δ = Φ(−ε/μ + μ/2) − e^ε Φ(−ε/μ − μ/2) (Balle and Wang 2018, Theorem 8)."""
+    # With a = ε/μ − μ/2 and b = ε/μ + μ/2, e^ε φ(b) = φ(a), so δ = φ(a) (m(a) − m(b)) for the ratio m of `mills`.
     a, b = epsilon / mu - mu / 2, epsilon / mu + mu / 2
     if a < -8:  # δ is above 1 - 1e-15
         return 0.0
@@ -308,11 +300,12 @@ def epsilon_of(mu: float, delta: float) -> float:
     return high
 
 
-def check_epsilon(statement: dict[str, Any]) -> tuple[bool | None, str]:
-    """Recompute ε from the events of privacy.json; return the outcome (None: not possible here) and a sentence."""
+def check_epsilon(statement: dict[str, Any]) -> tuple[bool | None, str, str]:
+    """Recompute ε from the events of privacy.json; return the outcome (None: not possible), "ε" and a sentence."""
     if statement.get("schema_version") != 1:
         raise Wrong("privacy.json has another version than 1. Use `terrine verify`.")
-    if not {"private": True, "noise": "secure", "partition_disjoint": True}.items() <= statement.items():
+    given = tuple(statement.get(name) for name in ("private", "noise", "partition_disjoint"))
+    if given not in ((True, "secure", True), (True, "not observed", None)):  # the latter for imported models
         raise Wrong("privacy.json guarantees nothing: it is NOT PRIVATE.")
     try:
         names = ("delta", "epsilon", "epsilon_guaranteed", "epsilon_budget")
@@ -325,12 +318,12 @@ def check_epsilon(statement: dict[str, Any]) -> tuple[bool | None, str]:
                 raise Wrong(f"{name} is printed as {given}, but its events cost {value:.6f}.")
         bounded = statement["mechanism"].get("mechanism") in OUTCOME_DEPENDENT
     except NotImplementedError as error:
-        return None, f"Not recomputed: this file prices Gaussian mechanisms, not {error}. Use `terrine verify`."
+        return None, "ε", f"Not recomputed: this file prices Gaussian mechanisms, not {error}. Use `terrine verify`."
     except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
         raise Wrong(f"privacy.json is damaged: {error}.") from error
     if guaranteed != (budget if bounded else printed) or budget < printed:
         raise Wrong(f"The guaranteed ε {guaranteed} does not follow from ε {printed} and the budget {budget}.")
-    return True, f"{printed} at δ = {delta:g} follows from the events. Guaranteed: ε = {guaranteed}."
+    return True, "ε", f"{printed} at δ = {delta:g} follows from the events. Guaranteed: ε = {guaranteed}."
 
 
 def expected_key(text: str) -> str:
@@ -349,20 +342,26 @@ def verify(folder: str, key: str | None) -> Iterator[tuple[bool | None, str, str
         found = set(list_files(folder)) - {"kit.json", "kit.sig"}
         part, kit = "signature", read_small(folder, "kit.json")
         signature = parse_json(read_small(folder, "signature.json"), "signature.json")
-        public = check_kit(folder, signature, kit)
+        sealed = read_small(folder, "kit.sig").strip()
+        try:
+            public, value = public_key(signature["public_key"]), base64.b64decode(sealed, validate=True)
+        except (KeyError, ValueError, AttributeError) as error:
+            raise Wrong(f"kit.sig or the key in signature.json is damaged ({error}).") from error
+        if not verify_ed25519(public, b"terrine airlock kit\n" + kit, value):
+            raise Wrong("kit.json, kit.sig or the key was changed: kit.sig is not this key's signature of kit.json.")
         signer = fingerprint(public)
         if key is not None and signer.replace(" ", "") != key:
             raise Wrong(f"Signed with the key {signer}, not with the one you gave, {key}.")
-        part, listed = "files", list_kit(parse_json(kit, "kit.json"))
+        part, listed = "files", parse_json(kit, "kit.json").get("files")
         yield True, part, check_files(folder, found, listed)
         part, statement = "signature", parse_json(read_small(folder, "privacy.json"), "privacy.json")
-        check_statement(public, signature, statement, listed)
-        yield True, part, f"Kit, statement, pages and student were signed with the key {signer}."
-        unknown = "The signer was NOT checked: --key was not given."
-        yield key is not None or None, "signer", "It is the key you gave." if key else unknown
+        check_statement(signature, statement, listed)
+        yield True, part, f"Kit, statement, pages and model were signed with the key {signer}."
+        yield bool(key) or None, "signer", "It is the key you gave." if key else "NOT checked: --key was not given."
+        part = "approval"
+        yield check_approval(public, statement)
         part = "ε"
-        holds, told = check_epsilon(statement)
-        yield holds, part, told
+        yield check_epsilon(statement)
     except Wrong as error:
         yield False, part, str(error)
     except OSError as error:

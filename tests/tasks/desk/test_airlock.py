@@ -14,10 +14,11 @@ from tasks.desk.sacro import membership_report
 from tasks.runtime.releases import record_audit
 from tasks.runtime.store import write_json
 from tasks.serving.verification import verify_statement
+from terrine.deployment.signature import fingerprint
 from terrine.errors import ArtefactError, InputError
 from terrine.privacy.accounting.events import NonPrivateEvent
 from terrine.privacy.statement import SCHEMA
-from tests.airlock_kits import make_signed_run
+from tests.airlock_kits import STEWARD, make_signed_run
 from tests.flows.test_what_leaves import MEMBERSHIP
 from tests.statement_schema import check_schema
 
@@ -65,6 +66,11 @@ def test_the_page_tells_what_to_check(kit):
     assert text.count(kit.key) == 1
     assert "ε = 1.3565, δ = 1e-5 per record" in text
     assert "If one record is replaced, added or removed" in text
+    steward = fingerprint(STEWARD.public_key())
+    assert (
+        f"on 2026-02-03, before noise was drawn, with\nthe key <code>{steward}</code>, which only this person" in text
+    )
+    assert f"{len(json.loads((kit.folder / 'kit.json').read_text())['files'])} files that they cover" in text
     assert all((kit.folder / name).is_file() for name in re.findall(r'href="([^"]+)"', text))
 
 
@@ -72,7 +78,7 @@ def test_controls_name_files_that_are_there_and_claim_no_more(kit):
     content = yaml.safe_load((kit.folder / "satre.yaml").read_text(encoding="utf-8"))
     assert content["standard"].startswith("SATRE 2.0.1")
     controls = {control["control"]: control for control in content["controls"]}
-    assert list(controls) == ["3.1.16", "3.3.02", "3.3.06", "3.3.07", "3.3.08", "3.3.09"]
+    assert list(controls) == ["3.1.05", "3.1.16", "3.3.02", "3.3.06", "3.3.07", "3.3.08", "3.3.09"]
     for control in controls.values():
         assert all((kit.folder / name).is_file() for name in control["evidence"])
         assert control["remains"]

@@ -66,11 +66,11 @@ def test_a_kit_is_verified_with_and_without_the_key(page, kit):
     folder, key = kit
     told, checks = verdict(page, folder, key, folder / "verify.html")
     assert told == "No check failed."
-    assert [outcome for outcome, _ in checks] == ["ok"] * 4
+    assert [outcome for outcome, _ in checks] == ["ok"] * 5
     assert checks[-1][1] == "ε: 1.3565 at δ = 1e-5 follows from the events. Guaranteed: ε = 1.3565."
     told, checks = verdict(page, folder, "")
     assert told == "No check failed, but the signer was not checked."
-    assert [outcome for outcome, _ in checks] == ["ok", "ok", "unknown", "ok"]
+    assert [outcome for outcome, _ in checks] == ["ok", "ok", "unknown", "ok", "ok"]
     assert page.messages == []
 
 

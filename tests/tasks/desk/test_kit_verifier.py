@@ -15,11 +15,11 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from tasks.desk.kit import verify
-from terrine.deployment.signature import fingerprint, public_pem
+from terrine.deployment.signature import fingerprint, public_pem, signing_key
 from terrine.privacy.accounting.events import GaussianEvent, LaplaceEvent, RepeatedEvent, compose, to_json
 from terrine.privacy.accounting.gaussian import round_up
 from terrine.privacy.accounting.pricing import price
-from tests.airlock_kits import CHANGES, STRANGER, copy_of, make_kit
+from tests.airlock_kits import CHANGES, STEWARD, STRANGER, approve, copy_of, make_kit
 from tests.student_folders import make_statement
 
 FILE = Path(verify.__file__)
@@ -187,7 +187,11 @@ def test_figures_that_do_not_follow_are_found(tmp_path):
 def test_the_budget_is_guaranteed_if_outcomes_decide_about_the_number_of_answers(tmp_path):
     mechanism = {"mechanism": "confident", "threshold": 30.0, "sigma1": 30.0, "sigma2": 40.0}
     content = statement_file(tmp_path, mechanism=mechanism)
-    assert verify.check_epsilon(content) == (True, "1.3565 at δ = 1e-05 follows from the events. Guaranteed: ε = 3.0.")
+    assert verify.check_epsilon(content) == (
+        True,
+        "ε",
+        "1.3565 at δ = 1e-05 follows from the events. Guaranteed: ε = 3.0.",
+    )
 
 
 @pytest.fixture(scope="module")
@@ -240,13 +244,24 @@ def test_a_kit_is_verified_in_a_new_environment_with_and_without_the_key(python,
         "No check failed.",
     ]
     assert "It is the key you gave." in told
+    key_of_steward = fingerprint(STEWARD.public_key())
+    assert f"approval   By the role 'data steward' on 2026-02-03, {key_of_steward}: the person's key." in told
     status, told = run(python, folder)
     assert status == 0
-    assert "The signer was NOT checked" in told
+    assert "signer     NOT checked" in told
     assert told.splitlines()[-1] == "No check failed, but the signer was not checked."
     pem.write_text(json.loads((folder / "signature.json").read_text())["public_key"])
     assert run(python, folder, "--key", pem)[0] == 0
     assert run(python, folder, "--key", key.replace(" ", "").upper())[0] == 0
+
+
+@pytest.mark.parametrize(("given", "told"), [(None, "privacy.json contains none."), ("site", "the site's key, for")])
+def test_a_kit_without_an_approval_by_a_person_says_so(python, tmp_path, given, told):
+    site = signing_key(tmp_path / "data" / "private" / "ledger" / "signing.pem")
+    folder, key = make_kit(tmp_path, approval=given and approve(site, signer=given))
+    status, output = run(python, folder, "--key", key)
+    assert status == 0
+    assert told in output
 
 
 def test_what_is_no_kit_and_no_key_is_refused(python, kit, tmp_path):
@@ -284,7 +299,7 @@ def test_without_a_key_a_kit_of_another_signer_is_consistent_and_the_signer_open
     CHANGES["other signer"][0](folder)
     status, output = run(python, folder)
     assert status == 0
-    assert "The signer was NOT checked" in output
+    assert "signer     NOT checked" in output
     assert fingerprint(STRANGER.public_key()) in output
 
 
@@ -293,10 +308,10 @@ def test_links_to_folders_pipes_and_odd_names_do_no_harm(python, kit, tmp_path):
 
     folder = copy_of(kit[0], tmp_path)
     (folder / "more").symlink_to("/")
-    assert "more is a symbolic link" in run(python, folder)[1]
+    assert "more is a symbolic link or neither" in run(python, folder)[1]
     (folder / "more").unlink()
     os.mkfifo(folder / "more")
-    assert "more is neither a file nor a folder" in run(python, folder)[1]
+    assert "more is a symbolic link or neither a file nor a folder" in run(python, folder)[1]
     (folder / "more").unlink()
     (folder / "\x1b[31mred").write_text("")
     output = run(python, folder)[1]
@@ -306,7 +321,10 @@ def test_links_to_folders_pipes_and_odd_names_do_no_harm(python, kit, tmp_path):
 
 def test_a_huge_file_is_not_read_to_its_end(python, kit, tmp_path):
     folder = copy_of(kit[0], tmp_path)
-    for name, told in (("privacy.json", "privacy.json was changed"), ("kit.sig", "kit.sig is larger than 16 MiB")):
+    for name, told in (
+        ("privacy.json", "privacy.json was changed"),
+        ("kit.sig", "kit.sig was changed: it has more than 16,777,216 bytes"),
+    ):
         before = (folder / name).read_bytes()
         with (folder / name).open("wb") as file:
             file.truncate(2**40)
