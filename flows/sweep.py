@@ -75,7 +75,7 @@ def sweep(
         select: How the best candidate is chosen.
         workers: Number of candidates that are made at the same time.
     """
-    from tasks.tools.sweep import check_budget, log_sweep, make_candidates, outcome, summary, table_cells
+    from tasks.tools.sweep import check_budget, log_sweep, make_candidates, note_on_noise, outcome, summary, table_cells
 
     root = project_root()
     console = printer(soft_wrap=True)
@@ -84,6 +84,8 @@ def sweep(
     make_changed(root, candidates[0].run, ("parameters", "dataset"))  # the account depends on the dataset
     new = check_budget(root, candidates)
     console.print(f"{len(candidates)} candidates, at most {new} new releases: the budget covers them.")
+    if note := note_on_noise(candidates):
+        console.print(note)
     state_price(root, candidates)
     failures = make_all(root, candidates, workers, console.print)
     result = outcome(root, candidates, failures, select)

@@ -116,6 +116,20 @@ class Finding(Remarks):
         return self.refusals + ([] if self.run.params.privacy.anyway else self.doubts)
 
 
+def inspect_settings(root: Path, name: str, survey: Survey | None = None) -> Finding:
+    """Check a run's settings against a survey of its data, without its account; see `inspect_run`."""
+    _, automatic = replace_auto(load_values(root, name))
+    run = Run(root, name, resolve_without_data(root, name) or resolve(root, name))
+    found = Finding(run=run, survey=survey or survey_data(run), automatic=[".".join(key) for key in automatic])
+    if run.params.transcription is None:
+        if run.params.aggregation.reveals == "sums":
+            _check_sums(found)
+        elif not run.params.teachers.averages:
+            _check_votes(found, automatic if resolve_without_data(root, name) is None else [])
+        _check_accuracy(found)
+    return found
+
+
 def inspect_run(root: Path, name: str) -> Finding:
     """Check a run's data, settings and account.
 
@@ -124,22 +138,13 @@ def inspect_run(root: Path, name: str) -> Finding:
         SettingError: the settings are invalid.
         LedgerError: the ledger cannot be read.
     """
-    values = load_values(root, name)
-    _, automatic = replace_auto(values)
-    run = Run(root, name, resolve_without_data(root, name) or resolve(root, name))
-    survey = survey_data(run)
-    found = Finding(run=run, survey=survey, automatic=[".".join(key) for key in automatic])
-    unknown = automatic if resolve_without_data(root, name) is None else []
-    if run.params.transcription is None:
-        if run.params.aggregation.reveals == "sums":
-            _check_sums(found)
-        elif not run.params.teachers.averages:
-            _check_votes(found, unknown)
-        if not run.params.teachers.unprotected:
-            _check_releases(found, unknown)
-        _check_accuracy(found)
-    else:
+    found = inspect_settings(root, name)
+    run, survey = found.run, found.survey
+    if run.params.transcription is not None:
         _check_transcription(found)
+    elif not run.params.teachers.unprotected:
+        _, automatic = replace_auto(load_values(root, name))
+        _check_releases(found, automatic if resolve_without_data(root, name) is None else [])
     _check_files(found)
     if missing := missing_about(run.params):
         found.notes.append(

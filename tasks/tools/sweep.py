@@ -29,6 +29,7 @@ from tasks.runtime.release_identity import release_digest
 from tasks.runtime.releases import Release, describe_releases, list_releases, unpaid
 from tasks.runtime.run import Run, check_not_transcription, open_run
 from tasks.runtime.store import Folders, read_json
+from tasks.tools.check import inspect_settings
 from terrine.data.source import Survey
 from terrine.errors import BudgetError, SettingError
 from terrine.privacy.accounting.events import Event
@@ -148,9 +149,24 @@ def make_candidates(
     task = task_from_survey(Run(root, one, params), survey)
     ahead = [Candidate(run, settings, params, task) for run, (settings, params) in found.items()]
     check_selection(ahead, selection)
+    for each in ahead:
+        if stops := inspect_settings(root, each.run, survey).stops:
+            raise SettingError("\n".join([f"The candidate {each.text} is impossible. Nothing was made.", *stops]))
     if automatic:
         check_budget(root, ahead)
     return [replace(each, params=resolve_auto(root, each.run, survey)) for each in ahead]
+
+
+def note_on_noise(candidates: list[Candidate]) -> str | None:
+    """Return a note if the candidates differ in ε but not in the noise on votes."""
+    budgets = [each.params.aggregation for each in candidates]
+    sigmas = {getattr(budget, "sigma", None) for budget in budgets}
+    if len({budget.epsilon for budget in budgets}) == 1 or len(sigmas) > 1 or sigmas == {None}:
+        return None
+    return (
+        f"Note: all candidates have aggregation.sigma={sigmas.pop():g}, so ε only limits the number of answers. To fit "
+        "the noise to each ε: --set aggregation.sigma=auto."
+    )
 
 
 def _check_keys(keys: list[str], assignments: list[str]) -> None:
@@ -378,12 +394,12 @@ def table_cells(result: dict[str, Any]) -> list[list[str]]:
     rows = result["candidates"]
     keys = list(rows[0]["settings"])
     accuracies, noised = (any(row.get(name) for row in rows) for name in ("accuracy", "released"))
-    cells = [[*map(label, keys), "run", "release", "exact ε", "answered / asked"]]
+    cells = [[*map(label, keys), "run", "release", "exact ε", "answered"]]
     cells[0] += ["accuracy as served %"] if accuracies else []
     cells[0] += ["accuracy released"] if noised else []
     for row in rows:
         epsilon = "none" if row["epsilon"] is None else f"{row['epsilon']:.4f}"
-        answers = "failed" if row["failed"] else f"{row['answered']} / {row['queried']}"
+        answers = "failed" if row["failed"] else f"{row['answered']:,}/{row['queries']:,}" if row["queries"] else "–"
         accuracy = [f"{100 * row['accuracy']:.2f}" if "accuracy" in row else ""] if accuracies else []
         release = (row["release_id"] or "none")[:8]
         cells.append([*(row["settings"][key] for key in keys), row["run"], release, epsilon, answers, *accuracy])

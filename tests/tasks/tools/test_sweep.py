@@ -42,7 +42,7 @@ PRESET = {
     "aggregation": {"mechanism": "histogram", "sigma": 30},
     "ledger": {"account": "trial"},
 }
-PRIVATE = ["data.public_benchmark=false"]
+PRIVATE = ["data.public_benchmark=false", "privacy.anyway=true"]
 
 
 def epsilon_of_releases(*sigmas):
@@ -213,6 +213,7 @@ def test_every_combination_is_a_candidate_and_equal_ones_are_one(project):
         (["queries={count: 20}", "queries.count=30"], [], "once"),
         ([], [], "at least one parameter"),
         (["aggregation.sigma=20,-1"], [], r"candidate aggregation\.sigma=-1 is impossible"),
+        (["partition.teachers=20,2000"], [], r"candidate teachers = 2000 is impossible.*\n2000 teachers cannot share"),
         (["teachers.nothing=1"], [], "is not a setting"),
     ],
 )
@@ -441,7 +442,7 @@ def test_mlflow_has_both_prices_on_the_sweep_and_on_every_candidate(project, sta
         assert client.get_run(identity).data.tags["mlflow.parentRunId"] == parent
     assert {item.path for item in client.list_artifacts(parent)} == {"sweep.json"}
     table = client.get_run(parent).data.tags["mlflow.note.content"].splitlines()
-    assert table[0] == "| σ | run | release | exact ε | answered / asked | accuracy as served % |"
+    assert table[0] == "| σ | run | release | exact ε | answered | accuracy as served % |"
     assert [line.split(" | ")[1] for line in table[2:4]] == runs
     opened = parse_qs(sweep_view(client, experiment).removeprefix("#/compare-runs?"))
     assert sorted(json.loads(opened["runs"][0])) == sorted(identities)
@@ -461,6 +462,13 @@ def test_each_candidate_has_a_line_and_an_epsilon_that_stays_below_the_budget_is
     assert any("ε stays below aggregation.epsilon in 4 candidates" in line for line in summary(stages.result))
     names = [row["run"] for row in stages.result["candidates"]]
     assert re.fullmatch(r"trial-(epsilon-8-sigma-40|sigma-40-epsilon-8)-[0-9a-f]{8}", names[3])
+
+
+def test_noise_that_is_the_same_at_every_epsilon_is_noted(project, stages, capsys):
+    run_sweep("aggregation.epsilon=6,8")
+    assert "Note: all candidates have aggregation.sigma=30" in " ".join(capsys.readouterr().out.split())
+    run_sweep("aggregation.epsilon=6,8", "aggregation.sigma=30,40")
+    assert "Note: all candidates" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("private", [True, False])
