@@ -90,8 +90,10 @@ def invariant_projection(
         missing = max(0, kept - sum(map(len, spanning)))
         spanning.append(torch.randn(missing, scattered, generator=torch_generator(seed, "directions")))
         rows = torch.cat(spanning)[:kept]
+        del spanning
         (basis,) = side_by_side(lambda _: torch.linalg.qr(rows.T).Q, [0])
         basis = basis.to(device)
+        del rows
 
     def moments(number: int) -> tuple[Tensor, Tensor]:
         batch = loaded(batches[number])
@@ -108,18 +110,21 @@ def invariant_projection(
         total += own_total.cpu()
     count = sum(len(batch) for batch in batches)
     penalty = shrinkage * within.trace() / count / scattered
-    (projection,) = side_by_side(lambda _: _discriminant(within / count, total / count, dimension, penalty), [0])
+    within.div_(count).diagonal().add_(penalty)
+    (projection,) = side_by_side(lambda _: _discriminant(within, total.div_(count), dimension), [0])
     projection = projection.float()
     return projection if basis is None else basis.cpu() @ projection
 
 
-def _discriminant(within: Tensor, total: Tensor, dimension: int, penalty: Tensor) -> Tensor:
-    """Return the generalised eigenvectors [D, dimension] of (total, within + penalty I), largest first, signs fixed."""
-    within = within + penalty * torch.eye(len(within), dtype=within.dtype)
-    factor = torch.linalg.cholesky(within)
-    half = torch.linalg.solve_triangular(factor, total, upper=False)
+def _discriminant(within: Tensor, total: Tensor, dimension: int) -> Tensor:
+    """Return the generalised eigenvectors [D, dimension] of (total, within), largest first, signs fixed.
+
+    Both matrices are overwritten: thousands of features need much memory.
+    """
+    factor = torch.linalg.cholesky(within, out=within)
+    half = torch.linalg.solve_triangular(factor, total, upper=False, out=total)
     whitened = torch.linalg.solve_triangular(factor, half.T, upper=False)
-    _, vectors = torch.linalg.eigh((whitened + whitened.T) / 2)
+    _, vectors = torch.linalg.eigh(torch.add(whitened, whitened.T, out=total).div_(2))
     vectors = vectors[:, -dimension:].flip(1)
     # An eigenvector's sign is arbitrary; the bytes of a backbone must not depend on a library's choice.
     largest = vectors.gather(0, vectors.abs().argmax(0, keepdim=True))
