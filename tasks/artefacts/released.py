@@ -35,13 +35,18 @@ def load_sums_student(run: Run) -> tuple[TrainedStudent, dict[str, Any]]:
     """
     about, arrays = read_json(run.folders.answers / "manifest.json"), read_tensors(run.folders.answers / SUMS)
     whitening = Whitening(arrays["mean"], arrays["matrix"], arrays["constant"].item())
-    weight, bias = whitening.head(RoundSchedule(**about["schedule"]).final_head(arrays))
-    kind = FindingsHead if about.get("findings") else LinearHead
-    head = kind(weight.astype(np.float32), bias.astype(np.float32))
+    head = make_head(whitening, RoundSchedule(**about["schedule"]).final_head(arrays), bool(about.get("findings")))
     backbone = None
     if (path := run.folders.answers / MOMENTS).is_file():
         set_statistics(backbone := read_backbone(run.folders), read_tensors(path))
     return TrainedStudent(head, backbone), about
+
+
+def make_head(whitening: Whitening, weights: np.ndarray, findings: bool) -> LinearHead:
+    """Return the head on features that has the given weights [length, classes] on vectors."""
+    weight, bias = whitening.head(weights)
+    kind = FindingsHead if findings else LinearHead
+    return kind(weight.astype(np.float32), bias.astype(np.float32))
 
 
 def read_student(folders: Folders) -> tuple[Backbone, Head, dict[str, Any]]:

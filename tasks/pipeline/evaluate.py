@@ -60,7 +60,7 @@ def evaluate_student(run: Run) -> None:
         found["in_batches"] = {"statistics": served.description["statistics"], **figures_in_batches(run, dataset)}
     answers = answer_figures(run)
     write_json(run.folders.evaluation, found if answers is None else found | {"answers": answers})
-    write_errors(run, dataset, predicted)
+    write_errors(run, dataset, served, predicted)
     write_party_accuracy(run, dataset, served.predict)
     release_accuracy(run, dataset)
 

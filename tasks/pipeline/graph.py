@@ -121,7 +121,7 @@ MAIN = Pipeline(
             settings="seed student.statistics student.batch partition.kind evaluation privacy aggregation.delta"
             " aggregation.noise",
             needs="release/student release/answers release/privacy.json private/dataset private/partition"
-            " public/backbone public/images",
+            " private/accounting public/backbone public/images",
             makes="private/evaluation.json private/errors.json private/party_accuracy.json release/accuracy.json"
             " release/metrics.json release/plots",
             releases="tasks.pipeline.approvals:propose_accuracy",

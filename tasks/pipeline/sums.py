@@ -19,9 +19,10 @@ import numpy as np
 from tasks.artefacts.features import query_features, rows_in_parts
 from tasks.artefacts.images import read_backbone
 from tasks.artefacts.records import protected_units, read_assignment, read_dataset
-from tasks.artefacts.released import SUMS
+from tasks.artefacts.released import SUMS, make_head
 from tasks.config.values import digest
 from tasks.parties.release import release_by_parties
+from tasks.pipeline.figures.errors import exact_head_file
 from tasks.pipeline.figures.released_accuracy import check_use_of_accuracy
 from tasks.pipeline.moments import (
     compute_statistics,
@@ -91,8 +92,16 @@ def release_sums(run: Run, release_id: str) -> None:
     check_queries(run, release, inputs)
     about = {"teachers": run.params.partition.teachers, "class_names": names, "classes": len(names)}
     write_sums(run, release, schedule, whitening, about, moments)
+    exact, path = {}, exact_head_file(run.folders, release.release_id)
+    if (_work(run, whitening, statistics) / "vectors.npy").is_file():  # not if the release was stored before
+        weights = settings.exact_head(_records(run, whitening, statistics), mu)
+        exact = make_head(whitening, weights, settings.findings > 1).to_arrays()
+    elif path.is_file():
+        exact = read_tensors(path)
     with atomic_folder(run.folders.accounting) as folder:
         write_json(folder / "figures.json", {"notice": NOTICE})
+        if exact:
+            write_tensors(folder / path.name, exact)
     record_data_change(run, "answers", release, inputs)
     answers = answer_names(names, bool(run.params.data.several))
     write_statement_and_page(run, _statement(run, release, schedule, numbers, slack, len(answers)), answers)

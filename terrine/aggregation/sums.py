@@ -81,6 +81,14 @@ class Sums(Aggregation):
             descent.receive(released[-1])
         return schedule.arrays(released, records.length)
 
+    def exact_head(self, records: Records, mu: float) -> Floats:
+        """Return the head [length, classes] of the same rounds without noise. PRIVATE: nothing protects the records."""
+        schedule = self.schedule(mu)
+        descent, summed = schedule.descent(records.length), schedule.summing(records)
+        for _ in range(schedule.passes):
+            descent.receive(np.asarray(summed(descent.broadcast) * STEP, dtype=np.float64))
+        return descent.final_head
+
     def head(self, released: dict[str, NDArray[Any]], mu: float) -> Floats:
         """Return the head's weights [length, classes] on vectors: a function of the release."""
         return self.schedule(mu).final_head(released)

@@ -8,6 +8,7 @@ Loading executes no code: weights and reference images are safetensors, the rest
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -184,6 +185,13 @@ class StudentModel:
             return cls(backbone, head, manifest, stored, chosen, device, own_reference=reference is not None)
         except KeyError as error:
             raise ArtefactError(f"The student in {folder} lacks {error}. Run the stage 'student' again.") from error
+
+    def with_head(self, head: Head) -> StudentModel:
+        """Return this model with another head on the same features."""
+        other = copy.copy(self)
+        other.network = copy.deepcopy(self.network)
+        other.network.head = head.module().to(self.device).requires_grad_(False).eval()
+        return other
 
     def predict(self, images: np.ndarray | Tensor) -> np.ndarray:
         """Return class probabilities, float32 [B, classes].

@@ -11,6 +11,8 @@ from typer.testing import CliRunner
 from benchmarks.reproduce import main as reproduce
 from flows.cli import app
 from flows.stages import run_stage
+from tasks.artefacts.features import query_features
+from tasks.artefacts.records import read_dataset
 from tasks.config.presets import derive, resolve
 from tasks.config.values import read_yaml
 from tasks.desk.airlock import build_kit
@@ -20,12 +22,15 @@ from tasks.reports.summary import for_anybody
 from tasks.runtime.accounts import open_account, site_signing_key, stored_people
 from tasks.runtime.releases import record_audit
 from tasks.runtime.run import Run, open_run
-from tasks.runtime.store import read_json, write_json
+from tasks.runtime.store import read_array, read_json, read_table, write_json
 from tasks.serving.pages import write_pages
 from tasks.transcription.graph import TRANSCRIPTION
+from terrine.deployment.model import StudentModel
 from terrine.errors import SettingError
 from terrine.files import file_digest
 from terrine.privacy.accounting.events import GaussianEvent
+from terrine.students.answers import histogram_answers
+from terrine.students.linear import fit
 from tests.flows.conftest import set_small
 
 MEMBERSHIP = {
@@ -143,12 +148,23 @@ def test_of_private_data_mlflow_has_no_private_figure_no_digest_of_private_files
     assert "evaluation.json" not in artefacts | {path.name for path in published(clinic.root)}
 
 
-def test_misclassified_images_are_in_the_private_report_only(clinic):
+def test_the_accuracy_without_noise_and_misclassified_images_are_in_the_private_report_only(clinic):
     errors, page = read_json(clinic.folders.private / "errors.json"), clinic.folders.report.read_text()
-    images = [one["image"] for one in errors["wrong"]]
+    images, exact = [one["image"] for one in errors["wrong"]], errors["without_noise"]["accuracy"]
     assert 0 < len(images) <= 12
     assert all(image in page for image in images)
-    private = [*images, *(image.partition(",")[2] for image in images)]
+    assert f"{100 * exact:.2f} % without noise" in " ".join(page.split())
+    assert errors["without_noise"]["with_noise"] == pytest.approx(read_json(clinic.folders.evaluation)["accuracy"])
+    # Trained here from the exact votes of the same queries.
+    votes = read_array(clinic.folders.accounting / "histograms.npy")
+    answered = read_table(clinic.folders.answers / "answers.parquet")["answered"].to_numpy()
+    settings, features = clinic.params.student, query_features(clinic, clinic.params.student.statistics)
+    answers = histogram_answers(votes[answered], int(votes[0].sum()), clinic.params.aggregation.sigma)
+    head = fit(features[answered], answers, settings.l2, seed=clinic.params.seed)
+    dataset = read_dataset(clinic.folders)
+    said = StudentModel.load(clinic.folders.student).with_head(head).predict(np.asarray(dataset.test_images))
+    assert exact == pytest.approx((said.argmax(axis=1) == dataset.test_labels).mean())
+    private = [*images, *(image.partition(",")[2] for image in images), repr(exact), "without_noise"]
     for path in published(clinic.root):
         content = path.read_bytes()
         assert not [each for each in private if each.encode() in content], path

@@ -116,7 +116,7 @@ def make_run(
     manifest |= {"queried": queried, "answered": int((labels >= 0).sum()), "noise": noise}
     write_json(folders.answers / "manifest.json", manifest)
     write_json(folders.statement, make_statement(labels, classes, queried=queried, noise=noise))
-    write_json(folders.private / "errors.json", {"wrong": []})
+    write_json(folders.private / "errors.json", {"without_noise": None, "wrong": []})
 
     confusion = generator.integers(0, 4, (classes, classes)) + 30 * np.eye(classes, dtype=np.int64)
     per_class = [

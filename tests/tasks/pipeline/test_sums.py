@@ -76,6 +76,8 @@ def test_a_run_says_what_it_released_and_its_student_answers_each_image_by_itsel
     page = run.folders.report.read_text()
     assert "nobody voted" in page
     errors = read_json(run.folders.private / "errors.json")
+    assert errors["without_noise"]["with_noise"] == pytest.approx(read_json(run.folders.evaluation)["accuracy"])
+    assert f"{100 * errors['without_noise']['accuracy']:.2f} % without noise" in " ".join(page.split())
     assert page.count("a misclassified image of") == len(errors["wrong"]) > 0
     for strange in ("How the teachers voted", "Records per teacher", "never saw some class", "Labels of the teachers"):
         assert strange not in page
@@ -153,10 +155,13 @@ def test_a_crash_between_rounds_leaves_the_reservation_and_repeats_no_release(tm
     ledger, account = open_account(run)
     reserved = ledger.events(account)
     run_through(run, "aggregate", "aggregate")
-    assert len(rounds) == 2 + 3
+    assert len(rounds) == 2 + 3 + 3  # the last three without noise, for the report
     released = (run.folders.answers / "sums.safetensors").read_bytes()
+    (exact,) = run.folders.accounting.glob("exact-head-*")
+    before = exact.read_bytes()
     run_through(run, "aggregate", "aggregate")
-    assert len(rounds) == 2 + 3
+    assert len(rounds) == 2 + 3 + 3
+    assert exact.read_bytes() == before
     assert (run.folders.answers / "sums.safetensors").read_bytes() == released
     assert ledger.events(account) == reserved == [from_json(read_json(run.folders.statement)["event"])]
 

@@ -248,6 +248,8 @@ def test_a_head_is_learnt_and_as_many_numbers_are_drawn_as_are_said(name: str, m
     assert right > best - 0.02
     again = kind.release(given, mu, ReplayNoise(0))
     assert all((again[key] == released[key]).all() for key in released)
+    monkeypatch.setattr(noise, "gaussian", lambda shape, sigma: np.zeros(shape))
+    assert np.allclose(kind.exact_head(given, mu), kind.head(kind.release(given, mu, noise), mu), atol=1e-9)
 
 
 def unequal(sizes: Sequence[int], apart: float = 1.2) -> tuple[np.ndarray, np.ndarray]:
