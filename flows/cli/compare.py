@@ -1,10 +1,11 @@
-"""`terrine compare`: ε and accuracy of finished runs, in the terminal or in MLflow."""
+"""`terrine compare`: ε and accuracy of finished runs, in the terminal, as an HTML page or in MLflow."""
 
 from __future__ import annotations
 
 import json
 import os
 import sys
+from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
@@ -21,6 +22,9 @@ def compare(
     ] = None,
     as_json: JsonOption = False,
     as_csv: CsvOption = False,
+    html: Annotated[
+        Path | None, typer.Option(help="Write an HTML page: a chart of ε and accuracy, and a table.", metavar="FILE")
+    ] = None,
     ui: Annotated[
         bool, typer.Option("--ui", help="Open the comparison in MLflow, on this machine only, until Ctrl-C.")
     ] = False,
@@ -34,7 +38,7 @@ def compare(
     if ui:
         _open_mlflow(port)
     from tasks.config.presets import project_root
-    from tasks.reports.comparison import columns, compared, differences, table_cells
+    from tasks.reports.comparison import columns, compared, differences, render_comparison, table_cells
     from terrine.errors import ArtefactError
 
     refuse_two_formats(as_json, as_csv)
@@ -49,6 +53,10 @@ def compare(
         import pandas
 
         typer.echo(pandas.DataFrame(columns(rows)).to_csv(index=False), nl=False)
+        return
+    if html is not None:
+        html.write_text(render_comparison(rows), encoding="utf8")
+        typer.echo(f"Wrote {html}: {len(rows)} runs.")
         return
     console, cells = printer(), table_cells(rows)
     shown = [heading for heading in list(cells[0])[1:] if {texts[heading] for texts in cells} != {"–"}]

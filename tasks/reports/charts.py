@@ -27,12 +27,15 @@ DIAGONAL, ERROR = (37, 99, 170), (200, 92, 28)
 """Colours of right and wrong answers in a confusion matrix."""
 
 
-def ticks(largest: float) -> list[float]:
-    """Return axis values from 0 that enclose a number, in about five steps of 1, 2 or 5 times a power of ten."""
-    span = largest or 1.0
-    power = 10.0 ** math.floor(math.log10(span / 5))
-    step = next(power * factor for factor in (1, 2, 5, 10, 20) if span <= 5 * power * factor * (1 + 1e-12))
-    return [step * number for number in range(max(math.ceil(largest / step - 1e-9), 1) + 1)]
+def ticks(largest: float, smallest: float = 0.0, most: int = 5) -> list[float]:
+    """Return axis values that enclose both numbers, in about `most` steps of 1, 2 or 5 times a power of ten."""
+    span = largest - smallest
+    if span <= 0:
+        span = 1.0
+    power = 10.0 ** math.floor(math.log10(span / most))
+    step = next(power * factor for factor in (1, 2, 5, 10, 20) if span <= most * power * factor * (1 + 1e-12))
+    first, last = math.floor(smallest / step + 1e-9), math.ceil(largest / step - 1e-9)
+    return [step * number for number in range(first, max(last, first + 1) + 1)]
 
 
 def stacked_histogram(shares: np.ndarray, groups: Mapping[str, np.ndarray], *, x_label: str, y_label: str) -> Markup:
@@ -73,6 +76,36 @@ def stacked_histogram(shares: np.ndarray, groups: Mapping[str, np.ndarray], *, x
                 parts.append(bar.format(group, (number + 0.03) * slot, base, 0.94 * slot, tall, title))
     label = Markup('<text x="{}%" y="{}" text-anchor="middle">{} %</text>')
     parts += [label.format(value, HEIGHT - 26, value) for value in range(0, 101, 20)]
+    return _chart(parts, x_label, y_label)
+
+
+def scatter(points: Sequence[tuple[float, float, float, int, str]], *, x_label: str, y_label: str) -> Markup:
+    """Draw points with vertical error bars. Hovering over a point shows its text.
+
+    Args:
+        points: Tuples (x, y, half length of the error bar, colour number, text): x at least 0, y a share in [0, 1],
+            colour k is `part-k` of the style sheet.
+        x_label: Name of the horizontal axis, which begins at 0.
+        y_label: Name of y.
+    """
+    across = ticks(max(x for x, *_ in points))
+    up = ticks(100 * max(y + error for _, y, error, *_ in points), 100 * min(y - error for _, y, error, *_ in points))
+    floor, scale = TOP + PLOT, PLOT / (up[-1] - up[0])
+    parts = []
+    for value in up:
+        y = floor - (value - up[0]) * scale
+        parts.append(Markup('<line class="grid" x1="0" x2="100%" y1="{:.1f}" y2="{:.1f}"/>').format(y, y))
+        parts.append(Markup('<text x="-8" y="{:.1f}" text-anchor="end">{:.4g} %</text>').format(y + 4, value))
+    for value in across:
+        label = Markup('<text x="{:.2f}%" y="{}" text-anchor="middle">{:.4g}</text>')
+        parts.append(label.format(100 * value / across[-1], HEIGHT - 26, value))
+    for x, share, error, colour, text in points:
+        place, y = 100 * x / across[-1], floor - (100 * share - up[0]) * scale
+        bar = '<line class="error" x1="{:.2f}%" x2="{:.2f}%" y1="{:.1f}" y2="{:.1f}"/>'
+        if error:
+            parts.append(Markup(bar).format(place, place, y - 100 * error * scale, y + 100 * error * scale))
+        circle = Markup('<circle class="part-{}" cx="{:.2f}%" cy="{:.1f}" r="6"><title>{}</title></circle>')
+        parts.append(circle.format(colour, place, y, text))
     return _chart(parts, x_label, y_label)
 
 

@@ -15,7 +15,8 @@ from typing import Any
 from tasks.config.params import Params, public_parameters
 from tasks.config.values import flat
 from tasks.reports.accuracy import released_accuracy, shown_accuracy
-from tasks.reports.pages import epsilon, probability
+from tasks.reports.charts import scatter
+from tasks.reports.pages import epsilon, plain, probability, render
 from tasks.runtime.progress import timings
 from tasks.runtime.run import open_run
 from tasks.runtime.staleness import check_records
@@ -25,6 +26,9 @@ from terrine.privacy.statement import read_statement
 
 HIDDEN = "tracking", "runner", "device", "about"
 """Sections that are not compared: settings that do not affect results, and the operator's statement."""
+
+DETERMINES_EPSILON = "aggregation.epsilon", "aggregation.sigma"
+COLOURS = 6
 
 
 @dataclass(frozen=True)
@@ -185,6 +189,38 @@ def table_cells(rows: Sequence[Compared]) -> list[dict[str, str]]:
         }
         for row in rows
     ]
+
+
+def render_comparison(rows: Sequence[Compared]) -> str:
+    """Return a self-contained HTML page: a chart and a table for each dataset. Colours show a varied setting."""
+    tables = []
+    for data in dict.fromkeys(row.data for row in rows):
+        own = [row for row in rows if row.data == data]
+        varied = {key: [plain(row.settings.get(key)) for row in own] for key in differing(own)}
+        colouring = [key for key, values in varied.items() if len(set(values)) <= COLOURS]
+        by = min(colouring, key=lambda key: (key in DETERMINES_EPSILON, len(set(varied[key]))), default=None)
+        groups = sorted(set(varied[by]), key=lambda text: (len(text), text)) if by else []
+        colours = [groups.index(value) for value in varied[by]] if by else [0] * len(own)
+        cells = table_cells(own)
+        points = [
+            (row.epsilon, row.accuracy, row.plus_minus, colour, f"{row.run}: ε = {texts['ε']}, {texts['as served']}")
+            for row, colour, texts in zip(own, colours, cells, strict=True)
+            if row.epsilon is not None and row.accuracy is not None
+        ]
+        tables.append(
+            {
+                "data": data,
+                "chart": scatter(points, x_label="ε", y_label="accuracy as served") if points else "",
+                "by": by,
+                "groups": groups,
+                "rows": [
+                    (colour, {**texts, **{key: values[number] for key, values in varied.items()}, "run": run})
+                    for number, (colour, texts) in enumerate(zip(colours, cells, strict=True))
+                    if (run := texts.pop("run"))  # moved to the end, because names are long
+                ],
+            }
+        )
+    return render("comparison.html", {"tables": tables})
 
 
 def differing(rows: Sequence[Compared]) -> list[str]:

@@ -48,3 +48,9 @@ def test_as_csv_and_json_each_setting_that_differs_is_a_column(printed):
     assert "settings" not in table
     refused = printed("--csv", "--json")
     assert "exclude each other: give one" in str(refused.exception)
+
+
+def test_the_page_is_written_where_it_is_asked_for(printed, tmp_path):
+    page = tmp_path / "runs.html"
+    assert printed("--html", str(page)).output == f"Wrote {page}: 3 runs.\n"
+    assert "a-run-with-quite-a-long-name" in page.read_text()

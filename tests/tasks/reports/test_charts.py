@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 
-from tasks.reports.charts import stacked_histogram, ticks
+from tasks.reports.charts import scatter, stacked_histogram, ticks
 from terrine.errors import InputError
 
 
@@ -18,6 +18,22 @@ def test_an_axis_starts_at_nothing_covers_the_largest_and_has_few_round_steps(la
     step = values[1]
     assert re.fullmatch(r"[125](\.0)?e[+-]\d+", f"{step:.1e}")
     assert np.allclose(values, step * np.arange(len(values)))
+
+
+def test_an_axis_may_begin_above_nothing():
+    assert np.allclose(ticks(95.6, 49.5), [40, 50, 60, 70, 80, 90, 100])
+    assert ticks(7.0, 7.0) == [7.0, 7.2]
+
+
+def test_points_stand_where_their_values_are_between_the_ends_of_the_axes():
+    svg = scatter(
+        [(2.0, 0.5, 0.0, 0, "a"), (4.0, 1.0, 0.0, 1, "b"), (1.0, 0.75, 0.25, 0, "c")], x_label="ε", y_label="accuracy"
+    )
+    places = re.findall(r'class="part-(\d)" cx="([\d.]+)%" cy="([\d.]+)" r="6"><title>(\w)', svg)
+    assert places == [("0", "50.00", "216.0", "a"), ("1", "100.00", "12.0", "b"), ("0", "25.00", "114.0", "c")]
+    assert re.findall(r'class="error" x1="([\d.]+)%" x2="\1%" y1="([\d.]+)" y2="([\d.]+)"', svg) == [
+        ("25.00", "12.0", "216.0")
+    ]
 
 
 def titles(svg):

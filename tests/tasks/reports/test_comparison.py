@@ -1,6 +1,7 @@
 """Runs beside each other: the front is what a plain loop finds, and private accuracies take no part."""
 
 import itertools
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -15,6 +16,7 @@ from tasks.reports.comparison import (
     differences,
     effective_settings,
     front,
+    render_comparison,
 )
 from terrine.errors import ArtefactError
 
@@ -68,6 +70,32 @@ def test_as_columns_every_setting_that_differs_has_one():
     assert list(first) == [*list(first)[:12], "student.l2"]
     assert (first["student.l2"], second["student.l2"], first["front"], second["front"]) == (None, 0.3, True, False)
     assert (second["run"], second["epsilon"], second["plus_minus"]) == ("b", 2.0, 0.0)
+
+
+def sweep_of_ten():
+    """Return ten runs: five budgets with two numbers of teachers each, and a third run on other data."""
+    return [
+        replace(
+            ROW,
+            run=f"digits-epsilon-{epsilon}-teachers-{teachers}",
+            epsilon=float(epsilon),
+            accuracy=1 - 1 / (epsilon * teachers / 50),
+            settings={"aggregation.epsilon": epsilon, "partition.teachers": teachers},
+        )
+        for epsilon in (2, 4, 6, 8, 10)
+        for teachers in (100, 200)
+    ]
+
+
+def test_the_page_colours_runs_by_the_setting_that_was_varied_besides_the_budget():
+    page = render_comparison([*sweep_of_ten(), replace(ROW, run="<b>", data="own", accuracy=None)])
+    assert "<span>partition.teachers</span>" in page
+    dots = re.findall(r'<circle class="part-(\d)" cx="[\d.]+%" .*?<title>digits-epsilon-(\d+)-teachers-(\d+)', page)
+    assert dots == [(str(int(run.endswith("200"))), *run.split("-")[2::2]) for run in (r.run for r in sweep_of_ten())]
+    assert page.count("<svg class=") == 1  # the other run's accuracy is private
+    assert "&lt;b&gt;" in page
+    assert "<b>" not in page
+    assert [len(re.findall(rf"<td>{text}</td>", page)) for text in ("yes", "200", "private")] == [5, 5, 1]
 
 
 def test_settings_are_the_effective_ones_that_a_run_uses_and_may_publish():

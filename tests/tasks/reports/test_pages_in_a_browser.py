@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -14,11 +15,13 @@ import pytest
 import uvicorn
 from fastapi.responses import HTMLResponse
 
+from tasks.reports.comparison import render_comparison
 from tasks.reports.statement_page import render_technical_page
 from tasks.runtime.store import read_json, write_array, write_json
 from tasks.serving.service import build_app, server_config
 from tests.student_folders import make_table_student
 from tests.tasks.pipeline.test_report import BLOOD, make_run, written
+from tests.tasks.reports.test_comparison import ROW, sweep_of_ten
 from tests.tasks.reports.test_partition_figures import counts, manifest_of
 
 WIDTHS = (390, 1280, 1920)
@@ -79,6 +82,7 @@ def test_pages_can_be_read_at_every_width_light_and_dark(tmp_path):
         pages[f"report, {name}"], pages[f"statement, {name}"] = pages_of(tmp_path / name, classes, teachers)
     (tmp_path / "replayed").mkdir()
     _, pages["statement, not private"] = pages_of(tmp_path / "replayed", ("a" * 60, "b"), 3, noise="replay")
+    pages["comparison"] = render_comparison([*sweep_of_ten(), replace(ROW, data="own data", plus_minus=0.02)])
     found = findings(pages, tmp_path)
     assert len(found) == len(pages) * len(WIDTHS) * len(SCHEMES)
     assert {name: sentences for name, sentences in found.items() if sentences} == {}
