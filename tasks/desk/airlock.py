@@ -5,7 +5,7 @@ index.html           what to check, on one screen
 verify.py, .html     verification without Terrine: Python's standard library, or a browser without a network
 privacy.json …       statement, pages, model card, released accuracy and signatures (`tasks.serving.pages`)
 statement-1.json     JSON Schema of privacy.json
-student/             the student
+student/, model/     the student, or a model that another library trained
 ledger.json          what the ledger charged for this run
 audit.json           audit of the mechanism on synthetic data, if one ran
 satre.yaml           controls of SATRE 2.0.1 to which the kit contributes
@@ -33,11 +33,12 @@ import yaml
 from tasks.desk.kit.verify import verify
 from tasks.desk.sacro import membership_report
 from tasks.reports.pages import render
+from tasks.reports.statement_page import TECHNICAL
 from tasks.runtime.accounts import ledger_before, site_signing_key
 from tasks.runtime.releases import AUDIT, list_releases
 from tasks.runtime.run import Run
 from tasks.runtime.store import atomic_file, atomic_folder, read_json, write_json, write_text
-from tasks.serving.pages import ACCURACY, FIGURES, SIGNATURE, SIGNATURES, STUDENT, pages_in
+from tasks.serving.pages import ACCURACY, FIGURES, MODEL, SIGNATURE, SIGNATURES, STUDENT, pages_in
 from tasks.serving.verification import refuse_wrong, verify_statement
 from terrine.deployment.manifest import MANIFEST, check_seal
 from terrine.deployment.signature import Approval, fingerprint
@@ -90,10 +91,9 @@ def build_kit(run: Run, target: Path) -> Kit:
         for name in (FIGURES, *SIGNATURES, *pages_in(release), ACCURACY):
             if (release / name).is_file():
                 shutil.copyfile(release / name, folder / name)
-        (folder / STUDENT).mkdir()
-        for name in (MANIFEST, *check_seal(release / STUDENT)["digests"]):
-            (folder / STUDENT / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(release / STUDENT / name, folder / STUDENT / name)
+        for name in _model_files(release, statement):
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(release / name, folder / name)
         for path in (SCHEMA, TOOLS / "verify.py", TOOLS / "verify.html"):
             shutil.copyfile(path, folder / path.name)
         audit = run.folders.public / AUDIT
@@ -105,9 +105,13 @@ def build_kit(run: Run, target: Path) -> Kit:
             (folder / "attacks").mkdir()
             _write_attacks(folder / "attacks", attacks, statement)
         write_text(folder / "satre.yaml", satre_controls(statement, {*files_below(folder), KIT, "satre.yaml"}))
-        names = [*files_below(folder), "index.html"]
-        values = {"statement": statement, "key": fingerprint(key.public_key()), "names": sorted(names)}
-        values["approval"] = statement["approval"] and Approval(**statement["approval"])
+        values = {
+            "statement": statement,
+            "key": fingerprint(key.public_key()),
+            "names": sorted([*files_below(folder), "index.html"]),
+            "approval": statement["approval"] and Approval(**statement["approval"]),
+            "page": min(pages_in(folder), key=lambda name: (name != TECHNICAL, name != "statement-en.html")),
+        }
         write_text(folder / "index.html", render("airlock.html", values))
         _seal(folder, statement, key)
         failed = [told for holds, _, told in verify(str(folder), None) if holds is False]
@@ -125,10 +129,17 @@ def build_kit(run: Run, target: Path) -> Kit:
     return Kit(target, archive, fingerprint(key.public_key()), inside)
 
 
+def _model_files(release: Path, statement: Mapping[str, Any]) -> list[str]:
+    """Return the names of the student's files, or of those of an imported model, in a release's folder."""
+    if "files" in statement["mechanism"]:
+        return [f"{MODEL}/{name}" for name in statement["mechanism"]["files"]]
+    return [f"{STUDENT}/{name}" for name in (MANIFEST, *check_seal(release / STUDENT)["digests"])]
+
+
 def _checked_key(run: Run) -> Ed25519PrivateKey:
     """Return the site's key after checking that the run's release may leave."""
     release = run.folders.release
-    if not run.folders.statement.is_file() or not (release / STUDENT).is_dir():
+    if not run.folders.statement.is_file() or not ((release / STUDENT).is_dir() or (release / MODEL).is_dir()):
         raise ArtefactError(f"Run {run.name} has no released student. Make it first: terrine run {run.name}")
     if not (release / SIGNATURE).is_file():
         raise ArtefactError(f"Run {run.name} is not signed. Sign it first: terrine statement --sign --run {run.name}")
@@ -157,7 +168,7 @@ def ledger_excerpt(run: Run, statement: Mapping[str, Any]) -> dict[str, Any]:
         ledger.verify()
         costs = ledger.costs(statement["dataset"])
         known = {statement["release_id"]: "answers"}
-        if run.params.transcription is None and run.params.aggregation.where != "parties":
+        if run.params.transcription is None and run.params.aggregation.where != "parties" and not run.folders.imported:
             known |= {release.identity: release.kind for release in list_releases(run)}
         charged = [
             {"kind": kind, "release_id": identity, "event": to_json(costs[identity])}

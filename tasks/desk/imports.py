@@ -2,7 +2,8 @@
 
 The state is read without running code in it: JSON, or a checkpoint that PyTorch loads with `weights_only`. The release
 is charged to an account of the ledger like Terrine's own. The ID of the import depends on the account, the edition, the
-training and the model's files, so the same import is charged once.
+training and the model's files, so the same import is charged once. With `release.approval=required`, the import waits
+for an approval like a run, and is then repeated.
 
 Formal guarantee: ε is computed from noise, sampling and steps as stated, under both neighbouring relations
 (`terrine.privacy.training`). Only the operator vouches that clipping, noise and sampling were as stated.
@@ -23,17 +24,18 @@ from typing import Any
 import numpy as np
 
 from tasks.config.presets import FOLDERS, NAME, Preset, parameter_file, with_assignments
-from tasks.config.values import digest
+from tasks.config.values import as_yaml, digest
 from tasks.reports.language import LANGUAGES
-from tasks.runtime.accounts import open_account, site_key, site_signing_file, site_signing_key
+from tasks.runtime.accounts import approval_of, open_account, site_key, site_signing_file, site_signing_key
+from tasks.runtime.approval import Proposal, require_approval
 from tasks.runtime.code_digest import code_version
 from tasks.runtime.locks import making
-from tasks.runtime.releases import missing_about
+from tasks.runtime.releases import Release, missing_about
 from tasks.runtime.run import Run
 from tasks.serving.attestations import sign_for_tools
 from tasks.serving.pages import FIGURES, MODEL, clear_pages, write_pages
 from terrine.errors import BudgetError, InputError, SettingError
-from terrine.files import file_digest
+from terrine.files import file_digest, write_text
 from terrine.privacy.accounting.pricing import price
 from terrine.privacy.facts import Facts, Record
 from terrine.privacy.ledger.site_key import release_identity
@@ -185,6 +187,7 @@ def import_training(root: Path, training: Training, stated: Stated, assignments:
         assignments: Settings, each as `section.key=value`, such as the operator's statement.
 
     Raises:
+        ApprovalNeeded: The import needs an approval (`tasks.runtime.approval`).
         BudgetError: The account cannot pay for the training.
         InputError: A model file is missing, or a run of this name exists.
     """
@@ -201,7 +204,13 @@ def import_training(root: Path, training: Training, stated: Stated, assignments:
             edition=stated.edition,
             release="imported",
             parameters=content,
-            noise={"kind": "secure"},
+            noise={"kind": "not observed"},
+        )
+        write_text(run.folders.parameters, as_yaml(run.params.model_dump(mode="json")))
+        told = f"a model that another library trained in {training.steps:,} steps: {', '.join(files)}"
+        releases = [Release("imported", identity, event)]
+        require_approval(
+            run, Proposal(ledger, account, releases, {}, stated.unit, stated.delta, added, f"{told}. Not observed")
         )
         release = ledger.release(
             dataset=account,
@@ -221,22 +230,23 @@ def import_training(root: Path, training: Training, stated: Stated, assignments:
             event=event,
             event_added=added,
             delta=stated.delta,
-            delta_slack=0.0,
+            delta_slack=None,
             epsilon_budget=price(event, stated.delta),
             epsilon_dataset=release.epsilon_total,
             epsilon_account=release.guarantee,
-            noise="secure",
+            noise="not observed",
             mechanism=described,
-            teachers=1,
+            teachers=None,
             queries=0,
             queried=0,
             answered=0,
             answered_per_class=(),
-            partition_digest="none",
-            partition_disjoint=True,
+            partition_digest=None,
+            partition_disjoint=None,
             public_inputs=(),
             facts=Facts(stated.record, about=run.params.about),
             code_version=" ".join(f"{name} {value}" for name, value in code_version(root).items()),
+            approval=approval_of(run, release),
         )
         return _write(run, statement, stated.files)
 
@@ -247,8 +257,9 @@ def _budget_explained() -> Iterator[None]:
         yield
     except BudgetError as error:
         raise BudgetError(
-            f"{error} If the account began with a Gaussian release, its filter counts a sampled step like one on all "
-            "units: import into an account before other releases, or raise its budget (terrine ledger --budget)."
+            f"{error} A budget over releases that are chosen one by one needs one measure, which the first of them "
+            "fixes. If that was Gaussian, a sampled step counts like one on all units: import into an account before "
+            "other releases, or raise its budget (terrine ledger --budget)."
         ) from error
 
 
@@ -274,11 +285,7 @@ def _run(root: Path, stated: Stated, assignments: Sequence[str]) -> Run:
         raise SettingError(
             f"A signed statement needs {', '.join(missing)}. Add them: --set about.purpose='...' Nothing was charged."
         )
-    if params.release.approval == "required":
-        raise SettingError(
-            "release.approval=required: an import cannot be approved yet, so it is refused. Nothing was charged."
-        )
-    if run.folders.parameters.is_file():
+    if run.folders.public_parameters.is_file():  # an import has none
         raise InputError(f"There is a run {stated.name}. Give the import another --release. Nothing was charged.")
     return run
 

@@ -234,7 +234,7 @@ def placeholder_values(
         "factor_added": language.factor(statement["epsilon_added"]) if added else "",
         "guesses_added": language.number(correct_guesses(statement, "event_added") or 0, 1) if added else "",
         "examples": Markup(", ").join(language.sentences(statement, "examples")),
-        **{name: language.number(statement[name]) for name in ("teachers", "queries", "queried", "answered")},
+        **{name: language.number(statement[name] or 0) for name in ("teachers", "queries", "queried", "answered")},
         "numbers": language.number(mechanism.get("numbers", 0)),
         "steps": language.number(sum(steps for *_, steps in mechanism.get("phases", ()))),
         "phases": "; ".join(
@@ -286,7 +286,7 @@ def correct_guesses(statement: Mapping[str, Any], event: str = "event") -> float
     """
     if not statement["private"]:
         return None
-    slack = statement["delta_slack"]
+    slack = statement["delta_slack"] or 0.0  # of an import: Gaussian noise as stated
     try:
         if statement["mechanism"].get("mechanism") in OUTCOME_DEPENDENT:
             variation = delta_of(mu_of(statement["epsilon_budget"], statement["delta"]), 0.0) + slack

@@ -30,7 +30,7 @@ from terrine.privacy.ledger.task import Task
 if TYPE_CHECKING:
     from terrine.privacy.ledger.ledger import StoredRelease
 
-Kind = Literal["answers", "averages", "annotations", "labels", "units", "accuracy", "moments"]
+Kind = Literal["answers", "averages", "annotations", "labels", "units", "accuracy", "moments", "imported"]
 Inputs = dict[str, str]
 
 FORM = 1
@@ -47,6 +47,7 @@ _UPSTREAM: dict[Kind, tuple[str, ...]] = {
     "units": ("data", "privacy"),
     "moments": ("data", "privacy", "queries", "backbone", "pretraining", "aggregation"),
     "accuracy": (*_UP_TO_TEACHERS, "aggregation", "collaboration", "student", "evaluation"),
+    "imported": (),
 }
 """Sections that affect a release. `seed` affects all but labels, which are not assigned to teachers."""
 

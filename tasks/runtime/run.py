@@ -6,8 +6,16 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from tasks.config.params import Params, read_parameters
-from tasks.config.presets import explain_missing_run, project_root, resolve, selected_run
+from tasks.config.params import Params, read_parameters, validate
+from tasks.config.presets import (
+    explain_missing_run,
+    parameter_file,
+    project_root,
+    project_settings,
+    resolve,
+    selected_run,
+)
+from tasks.config.values import read_yaml
 from tasks.runtime.store import Folders
 from terrine.errors import ArtefactError, SettingError
 
@@ -63,9 +71,15 @@ def chosen_run(name: str | None = None) -> Run:
 
 
 def unstarted_run(name: str | None = None) -> Run:
-    """Return a run of the project by its name, whether or not it was started; default: the one selected last."""
+    """Return a run of the project by its name, whether or not it was started; default: the one selected last.
+
+    An import has no preset, so its own parameters are used, with the project's current section `release`.
+    """
     root = project_root()
     chosen = name or selected_run(root)
+    own = Folders(root, chosen).parameters
+    if own.is_file() and not parameter_file(root, chosen).is_file():
+        return Run(root, chosen, validate(read_yaml(own) | {"release": project_settings(root).get("release", {})}))
     return Run(root, chosen, resolve(root, chosen))
 
 

@@ -89,6 +89,8 @@ def states(root: Path) -> list[tuple[str, str]]:
     def state(folders: Folders) -> str:
         if folders.report.is_file() and folders.finished:
             return "complete"
+        if folders.imported:
+            return "imported"
         if folders.statement.is_file():
             return "has released, not complete"
         return "begun" if folders.parameters.is_file() else "not begun"
@@ -100,6 +102,8 @@ def _begin(root: Path, name: str, preset: str | None, assignments: list[str], sa
     if preset is None:
         begin = typed(["terrine", "run", name, "--preset", "your-own-images"])
         raise SettingError(f"{explain_missing_run(root, name)} To create it, name a preset:\n{begin}")
+    if Folders(root, name).imported:
+        raise SettingError(f"{name} is a model that another library trained. Choose another name for the run.")
     start = read_preset(root, preset)
     overrides, _ = with_assignments(root, start, assignments)
     if save:

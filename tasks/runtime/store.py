@@ -59,6 +59,11 @@ class Folders:
         """True if the run's statement and evaluation exist."""
         return self.evaluation.is_file() and self.statement.is_file()
 
+    @property
+    def imported(self) -> bool:
+        """True if another library trained the model. Imports write no public parameters."""
+        return self.statement.is_file() and not self.public_parameters.is_file()
+
     private, public, release = _Place("private"), _Place("public"), _Place("release")
 
     work = _Place("private", "work")

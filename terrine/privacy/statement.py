@@ -108,12 +108,13 @@ class PrivacyStatement:
         trust_model: Key in `TRUST_MODELS`.
         event: The mechanisms that were run. Its exact ε, `epsilon`, is the guarantee if the number of answers is fixed.
         delta: δ of every ε in the statement.
-        delta_slack: Bound on what the noise's rounding grid adds to δ (`noise.delta_slack`).
+        delta_slack: Bound on what the noise's rounding grid adds to δ (`noise.delta_slack`). None like `teachers`,
+            `partition_digest` and `partition_disjoint` if another library trained the model.
         epsilon_budget: Budget of the run, fixed before the first query. For mechanisms in `OUTCOME_DEPENDENT` the
             budget is the guarantee, and `epsilon` the part of it that was used.
         epsilon_dataset: ε of all releases of the account so far, from the ledger, as if they had been planned. The
             guarantee over adaptively chosen runs is `epsilon_account`.
-        noise: `secure`, or `replay`, which is NOT PRIVATE.
+        noise: `secure`; `replay`, which is NOT PRIVATE; or `not observed` if another library trained the model.
         queried: Number of queries asked before the budget ended.
         answered_per_class: Released labels by class (`released_per_class`).
         partition_digest: Keyed hash of the partition.
@@ -138,18 +139,18 @@ class PrivacyStatement:
     trust_model: TrustModel
     event: Event
     delta: float
-    delta_slack: float
+    delta_slack: float | None
     epsilon_budget: float
     epsilon_dataset: float
-    noise: NoiseKind
+    noise: NoiseKind | Literal["not observed"]
     mechanism: Mapping[str, Any]
-    teachers: int
+    teachers: int | None
     queries: int
     queried: int
     answered: int
     answered_per_class: tuple[int, ...]
-    partition_digest: str
-    partition_disjoint: bool
+    partition_digest: str | None
+    partition_disjoint: bool | None
     public_inputs: tuple[PublicInput, ...]
     facts: Facts
     code_version: str
@@ -166,14 +167,17 @@ class PrivacyStatement:
         for name, value, allowed in (
             ("unit", self.unit, get_args(Unit)),
             ("trust_model", self.trust_model, get_args(TrustModel)),
-            ("noise", self.noise, get_args(NoiseKind)),
+            ("noise", self.noise, ("not observed",) if self.imported else get_args(NoiseKind)),
         ):
             _require(value in allowed, f"{name} is one of {', '.join(allowed)}, got {value!r}")
-        for name in ("run", "release_id", "dataset", "partition_digest", "code_version"):
+        for name in ("run", "release_id", "dataset", "code_version"):
             _require(bool(getattr(self, name)), f"{name} is missing")
-        _require(0 < self.delta < 1 and 0 <= self.delta_slack < 1, f"δ={self.delta} or its slack is not a probability")
+        for name in ("delta_slack", "teachers", "partition_digest", "partition_disjoint"):
+            _require((getattr(self, name) in (None, "")) == self.imported, f"{name} is missing, or was not observed")
+        slack = self.delta_slack or 0.0
+        _require(0 < self.delta < 1 and 0 <= slack < 1, f"δ={self.delta} or its slack is not a probability")
         _require(
-            0 <= self.answered <= self.queried <= self.queries and self.teachers > 0,
+            0 <= self.answered <= self.queried <= self.queries and (self.teachers is None or self.teachers > 0),
             f"{self.answered} answered of {self.queried} asked of {self.queries} queries by {self.teachers} teachers "
             "is impossible",
         )
@@ -236,16 +240,22 @@ class PrivacyStatement:
         return None if self.event_added is None else price(self.event_added, self.delta)
 
     @property
+    def imported(self) -> bool:
+        """True if another library trained the model (`terrine.privacy.training`)."""
+        return "phases" in self.mechanism
+
+    @property
     def private(self) -> bool:
         """True if the statement guarantees something."""
-        return self.noise == "secure" and math.isfinite(self.epsilon) and self.partition_disjoint
+        sound = self.imported or (self.noise == "secure" and self.partition_disjoint)
+        return bool(sound) and math.isfinite(self.epsilon)
 
     @property
     def warning(self) -> str | None:
         """Reason why nothing is guaranteed; None if the release is private."""
-        if self.noise != "secure":
+        if self.noise == "replay":
             return f"{NOT_PRIVATE}: the noise was replayed from a seed and can be subtracted again."
-        if not self.partition_disjoint:
+        if not (self.imported or self.partition_disjoint):
             return f"{NOT_PRIVATE}: the teachers' parts overlap, so one {self.unit} may change many votes."
         return None if self.private else f"{NOT_PRIVATE}: the method has no differential-privacy guarantee."
 

@@ -18,7 +18,7 @@ from terrine.deployment.signature import fingerprint
 from terrine.errors import ArtefactError, InputError
 from terrine.privacy.accounting.events import NonPrivateEvent
 from terrine.privacy.statement import SCHEMA
-from tests.airlock_kits import STEWARD, make_signed_run
+from tests.airlock_kits import STEWARD, STRANGER, approve, make_signed_run
 from tests.flows.test_what_leaves import MEMBERSHIP
 from tests.statement_schema import check_schema
 
@@ -158,6 +158,12 @@ def test_a_release_that_is_unsigned_changed_or_not_private_gets_no_kit(tmp_path)
     with pytest.raises(ArtefactError, match=r"has no released student\. Make it first"):
         build_kit(unsigned, tmp_path / "kit")
     assert not (tmp_path / "kit").exists()
+
+
+def test_an_approval_that_another_key_gave_in_the_sites_name_gets_no_kit(tmp_path):
+    run = make_signed_run(tmp_path, approval=approve(STRANGER, signer="site"))
+    with pytest.raises(ArtefactError, match=r"does not verify.* approval: Its signature does not hold"):
+        build_kit(run, tmp_path / "kit")
 
 
 def test_a_folder_that_is_no_kit_is_not_replaced(run, tmp_path):

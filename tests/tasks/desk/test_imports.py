@@ -3,6 +3,7 @@
 import json
 import os
 import pickle
+import re
 import warnings
 from dataclasses import replace
 from types import SimpleNamespace
@@ -11,13 +12,18 @@ import numpy as np
 import pytest
 import torch
 from dp_accounting import dp_event
+from jsonschema import ValidationError
 from typer.testing import CliRunner
 
 from flows.cli import app
 from tasks.config.presets import Preset, with_assignments
+from tasks.desk.airlock import build_kit
 from tasks.desk.imports import Stated, import_training, read_state
+from tasks.desk.kit.verify import verify
 from tasks.runtime.accounts import ledger_before, open_account, site_signing_key
-from tasks.runtime.run import Run
+from tasks.runtime.decisions import ApprovalNeeded
+from tasks.runtime.run import Run, open_run
+from tasks.runtime.run_names import name_run, states
 from tasks.serving import pages
 from tasks.serving.verification import verify_statement
 from terrine.deployment.signature import fingerprint
@@ -295,7 +301,7 @@ def test_a_budget_holds_over_imports_and_own_releases(project):
     assert before < release("a" * 64, 4.0).epsilon_total < 8
     with pytest.raises(BudgetError):
         release("b" * 64, 0.5)
-    with pytest.raises(BudgetError, match="began with a Gaussian release"):
+    with pytest.raises(BudgetError, match="a sampled step counts like one on all units"):
         imported(project, Training("stated", "poisson", ((0.5, 0.1, 500),)), name="dear")
 
 
@@ -361,8 +367,50 @@ def test_another_budget_of_a_known_account_is_refused(project):
         imported(project, budget=20.0, name="other", files=(project / "params.yaml",))
 
 
-def test_a_project_whose_releases_need_approval_imports_nothing(project):
+def test_an_import_is_approved_like_a_run_and_its_kit_is_verified(project, tmp_path):
     (project / "params.yaml").write_text("run: terrine-digits\nrelease: {approval: required}\n")
-    with pytest.raises(SettingError, match=r"release\.approval=required"):
+    with pytest.raises(ApprovalNeeded, match=r"in 60 steps: model\.pt[\s\S]*terrine release approve risk"):
         imported(project)
     assert not (project / "data" / "release").exists()
+    assert not [row for row in ledger_before(run_of(project)).rows() if row.kind == "reserve"]
+    done = CliRunner().invoke(app, ["release", "approve", "risk", "--role", "data steward"])
+    assert done.exit_code == 0, done.output
+    changed = project / "other.pt"
+    changed.write_bytes(b"other weights")
+    with pytest.raises(ApprovalNeeded, match="was approved on"):
+        imported(project, files=(changed,))
+    folder = imported(project).folder
+    statement = read_statement(folder / "privacy.json")
+    assert (statement["approval"]["role"], statement["approval"]["signer"]) == ("data steward", "site")
+    run = open_run(project, "risk")
+    kit = build_kit(run, tmp_path / "kit")
+    assert [told for _, name, told in verify(str(kit.folder), None) if name == "approval" and "data steward" in told]
+    assert {check.holds for check in verify_statement(kit.folder, kit.key)} == {True, None}
+    [charged] = json.loads((kit.folder / "ledger.json").read_text())["releases_of_this_run"]
+    assert charged["event"] == statement["event"]
+    text = (kit.folder / "index.html").read_text()
+    assert "did not observe the training" in text
+    assert all((kit.folder / name).is_file() for name in re.findall(r'href="([^"]+)"', text))
+    (kit.folder / "model" / "model.pt").write_bytes(b"other")
+    assert [told for holds, _, told in verify(str(kit.folder), None) if holds is False] == [
+        "model/model.pt was changed: it differs from the file that kit.json lists."
+    ]
+
+
+def test_a_statement_states_nothing_that_was_not_observed(project):
+    statement = read_statement(imported(project).folder / "privacy.json")
+    for name in ("teachers", "delta_slack", "partition_digest", "partition_disjoint"):
+        assert statement[name] is None
+    assert statement["noise"] == "not observed"
+    for change in ({"noise": "secure"}, {"teachers": 1}, {"partition_disjoint": True}, {"delta_slack": 0.0}):
+        with pytest.raises(SettingError):
+            statement_from(statement | change)
+        with pytest.raises(ValidationError):
+            check_schema(statement | change)
+
+
+def test_the_name_of_an_import_is_no_run_and_the_reverse(project):
+    imported(project)
+    assert states(project) == [("risk", "imported")]
+    with pytest.raises(SettingError, match="another library trained"):
+        name_run(project, "risk", "terrine-digits", [])

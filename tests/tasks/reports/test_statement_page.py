@@ -84,6 +84,10 @@ IMPORTED = [
     Training("flower", "fixed", ((8.0, 0.01, 50),)),
     Training("dp_accounting", "all", ((30.0, 1.0, 50),)),
 ]
+NOT_OBSERVED = {
+    **{"noise": "not observed", "teachers": None, "delta_slack": None, "partition_digest": None},
+    **{"partition_disjoint": None, "queries": 0, "queried": 0, "answered": 0, "answered_per_class": ()},
+}
 KINDS = {
     "histogram": {"mechanism": VOTES, "event": ANSWERS, **ALL},
     "gnmax": {"mechanism": VOTES | {"mechanism": "gnmax"}, "event": ANSWERS, "unit": "group", "epsilon_account": 9.5}
@@ -160,7 +164,7 @@ KINDS = {
             "mechanism": {**training.describe(), "files": {"model.pt": "ab"}},
             "event": training.events(1e-5)[0],
             "event_added": training.events(1e-5)[1],
-            **{"teachers": 1, "queries": 0, "queried": 0, "answered": 0, "answered_per_class": ()},
+            **NOT_OBSERVED,
         }
         for training in IMPORTED
     },
