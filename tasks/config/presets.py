@@ -86,9 +86,8 @@ def presets_by_group(root: Path) -> list[tuple[str, list[Preset]]]:
 
 
 def runs(root: Path) -> list[str]:
-    """Return the names of all named, derived and started runs."""
-    started = {path.parent.name for path in (root / "data" / "private").glob("*/parameters.yaml")}
-    return sorted(started | {preset.name for preset in _read_all(root) if preset.made_from is not None})
+    """Return the names of all runs that were started; one that was refused before is not among them."""
+    return sorted(path.parent.name for path in (root / "data" / "private").glob("*/parameters.yaml"))
 
 
 def explain_missing_run(root: Path, name: str) -> str:

@@ -107,6 +107,6 @@ def shown_measure(measured: dict[str, Any] | None) -> str:
     return "{value:.3f} ({low:.3f} to {high:.3f})".format(**measured)
 
 
-def shown_accuracy(accuracy: float, plus_minus: float) -> str:
+def shown_accuracy(accuracy: float, plus_minus: float | None) -> str:
     """Return an accuracy as text: 81.23 %, or 81.2 ± 1.3 % if noise was added."""
     return f"{100 * accuracy:.1f} ± {100 * plus_minus:.1f} %" if plus_minus else f"{100 * accuracy:.2f} %"

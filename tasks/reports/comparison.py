@@ -42,7 +42,7 @@ class Compared:
         epsilon_added: ε under add/remove neighbours; None if it is not smaller.
         delta: δ of the guarantee.
         accuracy: Accuracy in [0, 1]; None if it is private.
-        plus_minus: Half the width of the accuracy's noise interval.
+        plus_minus: Half the width of the accuracy's noise interval; None if the accuracy has no noise or is private.
         teachers: Number of teachers; None (like `answered` and `queries`) if records are summed.
         answered: Number of answered queries.
         queries: Number of queries.
@@ -56,7 +56,7 @@ class Compared:
     epsilon_added: float | None
     delta: float
     accuracy: float | None
-    plus_minus: float
+    plus_minus: float | None
     teachers: int | None
     answered: int | None
     queries: int | None
@@ -102,7 +102,7 @@ def _read(root: Path, name: str) -> Compared:
     check_records(run)  # the settings determine what may be shown
     statement = read_statement(run.folders.statement)
     released = released_accuracy(run.folders)
-    accuracy, plus_minus = None, 0.0
+    accuracy = plus_minus = None
     if run.params.data.public_benchmark:
         accuracy = read_json(run.folders.evaluation)["accuracy"]
     elif released is not None:
@@ -120,7 +120,7 @@ def _read(root: Path, name: str) -> Compared:
         answered=statement["answered"] if votes else None,
         queries=statement["queries"] if votes else None,
         # The duration of a stage depends on the records that it reads.
-        seconds=sum(record["seconds"] for record in timings(run).values())
+        seconds=round(sum(record["seconds"] for record in timings(run).values()), 1)
         if run.params.tracking.private_metrics
         else None,
         settings=effective_settings(run.params),

@@ -84,16 +84,14 @@ def name_run(root: Path, name: str, preset: str | None, assignments: list[str], 
 
 
 def states(root: Path) -> list[tuple[str, str]]:
-    """Return the name and state of every run of the project."""
+    """Return the name and state of every started run of the project."""
 
     def state(folders: Folders) -> str:
         if folders.report.is_file() and folders.finished:
             return "complete"
         if folders.imported:
             return "imported"
-        if folders.statement.is_file():
-            return "has released, not complete"
-        return "begun" if folders.parameters.is_file() else "not begun"
+        return "has released, not complete" if folders.statement.is_file() else "begun"
 
     return [(name, state(Folders(root, name))) for name in runs(root)]
 

@@ -46,7 +46,6 @@ from tasks.runtime.releases import (
     worst_cases,
 )
 from tasks.runtime.run import Run, open_run
-from tasks.runtime.store import Folders
 from tasks.tools.duration import estimate_minutes
 from tasks.transcription.clients import section
 from tasks.transcription.release import account_of_run, check_run, is_of_public, noise_kind, release_terms, unit_of
@@ -165,7 +164,7 @@ def inspect_run(root: Path, name: str) -> Finding:
 def _check_files(found: Finding) -> None:
     """Note that data files changed since this run or an earlier one with the same data and account read them."""
     run = found.run
-    others = [open_run(run.root, name) for name in runs(run.root) if Folders(run.root, name).parameters.is_file()]
+    others = (open_run(run.root, name) for name in runs(run.root))
     same = [other for other in others if other.params.ledger.account == run.params.ledger.account]
     for other in (run, *(each for each in same if each.params.data == run.params.data)):
         if (how := files_changed(other)) is not None:

@@ -20,7 +20,7 @@ from tasks.reports.comparison import (
 )
 from terrine.errors import ArtefactError
 
-ROW = Compared("a", "digits, per record", 1.0, None, 1e-5, 0.5, 0.0, 50, 90, 100, 7.0, {"seed": 1})
+ROW = Compared("a", "digits, per record", 1.0, None, 1e-5, 0.5, None, 50, 90, 100, 7.0, {"seed": 1})
 
 
 def some(count, seed=0):
@@ -69,7 +69,7 @@ def test_as_columns_every_setting_that_differs_has_one():
     first, second = columns(rows)
     assert list(first) == [*list(first)[:12], "student.l2"]
     assert (first["student.l2"], second["student.l2"], first["front"], second["front"]) == (None, 0.3, True, False)
-    assert (second["run"], second["epsilon"], second["plus_minus"]) == ("b", 2.0, 0.0)
+    assert (second["run"], second["epsilon"], second["plus_minus"]) == ("b", 2.0, None)
 
 
 def sweep_of_ten():
