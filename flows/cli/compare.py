@@ -59,14 +59,13 @@ def compare(
         typer.echo(f"Wrote {html}: {len(rows)} runs.")
         return
     console, cells = printer(), table_cells(rows)
-    shown = [heading for heading in list(cells[0])[1:] if {texts[heading] for texts in cells} != {"–"}]
     table = plain_table(Column("run", no_wrap=True, overflow="fold"), padding=(0, 1))
-    for heading in shown:
+    for heading in list(cells[0])[1:]:
         table.add_column(heading, justify="right", no_wrap=heading in ("ε", "ε, added", "δ", "as served", "front"))
     for texts in cells:
-        table.add_row(texts["run"], *(texts[heading] for heading in shown))
+        table.add_row(*texts.values())
     console.print(table)
-    if "ε, added" in shown:
+    if "ε, added" in cells[0]:
         console.print("ε, added: if a unit is only added or removed (sums of records).")
     console.print("front: no run on the same data is as accurate at a smaller ε (Pareto front).")
     for row, differs in zip(rows, differences(rows), strict=True):

@@ -173,9 +173,9 @@ def differences(rows: Sequence[Compared]) -> list[str]:
 
 
 def table_cells(rows: Sequence[Compared]) -> list[dict[str, str]]:
-    """Return for each run, in order, its table cells by heading."""
+    """Return for each run, in order, its table cells by heading, without columns that are empty for all runs."""
     best = front(rows)
-    return [
+    cells = [
         {
             "run": row.run,
             "ε": epsilon(row.epsilon),
@@ -185,10 +185,12 @@ def table_cells(rows: Sequence[Compared]) -> list[dict[str, str]]:
             "front": "yes" if row.run in best else "",
             "teachers": "–" if row.teachers is None else f"{row.teachers:,}",
             "answered": "–" if row.answered is None else f"{row.answered:,}/{row.queries:,}",
-            "seconds": "" if row.seconds is None else f"{row.seconds:,.0f}",
+            "seconds": "–" if row.seconds is None else f"{row.seconds:,.0f}",
         }
         for row in rows
     ]
+    shown = [heading for heading in cells[0] if {texts[heading] for texts in cells} != {"–"}]
+    return [{heading: texts[heading] for heading in shown} for texts in cells]
 
 
 def render_comparison(rows: Sequence[Compared]) -> str:
@@ -203,7 +205,7 @@ def render_comparison(rows: Sequence[Compared]) -> str:
         colours = [groups.index(value) for value in varied[by]] if by else [0] * len(own)
         cells = table_cells(own)
         points = [
-            (row.epsilon, row.accuracy, row.plus_minus, colour, f"{row.run}: ε = {texts['ε']}, {texts['as served']}")
+            (row.epsilon, row.accuracy, row.plus_minus or 0, colour, f"{row.run}: ε={texts['ε']}, {texts['as served']}")
             for row, colour, texts in zip(own, colours, cells, strict=True)
             if row.epsilon is not None and row.accuracy is not None
         ]
@@ -214,9 +216,8 @@ def render_comparison(rows: Sequence[Compared]) -> str:
                 "by": by,
                 "groups": groups,
                 "rows": [
-                    (colour, {**texts, **{key: values[number] for key, values in varied.items()}, "run": run})
+                    (colour, texts | {key: values[number] for key, values in varied.items()})
                     for number, (colour, texts) in enumerate(zip(colours, cells, strict=True))
-                    if (run := texts.pop("run"))  # moved to the end, because names are long
                 ],
             }
         )

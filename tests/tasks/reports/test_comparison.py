@@ -2,6 +2,7 @@
 
 import itertools
 import re
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -16,6 +17,7 @@ from tasks.reports.comparison import (
     differences,
     effective_settings,
     front,
+    render_comparison,
     render_comparison,
 )
 from terrine.errors import ArtefactError
@@ -128,3 +130,11 @@ def test_settings_are_the_effective_ones_that_a_run_uses_and_may_publish():
 def test_a_run_that_is_not_there_is_named_in_a_sentence(tmp_path):
     with pytest.raises(ArtefactError, match="The run 'nosuch' cannot be compared"):
         compared(tmp_path, ["nosuch"])
+
+
+def test_the_page_shows_names_first_and_no_empty_column():
+    page = render_comparison([ROW, replace(ROW, run="b", epsilon_added=None, settings={"seed": 2})])
+    headings = re.findall(r"<th>(.*?)</th>", page)
+    assert headings[:3] == ["", "run", "ε"]
+    assert "ε, added" not in headings
+    assert "ε, added" in render_comparison([ROW, replace(ROW, run="b", epsilon_added=0.7)])
