@@ -2,7 +2,6 @@
 
 import itertools
 import re
-import re
 from dataclasses import replace
 
 import numpy as np
@@ -17,7 +16,6 @@ from tasks.reports.comparison import (
     differences,
     effective_settings,
     front,
-    render_comparison,
     render_comparison,
 )
 from terrine.errors import ArtefactError
