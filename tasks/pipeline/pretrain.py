@@ -25,10 +25,9 @@ from terrine.device import resolve_device
 from terrine.errors import InputError
 from terrine.files import file_digest
 from terrine.geometry import in_json
-from terrine.models.architecture import REFERENCE_BATCHES
+from terrine.models.architecture import PROJECTION_BATCHES, REFERENCE_BATCHES
 from terrine.models.backbone import Backbone
 from terrine.models.backbone_files import save_backbone
-from terrine.models.scattering import PROJECTION_BATCHES
 from terrine.models.weights import FROM_TIMM, INITIAL, take_weights
 from terrine.npy import Rows
 

@@ -38,6 +38,8 @@ SMALLEST, LARGEST = 8, 320
 _initialising = threading.RLock()
 """Initial weights come from torch's global generator: one thread at a time."""
 
+PROJECTION_BATCHES = 16
+"""Batches on which a projection is learned."""
 REFERENCE_BATCHES = 8
 """Batches from which a backbone without weights gets its original statistics; sources take turns in them."""
 
@@ -156,11 +158,21 @@ class Trained(Architecture):
         return self.weights is None
 
 
-class Projected(Settings):
-    """Settings of fixed transforms with many coefficients."""
+class Projected(Architecture):
+    """Base class of fixed transforms with many coefficients; a learned projection ignores the kind's `deformations`."""
 
     projection: Annotated[int, Unit("features")] = Field(1000, ge=1)
     """Number of features after projection."""
+
+    def adapt(
+        self, backbone: Backbone, images: Rows, batches: Sequence[np.ndarray], *, seed: int, device: torch.device | str
+    ) -> None:
+        if self.learns_projection:
+            from terrine.models.lda_projection import learn_projection
+
+            own, deformations = batches[:PROJECTION_BATCHES], getattr(self, "deformations", None)
+            learn_projection(backbone, images, own, seed=seed, device=device, deformations=deformations)
+        super().adapt(backbone, images, batches, seed=seed, device=device)
 
 
 class Stemmed(Settings):

@@ -24,7 +24,7 @@ _PARTS = ("scattering", "resnet18")
 _NO_PARTS = ("concatenated", "columns", "timm")
 
 
-class Concatenated(Projected, Stemmed, Enlarged, Architecture):
+class Concatenated(Stemmed, Enlarged, Projected):
     """Several architectures side by side; each gets the settings that it supports."""
 
     reference: ClassVar[Literal["queries", "pretraining"] | None] = "queries"

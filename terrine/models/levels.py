@@ -2,21 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from terrine.geometry import Size
 from terrine.models.architecture import Built, Projected, Trained
 from terrine.models.deformations import Deformations
-from terrine.models.scattering import PROJECTION_BATCHES
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import numpy as np
-    import torch
-
-    from terrine.models.backbone import Backbone
-    from terrine.npy import Rows
 
 
 class ResNetLevels(Projected, Trained):
@@ -34,15 +24,6 @@ class ResNetLevels(Projected, Trained):
 
     learns_projection: ClassVar[bool] = True
     reference: ClassVar[Literal["queries", "pretraining"] | None] = "queries"
-
-    def adapt(
-        self, backbone: Backbone, images: Rows, batches: Sequence[np.ndarray], *, seed: int, device: torch.device | str
-    ) -> None:
-        from terrine.models.lda_projection import learn_projection
-
-        own = batches[:PROJECTION_BATCHES]
-        learn_projection(backbone, images, own, seed=seed, device=device, deformations=self.deformations)
-        super().adapt(backbone, images, batches, seed=seed, device=device)
 
     def options(self, channels: int, size: Size) -> dict[str, Any]:
         return {"mirrored": self.mirrored, "projection": self.projection}

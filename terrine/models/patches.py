@@ -13,9 +13,8 @@ from pydantic import Field
 
 from terrine.determinism.randomness import torch_generator
 from terrine.geometry import Size
-from terrine.models.architecture import Architecture, Built, Projected
+from terrine.models.architecture import PROJECTION_BATCHES, Built, Projected
 from terrine.models.deformations import Deformations
-from terrine.models.scattering import PROJECTION_BATCHES
 from terrine.settings import Unit
 
 if TYPE_CHECKING:
@@ -33,7 +32,7 @@ _PATCHES = 100_000
 _ROUNDS = 10
 
 
-class Patches(Projected, Architecture):
+class Patches(Projected):
     """Similarity to a dictionary of patches (Coates and Ng 2011), projected to be invariant to small deformations.
 
     For colour photographs, for which a wavelet transform is less informative.
@@ -53,11 +52,7 @@ class Patches(Projected, Architecture):
     def adapt(
         self, backbone: Backbone, images: Rows, batches: Sequence[np.ndarray], *, seed: int, device: torch.device | str
     ) -> None:
-        from terrine.models.lda_projection import learn_projection
-
-        own = batches[:PROJECTION_BATCHES]
-        learn_dictionary(cast("PatchNetwork", backbone.network), images, own, seed=seed)
-        learn_projection(backbone, images, own, seed=seed, device=device, deformations=self.deformations)
+        learn_dictionary(cast("PatchNetwork", backbone.network), images, batches[:PROJECTION_BATCHES], seed=seed)
         super().adapt(backbone, images, batches, seed=seed, device=device)
 
     def options(self, channels: int, size: Size) -> dict[str, Any]:

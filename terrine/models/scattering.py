@@ -2,28 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from pydantic import model_validator
 
 from terrine.geometry import Size
-from terrine.models.architecture import Architecture, Built, Projected
+from terrine.models.architecture import Built, Projected
 from terrine.models.deformations import Deformations
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
-    import numpy as np
-    import torch
-
-    from terrine.models.backbone import Backbone
-    from terrine.npy import Rows
-
-PROJECTION_BATCHES = 16
-"""Batches on which an invariant projection is learned."""
-
-
-class Scattering(Projected, Architecture):
+class Scattering(Projected):
     """A fixed wavelet transform with a projection (Bruna and Mallat 2013, section 2)."""
 
     kind: Literal["scattering"] = "scattering"
@@ -51,16 +39,6 @@ class Scattering(Projected, Architecture):
     @property
     def reference(self) -> Literal["queries", "pretraining"]:  # type: ignore[override]
         return self.fitted_to
-
-    def adapt(
-        self, backbone: Backbone, images: Rows, batches: Sequence[np.ndarray], *, seed: int, device: torch.device | str
-    ) -> None:
-        if self.invariance:
-            from terrine.models.lda_projection import learn_projection
-
-            own = batches[:PROJECTION_BATCHES]
-            learn_projection(backbone, images, own, seed=seed, device=device, deformations=self.deformations)
-        super().adapt(backbone, images, batches, seed=seed, device=device)
 
     def options(self, channels: int, size: Size) -> dict[str, Any]:
         return {"projection": self.projection}

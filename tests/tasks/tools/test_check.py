@@ -26,7 +26,7 @@ from tasks.transcription.release import open_account as open_transcribed
 from tasks.transcription.release import release_terms
 from terrine.errors import InputError, SettingError
 from terrine.models import spectra, wavelets
-from terrine.models.scattering import PROJECTION_BATCHES
+from terrine.models.architecture import PROJECTION_BATCHES
 from terrine.planning import ENOUGH, advise, teachers_with_class
 from terrine.privacy.accounting.pricing import price
 from terrine.transcription.accounting import claimed, event_of
