@@ -8,11 +8,7 @@ from terrine.errors import InputError
 
 
 def label_histograms(assignment: np.ndarray, labels: np.ndarray, teachers: int, classes: int) -> np.ndarray:
-    """Return the number of records of each class for each teacher, int64 [teachers, classes].
-
-    Raises:
-        InputError: the arrays differ in length.
-    """
+    """Return counts by class, int64 [teachers, classes]. Raises InputError if the arrays differ in length."""
     if assignment.shape != labels.shape:
         raise InputError(f"The partition has shape {list(assignment.shape)}, the labels have {list(labels.shape)}.")
     cells = np.bincount(assignment * classes + labels, minlength=teachers * classes)

@@ -7,6 +7,7 @@ and mix-ups but not forgery: anyone can write a new folder with a valid manifest
 import hashlib
 import json
 from collections.abc import Mapping
+from operator import methodcaller
 from pathlib import Path
 from typing import Any
 
@@ -72,10 +73,5 @@ def _files(folder: Path) -> dict[str, Path]:
 
 
 def _manifest_digest(manifest: Mapping[str, Any]) -> str:
-    text = json.dumps(manifest, sort_keys=True, separators=(",", ":"), ensure_ascii=False, default=_plain)
+    text = json.dumps(manifest, sort_keys=True, separators=(",", ":"), ensure_ascii=False, default=methodcaller("item"))
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _plain(value: Any) -> Any:
-    """Convert a NumPy scalar to the Python number that JSON also reads back."""
-    return value.item()

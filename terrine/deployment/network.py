@@ -79,10 +79,7 @@ class StudentNetwork(nn.Module):
 
     @torch.no_grad()
     def filled(self, images: Tensor, reference: Tensor) -> Tensor:
-        """Return probabilities [B, classes] of a small batch, normalised with weighted reference images.
-
-        Both are images [N, C, H, W].
-        """
+        """Return probabilities [B, classes] of few images, normalised with weighted reference images [N, C, H, W]."""
         count, others = len(images), len(reference)
         weights = torch.full((count + others,), 1 / (count + self.reference_weight), dtype=torch.float64)
         weights[count:] *= self.reference_weight / others

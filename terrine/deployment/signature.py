@@ -36,15 +36,26 @@ _LARGEST = 2**18
 _SKEW = timedelta(minutes=5)
 
 
+@dataclass(frozen=True, kw_only=True)
 class Signed:
-    """Base of signed contents, whose fields include those below."""
+    """Base of signed contents.
+
+    Attributes:
+        signed: Time, ISO 8601 in UTC.
+        public_key: Public key, PEM.
+        signature: Ed25519 signature of all other fields, base64.
+    """
 
     purpose: ClassVar[str]
     """First line of the signed bytes, so that one kind of content cannot pass for another."""
 
     signed: str
     public_key: str
-    signature: str
+    signature: str = ""
+
+    def __post_init__(self) -> None:
+        if self.when.utcoffset() is None:
+            raise ValueError("a date has a time zone")
 
     @property
     def when(self) -> datetime:
@@ -79,7 +90,7 @@ class Signed:
             raise ArtefactError(f"Its date, {self.signed}, is in the future.")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Signature(Signed):
     """Signed content and its signature.
 
@@ -88,9 +99,6 @@ class Signature(Signed):
         files: SHA-256 of the statement and its pages, by file name.
         student: SHA-256 of the student's manifest, which covers its folder; None without a student.
         terrine: Version of Terrine that wrote the pages.
-        signed: Time, ISO 8601 in UTC.
-        public_key: Public key, PEM.
-        signature: Ed25519 signature of all of the above, base64.
     """
 
     purpose = "terrine statement"
@@ -99,9 +107,6 @@ class Signature(Signed):
     files: dict[str, str]
     student: str | None
     terrine: str
-    signed: str
-    public_key: str
-    signature: str = ""
 
     def __post_init__(self) -> None:
         texts = (self.release, self.terrine, self.signed, self.public_key, self.signature, self.student or "")
@@ -111,11 +116,10 @@ class Signature(Signed):
             raise ValueError("a signature consists of texts")
         if any(Path(name).name != name for name in self.files):
             raise ValueError("what is signed lies beside the signature")
-        if self.when.utcoffset() is None:
-            raise ValueError("a date has a time zone")
+        super().__post_init__()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Approval(Signed):
     """A person's signed decision about releases, before their noise is drawn. The decision may be published.
 
@@ -124,9 +128,6 @@ class Approval(Signed):
         signer: `person`, signed with the person's own key; or `site`, signed with the site's key for a person who used
             the form of the Prefect server or gave no key.
         subject: Keyed digest of everything that was decided on, and of the person's name and reason.
-        signed: Time, ISO 8601 in UTC.
-        public_key: Public key, PEM.
-        signature: Ed25519 signature of all of the above, base64.
     """
 
     purpose = "terrine approval"
@@ -137,9 +138,6 @@ class Approval(Signed):
     role: str
     signer: str
     subject: str
-    signed: str
-    public_key: str
-    signature: str = ""
 
     def __post_init__(self) -> None:
         texts = [value for name, value in vars(self).items() if name != "releases"]
@@ -147,8 +145,7 @@ class Approval(Signed):
             raise ValueError("an approval consists of texts")
         if self.decision not in ("approved", "refused") or self.signer not in ("person", "site"):
             raise ValueError(f"{self.decision} or {self.signer} is unknown")
-        if self.when.utcoffset() is None:
-            raise ValueError("a date has a time zone")
+        super().__post_init__()
 
 
 SignedContent = TypeVar("SignedContent", bound=Signed)
@@ -188,11 +185,7 @@ def read_signature(path: Path) -> Signature:
 
 
 def signing_key(path: Path) -> Ed25519PrivateKey:
-    """Return the site's private key; it is created on first use.
-
-    Raises:
-        ArtefactError: The file is not a private key, or others may read it.
-    """
+    """Return the site's private key, made on first use. Raises ArtefactError if it is invalid or others may read it."""
     key: Ed25519PrivateKey = _private_key(path, Ed25519PrivateKey, "an Ed25519", Ed25519PrivateKey.generate)
     return key
 

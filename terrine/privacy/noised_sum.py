@@ -175,10 +175,7 @@ class ClippedMean:
 
     @classmethod
     def for_share(cls, share: float, epsilon: float, delta: float) -> Self:
-        """Return the mechanism that costs this share of a budget's μ².
-
-        Raises SettingError for an invalid share or budget.
-        """
+        """Return the mechanism that costs this share of a budget's μ². Raises SettingError if either is invalid."""
         return cls(noise_multiplier_for(epsilon, delta, share, 1))
 
     @property
@@ -254,11 +251,7 @@ def noise_in_steps(noise: NoiseSource, shape: tuple[int, ...], sigma: float, ste
 
 
 def common_step(sigma: float, unit: float) -> float:
-    """Return the step of the noise's lattice, which contains all multiples of `unit`.
-
-    Raises:
-        SettingError: the lattice is coarser than `unit`.
-    """
+    """Return the step of the noise's lattice. Raises SettingError if the lattice lacks some multiples of `unit`."""
     step = lattice_step(sigma)
     if step > unit:
         raise SettingError(

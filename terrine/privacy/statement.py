@@ -13,6 +13,7 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
+from operator import methodcaller
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -289,16 +290,12 @@ class PrivacyStatement:
 
 def write_statement(path: Path, statement: PrivacyStatement) -> None:
     """Write a statement as JSON: the file privacy.json of a release."""
-    text = json.dumps(statement.to_dict(), indent=2, sort_keys=True, ensure_ascii=False, default=_plain)
+    text = json.dumps(statement.to_dict(), indent=2, sort_keys=True, ensure_ascii=False, default=methodcaller("item"))
     write_text(path, f"{text}\n")
 
 
 def read_statement(path: Path) -> dict[str, Any]:
-    """Return the validated content of a privacy.json (`statement_from`).
-
-    Raises:
-        ArtefactError: The file cannot be read, or its content is inconsistent.
-    """
+    """Return the validated content of a privacy.json (`statement_from`). Raises ArtefactError if it is not valid."""
     try:
         return statement_from(json.loads(path.read_text(encoding="utf-8"))).to_dict()
     # A file that Terrine did not write may hold values of any type and size.
@@ -410,11 +407,6 @@ def neighbouring(unit: Unit, overlap: int | None = None) -> str:
 def _round_finite(epsilon: float | None) -> float | None:
     """Return ε as published; an infinite ε guarantees nothing and becomes None."""
     return None if epsilon is None or not math.isfinite(epsilon) else round_up(epsilon)
-
-
-def _plain(value: Any) -> Any:
-    """Return a NumPy scalar as a Python number."""
-    return value.item()
 
 
 def _require(condition: bool, fault: str) -> None:

@@ -179,12 +179,12 @@ class Loop:
         gradients = torch.autograd.grad(follow, own, retain_graph=settings.generator.steps > 0)
         losses = {"student": float(follow.detach())}
         if settings.generator.steps:
-            losses["generator"] = self._generator_step(pending, follow)
+            losses["generator"] = self._generator_step(pending.generated, (pending.features, pending.scores), follow)
         _step(self.student_optimiser, own, gradients)
         self._remember(pending, annotation)
         self._open = None
         for step in range(1, settings.generator.steps):
-            self._generator_alone(step)
+            self._generator_step(self.generator(self._inputs(self.iteration, step)))
         for step in range(1, settings.student.steps):
             self._again(self.iteration, step)
         self.iteration += 1
@@ -231,23 +231,15 @@ class Loop:
         drawn = random_vectors(self.settings.batch, self.generator.latent, self.seed, iteration, step)
         return drawn.to(self.device)
 
-    def _generator_step(self, pending: _Open, follow: Tensor) -> float:
-        """Update generator and latent vectors by L_s + L_g, from the pass of `pose`."""
-        features, scores = pending.features, pending.scores
-        if self.discriminator is not None:
-            features, scores = self.discriminator(pending.generated)
+    def _generator_step(
+        self, generated: Tensor, seen: tuple[Tensor, Tensor] | None = None, follow: Tensor | float = 0.0
+    ) -> float:
+        """Update generator and latent vectors by L_s + L_g, given the student's outputs if it has `seen` the images."""
+        features, scores = self.discriminator(generated) if self.discriminator else seen or self.student(generated)
         loss = generator_loss(scores, features, self.settings.generator)
-        self._train_generator(follow + loss)
-        return float(loss.detach())
-
-    def _generator_alone(self, step: int) -> None:
-        generated = self.generator(self._inputs(self.iteration, step))
-        features, scores = (self.discriminator or self.student)(generated)
-        self._train_generator(generator_loss(scores, features, self.settings.generator))
-
-    def _train_generator(self, loss: Tensor) -> None:
         own = self._generator_weights
-        _step(self.generator_optimiser, own, torch.autograd.grad(loss, own))
+        _step(self.generator_optimiser, own, torch.autograd.grad(follow + loss, own))
+        return float(loss.detach())
 
     def _again(self, iteration: int, step: int) -> None:
         """Take a training step of the student on a stored batch."""

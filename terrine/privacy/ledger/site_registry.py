@@ -61,8 +61,7 @@ class SiteRegistry:
         private_folder(self.folder)
         data = _Claim(people, load_or_create_key(self.folder / "key"))
         with self._open() as claims:
-            if not self._is_claimed(claims, ledger, data):
-                self._refuse_others(claims, ledger, data)
+            if self._is_new(claims, ledger, data):
                 rows = [(ledger, address, data.name, record) for record in data.records]
                 claims.executemany("INSERT INTO claims VALUES (?, ?, ?, ?)", rows)
             seen = claims.execute("SELECT position, mac FROM ends WHERE ledger = ?", (ledger,)).fetchone()
@@ -74,8 +73,7 @@ class SiteRegistry:
             return
         data = _Claim(people, load_or_create_key(self.folder / "key"))
         with self._open() as claims:
-            if not self._is_claimed(claims, ledger, data):
-                self._refuse_others(claims, ledger, data)
+            self._is_new(claims, ledger, data)
 
     def saw(self, ledger: str, position: int, mac: str) -> None:
         """Record the last row of a ledger."""
@@ -86,11 +84,11 @@ class SiteRegistry:
                 (ledger, position, mac),
             )
 
-    def _is_claimed(self, claims: sqlite3.Connection, ledger: str, data: _Claim) -> bool:
+    def _is_new(self, claims: sqlite3.Connection, ledger: str, data: _Claim) -> bool:
+        """Return whether a ledger has yet to claim the data. Raises LedgerError if another ledger has claimed them."""
         known = "SELECT 1 FROM claims WHERE ledger = ? AND data = ?"
-        return claims.execute(known, (ledger, data.name)).fetchone() is not None
-
-    def _refuse_others(self, claims: sqlite3.Connection, ledger: str, data: _Claim) -> None:
+        if claims.execute(known, (ledger, data.name)).fetchone() is not None:
+            return False
         claims.execute("CREATE TEMP TABLE own (record TEXT PRIMARY KEY) WITHOUT ROWID")
         claims.executemany("INSERT INTO own VALUES (?)", [(record,) for record in data.records])
         found = claims.execute(
@@ -106,6 +104,7 @@ class SiteRegistry:
                     "total ε of both would be unknown. Use that ledger (ledger.url, ledger.key, ledger.store). Nothing "
                     "was released."
                 )
+        return True
 
     @contextlib.contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:
