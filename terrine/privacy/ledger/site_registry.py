@@ -47,10 +47,8 @@ class SiteRegistry:
     def claim(self, ledger: str, address: str, people: People) -> tuple[int, str] | None:
         """Claim data for a ledger, unless it has claimed them already.
 
-        Args:
-            ledger: HMAC of the ledger's first row, which identifies it even after it is moved.
-            address: Address of the ledger, for error messages of other ledgers.
-            people: Digests of the records.
+        `ledger` is the HMAC of the ledger's first row, which identifies it even after it is moved, and
+        `address` its address for error messages of other ledgers.
 
         Returns:
             Position and HMAC of the last row of this ledger that the registry has recorded, or None.
