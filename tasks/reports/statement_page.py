@@ -38,6 +38,8 @@ from terrine.settings import Unit
 TECHNICAL = "statement.html"
 WIDE = 95.0
 """Correct guesses in a hundred from which a page states that the limit is wide."""
+MOST_CLASSES = 60
+"""Largest number of classes that a page names."""
 _ABOUT = [name for name in About.model_fields if name != "one_per_person"]
 _CODE = re.compile(r"terrine (\S+) commit (\w+) modified (yes|no)")
 _VOTES = ("histogram", "gnmax", "lnmax", "confident", "interactive")
@@ -203,6 +205,7 @@ def placeholder_values(
 ) -> dict[str, str]:
     """Return the values of all placeholders in a language; empty if the statement has no such value."""
     mechanism, private = statement["mechanism"], statement["private"]
+    names = (statement["task"] or {}).get("names", ())
     added = private and "event_added" in statement
     none, delta = language.messages["row_none"], statement["delta"]
 
@@ -213,6 +216,9 @@ def placeholder_values(
     anyone, certain = language.messages["nouns"][_noun(statement)]
     return {
         "run": statement["run"],
+        "purpose": ((statement["facts"]["about"] or {}).get("purpose") or "").removesuffix("."),
+        "person": Markup(" ").join(language.sentences(statement, "person")),
+        "classes": ", ".join(names[:MOST_CLASSES]) + f" … ({len(names)})" * (len(names) > MOST_CLASSES),
         "any": anyone,
         "certain": certain,
         "reason": language.messages[f"broken_{_reason(statement)}"],

@@ -208,7 +208,7 @@ def check_signed(name: str, purpose: str, content: Any) -> tuple[bytes, str]:
     return key, f"{date:%Y-%m-%d}"
 
 
-def check_statement(signature: dict[str, Any], statement: dict[str, Any], listed: dict[str, Any]) -> None:
+def check_statement(signature: dict[str, Any], statement: dict[str, Any], listed: Any) -> None:
     """Check that signature.json signs this statement, its pages and this student, or an imported model."""
     check_signed("signature.json", "terrine statement", signature)
     try:
@@ -304,8 +304,8 @@ def check_epsilon(statement: dict[str, Any]) -> tuple[bool | None, str, str]:
     """Recompute ε from the events of privacy.json; return the outcome (None: not possible), "ε" and a sentence."""
     if statement.get("schema_version") != 1:
         raise Wrong("privacy.json has another version than 1. Use `terrine verify`.")
-    given = tuple(statement.get(name) for name in ("private", "noise", "partition_disjoint"))
-    if given not in ((True, "secure", True), (True, "not observed", None)):  # the latter for imported models
+    promised = tuple(statement.get(name) for name in ("private", "noise", "partition_disjoint"))
+    if promised not in ((True, "secure", True), (True, "not observed", None)):  # the latter for imported models
         raise Wrong("privacy.json guarantees nothing: it is NOT PRIVATE.")
     try:
         names = ("delta", "epsilon", "epsilon_guaranteed", "epsilon_budget")
