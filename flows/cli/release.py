@@ -55,7 +55,7 @@ def statement(
     """
     from tasks.reports.language import LANGUAGES
     from tasks.runtime.accounts import site_signing_file, site_signing_key
-    from tasks.runtime.releases import missing_about
+    from tasks.runtime.releases import contradicted_about, missing_about
     from tasks.runtime.run import chosen_run, unstarted_run
     from tasks.serving.pages import write_pages, write_single_page
     from terrine.files import write_text
@@ -88,6 +88,10 @@ def statement(
             f"The statement about private data lacks {', '.join(missing)}. Add them without cost: "
             f"terrine run {made.name} --set about.purpose='...'"
         )
+    if sign and made.folders.dataset.is_dir() and not made.params.privacy.anyway:
+        read = made.folders.dataset_manifest()
+        if contradiction := contradicted_about(made.params, read["records"]["train"], read["groups"]):
+            raise SettingError(f"{contradiction} Nothing was signed.")
     key = site_signing_key(made) if sign else None
     written = write_pages(made.folders.release, list(dict.fromkeys(language or LANGUAGES)), key)
     if sign:

@@ -19,6 +19,7 @@ from tasks.runtime.progress import timings
 from tasks.runtime.release_identity import data_changes
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_json
+from terrine.files import file_digest, json_object
 from terrine.privacy.facts import sentences
 from terrine.privacy.statement import OUTCOME_DEPENDENT, read_statement
 
@@ -85,6 +86,9 @@ def result_lines(run: Run, *own: tuple[str, str]) -> Text:
     notes = [*data_changes(run), *filter(None, [gap_warning(evaluation)])]
     lines.extend((Text("note (private)", style="bold yellow"), note) for note in notes)
     lines.extend((_alarm("not protected"), sentence) for sentence in sentences(statement, "unprotected"))
+    signed = json_object(run.folders.signature)
+    if signed is not None and signed["files"]["privacy.json"] != file_digest(run.folders.statement):
+        lines.append((_alarm("signature"), f"of an earlier statement: sign again, terrine statement {run.name} --sign"))
     may_leave = "may be published" if statement["private"] else "results"
     lines.append((may_leave, str(run.folders.release.relative_to(run.root))))
     widest = max(len(name) for name, _ in lines)

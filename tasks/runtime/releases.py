@@ -288,3 +288,13 @@ def _read(run: Run, name: str) -> dict[str, Any]:
         return read_json(path) if path.is_file() else {}
     except ArtefactError as error:
         raise ArtefactError(f"{error} Remove it and repeat the search or audit.") from error
+
+
+def contradicted_about(params: Params, records: int, groups: int | None) -> str | None:
+    """Return a sentence if the operator states one record per person, but the training records have fewer groups."""
+    if not params.about.one_per_person or groups is None or groups >= records:
+        return None
+    return (
+        f"about.one_per_person=true, but the {records:,} training records belong to {groups:,} groups. If a group is a "
+        "person, set it to false. Otherwise: --anyway."
+    )

@@ -84,6 +84,7 @@ class Folders:
     """Private figures of the aggregation: consensus, data-dependent ε."""
     answers = _Place("release", "answers")
     statement = _Place("release", "privacy.json")
+    signature = _Place("release", "signature.json")
     student = _Place("release", "student")
     evaluation = _Place("private", "evaluation.json")
     """Private figures: the student's accuracy on the private test split."""

@@ -37,6 +37,7 @@ from tasks.runtime.releases import (
     Release,
     accuracy_mechanism,
     check_fit,
+    contradicted_about,
     inputs_cost,
     list_releases,
     missing_about,
@@ -150,6 +151,9 @@ def inspect_run(root: Path, name: str) -> Finding:
             f"The statement lacks {', '.join(missing)}, which signing requires. Set them at any time, without cost: "
             "--set about.purpose='...'."
         )
+    groups = None if survey.groups is None else survey.groups[0]
+    if contradiction := contradicted_about(run.params, survey.records[0], groups):
+        found.doubts.append(contradiction)
     if run.params.release.approval == "required":
         found.notes.append(describe_state(run))
     weak = weak_classes(found)

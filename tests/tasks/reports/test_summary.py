@@ -10,6 +10,7 @@ from tasks.reports import summary
 from tasks.reports.accuracy import gap_of, known_accuracy
 from tasks.runtime.run import Run
 from tasks.runtime.store import write_json
+from terrine.files import file_digest
 from terrine.privacy.facts import Facts
 
 NAME = "your-own-images-of-the-second-ward-0a1b2c3d"
@@ -66,3 +67,11 @@ def test_the_accuracy_as_served_comes_first_and_a_wide_gap_is_warned_of(tmp_path
     run.folders.student.mkdir(parents=True)
     assert (gap_of(run.folders.student) is not None) == warned
     assert gap_of(tmp_path) is None
+
+
+def test_a_signature_of_an_earlier_statement_is_named(tmp_path, monkeypatch):
+    run = prepared(tmp_path, monkeypatch, {"accuracy": 0.9})
+    write_json(run.folders.statement, {"about": "now"})
+    for digest, earlier in ((file_digest(run.folders.statement), False), ("0" * 64, True)):
+        write_json(run.folders.signature, {"files": {"privacy.json": digest}})
+        assert (f"terrine statement {NAME} --sign" in summary.result(run).plain) == earlier

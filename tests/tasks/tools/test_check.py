@@ -216,6 +216,15 @@ def test_an_account_of_another_unit_or_budget_is_refused_in_the_words_of_the_led
     assert not inspect_run(project, derive(project, "own", settings)).stops
 
 
+def test_one_record_per_person_is_compared_with_the_groups(project):
+    _table_of_groups(project, groups=60)
+    settings = ["data.path=images/table.csv", "aggregation.epsilon=6"]
+    stated = derive(project, "own", [*settings, "about.one_per_person=true"])
+    assert any("training records belong to" in stop for stop in inspect_run(project, stated).stops)
+    for change in ("about.one_per_person=false", "privacy.anyway=true"):
+        assert not inspect_run(project, derive(project, stated, [change])).stops
+
+
 def test_images_that_another_account_released_about_are_refused_at_first_look(project):
     resolve_auto(project, "own")
     second = derive(project, "own", ["ledger.account=second"])
