@@ -359,10 +359,9 @@ def scale_of(manifest: dict[str, Any]) -> Scale | None:
         return None
     names = manifest["class_names"]
     edges: Any = scale.get("edges") if isinstance(scale, dict) else None
-    numbers = isinstance(edges, list) and all(type(edge) in (int, float) and abs(edge) < float("inf") for edge in edges)
     if (
         not isinstance(edges, list)
-        or not numbers
+        or not all(type(edge) in (int, float) and abs(edge) < float("inf") for edge in edges)
         or (edges and (len(edges) != len(names) + 1 or sorted(set(edges)) != edges))
     ):
         raise ArtefactError("The student's manifest does not say what order its classes have. Get its folder again.")

@@ -1,4 +1,4 @@
-"""Torch modules of backbones: layers for small maps, backbones side by side, and architectures of timm."""
+"""Torch modules of backbones: layers for small maps, ResNets, backbones side by side, and architectures of timm."""
 
 from collections.abc import Sequence
 from typing import Any, cast
@@ -22,22 +22,11 @@ class SmallMapConv2d(nn.Conv2d):
     @classmethod
     def like(cls, other: nn.Conv2d) -> "SmallMapConv2d":
         """Return this layer with the same weight parameter as an ordinary convolution."""
-        if (other.kernel_size, other.padding, other.dilation, other.groups) != (
-            (3, 3),
-            (1, 1),
-            (1, 1),
-            1,
-        ) or other.bias:
+        shape = other.kernel_size, other.padding, other.dilation, other.groups
+        if shape != ((3, 3), (1, 1), (1, 1), 1) or other.bias:
             raise ValueError(f"not a plain 3x3 convolution with padding 1: {other}")
-        layer = cls(
-            other.in_channels,
-            other.out_channels,
-            3,
-            stride=cast(tuple[int, int], other.stride),
-            padding=1,
-            bias=False,
-            device="meta",
-        )
+        stride = cast(tuple[int, int], other.stride)
+        layer = cls(other.in_channels, other.out_channels, 3, stride, padding=1, bias=False, device="meta")
         layer.weight = other.weight
         return layer
 
@@ -51,6 +40,36 @@ class SmallMapConv2d(nn.Conv2d):
         windows = [self.weight[:, :, 1 - i : 1 - i + side, 1 - j : 1 - j + side] for i in places for j in places]
         matrix = torch.stack(windows, dim=1).flatten(2).flatten(0, 1)
         return F.linear(maps.flatten(1), matrix).view(maps.shape[0], self.out_channels, len(places), len(places))
+
+
+_RESNET_BLOCKS = {10: (1, 1, 1, 1), 18: (2, 2, 2, 2), 34: (3, 4, 6, 3)}
+
+
+def build_resnet(depth: int, channels: int, stem: str = "standard", norm_layer: Any = None) -> Any:
+    """Return a ResNet of `depth` 10, 18 or 34 from float images [B, channels, H, W] to features [B, 512].
+
+    stem: `standard` is torchvision's 7x7 convolution of stride 2 and max pooling (DIET-PATE does not state its stem;
+    presets use this one, at 28x28 too); `small` is one 3x3 convolution of stride 1 and no pooling: better features for
+    small images at about ten times the arithmetic. norm_layer: class of its normalisation, torch's by default. Initial
+    weights come from torch's global generator.
+
+    Raises SettingError for another depth.
+    """
+    if depth not in _RESNET_BLOCKS:
+        raise SettingError(f"resnet: depth {depth} is unknown. Use one of {sorted(_RESNET_BLOCKS)}.")
+    block_type = vision.torchvision.models.resnet.BasicBlock
+    network = vision.torchvision.models.ResNet(block_type, list(_RESNET_BLOCKS[depth]), norm_layer=norm_layer)
+    if stem == "standard":
+        network.conv1 = nn.Conv2d(channels, 64, kernel_size=7, stride=2, padding=3, bias=False)
+    else:
+        network.conv1 = nn.Conv2d(channels, 64, kernel_size=3, padding=1, bias=False)
+        network.maxpool = nn.Identity()
+    nn.init.kaiming_normal_(network.conv1.weight, mode="fan_out", nonlinearity="relu")
+    network.fc = nn.Identity()
+    for block in network.modules():
+        if isinstance(block, block_type):
+            block.conv1, block.conv2 = SmallMapConv2d.like(block.conv1), SmallMapConv2d.like(block.conv2)
+    return network
 
 
 def averaged(maps: Tensor, parts: int) -> Tensor:

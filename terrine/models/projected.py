@@ -21,7 +21,7 @@ from torch.utils.checkpoint import checkpoint
 from terrine.determinism.randomness import torch_generator
 from terrine.errors import SettingError
 from terrine.geometry import Size
-from terrine.models.networks import averaged
+from terrine.models.networks import averaged, build_resnet
 
 SIDE = 6
 STRIDE = 2
@@ -130,8 +130,6 @@ class LevelsNetwork(ProjectedNetwork):
     PARTS = 2
 
     def __init__(self, channels: int, seed: int, mirrored: bool, projection: int | None) -> None:
-        from terrine.models.resnet import build_resnet
-
         super().__init__("resnet_levels", sum(self.LEVELS) * self.PARTS**2, projection, seed)
         self.network = build_resnet(10, channels, "small", norm_layer=StoredBatchNorm2d)
         self.mirrored = mirrored

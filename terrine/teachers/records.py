@@ -18,7 +18,7 @@ Features that by construction mix no records (a table's columns, or features com
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, cast
 
@@ -90,22 +90,13 @@ def private_features(
     most: int,
     device: torch.device | str = "cpu",
     shuffle: int | None = None,
-    progress: Callable[[float, str], None] | None = None,
 ) -> PrivateFeatures:
     """Compute the features of images separately for each teacher's part.
 
-    A part with fewer records than `statistics` need has no features; this is no error.
-
-    Args:
-        backbone: Public backbone, which is moved to `device`.
-        images: uint8 [records, C, H, W].
-        assignment: int64 [records], the teacher of each record.
-        statistics: Batch normalisation statistics: `current`, `original` or `halfway`.
-        most: Maximum number of records in a batch, at least 2; a part is cut into near-equal batches.
-        device: Device of the computation.
-        shuffle: Seed for shuffling a teacher's records before they are cut, for files sorted by class; None: no
-            shuffling.
-        progress: Progress function, called with (fraction done, description).
+    A part with fewer records than `statistics` (`current`, `original` or `halfway`) need has no features; this is no
+    error. Images are uint8 [records, C, H, W], and the assignment int64 [records]. The public backbone is moved to
+    `device`. A part is cut into near-equal batches of at most `most` records, at least 2, after shuffling it by the
+    seed `shuffle`, for files sorted by class.
 
     Raises:
         InputError: Images and assignment differ in length.
@@ -122,7 +113,7 @@ def private_features(
     rows = np.zeros((len(images), backbone.feature_dim), np.float32)
     batches = record_batches(assignment, most, least=least, shuffle=shuffle)
     with fixed_kernels(device):
-        features_in_batches(backbone, cast(Rows, images), batches, statistics, device, out=rows, progress=progress)
+        features_in_batches(backbone, cast(Rows, images), batches, statistics, device, out=rows)
     return PrivateFeatures(rows, assignment_digest(assignment), least)
 
 

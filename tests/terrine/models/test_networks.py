@@ -5,8 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from terrine.models.networks import PartsAverage, SmallMapConv2d, averaged
-from terrine.models.resnet import build_resnet
+from terrine.models.networks import PartsAverage, SmallMapConv2d, averaged, build_resnet
 from terrine.vision import torchvision
 from tests.devices import DEVICES
 
