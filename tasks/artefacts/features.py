@@ -13,7 +13,7 @@ from tasks.runtime.run import Run
 from tasks.runtime.store import read_array, write_array
 from terrine.device import resolve_device
 from terrine.files import file_digest
-from terrine.models.backbone import BLOCK, Backbone, Progress, features_in_batches, features_one_by_one
+from terrine.models.backbone import BLOCK, Backbone, features_in_batches, features_one_by_one
 from terrine.models.statistics import Statistics
 from terrine.npy import Rows
 
@@ -43,7 +43,7 @@ def rows_in_parts(
     backbone: Backbone,
     images: Rows,
     then: Callable[[np.ndarray], np.ndarray],
-    report: Progress | None = None,
+    report: Callable[[float, str], None] | None = None,
 ) -> np.ndarray:
     """Apply `then` to per-image features (`features_one_by_one`) and cache the result in parts.
 

@@ -21,9 +21,6 @@ from terrine.geometry import Size, as_size, sides
 from terrine.models.statistics import Statistics, batch_statistics
 from terrine.npy import Rows
 
-Progress = Callable[[float, str], None]
-"""Progress function, called with (fraction done, description)."""
-
 BLOCK = 64
 """Images per block of `features_one_by_one`."""
 
@@ -147,7 +144,6 @@ def features_in_batches(
     statistics: Statistics,
     device: torch.device | str = "cpu",
     out: np.ndarray | None = None,
-    progress: Progress | None = None,
 ) -> np.ndarray:
     """Return float32 features [N, feature_dim] of uint8 `images` [N, C, H, W], computed batch by batch.
 
@@ -156,36 +152,28 @@ def features_in_batches(
 
     Images are an array or a memory map. Row i of the result belongs to image i; without `out` the batches, index
     arrays, must cover every image once. Of `out`, an array or memory map [N, feature_dim], only the rows of the
-    batches are written. Statistics of batch normalisation are `current`, `original` or `halfway`. `progress` is
-    called with (fraction done, description).
+    batches are written. Statistics of batch normalisation are `current`, `original` or `halfway`.
 
     Raises:
         InputError: wrong shapes, indices out of range or repeated, or batches too small for `statistics`.
     """
     device = torch.device(device)
+    _check_batches(batches, len(images), complete=out is None)
     if out is None:
         out = np.empty((len(images), backbone.feature_dim), dtype=np.float32)
-        _check_batches(batches, len(images), complete=True)
-    else:
-        _check_batches(batches, len(images), complete=False)
-        if out.shape != (len(images), backbone.feature_dim) or out.dtype != np.float32:
-            raise InputError(
-                f"out: an array of shape {out.shape} and type {out.dtype} was given for float32 features of shape "
-                f"{(len(images), backbone.feature_dim)}."
-            )
+    elif out.shape != (len(images), backbone.feature_dim) or out.dtype != np.float32:
+        raise InputError(
+            f"out: an array of shape {out.shape} and type {out.dtype} was given for float32 features of shape "
+            f"{(len(images), backbone.feature_dim)}."
+        )
     backbone.to(device)
-    total = sum(len(batch) for batch in batches)
-    done = 0
 
-    def compute(indices: np.ndarray) -> int:
+    def compute(indices: np.ndarray) -> None:
         batch = torch.from_numpy(np.ascontiguousarray(images[indices]))
         out[indices] = backbone.features(batch.to(device), statistics).cpu().numpy()
-        return len(indices)
 
-    for count in side_by_side(compute, batches, device):
-        done += count
-        if progress is not None:
-            progress(done / total, f"features of {done:,} of {total:,} images")
+    for _ in side_by_side(compute, batches, device):
+        pass
     return out
 
 

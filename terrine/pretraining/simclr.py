@@ -14,6 +14,7 @@ import hashlib
 import logging
 import math
 import time
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from terrine.determinism.randomness import derive_seed, numpy_generator
 from terrine.device import mixed_precision, reproducible
 from terrine.errors import InputError, SettingError
 from terrine.geometry import size_of
-from terrine.models.backbone import Backbone, Progress
+from terrine.models.backbone import Backbone
 from terrine.npy import Rows
 from terrine.pretraining.augment import ViewSettings, apply_views, draw_views
 from terrine.pretraining.checkpoint import optimizer_tensors, part, read_checkpoint, restore_optimizer, write_checkpoint
@@ -39,6 +40,8 @@ _RESIDENT_SLICE = 10_000  # images read from their files at a time
 
 _logger = logging.getLogger(__name__)
 
+Progress = Callable[[float, str], None]
+"""Progress function, called with (fraction done, description)."""
 
 VIEWS = ViewSettings()
 """Random changes of the views."""
