@@ -91,10 +91,8 @@ def count_votes(votes: ArrayLike, classes: int) -> HistogramArray:
     return histograms
 
 
-def validate_histograms(histograms: ArrayLike, teachers: int | None = None) -> HistogramArray:
-    """Return `histograms`, [queries, classes], as int64 after validation.
-
-    Rows must sum to `teachers`, by default the sum of the first row.
+def validate_histograms(histograms: ArrayLike) -> HistogramArray:
+    """Return `histograms`, [queries, classes], as int64 after validation; all rows must have the same sum.
 
     Raises:
         InputError: The shape or type is wrong, a count is negative, or row sums differ.
@@ -112,7 +110,7 @@ def validate_histograms(histograms: ArrayLike, teachers: int | None = None) -> H
         raise InputError(f"The histogram of query {query} counts {array[query, label]} votes for class {label}.")
     counts = array.astype(np.int64, copy=False)
     sums = counts.sum(axis=1)
-    expected = teachers if teachers is not None else int(sums[0]) if sums.size else 0
+    expected = int(sums[0]) if sums.size else 0
     wrong = np.flatnonzero(sums != expected)
     if wrong.size or (sums.size and expected < 1):
         query = int(wrong[0]) if wrong.size else 0
