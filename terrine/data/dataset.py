@@ -137,10 +137,7 @@ class Dataset:
     def people(self, unit: str = "group", *, edition: str = "1", **settings: Any) -> People | None:
         """Return the digests by which a ledger recognises these records, or None for public data.
 
-        Args:
-            unit: Unit of privacy; groups are recognised only with `group`.
-            edition: The operator's name of this version of the data.
-            **settings: Settings that determine the public records.
+        Groups are recognised only if they are the unit. `settings` are those that determine the public records.
         """
         if self.train_contents is None or self.test_contents is None:
             return None

@@ -158,12 +158,10 @@ class Reservation:
 
 
 class ReleaseProtocol:
-    """Steps of the releases of one ledger.
+    """Steps of the releases of one ledger, whose address is for error messages of other ledgers.
 
-    Args:
-        registry: Registry of the data claimed by ledgers of the site, or None.
-        address: Address of the ledger, for error messages of other ledgers.
-        permit: Function that refuses releases without an approval; None to refuse none.
+    `registry` has the data claimed by ledgers of the site; `permit` refuses releases without an approval. Both may
+    be None.
     """
 
     def __init__(
