@@ -41,7 +41,7 @@ COMMANDS = (
     f"terrine verify {RUN}",
 )
 COLUMNS = 92
-SIZE, SCALE, COLOURS = (900, 1145), 1.5, 128
+SIZE, SCALE, COLOURS = (900, 1118), 1.5, 128
 """Part of the page that is shown, in CSS pixels; pixels of the picture for each; colours of its palette."""
 CHROMIUM = (
     "--headless --no-sandbox --disable-gpu --no-first-run --disable-background-networking --disable-sync "

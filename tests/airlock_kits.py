@@ -20,6 +20,7 @@ from tasks.runtime.accounts import site_signing_file
 from tasks.runtime.run import Run
 from tasks.serving.attestations import sign_for_tools
 from tasks.serving.pages import write_pages
+from tasks.serving.verification import verify_statement
 from terrine.deployment.manifest import check_seal
 from terrine.deployment.signature import Signature, public_pem, sign, sign_approval, signing_key, write_signature
 from terrine.files import file_digest
@@ -48,6 +49,18 @@ def make_signed_run(root: Path, *, sign_it: bool = True, **changes: Any) -> Run:
         write_pages(release, ["en", "de"], signing_key(site_signing_file(run)))
         sign_for_tools(release, site_signing_file(run))
     return run
+
+
+def kit_of(run: Run, target: Path) -> Path:
+    """Sign the release of a run, build its kit, and return the kit's folder after verification."""
+    write_pages(run.folders.release, ["en"], signing_key(site_signing_file(run)))
+    sign_for_tools(run.folders.release, site_signing_file(run))
+    kit = build_kit(run, target)
+    outcomes = [(name, holds) for holds, name, _ in verify.verify(str(kit.folder), kit.key.replace(" ", ""))]
+    assert [name for name, _ in outcomes] == ["files", "signature", "signer", "approval", "ε"]
+    assert False not in [holds for _, holds in outcomes]
+    assert not [check for check in verify_statement(kit.folder, kit.key) if check.holds is False]
+    return kit.folder
 
 
 def make_kit(root: Path, **changes: Any) -> tuple[Path, str]:

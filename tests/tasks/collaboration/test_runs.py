@@ -44,6 +44,7 @@ from terrine.privacy.accounting.gaussian import mu_of, mu_squared
 from terrine.privacy.accounting.pricing import price
 from terrine.privacy.noise import ReplayNoise
 from terrine.privacy.statement import statement_from
+from tests.airlock_kits import kit_of
 from tests.party_trials import Site, keys_of, terms_of
 
 VALUES = {
@@ -249,6 +250,18 @@ def test_a_student_party_makes_the_student_that_a_run_makes_with_its_public_stat
         path.write_text(yaml.safe_dump(config | {"learn": {**public, **changes}}))
         with pytest.raises(error, match=sentence):
             learn(read_party(path))
+
+
+def test_the_kit_of_a_run_of_parties_is_verified(voted, monkeypatch, tmp_path):
+    in_process(monkeypatch)
+    run = run_with(voted, aggregation={"where": "parties", "noise": "secure"})
+    aggregate.release_answers.fn(run)
+    student.train_student.fn(run)
+    kit, statement = kit_of(run, tmp_path / "kit"), read_json(run.folders.statement)
+    assert statement["trust_model"] == "parties"
+    excerpt = read_json(kit / "ledger.json")
+    assert excerpt["account"] == statement["dataset"]
+    assert [one["event"] for one in excerpt["releases_of_this_run"]] == [statement["event"]] * excerpt["verified"]
 
 
 def made(values):

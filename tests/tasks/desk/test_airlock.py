@@ -102,6 +102,17 @@ def test_the_list_of_packages_has_what_terrine_needs_and_nothing_else_of_the_env
     assert [item["name"] for item in package_list()["components"]] == ["numpy"]
 
 
+def test_the_list_of_packages_follows_the_schema_of_cyclonedx():
+    json_validation = pytest.importorskip("cyclonedx.validation.json", reason="needs cyclonedx-python-lib")
+    from cyclonedx.schema import SchemaVersion
+
+    check = json_validation.JsonStrictValidator(SchemaVersion.V1_6).validate_str
+    content = package_list()
+    assert check(json.dumps(content)) is None
+    content["components"][0]["more"] = 1
+    assert "'more' was unexpected" in str(check(json.dumps(content)))
+
+
 def test_attacks_on_public_benchmarks_are_in_the_kit_and_in_the_format_of_sacro_ml(tmp_path):
     run = make_signed_run(tmp_path)
     write_json(run.folders.private / "membership.json", MEMBERSHIP)

@@ -25,6 +25,7 @@ from terrine.privacy.accounting.events import RandomisedResponseEvent, RepeatedE
 from terrine.privacy.accounting.pricing import price
 from terrine.privacy.ledger.ledger import Ledger, load_or_create_key
 from terrine.privacy.statement import statement_from
+from tests.airlock_kits import kit_of
 from tests.folder_digest import folder_digest
 
 VALUES = {
@@ -154,6 +155,15 @@ def test_its_student_is_served_like_any_other(prepared):
         answers = StudentModel.load(run.folders.student, statistics).predict(images)
         assert answers.shape == (5, 10)
         np.testing.assert_allclose(answers.sum(1), 1, rtol=1e-5)
+
+
+def test_its_kit_is_verified_with_the_charge_of_its_annotations(prepared, tmp_path):
+    run = prepared({"transcription": {"noise": "secure"}})
+    run_through(run, "transcribe", "evaluate")
+    kit, statement = kit_of(run, tmp_path / "kit"), read_json(run.folders.statement)
+    [charged] = read_json(kit / "ledger.json")["releases_of_this_run"]
+    assert charged["event"] == statement["event"]
+    assert not {"annotations", "generator"} & {path.name for path in kit.iterdir()}
 
 
 @pytest.mark.parametrize("stop_after", [0, 2])
