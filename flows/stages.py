@@ -14,6 +14,7 @@ from flows.execution import Executor, executor
 from flows.terminal import SHOWN
 from tasks.config.presets import resolve
 from tasks.pipeline.graph import MAIN
+from tasks.pipeline.mlflow_runs import tracked
 from tasks.runtime.accounts import budget_explained
 from tasks.runtime.approval import require_approval
 from tasks.runtime.code_digest import write_code
@@ -194,6 +195,7 @@ def run_stages(
         selects: Whether later commands refer to this run.
     """
     clear(root, run)
+    run_one = tracked(run_one)
     with making(root, run):
         pipeline, lines = check_run(root, run), SHOWN.get()
         if selects:

@@ -29,7 +29,9 @@ KeyOption = Annotated[
 @release.command()
 def show(argument: RunArgument = None, run: RunOption = None) -> None:
     """Show what a run asks to release, and the last decision about it."""
-    _show(_named(chosen_name(argument, run)))
+    from tasks.runtime.run import unstarted_run
+
+    _show(unstarted_run(chosen_name(argument, run)))
 
 
 @release.command()
@@ -58,17 +60,12 @@ def refuse(
     _decide(chosen_name(argument, run), "refused", role, person, why, key)
 
 
-def _named(name: str | None) -> Run:
-    from tasks.runtime.run import unstarted_run
-
-    return unstarted_run(name)
-
-
 def _decide(name: str | None, decision: Choice, role: str, who: str, why: str, key: Path | None) -> None:
     from tasks.runtime.approval import decide
+    from tasks.runtime.run import unstarted_run
     from terrine.deployment.signature import fingerprint, signing_key
 
-    run, console = _named(name), printer(soft_wrap=True)
+    run, console = unstarted_run(name), printer(soft_wrap=True)
     if key is not None and not key.exists():
         own = fingerprint(signing_key(key).public_key())
         console.print(f"Created {key}, the private key {own}. Keep it outside the project.")

@@ -48,10 +48,8 @@ def key(
 @party.command()
 def propose(
     folder: Annotated[Path, typer.Argument(help="Folder of the proposal; its name is the collaboration's.")],
-    preset: Annotated[
-        str | None, typer.Option(help="Preset with queries, backbone, teachers, mechanism and budget.")
-    ] = None,
-    keys: Annotated[Path | None, typer.Option(help="File with the lines of all parties (`terrine party key`).")] = None,
+    preset: Annotated[str, typer.Option(help="Preset with queries, backbone, teachers, mechanism and budget.")],
+    keys: Annotated[Path, typer.Option(help="File with the lines of all parties (`terrine party key`).")],
     teacher: Annotated[list[str] | None, typer.Option(help="NAME=TEACHERS of a teacher party. Repeatable.")] = None,
     guardian: Annotated[str, typer.Option(help="Name of the guardian.")] = "guardian",
     student: Annotated[str, typer.Option(help="Name of the student party.")] = "student",
@@ -72,41 +70,29 @@ def propose(
         str | None,
         typer.Option(help="Name of this version of the data; a release about another edition is charged again."),
     ] = None,
-    again: Annotated[
-        Path | None,
-        typer.Option(help="Folder of an earlier proposal; the new one has the same terms with another --edition."),
-    ] = None,
     archive: Annotated[
         bool, typer.Option("--archive", help="Also pack the proposal into one file, FOLDER.zip.")
     ] = False,
 ) -> None:
     """Propose a collaboration, from a preset and public inputs. No private records are read."""
     from tasks.collaboration.proposal import archive as pack
-    from tasks.collaboration.propose import ProposalOptions, propose, propose_again
+    from tasks.collaboration.propose import ProposalOptions, propose
     from tasks.collaboration.terms_page import page
 
-    outlook: list[str] = []
-    if again is not None:
-        if edition is None:
-            raise typer.BadParameter("--again needs --edition, the name of the next one.")
-        proposal = propose_again(folder, again, edition)
-    elif preset is None or keys is None:
-        raise typer.BadParameter("--preset and --keys are needed.")
-    else:
-        options = ProposalOptions(
-            _read_lines(keys),
-            _teachers(teacher or []),
-            guardian,
-            student,
-            class_names=None if classes is None else [name.strip() for name in classes.split(",")],
-            minimum=minimum,
-            edition=edition,
-            deadline=_deadline(deadline),
-            overlap=overlap,
-            records=records,
-            name=folder.resolve().name[:100],
-        )
-        proposal, outlook = propose(folder, preset, list(set_ or []), options)
+    options = ProposalOptions(
+        _read_lines(keys),
+        _teachers(teacher or []),
+        guardian,
+        student,
+        class_names=None if classes is None else [name.strip() for name in classes.split(",")],
+        minimum=minimum,
+        edition=edition,
+        deadline=_deadline(deadline),
+        overlap=overlap,
+        records=records,
+        name=folder.resolve().name[:100],
+    )
+    proposal, outlook = propose(folder, preset, list(set_ or []), options)
     console.print(page(proposal.terms))
     for sentence in outlook:
         console.print(sentence)

@@ -1,4 +1,4 @@
-"""Reading of released sums and of the student."""
+"""Reading of released answers, of released sums and of the student."""
 
 from __future__ import annotations
 
@@ -8,15 +8,18 @@ import numpy as np
 
 from tasks.artefacts.images import read_backbone
 from tasks.runtime.run import Run
-from tasks.runtime.store import Folders, read_json, read_tensors
+from tasks.runtime.store import Folders, read_json, read_table, read_tensors
 from terrine.aggregation.gradient_rounds import RoundSchedule
+from terrine.aggregation.mechanism import Mechanism, parse_mechanism
 from terrine.aggregation.records import Whitening
+from terrine.aggregation.votes import ANSWERS
 from terrine.deployment.manifest import check_seal
 from terrine.deployment.model import MOMENTS
 from terrine.heads import FindingsHead, Head, LinearHead, head_from_arrays
 from terrine.models.backbone import Backbone
 from terrine.models.backbone_files import load_backbone
 from terrine.models.released_statistics import set_statistics
+from terrine.students.answers import ReleasedAnswers, released_answers
 from terrine.students.student import TrainedStudent
 
 SUMS = "sums.safetensors"
@@ -47,6 +50,39 @@ def make_head(whitening: Whitening, weights: np.ndarray, findings: bool) -> Line
     weight, bias = whitening.head(weights)
     kind = FindingsHead if findings else LinearHead
     return kind(weight.astype(np.float32), bias.astype(np.float32))
+
+
+def read_answers(run: Run, votes: np.ndarray | None = None) -> tuple[np.ndarray, ReleasedAnswers, dict[str, Any]]:
+    """Return the indices of the answered queries, their answers, and the release's manifest.
+
+    Args:
+        run: The run.
+        votes: Histograms of votes, int64 [queries, classes], to use instead of the released answers. Private.
+
+    Raises:
+        InputError: If no query was answered.
+    """
+    table = read_table(run.folders.answers / "answers.parquet")
+    released = read_json(run.folders.answers / "manifest.json")
+    classes, labels, counts = len(released["class_names"]), table["label"].to_numpy(), votes
+    mechanism = parse_mechanism(released)
+    assert isinstance(mechanism, Mechanism)
+    if votes is not None:
+        labels = votes.argmax(axis=1)
+    elif mechanism.reveals == "histogram":
+        each = len(ANSWERS) if mechanism.findings > 1 else classes
+        counts = table[[f"count_{number}" for number in range(each)]].to_numpy()
+    rows, answers = released_answers(
+        mechanism,
+        run.params.student,
+        answered=table["answered"].to_numpy(),
+        labels=labels,
+        histograms=counts,
+        teachers=released["teachers"],
+        classes=classes,
+        ordered=run.params.data.scale is not None and run.params.student.kind == "linear",
+    )
+    return rows, answers, released
 
 
 def read_student(folders: Folders) -> tuple[Backbone, Head, dict[str, Any]]:

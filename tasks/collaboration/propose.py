@@ -143,26 +143,6 @@ def propose(
     return read_proposal(folder), _outlook(params, terms)
 
 
-def propose_again(folder: Path, before: Path, edition: str) -> Proposal:
-    """Write a proposal of the next edition of a collaboration into a new folder.
-
-    Args:
-        folder: Folder of the new proposal.
-        before: Folder of the earlier proposal.
-        edition: Name of the new edition.
-
-    Raises:
-        SettingError: The folder exists, or the edition is the earlier one.
-    """
-    earlier = read_proposal(before)
-    if folder.exists() or edition == earlier.terms.edition:
-        raise SettingError(f"{folder} exists, or {edition!r} is the edition of {before}. Choose another name.")
-    terms: Terms = checked(earlier.terms.public() | {"edition": edition})
-    with atomic_folder(folder) as temporary:
-        write_proposal(temporary, terms, before / "images", before / "backbone")
-    return read_proposal(folder)
-
-
 def teacher_params(terms: Terms) -> dict[str, Any]:
     """Return the parameters of a teacher party that follow from the terms."""
     return {"seed": terms.learning.get("seed", 0), "privacy": {"unit": terms.unit}}

@@ -12,6 +12,7 @@ post-processing of the release, so its ε covers the dataset. No private file is
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any, Literal
@@ -31,6 +32,8 @@ from terrine.files import file_digest
 
 Labels = Literal["answers", "student"]
 CARD, METADATA, LABELS = "README.md", "croissant.json", "labels.csv"
+CROISSANT = Path(__file__).with_name("kit") / "croissant.json"
+"""The parts of the metadata that are the same for all datasets."""
 _PART = 512
 
 
@@ -129,64 +132,17 @@ def _croissant(run: Run, folder: Path, described: dict[str, Any], columns: list[
             "source": {"fileObject": {"@id": LABELS}, "extract": {"column": name}},
         }
 
-    return {
-        "@context": _CONTEXT,
-        "@type": "sc:Dataset",
-        "conformsTo": "http://mlcommons.org/croissant/1.0",
+    found: dict[str, Any] = json.loads(CROISSANT.read_text(encoding="utf-8"))
+    found |= {
         "name": f"{run.name}-dataset",
         "description": f"Drawn images with labels. {described['summary']}",
-        "version": "1.0.0",
-        "isLiveDataset": False,
         "creator": {"@type": "sc:Organization", "name": (statement["facts"]["about"] or {}).get("controller") or "-"},
         "rai:personalSensitiveInformation": described["summary"],
-        "distribution": [
-            {
-                "@type": "cr:FileObject",
-                "@id": LABELS,
-                "name": LABELS,
-                "contentUrl": LABELS,
-                "encodingFormat": "text/csv",
-                "sha256": file_digest(folder / LABELS),
-            },
-            {
-                "@type": "cr:FileSet",
-                "@id": "images",
-                "name": "images",
-                "encodingFormat": "image/png",
-                "includes": "images/*.png",
-            },
-        ],
-        "recordSet": [
-            {
-                "@type": "cr:RecordSet",
-                "@id": "examples",
-                "name": "examples",
-                "field": [
-                    column(0, "file", "sc:Text"),
-                    column(1, "label", "sc:Text"),
-                    *(column(place, name, "sc:Float") for place, name in enumerate(columns, 2)),
-                ],
-            }
-        ],
     }
-
-
-_CONTEXT: dict[str, Any] = {
-    "@language": "en",
-    "@vocab": "https://schema.org/",
-    "sc": "https://schema.org/",
-    "cr": "http://mlcommons.org/croissant/",
-    "rai": "http://mlcommons.org/croissant/RAI/",
-    "dct": "http://purl.org/dc/terms/",
-    "conformsTo": "dct:conformsTo",
-    "column": "cr:column",
-    "dataType": {"@id": "cr:dataType", "@type": "@vocab"},
-    "extract": "cr:extract",
-    "field": "cr:field",
-    "fileObject": "cr:fileObject",
-    "fileSet": "cr:fileSet",
-    "includes": "cr:includes",
-    "isLiveDataset": "cr:isLiveDataset",
-    "recordSet": "cr:recordSet",
-    "source": "cr:source",
-}
+    found["distribution"][0]["sha256"] = file_digest(folder / LABELS)
+    found["recordSet"][0]["field"] = [
+        column(0, "file", "sc:Text"),
+        column(1, "label", "sc:Text"),
+        *(column(place, name, "sc:Float") for place, name in enumerate(columns, 2)),
+    ]
+    return found

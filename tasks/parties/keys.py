@@ -28,11 +28,11 @@ from urllib.parse import urlsplit
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.x509.oid import NameOID
 from pydantic import Field
 
+from terrine.deployment.signature import model_key, signing_key
 from terrine.errors import InputError, SettingError, TerrineError
 from terrine.files import atomic_file, private_folder
 from terrine.privacy.ledger.site_key import canonical_json
@@ -125,9 +125,7 @@ def create_key(folder: Path, name: str, url: str | None = None) -> PartyLine:
     """
     check_name(name)
     private_folder(folder)
-    if not (folder / KEY).exists():
-        _write_private(folder / KEY, Ed25519PrivateKey.generate())
-    key = public_text(own_key(folder))
+    key = public_text(signing_key(folder / KEY))
     if url is None:
         return PartyLine(name, key)
     if not (folder / CERTIFICATE).exists():
@@ -136,7 +134,7 @@ def create_key(folder: Path, name: str, url: str | None = None) -> PartyLine:
 
 
 def _self_sign(folder: Path, host: str) -> None:
-    key = ec.generate_private_key(ec.SECP256R1())
+    key = model_key(folder / TLS_KEY)
     try:
         host_name: x509.GeneralName = x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
@@ -153,18 +151,8 @@ def _self_sign(folder: Path, host: str) -> None:
         .add_extension(x509.SubjectAlternativeName([host_name]), critical=False)
         .sign(key, hashes.SHA256())
     )
-    _write_private(folder / TLS_KEY, key)
     with atomic_file(folder / CERTIFICATE) as file:
         file.write(certificate.public_bytes(serialization.Encoding.PEM))
-
-
-def _write_private(path: Path, key: Ed25519PrivateKey | ec.EllipticCurvePrivateKey) -> None:
-    with atomic_file(path, owner_only=True) as file:
-        file.write(
-            key.private_bytes(
-                serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-            )
-        )
 
 
 def certificate_digest(path: Path) -> str:
@@ -180,18 +168,14 @@ def own_key(folder: Path) -> Ed25519PrivateKey:
     """Return a party's private key.
 
     Raises:
-        InputError: The key file is missing, damaged or of another kind.
+        InputError: The key file is missing.
+        ArtefactError: The key file is damaged or of another kind, or others may read it.
     """
-    path = folder / KEY
-    try:
-        key = serialization.load_pem_private_key(path.read_bytes(), password=None)
-    except (OSError, ValueError, TypeError) as error:
+    if not (folder / KEY).is_file():
         raise InputError(
-            f"{path} is missing or damaged. Create it with `terrine party key {folder}`, or restore it from a backup."
-        ) from error
-    if not isinstance(key, Ed25519PrivateKey):
-        raise InputError(f"{path} holds no Ed25519 key.")
-    return key
+            f"{folder / KEY} is missing. Create it with `terrine party key {folder}`, or restore it from a backup."
+        )
+    return signing_key(folder / KEY)
 
 
 def public_text(key: Ed25519PrivateKey) -> str:

@@ -33,13 +33,7 @@ from tasks.pipeline.vote_costs import private_figures
 from tasks.reports.statement_page import write_statement_and_page
 from tasks.runtime.accounts import ledger_account, noise_source, open_account, site_key, stored_people
 from tasks.runtime.release_identity import Inputs, check_queries, describe_release, input_digests, record_data_change
-from tasks.runtime.releases import (
-    assurance,
-    check_releases,
-    describe_counting,
-    describe_order,
-    identity_in_ledger,
-)
+from tasks.runtime.releases import assurance, check_releases, describe_counting, describe_order, identity_in_ledger
 from tasks.runtime.run import Run
 from tasks.runtime.staleness import check_made
 from tasks.runtime.step import step

@@ -17,7 +17,7 @@ from typing import Any
 from tasks.artefacts.released import sums_over_records
 from tasks.config.presets import reproduce_command
 from tasks.pipeline.graph import MAIN
-from tasks.pipeline.mlflow_runs import attempt, open_experiment
+from tasks.pipeline.mlflow_runs import attempt, open_experiment, started_record
 from tasks.pipeline.synthesize import drawing_cost
 from tasks.reports.accuracy import known_accuracy, released_accuracy, released_error, served_accuracy
 from tasks.reports.comparison import effective_settings
@@ -100,7 +100,8 @@ def _log(
 
     settings, statement = run.params.tracking, read_json(run.folders.statement)
     _, experiment = open_experiment(run)
-    with mlflow.start_run(run_name=run.name) as active:
+    started = read_json(started_record(run))["run_id"] if started_record(run).is_file() else None
+    with mlflow.start_run(run_id=started, run_name=run.name) as active:
         identity = active.info.run_id
         used = {k: v for k, v in effective_settings(run.params).items() if k.partition(".")[0] not in unused}
         for first in range(0, len(used), PARAMETERS):
@@ -135,6 +136,7 @@ def _log(
             mlflow.log_artifacts(str(folder), f"release/{folder.name}")
         if settings.private_metrics:
             mlflow.log_artifact(str(run.folders.report), "report")
+    started_record(run).unlink(missing_ok=True)
     return {"run_id": identity, "uri": settings.uri}
 
 

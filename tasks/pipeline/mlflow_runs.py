@@ -1,4 +1,9 @@
-"""MLflow's database, experiment and views. Runs are logged when they are finished (`tasks.pipeline.mlflow_logging`)."""
+"""Start and end of MLflow runs, and MLflow's database and experiment.
+
+Duration and failure of a run depend on private records. So only a run with `tracking.private_metrics` (on a public
+benchmark) has an MLflow run from its start and keeps it as FAILED or KILLED if a stage fails. Other runs are logged
+when they are finished (`tasks.pipeline.mlflow_logging`).
+"""
 
 from __future__ import annotations
 
@@ -8,12 +13,17 @@ import sqlite3
 import tempfile
 from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlencode
 
+from tasks.config.presets import reproduce_command, resolve
+from tasks.runtime.code_digest import git_commit
 from tasks.runtime.locks import lock_path
 from tasks.runtime.run import Run
+from tasks.runtime.stage_graph import PARAMETERS
+from tasks.runtime.store import read_json, write_json
 from terrine.files import sync_file, sync_folder
 from terrine.locks import locked
 
@@ -21,6 +31,8 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 Logged = TypeVar("Logged")
+StageRunner = Callable[[Path, str, str], None]
+"""Function that runs a stage, called with the project, the run's name and the stage's name."""
 
 SWEEP = "terrine.sweep"
 """Tag of a sweep's MLflow run, the parent of its candidates."""
@@ -46,6 +58,54 @@ def sweep_view(client: MlflowClient, experiment: str) -> str | None:
     candidates = client.search_runs([experiment], own, order_by=["metrics.epsilon"])
     runs, experiments = [run.info.run_id for run in candidates], [experiment]
     return f"#/compare-runs?{urlencode({'runs': json.dumps(runs), 'experiments': json.dumps(experiments)})}"
+
+
+def tracked(run_stage: StageRunner) -> StageRunner:
+    """Wrap a stage runner: start the MLflow run before the first stage, and mark it as failed if a stage fails.
+
+    The MLflow run starts after the stage `parameters`, which chooses settings that are `auto`.
+    """
+    started = False
+
+    def run_tracked(root: Path, name: str, stage: str) -> None:
+        nonlocal started
+        run = Run(root, name, resolve(root, name))
+        if stage != PARAMETERS.name and not started and run.params.tracking.private_metrics:
+            started = True
+            attempt(run, partial(_start, run), "The run goes on without it.")
+        try:
+            run_stage(root, name, stage)
+        except BaseException as error:
+            if started:
+                status = "FAILED" if isinstance(error, Exception) else "KILLED"
+                attempt(run, partial(_end, run, status), "There it counts as running until the run is made again.")
+            raise
+
+    return run_tracked
+
+
+def _start(run: Run) -> None:
+    """Start an MLflow run, after ending one that a killed process left open."""
+    client, experiment = open_experiment(run)
+    _end(run, "KILLED")
+    tags = {
+        "mlflow.note.content": f"    {reproduce_command(run.root, run.name, local=False)}",
+        "git_commit": git_commit(run.root),
+    }
+    identity = client.create_run(experiment, run_name=run.name, tags=tags).info.run_id
+    write_json(started_record(run), {"run_id": identity})
+
+
+def _end(run: Run, status: str) -> None:
+    """End the open MLflow run of a run, if any, with this status."""
+    if started_record(run).is_file():
+        open_experiment(run)[0].set_terminated(read_json(started_record(run))["run_id"], status)
+        started_record(run).unlink()
+
+
+def started_record(run: Run) -> Path:
+    """Return the path of the file with the ID of the open MLflow run."""
+    return run.folders.private / "tracking-started.json"
 
 
 def open_experiment(run: Run) -> tuple[MlflowClient, str]:

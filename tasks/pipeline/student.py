@@ -11,24 +11,13 @@ import numpy as np
 
 from tasks.artefacts.features import query_features
 from tasks.artefacts.images import read_backbone, read_queries
-from tasks.artefacts.released import load_sums_student, sums_over_records
+from tasks.artefacts.released import load_sums_student, read_answers, sums_over_records
 from tasks.config.values import digest
 from tasks.pipeline.reference_images import write_reference
 from tasks.runtime.progress import progress_reporter
 from tasks.runtime.run import Run
 from tasks.runtime.step import step
-from tasks.runtime.store import (
-    atomic_folder,
-    link,
-    read_array,
-    read_json,
-    read_table,
-    write_array,
-    write_json,
-    write_tensors,
-)
-from terrine.aggregation.mechanism import Mechanism, parse_mechanism
-from terrine.aggregation.votes import ANSWERS
+from tasks.runtime.store import atomic_folder, link, read_array, read_json, write_array, write_json, write_tensors
 from terrine.deployment.manifest import MANIFEST, seal
 from terrine.deployment.model import MOMENTS, OF_VOLUMES
 from terrine.deployment.rows import ENCODING
@@ -37,7 +26,6 @@ from terrine.files import file_digest
 from terrine.geometry import in_json
 from terrine.models.backbone_files import save_backbone
 from terrine.queries import Queries
-from terrine.students.answers import ReleasedAnswers, released_answers
 from terrine.students.student import Cache, StudentData, TrainedStudent
 
 
@@ -113,34 +101,6 @@ def _encoding(run: Run) -> dict[str, Any]:
     data = run.params.data
     columns = read_json(run.folders.images / "manifest.json")["columns"]
     return {"target": data.target, "id": data.id, "roles": list(data.roles), "columns": columns}
-
-
-def read_answers(run: Run) -> tuple[np.ndarray, ReleasedAnswers, dict[str, Any]]:
-    """Return the indices of the answered queries, their answers, and the release's manifest.
-
-    Raises:
-        InputError: If no query was answered.
-    """
-    table = read_table(run.folders.answers / "answers.parquet")
-    released = read_json(run.folders.answers / "manifest.json")
-    classes = len(released["class_names"])
-    mechanism = parse_mechanism(released)
-    assert isinstance(mechanism, Mechanism)
-    counts = None
-    if mechanism.reveals == "histogram":
-        each = len(ANSWERS) if mechanism.findings > 1 else classes
-        counts = table[[f"count_{number}" for number in range(each)]].to_numpy()
-    rows, answers = released_answers(
-        mechanism,
-        run.params.student,
-        answered=table["answered"].to_numpy(),
-        labels=table["label"].to_numpy(),
-        histograms=counts,
-        teachers=released["teachers"],
-        classes=classes,
-        ordered=run.params.data.scale is not None and run.params.student.kind == "linear",
-    )
-    return rows, answers, released
 
 
 def student_pool(run: Run) -> Queries:

@@ -24,12 +24,7 @@ from tasks.config.values import digest
 from tasks.parties.release import release_by_parties
 from tasks.pipeline.figures.errors import exact_head_file
 from tasks.pipeline.figures.released_accuracy import check_use_of_accuracy
-from tasks.pipeline.moments import (
-    compute_statistics,
-    count_moments,
-    describe_moments,
-    release_moments,
-)
+from tasks.pipeline.moments import compute_statistics, count_moments, describe_moments, release_moments
 from tasks.pipeline.public_inputs import describe_records
 from tasks.reports.statement_page import write_statement_and_page
 from tasks.runtime.accounts import ledger_account, noise_source, release_at_price
@@ -38,14 +33,7 @@ from tasks.runtime.progress import progress_reporter
 from tasks.runtime.release_identity import check_queries, describe_release, input_digests, record_data_change
 from tasks.runtime.releases import assurance, check_releases, describe_counting, describe_order, inputs_cost
 from tasks.runtime.run import Run
-from tasks.runtime.store import (
-    atomic_folder,
-    read_array,
-    read_tensors,
-    write_array,
-    write_json,
-    write_tensors,
-)
+from tasks.runtime.store import atomic_folder, read_array, read_tensors, write_array, write_json, write_tensors
 from tasks.runtime.task import check_task, load_task
 from terrine.aggregation.gradient_rounds import RoundSchedule, moments_in_steps
 from terrine.aggregation.records import Records, Whitening, row_type

@@ -34,15 +34,7 @@ from tasks.artefacts.teachers import (
 from tasks.config.values import digest
 from tasks.runtime.run import Run
 from tasks.runtime.step import step
-from tasks.runtime.store import (
-    atomic_file,
-    atomic_folder,
-    link,
-    read_tensors,
-    tensor_names,
-    write_json,
-    write_tensors,
-)
+from tasks.runtime.store import atomic_file, atomic_folder, link, read_tensors, tensor_names, write_json, write_tensors
 from terrine.data.findings import labelled
 from terrine.device import resolve_device
 from terrine.files import file_digest

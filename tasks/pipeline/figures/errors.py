@@ -9,16 +9,14 @@ import numpy as np
 
 from tasks.artefacts.features import query_features
 from tasks.artefacts.images import read_backbone, read_queries
-from tasks.artefacts.released import sums_over_records
+from tasks.artefacts.released import read_answers, sums_over_records
 from tasks.reports.charts import png_data_uri
 from tasks.runtime.run import Run
-from tasks.runtime.store import Folders, read_array, read_json, read_table, read_tensors, write_json
-from terrine.aggregation.mechanism import Mechanism, parse_mechanism
+from tasks.runtime.store import Folders, read_array, read_json, read_tensors, write_json
 from terrine.data.dataset import Dataset
 from terrine.deployment.model import StudentModel
 from terrine.device import resolve_device
 from terrine.heads import Head, head_from_arrays
-from terrine.students.answers import released_answers
 from terrine.students.student import StudentData
 
 NOTICE = "PRIVATE: computed from exact votes or sums and from test records, covered by no guarantee. Do not publish."
@@ -88,20 +86,7 @@ def _head_without_noise(run: Run) -> Head | None:
         return None
     if sums:
         return head_from_arrays(read_tensors(path))
-    votes = read_array(path)
-    table = read_table(run.folders.answers / "answers.parquet")
-    mechanism = parse_mechanism(released)
-    assert isinstance(mechanism, Mechanism)
-    rows, answers = released_answers(
-        mechanism,
-        settings,
-        answered=table["answered"].to_numpy(),
-        labels=votes.argmax(axis=1),
-        histograms=votes,
-        teachers=released["teachers"],
-        classes=len(released["class_names"]),
-        ordered=run.params.data.scale is not None and settings.kind == "linear",
-    )
+    rows, answers, _ = read_answers(run, read_array(path))
     data = StudentData(
         read_queries(run.folders),
         rows,

@@ -9,7 +9,7 @@ import pytest
 
 from tasks.collaboration import proposal as proposals
 from tasks.collaboration.proposal import archive, opened, read_proposal
-from tasks.collaboration.propose import ProposalOptions, propose, propose_again
+from tasks.collaboration.propose import ProposalOptions, propose
 from tasks.collaboration.terms_page import page
 from terrine.errors import InputError, SettingError
 from terrine.privacy.accounting.pricing import price
@@ -162,11 +162,3 @@ def test_a_manifest_that_is_none_is_refused(content, sent):
     (sent / "images" / "manifest.json").write_text(content)
     with pytest.raises(InputError, match="is not the agreed file"):
         read_proposal(sent)
-
-
-def test_the_next_edition_is_the_same_terms_under_another_name(proposal, tmp_path):
-    again = propose_again(tmp_path / "again", proposal.folder, "2")
-    assert again.terms == proposal.terms.model_copy(update={"edition": "2"})
-    assert again.terms.identity() != proposal.terms.identity()
-    with pytest.raises(SettingError, match="Choose another name"):
-        propose_again(tmp_path / "third", again.folder, "2")

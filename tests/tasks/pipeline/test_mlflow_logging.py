@@ -4,6 +4,7 @@ import logging
 from types import SimpleNamespace
 
 import pytest
+from mlflow import MlflowClient
 
 from flows.cli.run import log_again
 from tasks.config.params import validate
@@ -62,6 +63,62 @@ def test_areas_of_findings_are_metrics_of_public_data_under_names_that_mlflow_ta
     assert known_accuracy(run) == {"accuracy": 0.8, "auc": 0.7, "finding_auc_0_Pleural _other_": 0.7}
     private = validate({"data": {"public_benchmark": False}, "ledger": {"account": "a", "epsilon": 1}})
     assert known_accuracy(Run(run.root, run.name, private)) == {}
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    uri = (tmp_path / "mlruns").as_uri()
+    given = {"data": {"public_benchmark": True}, "tracking": {"uri": uri}}
+    monkeypatch.setattr(mlflow_runs, "resolve", lambda root, name: validate(given))
+    monkeypatch.setattr(mlflow_runs, "reproduce_command", lambda root, name, local: f"terrine run --preset {name}")
+    return tmp_path, given, MlflowClient(uri)
+
+
+def states(client):
+    experiments = [each.experiment_id for each in client.search_experiments()]
+    return [(run.info.run_name, run.info.status) for run in client.search_runs(experiments)]
+
+
+@pytest.mark.parametrize(("error", "status"), [(ValueError, "FAILED"), (KeyboardInterrupt, "KILLED")])
+def test_a_run_that_is_stopped_is_in_mlflow_from_its_first_stage_and_is_kept(project, error, status):
+    root, _, client = project
+    seen = []
+
+    def run_stage(root, name, stage):
+        seen.append((stage, states(client)))
+        if stage == "vote":
+            raise error("stop")
+
+    run_one = mlflow_runs.tracked(run_stage)
+    for stage in ("parameters", "dataset"):
+        run_one(root, "small", stage)
+    with pytest.raises(error, match="stop"):
+        run_one(root, "small", "vote")
+    running = [("small", "RUNNING")]
+    assert seen == [("parameters", []), ("dataset", running), ("vote", running)]
+    assert states(client) == [("small", status)]
+    mlflow_runs.tracked(run_stage)(root, "small", "dataset")
+    assert sorted(states(client)) == sorted([("small", status), ("small", "RUNNING")])
+
+
+def test_what_a_killed_process_left_is_ended_by_the_next(project):
+    root, _, client = project
+    for _ in range(2):
+        mlflow_runs.tracked(lambda *_: None)(root, "small", "dataset")
+    assert sorted(states(client)) == [("small", "KILLED"), ("small", "RUNNING")]
+
+
+def test_of_private_data_mlflow_sees_neither_the_start_nor_a_failure(project):
+    root, given, client = project
+    given |= {"data": {"public_benchmark": False}, "ledger": {"account": "a", "epsilon": 1}}
+
+    def run_stage(*_):
+        raise ValueError("one class has 3 records")
+
+    with pytest.raises(ValueError, match="3 records"):
+        mlflow_runs.tracked(run_stage)(root, "small", "dataset")
+    assert states(client) == []
 
 
 @pytest.mark.parametrize("allowed", [True, False])

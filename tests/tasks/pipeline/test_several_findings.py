@@ -10,7 +10,7 @@ from PIL import Image
 
 from flows.stages import run_through
 from tasks.artefacts.records import read_dataset
-from tasks.artefacts.released import read_student
+from tasks.artefacts.released import read_answers, read_student
 from tasks.artefacts.teachers import read_votes
 from tasks.auditing.canaries import _check_auditable, audit_canaries
 from tasks.auditing.mechanisms import audit
@@ -19,7 +19,6 @@ from tasks.auditing.neighbours import _chosen
 from tasks.config.params import merge_overrides, validate
 from tasks.pipeline.evaluate import findings_figures
 from tasks.pipeline.report import write_report
-from tasks.pipeline.student import read_answers
 from tasks.reports.summary import result
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_array, read_json, read_table

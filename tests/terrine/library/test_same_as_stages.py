@@ -5,10 +5,9 @@ import pytest
 
 import terrine as tr
 from flows.stages import run_through
-from tasks.artefacts.released import read_student
+from tasks.artefacts.released import read_answers, read_student
 from tasks.config.params import validate
 from tasks.pipeline.evaluate import probabilities
-from tasks.pipeline.student import read_answers
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_array, read_json
 
