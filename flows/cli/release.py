@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.table import Column
@@ -109,19 +108,34 @@ def statement(
         _promote(made, console)
 
 
-_FACTS = {
-    "release": "name of the release (--release)",
-    "account": "account of the ledger for these data (--account)",
-    "budget": "ε of this account over all releases (--budget)",
-    "unit": "protected unit, record or group (--unit)",
-    "record": "kind of a record: image, dicom, volume or row (--record)",
-    "sampling": "how batches were drawn: poisson, fixed, shuffled or all (--sampling)",
-    "delta": "δ, well below 1/records (--delta)",
-    "model": "a file of the model (--model)",
-}
-
-
 def import_statement(
+    release: Annotated[str, typer.Option(prompt="Name of the release", help="Name of the release.")],
+    account: Annotated[
+        str, typer.Option(prompt="Account of the ledger for these data", help="Account of the ledger (ledger.account).")
+    ],
+    budget: Annotated[
+        float, typer.Option(prompt="ε of this account over all releases", help="ε of the account (ledger.epsilon).")
+    ],
+    unit: Annotated[
+        Literal["record", "group"],
+        typer.Option(
+            prompt="Protected unit",
+            help="Protected unit: record; or group, if contributions of a person or site were clipped.",
+        ),
+    ],
+    record: Annotated[
+        Literal["image", "dicom", "volume", "row"], typer.Option(prompt="Kind of a record", help="Kind of a record.")
+    ],
+    sampling: Annotated[
+        Literal["poisson", "fixed", "shuffled", "all"],
+        typer.Option(
+            prompt="How batches were drawn",
+            help="Batches: poisson (each unit at random, independently), fixed (random subset of fixed size), shuffled "
+            "(the usual data loader) or all.",
+        ),
+    ],
+    delta: Annotated[float, typer.Option(prompt="δ, well below 1/records", help="δ; should be well below 1/records.")],
+    model: Annotated[list[Path], typer.Option(help="File of the model. May be repeated.")],
     state: Annotated[
         Path | None,
         typer.Argument(
@@ -129,26 +143,7 @@ def import_statement(
             "parameters of Flower's central DP."
         ),
     ] = None,
-    release: Annotated[str | None, typer.Option(help="Name of the release.")] = None,
-    account: Annotated[str | None, typer.Option(help="Account of the ledger: ledger.account of these data.")] = None,
-    budget: Annotated[
-        float | None, typer.Option(help="ε of the account over all releases (ledger.epsilon).", show_default=False)
-    ] = None,
     edition: Annotated[str, typer.Option(help="Edition of the data (data.edition).")] = "1",
-    unit: Annotated[
-        str | None,
-        typer.Option(help="Protected unit: record; or group, if contributions of a person or site were clipped."),
-    ] = None,
-    record: Annotated[str | None, typer.Option(help="Kind of a record: image, dicom, volume or row.")] = None,
-    sampling: Annotated[
-        str | None,
-        typer.Option(
-            help="Batches: poisson (each unit at random, independently), fixed (random subset of fixed size), shuffled "
-            "(the usual data loader) or all."
-        ),
-    ] = None,
-    delta: Annotated[float | None, typer.Option(help="δ; should be well below 1/records.")] = None,
-    model: Annotated[list[Path] | None, typer.Option(help="File of the model. May be repeated.")] = None,
     noise_multiplier: Annotated[
         float | None, typer.Option(help="Without STATE: noise, in units of the clipping norm.")
     ] = None,
@@ -158,7 +153,8 @@ def import_statement(
 ) -> None:
     """Write and sign the statement of a model that another library trained, and charge its account.
 
-    Asks for facts that the state does not contain. Terrine recomputes ε under both neighbouring relations.
+    Asks for facts that are not given and that the state does not contain. Terrine recomputes ε under both neighbouring
+    relations.
     """
     from tasks.config.presets import project_root
     from tasks.desk.imports import Stated, import_training, read_state
@@ -168,34 +164,19 @@ def import_statement(
     numbers = (noise_multiplier, sample_rate, steps)
     if (state is None) == (numbers == (None, None, None)) or (state is None and None in numbers):
         raise SettingError("Give a file STATE, or --noise-multiplier, --sample-rate and --steps.")
-    given: dict[str, Any] = {"release": release, "account": account, "unit": unit, "record": record}
-    given |= {"budget": budget, "sampling": sampling, "delta": delta, "model": model}
-    if missing := [fact for fact, value in given.items() if value in (None, [])]:
-        if not sys.stdin.isatty():
-            raise SettingError(f"Missing: {'; '.join(_FACTS[fact] for fact in missing)}.")
-        for fact in missing:
-            text = typer.prompt(_FACTS[fact].capitalize())
-            given[fact] = float(text) if fact in ("delta", "budget") else [Path(text)] if fact == "model" else text
-    for fact, known in _KNOWN.items():
-        if given[fact] not in known:
-            raise SettingError(f"--{fact}={given[fact]} is not one of {', '.join(known)}.")
     console = printer(soft_wrap=True)
-    if given["sampling"] == "shuffled":
+    if sampling == "shuffled":
         console.print(
             "Shuffled batches are no Poisson sample: the ε that most libraries print does not hold for them. Terrine "
             "counts one full step per epoch.",
             style="yellow",
         )
     training = (
-        Training("stated", given["sampling"], ((noise_multiplier, sample_rate, steps),))  # type: ignore[arg-type]
+        Training("stated", sampling, ((noise_multiplier, sample_rate, steps),))  # type: ignore[arg-type]
         if state is None
-        else read_state(state, given["sampling"])
+        else read_state(state, sampling)
     )
-    facts = Stated(
-        *(given[fact] for fact in ("release", "account", "budget", "unit", "record", "delta")),
-        edition,
-        tuple(given["model"]),
-    )
+    facts = Stated(release, account, budget, unit, record, delta, edition, tuple(model))
     done = import_training(project_root(), training, facts, list(set_ or []))
     found = done.statement
     added = (
@@ -206,13 +187,6 @@ def import_statement(
         f"ε = {round_up(found.epsilon_dataset):g}."
     )
     console.print(f"Written to {done.folder}, signed with the site's key {done.key}.")
-
-
-_KNOWN = {
-    "unit": ("record", "group"),
-    "record": ("image", "dicom", "volume", "row"),
-    "sampling": ("poisson", "fixed", "shuffled", "all"),
-}
 
 
 def _promote(run: Run, console: Console) -> None:

@@ -340,18 +340,17 @@ def test_impossible_facts_are_refused_before_anything_is_charged(project, change
     assert ledger is None or not [row for row in ledger.rows() if row.kind == "reserve"]
 
 
-def test_the_command_lists_what_is_missing_and_imports(project, checkpoint):
-    def terrine(*arguments):
-        return CliRunner().invoke(app, ["statement", "import", *map(str, arguments)])
+def test_the_command_asks_for_what_is_missing_and_imports(project, checkpoint):
+    def terrine(*arguments, typed=""):
+        return CliRunner().invoke(app, ["statement", "import", *map(str, arguments)], input=typed)
 
-    missing = terrine(checkpoint.path).exception
-    assert isinstance(missing, SettingError)
-    assert all(f"--{name}" in str(missing) for name in ("release", "account", "unit", "sampling", "delta", "model"))
-    assert "STATE, or --noise-multiplier" in str(terrine().exception)
     facts = ["--release", "risk", "--account", "clinic", "--budget", 20, "--unit", "record", "--record", "row"]
     facts += ["--delta", 1e-5, "--model", project / "model.pt", *(part for each in ABOUT for part in ("--set", each))]
-    assert "is not one of" in str(terrine(checkpoint.path, *facts, "--sampling", "random").exception)
-    done = terrine(checkpoint.path, *facts, "--sampling", "shuffled")
+    assert "is not one of" in terrine(checkpoint.path, *facts, "--sampling", "random").output
+    assert "STATE, or --noise-multiplier" in str(terrine(*facts, "--sampling", "shuffled").exception)
+    assert terrine(checkpoint.path, *facts).exit_code == 1
+    done = terrine(checkpoint.path, *facts, typed="random\nshuffled\n")
+    assert "How batches were drawn (poisson, fixed, shuffled, all)" in done.output
     assert done.exception is None, done.exception
     assert "Shuffled batches are no Poisson sample" in done.output
     stated_only = terrine(
