@@ -11,8 +11,6 @@ different terms cannot compute together.
 from __future__ import annotations
 
 import shutil
-import tempfile
-import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,8 +20,8 @@ from tasks.config.values import as_document, read_yaml
 from tasks.parties.config import TERMS
 from tasks.parties.terms import Terms, checked
 from tasks.runtime.store import link, read_json, write_text
-from tasks.serving.pages import LARGEST, unpacked_size
-from terrine.errors import ArtefactError, InputError, named
+from tasks.serving.pages import unpacked
+from terrine.errors import ArtefactError, InputError
 from terrine.files import file_digest
 
 MANIFEST, BACKBONE = "manifest.json", "backbone.safetensors"
@@ -76,22 +74,9 @@ def archive(folder: Path) -> Path:
 
 @contextmanager
 def opened(path: Path, expected: str | None = None) -> Iterator[Proposal]:
-    """Yield the proposal in a folder, or in an archive that is unpacked for the block. Raises like `read_proposal`."""
-    if path.is_dir():
-        yield read_proposal(path, expected)
-        return
-    with tempfile.TemporaryDirectory(prefix="terrine-proposal-") as temporary:
-        try:
-            with zipfile.ZipFile(path) as packed:
-                if unpacked_size(packed) > LARGEST:
-                    raise InputError(f"{path} would take more than {LARGEST >> 30} GiB. Do not unpack it.")
-                packed.extractall(temporary)  # zipfile writes only below the folder
-        except (OSError, zipfile.BadZipFile, RuntimeError, ValueError) as error:
-            if isinstance(error, InputError):
-                raise
-            raise InputError(f"{path} is neither a folder nor an archive of a proposal ({error}).") from error
-        with named(temporary, path):
-            yield read_proposal(Path(temporary), expected)
+    """Yield the proposal in a folder or an archive. Raises like `unpacked` and `read_proposal`."""
+    with unpacked(path) as folder:
+        yield read_proposal(folder, expected)
 
 
 def read_proposal(folder: Path, expected: str | None = None) -> Proposal:

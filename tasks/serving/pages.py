@@ -236,7 +236,7 @@ def pack(release: Path, archive: Path) -> None:
 
 @contextmanager
 def unpacked(path: Path) -> Iterator[Path]:
-    """Yield the folder of a received release: `path` itself, or an archive unpacked temporarily.
+    """Yield the folder of a received release or proposal: `path` itself, or an archive unpacked temporarily.
 
     Raises:
         ArtefactError: The archive is damaged or too large.
@@ -244,18 +244,14 @@ def unpacked(path: Path) -> Iterator[Path]:
     if path.is_dir():
         yield path
         return
-    with tempfile.TemporaryDirectory(prefix="terrine-student-") as temporary:
+    with tempfile.TemporaryDirectory(prefix="terrine-") as temporary:
         try:
             with zipfile.ZipFile(path) as packed:
-                if unpacked_size(packed) > LARGEST:
-                    raise ArtefactError(f"{path} would take more than {LARGEST >> 30} GiB, so it is not a student's.")
+                # Extraction stops at the sizes in the archive's directory.
+                if sum(part.file_size for part in packed.infolist()) > LARGEST:
+                    raise ArtefactError(f"{path} would take more than {LARGEST >> 30} GiB. Do not unpack it.")
                 packed.extractall(temporary)  # never writes outside the folder
-        except (zipfile.BadZipFile, OSError, RuntimeError, NotImplementedError) as error:
+        except (zipfile.BadZipFile, OSError, RuntimeError, ValueError) as error:
             raise ArtefactError(f"{path} is damaged ({error}). Get it again from its sender.") from error
         with named(temporary, path):
             yield Path(temporary)
-
-
-def unpacked_size(packed: zipfile.ZipFile) -> int:
-    """Return the unpacked size in bytes according to the archive's directory; extraction stops at these sizes."""
-    return sum(part.file_size for part in packed.infolist())

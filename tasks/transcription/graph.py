@@ -35,7 +35,7 @@ TRANSCRIPTION = Pipeline(
             " transcription.delta",
             needs="private/dataset",
             makes="private/labels",
-            releases="tasks.transcription.approvals:propose_labels",
+            releases="tasks.transcription.release:propose_labels",
         ),
         Stage(
             "start",
@@ -66,7 +66,7 @@ TRANSCRIPTION = Pipeline(
             needs="private/dataset private/partition private/labels private/teachers public/start",
             makes="release/annotations release/generator release/student release/privacy.json release/statement.html",
             fans_out=_clients_are_spread,
-            releases="tasks.transcription.approvals:propose_annotations",
+            releases="tasks.transcription.release:propose_annotations",
         ),
         Stage(
             "evaluate",

@@ -12,11 +12,12 @@ import numpy as np
 
 from tasks.artefacts.records import read_dataset
 from tasks.runtime.accounts import ledger_account, open_registered, site_key, stored_people
+from tasks.runtime.approval import Proposal
 from tasks.runtime.release_identity import Kind, compute_identity, describe_release
-from tasks.runtime.releases import record_facts
+from tasks.runtime.releases import Release, record_facts
 from tasks.runtime.run import Run
 from tasks.runtime.task import load_task
-from tasks.transcription.clients import GENERATOR, STUDENT, number_of_clients, section
+from tasks.transcription.clients import GENERATOR, STUDENT, number_of_clients, read_manifest, section
 from terrine.determinism.randomness import derive_seed
 from terrine.errors import LedgerError, SettingError
 from terrine.files import file_digest
@@ -190,3 +191,25 @@ def stored_labels(run: Run) -> StoredRelease | None:
     if not ledger.committed(terms["release_id"]):
         never()  # raises an error before anything is reserved
     return ledger.release(**terms, draw=never)
+
+
+def propose_labels(run: Run) -> Proposal:
+    """Propose the release of randomised labels, if labels are protected (`tasks.runtime.approval`)."""
+    return _proposal(run, "labels" if section(run.params).protect == "labels" else None)
+
+
+def propose_annotations(run: Run) -> Proposal:
+    """Propose the release of annotations, unless labels are released instead."""
+    if section(run.params).protect == "labels":
+        return _proposal(run, None)
+    return _proposal(run, "annotations", teachers=read_manifest(run)["digest"])
+
+
+def _proposal(run: Run, kind: Kind | None, **inputs: str) -> Proposal:
+    releases = []
+    if kind is not None:
+        terms = release_terms(run, read_dataset(run.folders).classes)
+        releases = [Release(kind, terms["release_id"], terms["worst_case"])]
+    inputs |= {"records": run.folders.dataset_manifest()["fingerprint"]}
+    delta = section(run.params).delta
+    return Proposal(open_account(run), account_of_run(run), releases, inputs, unit_of(run), delta)

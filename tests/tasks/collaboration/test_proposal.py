@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from tasks.collaboration import proposal as proposals
 from tasks.collaboration.proposal import archive, opened, read_proposal
 from tasks.collaboration.propose import ProposalOptions, propose
 from tasks.collaboration.terms_page import page
-from terrine.errors import InputError, SettingError
+from tasks.serving import pages
+from terrine.errors import ArtefactError, InputError, SettingError
 from terrine.privacy.accounting.pricing import price
 from tests.tasks.collaboration.conftest import WISH, lines
 
@@ -146,14 +146,14 @@ def test_an_archive_is_read_as_its_folder_and_nothing_else_in_it_is_taken(propos
     assert not (copied.folder / "evil.sh").exists()
     assert not list(tmp_path.rglob("outside"))
     packed.write_bytes(packed.read_bytes()[:500])
-    with pytest.raises(InputError, match="neither a folder nor an archive of a proposal"), opened(packed):
+    with pytest.raises(ArtefactError, match="is damaged"), opened(packed):
         pass
 
 
 def test_an_archive_that_would_fill_the_disk_is_not_unpacked(sent, monkeypatch):
     packed = archive(sent)
-    monkeypatch.setattr(proposals, "LARGEST", sum(path.stat().st_size for path in sent.rglob("*.*")) - 1)
-    with pytest.raises(InputError, match=r"would take more than .* GiB"), opened(packed):
+    monkeypatch.setattr(pages, "LARGEST", sum(path.stat().st_size for path in sent.rglob("*.*")) - 1)
+    with pytest.raises(ArtefactError, match=r"would take more than .* GiB"), opened(packed):
         pass
 
 
