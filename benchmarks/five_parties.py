@@ -211,9 +211,7 @@ def agree(parties: dict[str, Party]) -> None:
     # Replayed noise, so that the plaintext mechanism can be compared; everything else stays as it was accepted.
     path = parties["trust"].config
     ledger = yaml.safe_load(path.read_text())["ledger"] | {"epsilon": None}
-    path.write_text(
-        yaml.safe_dump(yaml.safe_load(path.read_text()) | {"noise": "replay", "replay_seed": SEED, "ledger": ledger})
-    )
+    path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | {"replay_seed": SEED, "ledger": ledger}))
 
 
 def report(parties: dict[str, Party], services: dict[str, Service], kills: int) -> None:

@@ -231,8 +231,8 @@ def file_doors(folder: Path) -> Iterator[tuple[str, Door, list[bytes]]]:
     }  # fmt: skip
     terms["keys"] = {name: f"ed25519:{place:064x}" for place, name in enumerate(["guardian", "student", "one", "two"])}
     terms["services"] = {role: {"url": "https://a:1"} for role in ("guardian", "student")}
-    party = {"role": "teacher", "votes": "v.npy", "terms": terms}
-    yield "party.yaml", of_file("party.yaml", read_party), [yaml.safe_dump(party | {"unit": "record"}).encode()]
+    party = {"role": "teacher", "own": {"params": {"privacy": {"unit": "record"}}}, "terms": terms}
+    yield "party.yaml", of_file("party.yaml", read_party), [yaml.safe_dump(party).encode()]
 
 
 def medical_doors(folder: Path) -> Iterator[tuple[str, Door, list[bytes]]]:

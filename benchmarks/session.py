@@ -109,7 +109,7 @@ def main() -> None:
         truth = generator.integers(CLASSES, size=(options.queries, 1))
         shape = (options.queries, terms.total)
         votes = np.where(generator.random(shape) < 0.8, truth, generator.integers(CLASSES, size=shape)).astype(np.uint8)
-        guardian = {"ledger": {"account": "benchmark", "epsilon": None}, "noise": "replay", "replay_seed": SEED}
+        guardian = {"ledger": {"account": "benchmark", "epsilon": None}, "replay_seed": SEED}
         given = {"votes": "votes.npy", "unit": "record"}
         lay_out(folder, terms, guardian=guardian, teachers=dict.fromkeys(terms.teachers, given))
         parts = dict(zip(terms.teachers, np.split(votes, options.parties, axis=1), strict=True))

@@ -137,10 +137,8 @@ def trial(folder, terms=None, votes=None, *, guardian=None, student=None):
     terms = terms or terms_of()
     votes = votes or votes_on(terms)
     terms = Terms(**(terms.public() | with_keys(folder, list(terms.teachers))))
-    settings = {"ledger": {"account": "trial", "epsilon": None}, "noise": "replay", "replay_seed": SEED}
-    given = {"votes": "votes.npy", "unit": terms.unit}
-    if terms.averages is not None:
-        given = {"own": {"params": {}, "images": "queries", "backbone": "backbone"}}
+    settings = {"ledger": {"account": "trial", "epsilon": None}, "replay_seed": SEED}
+    given = {"own": {"params": {"privacy": {"unit": terms.unit}}, "images": "queries", "backbone": "backbone"}}
     teachers = dict.fromkeys(terms.teachers, given)
     lay_out(folder, terms, guardian=settings | (guardian or {}), teachers=teachers, student=student)
     return terms, votes

@@ -38,7 +38,7 @@ from tasks.serving.export import export_folder
 from tasks.serving.pages import ARCHIVE, STATEMENT, STUDENT, clear_pages, pack, unpacked, write_pages
 from terrine.deployment.manifest import MANIFEST
 from terrine.deployment.model import check_student
-from terrine.errors import InputError, SettingError
+from terrine.errors import InputError
 from terrine.files import file_digest
 from terrine.privacy.noised_accuracy import shares_of_units
 from terrine.privacy.statement import read_statement
@@ -139,13 +139,11 @@ def finish_teacher(config: PartyConfig, student: Path, epsilon: float | None, ex
         export: Folder for an ONNX export.
 
     Raises:
-        SettingError: The party's configuration has no `own` data.
         InputError: The student belongs to another collaboration.
         ArtefactError: The file was changed.
     """
     name = config.name
-    if config.own is None:
-        raise SettingError(f"{name} gives a file of votes and has no `own` data here to test the student on.")
+    assert config.own is not None
     held = config.terms.teachers[name]
     run = open_run(config.own, config.terms, held)
     if not (run.folders.dataset / "manifest.json").is_file():  # a party that did not report can still evaluate

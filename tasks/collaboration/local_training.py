@@ -1,4 +1,4 @@
-"""A teacher party's local training: votes, sums, or updates of averages, from its own records or from a file.
+"""A teacher party's local training: votes, sums, or updates of averages, from its own records.
 
 A party trains the teachers of a run with the same stages, in its own folder. Query images and backbone are public
 inputs; only reports leave the party. Votes of the same teachers on the same batch are cached.
@@ -27,7 +27,7 @@ from tasks.pipeline.sums import load_summed_records
 from tasks.runtime.run import Run
 from tasks.runtime.store import link
 from terrine import npy
-from terrine.aggregation.records import Records, row_type
+from terrine.aggregation.records import Records
 from terrine.data.source import SOURCES, Source
 from terrine.device import resolve_device
 from terrine.errors import InputError, SettingError
@@ -53,63 +53,14 @@ def report_source(config: PartyConfig) -> Report:
     terms, held = config.terms, config.terms.teachers[config.name]
     if terms.averages is not None:
         return OwnAverages(config, held)
+    assert config.own is not None
+    own = config.own
     if (fixed := terms.fixed_point) is None:
-        return lambda number, weights: _votes(config, held)
+        return lambda number, weights: cast_votes(prepare_run(own, terms, held))[: terms.queried]
     assert terms.records is not None
     most = held * terms.records
-    if config.votes is not None and not fixed.schedule.rounds:
-        given = npy.read(config.votes)
-        return lambda number, weights: fixed.shared(given, most, number)[:, None]
-    summed = fixed.schedule.summing(_records(config, held))
+    summed = fixed.schedule.summing(own_records(own, terms, held))
     return lambda number, weights: fixed.shared(summed(weights), most, number)[:, None]
-
-
-def _votes(config: PartyConfig, held: int) -> np.ndarray:
-    if config.votes is not None:
-        return check_votes(npy.read(config.votes), config.votes, config.terms, held)
-    assert config.own is not None
-    run = prepare_run(config.own, config.terms, held)
-    return check_votes(cast_votes(run), run.folders.votes, config.terms, held)
-
-
-def _records(config: PartyConfig, held: int) -> Records:
-    if config.own is not None:
-        return own_records(config.own, config.terms, held)
-    assert config.votes is not None
-    rows, expected = npy.read(config.votes), row_type(config.terms.length or 0)
-    if rows.ndim != 1 or rows.dtype != expected:
-        raise InputError(
-            f"{config.votes} holds {rows.dtype} of shape {list(rows.shape)}. Sums in several rounds need the records: "
-            f"rows of {expected} (terrine.aggregation.records.row_type)."
-        )
-    make = Records.of if len(rows) else Records
-    return make(rows["vector"], rows["label"], rows["unit"], config.terms.classes)
-
-
-def check_votes(votes: np.ndarray, source: object, terms: Terms, held: int) -> np.ndarray:
-    """Return the votes on the queries that are asked.
-
-    Args:
-        votes: Integers [queries, held].
-        source: File of the votes, for error messages.
-        terms: The terms.
-        held: Number of teachers of the party.
-
-    Raises:
-        InputError: The votes have the wrong shape or type, or are outside the classes.
-    """
-    if votes.ndim != 2 or votes.shape != (terms.queries, held) or not np.issubdtype(votes.dtype, np.integer):
-        raise InputError(
-            f"{source} holds {votes.dtype} of shape {list(votes.shape)}; the terms have {terms.queries} queries and "
-            f"{held} teachers of this party. Give whole numbers [{terms.queries}, {held}]."
-        )
-    queried = votes[: terms.queried]
-    if queried.size and not (int(queried.min()) >= 0 and int(queried.max()) < terms.classes):
-        raise InputError(
-            f"{source} has votes from {int(queried.min())} to {int(queried.max())}; classes are 0 to "
-            f"{terms.classes - 1}."
-        )
-    return queried
 
 
 class OwnAverages:
@@ -144,7 +95,7 @@ class OwnAverages:
         if number == shared.passes:
             arrays = {"value": average.value, "control": average.control}
             write_averages(self._run, arrays if start.centre is None else arrays | {"centre": start.centre}, before)
-            return check_votes(cast_votes(self._run), self._run.folders.votes, self._terms, self._held)
+            return cast_votes(self._run)[: self._terms.queried]
         records = self._records if start.centre is None else centre_records(self._records, teachers, start.centre)
         local = local_round(
             learner,

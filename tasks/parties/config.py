@@ -23,9 +23,13 @@ from terrine.spans import Seconds
 CONFIG, TERMS = "party.yaml", "terms.yaml"
 SQLITE = "sqlite:///"
 
-NEEDS: dict[str, tuple[str, ...]] = {"teacher": (), "guardian": ("listen", "ledger"), "student": ("listen", "answers")}
+NEEDS: dict[str, tuple[str, ...]] = {
+    "teacher": ("own",),
+    "guardian": ("listen", "ledger"),
+    "student": ("listen", "answers"),
+}
 """Settings that a role needs."""
-MAY: dict[str, tuple[str, ...]] = {"teacher": ("votes", "unit", "own", "ledger"), "guardian": (), "student": ("learn",)}
+MAY: dict[str, tuple[str, ...]] = {"teacher": ("ledger",), "guardian": (), "student": ("learn",)}
 """Further settings of a role."""
 
 
@@ -92,17 +96,11 @@ class PartyConfig(Settings):
     """guardian and student: whether the service itself speaks TLS; false behind a proxy that does."""
     urls: dict[Literal["guardian", "student"], str] = Field(default_factory=dict)
     """Addresses that replace those of the terms, for a site with its own names."""
-    votes: Path | None = None
-    """teacher: an .npy file of votes, integers [queries, teachers of this party]; or of sums in steps, integers
-    [numbers] (`terrine.aggregation.gradient_rounds.moments_in_steps`); or of records."""
-    unit: Literal["record", "group"] | None = None
-    """teacher, with `votes`: unit whose records one teacher held when these votes were cast."""
     own: OwnTeachers | None = None
-    """teacher: train here, instead of a file of votes."""
+    """teacher: how its teachers are trained."""
     ledger: GuardianLedger | None = None
-    noise: Literal["secure", "replay"] = "secure"
-    """guardian. replay: seeded, for tests; NOT PRIVATE."""
     replay_seed: int | None = Field(None, ge=0)
+    """guardian: seed of replayed noise, for tests; NOT PRIVATE. null: secure noise."""
     answers: Path | None = None
     """student: folder of the answers."""
     learn: Learning | None = None
@@ -117,38 +115,13 @@ class PartyConfig(Settings):
         for key in sorted(known - set(NEEDS[self.role]) - set(MAY[self.role])):
             if getattr(self, key) is not None:
                 raise ValueError(f"{key} has no meaning for a {self.role}. Remove it")
-        if self.role == "teacher" and (self.votes is None) == (self.own is None):
-            raise ValueError("votes or own: a teacher party gives a file of votes, or trains its own teachers")
-        if self.votes is not None and self.terms.averages is not None:
-            raise ValueError(
-                "votes: by the terms teachers learn from those of other parties before they vote, and a file of votes "
-                "cannot. Give own data (`own`)"
-            )
-        self._check_unit()
-        if (self.noise == "replay") != (self.replay_seed is not None):
-            raise ValueError("replay_seed goes with noise=replay, and only with it")
-        return self
-
-    def _check_unit(self) -> None:
-        """Raise ValueError unless a teacher party protects the unit of the terms."""
         agreed = self.terms.unit
-        if self.votes is not None and self.unit is None:
-            raise ValueError(
-                "unit is missing: record or group, of which one teacher held all records when these votes were cast. "
-                f"The terms say {agreed}"
-            )
-        if self.own is not None and self.unit is not None:
-            raise ValueError("unit goes with a file of votes. Beside own, own.params.privacy.unit says it")
-        if self.votes is not None and self.unit != agreed:
-            raise ValueError(
-                f"unit={self.unit}, and the terms protect a {agreed}: the guardian's ε would not hold for these votes. "
-                f"Have teachers of one {agreed} each vote, or agree on other terms"
-            )
         if self.own is not None and (own := self.own.unit) != agreed:
             raise ValueError(
                 f"own.params.privacy.unit={own}, and the terms protect a {agreed}: the guardian's ε would not hold for "
                 f"these teachers. Set it to {agreed}, or agree on other terms"
             )
+        return self
 
     @property
     def key(self) -> Ed25519PrivateKey:
@@ -207,9 +180,7 @@ def read_party(path: Path, role: Role | None = None) -> PartyConfig:
 def _placed(config: PartyConfig, folder: Path) -> PartyConfig:
     """Return the configuration with its paths resolved against `folder`."""
     changes: dict[str, Any] = {
-        key: folder / value
-        for key in ("folder", "state", "votes", "answers")
-        if (value := getattr(config, key)) is not None
+        key: folder / value for key in ("folder", "state", "answers") if (value := getattr(config, key)) is not None
     }
     for key in ("own", "learn"):
         if (own := getattr(config, key)) is not None:

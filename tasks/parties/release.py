@@ -176,7 +176,7 @@ def release_by_parties(
     if not reused:
         own = run.params.collaboration
         given = {name: reported(terms, name, values) for name, values in held(terms.teachers).items()}
-        teachers = {name: {"votes": "votes.npy", "unit": terms.unit} for name in terms.teachers}
+        teachers = {name: {"own": {"params": {"privacy": {"unit": terms.unit}}}} for name in terms.teachers}
         lay_out(folder, terms, guardian=_guardian(run, account), teachers=teachers)
         if not (folder / INPUTS).is_file():
             write_json(folder / INPUTS, inputs)
@@ -216,9 +216,8 @@ def _guardian(run: Run, account: str) -> dict[str, Any]:
             "people": None if stored_people(run) is None else str((run.folders.dataset / PEOPLE).resolve()),
             "task": {"edition": task.edition, **task.to_json()},
         },
-        "noise": run.params.aggregation.noise,
     }
-    if settings["noise"] == "replay":
+    if run.params.aggregation.noise == "replay":
         settings["replay_seed"] = derive_seed(run.params.seed, "replayed noise")
     return settings
 

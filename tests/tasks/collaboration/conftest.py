@@ -78,6 +78,6 @@ def accept_all(proposal, project, folder, records):
         assert not party.check_data()[1].refusals
         accept(party)
     path = folder / "trust" / "party.yaml"
-    changed = {"noise": "replay", "replay_seed": SEED, "ledger": {"account": "trial", "epsilon": None}}
+    changed = {"replay_seed": SEED, "ledger": {"account": "trial", "epsilon": None}}
     path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | changed))
     return {name: read_party(folder / name / "party.yaml") for name in proposal.terms.teachers}

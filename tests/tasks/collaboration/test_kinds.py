@@ -213,12 +213,6 @@ def check_refused_at_the_party(kind, proposal, config, digits, folder):
         longer = config.model_copy(update={"terms": terms.model_copy(update={"features": 31})})
         with pytest.raises(InputError, match="30 numbers long, and the terms say 31"):
             report_source(longer)(0, None)
-        path = folder / "south" / "party.yaml"
-        values = yaml.safe_load(path.read_text())
-        del values["own"]
-        path.write_text(yaml.safe_dump(values | {"votes": "votes.npy", "unit": "record"}))
-        with pytest.raises(SettingError, match="learn from those of other parties before they vote"):
-            read_party(path)
 
 
 _OF_AVERAGES = {"teaching", "noise_multiplier", "weights", "features"}

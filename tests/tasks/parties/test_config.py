@@ -72,12 +72,11 @@ def test_the_line_of_a_party_is_read_as_it_is_printed_and_a_key_is_made_once(tmp
     ("who", "values", "sentence"),
     [
         ("party-1", {"vote": "x"}, "vote: there is no such setting"),
-        ("party-1", {"votes": None}, "gives a file of votes, or trains its own teachers"),
+        ("party-1", {"own": None}, "own is missing: a teacher needs it"),
         ("party-1", {"listen": "0.0.0.0:1"}, "listen has no meaning for a teacher"),
         ("party-1", {"patience": 0}, "patience=0"),
         ("guardian", {"ledger": None}, "ledger is missing: a guardian needs it"),
-        ("guardian", {"replay_seed": None}, "replay_seed goes with noise=replay"),
-        ("guardian", {"votes": "votes.npy"}, "votes has no meaning for a guardian"),
+        ("guardian", {"own": {"params": {}}}, "own has no meaning for a guardian"),
         ("student", {"answers": None}, "answers is missing"),
     ],
 )
@@ -127,19 +126,16 @@ OWN = {"images": "queries", "backbone": "backbone"}
 
 
 def own(**params):
-    return {"votes": None, "unit": None, "own": OWN | {"params": {"data": {"name": "digits"}} | params}}
+    return {"own": OWN | {"params": {"data": {"name": "digits"}} | params}}
 
 
 @pytest.mark.parametrize(
     ("agreed", "values", "sentence"),
     [
-        ("record", {"unit": None}, "unit is missing: record or group, of which"),
         ("group", {}, "unit=record, and the terms protect a group"),
-        ("record", {"unit": "group"}, "unit=group, and the terms protect a record"),
         ("group", own(), "own.params.privacy.unit=record, and the terms protect a group"),
         ("group", own(privacy={"unit": "record"}), "own.params.privacy.unit=record, and the terms protect a group"),
         ("record", own(privacy={"unit": "group"}), "own.params.privacy.unit=group, and the terms protect a record"),
-        ("record", own() | {"unit": "record"}, "unit goes with a file of votes"),
     ],
 )
 def test_a_teacher_party_that_protects_somebody_else_than_the_terms_say_is_refused(agreed, values, sentence, folder):
