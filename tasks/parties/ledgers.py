@@ -202,8 +202,7 @@ class OwnAccount:
             LedgerError: The records belong to another account.
         """
         event, people = self._terms.event(), self._settings.people
-        if people is None:
-            assert self._config.own is not None
+        if people is None and self._config.own is not None:
             people = Folders(self._config.own.work, "own").dataset / PEOPLE
         self._ledger.release(
             dataset=self._name,

@@ -146,7 +146,7 @@ def test_a_teacher_party_that_protects_somebody_else_than_the_terms_say_is_refus
 
 @pytest.mark.parametrize(
     ("agreed", "values"),
-    [("record", {}), ("group", {"unit": "group"}), ("record", own()), ("group", own(privacy={"unit": "group"}))],
+    [("record", {}), ("record", own()), ("group", own(privacy={"unit": "group"}))],
 )
 def test_a_teacher_party_that_protects_whom_the_terms_say_is_taken(agreed, values, folder):
     change(folder / "party-1" / "terms.yaml", unit=agreed)
@@ -154,8 +154,8 @@ def test_a_teacher_party_that_protects_whom_the_terms_say_is_taken(agreed, value
 
 
 def test_only_a_teacher_party_says_by_what_its_votes_were_dealt(folder):
-    with pytest.raises(SettingError, match="unit has no meaning for a student"):
-        read_party(change(folder / "student" / "party.yaml", unit="record"))
+    with pytest.raises(SettingError, match="own has no meaning for a student"):
+        read_party(change(folder / "student" / "party.yaml", own=OWN | {"params": {}}))
     ledger = {"ledger": {"account": "trial", "unit": "group"}}
     with pytest.raises(SettingError, match=r"ledger\.unit: there is no such setting"):
         read_party(change(folder / "guardian" / "party.yaml", **ledger))
