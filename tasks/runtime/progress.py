@@ -131,7 +131,7 @@ def _page_and_log(key: str) -> tuple[Callable[[float, str], object], Callable[[s
     return show, get_run_logger().info
 
 
-INTERVAL = 0.05
+INTERVAL = 0.2
 
 
 @dataclass
