@@ -28,9 +28,12 @@ from flows.cli.options import (
 from flows.printing import plain_table, printer
 
 if TYPE_CHECKING:
-    from tasks.serving.predict import Prediction, RowPredictions
+    import pandas as pd
+
+    from tasks.serving.predict import RowPredictions
     from terrine.deployment.model import StudentModel
 
+_OF_CLASS = "probability of "
 # Typer does not support lists of literals.
 Statistics = StrEnum("Statistics", list(get_args(StatisticsName)))
 FormatName = StrEnum("FormatName", ["onnx", "pt2"])
@@ -61,13 +64,13 @@ def predict(
     student = open_student(source, statistics, reference, device)
     failed: dict[Path, str] = {}
     if isinstance(student, TableStudent):
-        _print_rows(predict_tables(student, images, failed), as_json, as_csv)
+        _print(_rows(predict_tables(student, images, failed)), as_json, as_csv)
     else:
-        predictions = predict_files(student, images, failed)
+        found = predict_files(student, images, failed)
         gap = gap_of(source) if statistics is None and reference is None else None
         for note in filter(None, [gap and f"Warning: {gap}", student.note]):
             printer(stderr=True).print(note, style="yellow", soft_wrap=True)
-        _print_images(predictions, student, as_json, as_csv)
+        _print(found, as_json, as_csv, _shown_images(found, student))
         failed = {file: f"{file} {reason}." for file, reason in failed.items()}
     for reason in failed.values():
         printer(stderr=True).print(Text(f"Not answered: {reason}", style="red"), soft_wrap=True)
@@ -75,49 +78,19 @@ def predict(
         raise typer.Exit(1)
 
 
-def _print_images(predictions: list[Prediction], student: StudentModel, as_json: bool, as_csv: bool) -> None:
-    """Print predictions for image files."""
-    import pandas as pd
-
-    scale, findings = student.scale, student.findings
-    if as_json:
-        records = [
-            {"image": str(one.file), "findings": one.probabilities}
-            if findings
-            else {"image": str(one.file), "class": one.label}
-            | ({} if one.number is None else {"number": one.number})
-            | {"probability": one.probability, "probabilities": one.probabilities}
-            for one in predictions
-        ]
-        typer.echo(json.dumps(records, indent=2, ensure_ascii=False))
-    elif as_csv:
-        likeliest = [] if findings else ["number"] * (scale is not None) + ["class", "probability"]
-        columns = ["image", *likeliest, *(f"probability of {name}" for name in student.class_names)]
-        rows = [
-            {"image": str(one.file), "number": one.number, "class": one.label, "probability": one.probability}
-            | {f"probability of {name}": value for name, value in one.probabilities.items()}
-            for one in predictions
-        ]
-        typer.echo(pd.DataFrame(rows, columns=columns).to_csv(index=False, float_format="%.6f"), nl=False)
-    elif findings:
-        table = plain_table(Column("image", overflow="fold"), "finding", "score")
-        for one in predictions:
-            ranked = sorted(one.probabilities.items(), key=lambda pair: -pair[1])
-            for place, (name, score) in enumerate(ranked):
-                table.add_row("" if place else str(one.file), name, f"{100 * score:.1f} %")
-        printer().print(table)
-    else:
-        middle = ["class"] if scale is None else ["number", "bin"] if scale.edges else ["grade", "mean grade"]
-        table = plain_table(Column("image", overflow="fold"), *middle, "probability")
-        for one in predictions:
-            cells = [one.label] if scale is None else [one.label, f"{one.number:.4g}"]
-            cells = cells[::-1] if middle[0] == "number" else cells
-            table.add_row(str(one.file), *cells, f"{100 * one.probability:.1f} %")
-        printer().print(table)
+def _shown_images(found: pd.DataFrame, student: StudentModel) -> pd.DataFrame:
+    """Return predictions for images as a table for people: several findings one below the other, likeliest first."""
+    if student.findings:
+        scores = found.drop(columns=["class", "probability"]).rename(columns=lambda name: name.removeprefix(_OF_CLASS))
+        scores = scores.melt("image", var_name="finding", value_name="probability")
+        return scores.sort_values(["image", "probability"], ascending=[True, False])
+    if student.scale is not None and not student.scale.edges:
+        return found.rename(columns={"class": "grade", "number": "mean grade"})
+    return found.rename(columns={"class": "bin"}) if student.scale is not None else found
 
 
-def _print_rows(files: list[RowPredictions], as_json: bool, as_csv: bool) -> None:
-    """Print predictions for rows by line, and by file if there are several files."""
+def _rows(files: list[RowPredictions]) -> pd.DataFrame:
+    """Return predictions for rows by line, and by file if there are several files; print the files' notes."""
     import pandas as pd
 
     for file in files:
@@ -125,16 +98,20 @@ def _print_rows(files: list[RowPredictions], as_json: bool, as_csv: bool) -> Non
             printer(stderr=True).print(f"{file.file}: {note}", style="yellow")
     found = pd.concat([file.answers.reset_index().assign(file=str(file.file)) for file in files])
     found.insert(0, "file", found.pop("file"))
-    if len(files) == 1:
-        found = found.drop(columns="file")
+    return found.drop(columns="file") if len(files) == 1 else found
+
+
+def _print(found: pd.DataFrame, as_json: bool, as_csv: bool, shown: pd.DataFrame | None = None) -> None:
+    """Print predictions; `shown` is their table for people, if it differs."""
     if as_json:
         typer.echo(json.dumps(found.to_dict("records"), indent=2, ensure_ascii=False))
     elif as_csv:
         typer.echo(found.to_csv(index=False, float_format="%.6f"), nl=False)
     else:
-        shown = [name for name in found if not name.startswith("probability of ")]
-        table = plain_table(*(Column(name, overflow="fold") for name in shown))
-        for values in found[shown].assign(probability=[f"{100 * p:.1f} %" for p in found["probability"]]).to_numpy():
+        rows = found if shown is None else shown
+        rows = rows[[name for name in rows if not name.startswith(_OF_CLASS)]]
+        table = plain_table(*(Column(name, overflow="fold") for name in rows))
+        for values in rows.assign(probability=[f"{100 * p:.1f} %" for p in rows["probability"]]).to_numpy():
             table.add_row(*(f"{value:.4g}" if isinstance(value, float) else str(value) for value in values))
         printer().print(table)
 

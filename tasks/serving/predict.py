@@ -32,25 +32,6 @@ OWN_STATISTICS = (
 
 
 @dataclass(frozen=True)
-class Prediction:
-    """The prediction for one image file.
-
-    Attributes:
-        file: The file.
-        label: The most likely class; findings that are likelier than not; or the median of ordered classes.
-        probability: Probability of the label; with several findings, the largest.
-        probabilities: Probabilities of all classes, by name.
-        number: Expected number of ordered classes (`terrine.data.ordered`).
-    """
-
-    file: Path
-    label: str
-    probability: float
-    probabilities: dict[str, float]
-    number: float | None = None
-
-
-@dataclass(frozen=True)
 class RowPredictions:
     """The predictions for the rows of one CSV file.
 
@@ -198,9 +179,7 @@ def image_files(paths: Sequence[Path], kind: Files = "images") -> list[Path]:
     return files
 
 
-def predict_files(
-    model: StudentModel, paths: Sequence[Path], failed: dict[Path, str] | None = None
-) -> list[Prediction]:
+def predict_files(model: StudentModel, paths: Sequence[Path], failed: dict[Path, str] | None = None) -> pd.DataFrame:
     """Return predictions for image files and for all images in folders, in order, answered as one request.
 
     Files are read as the pipeline reads records: images turned by EXIF, or DICOM files, resized, grey or colour.
@@ -210,17 +189,16 @@ def predict_files(
         paths: Files and folders.
         failed: If given, receives the reason for each unreadable file, which is left out as long as others remain.
 
+    Returns:
+        The columns of `StudentModel.answers`, after the column `image`, the path of the file.
+
     Raises:
         InputError: Files cannot be read; the message names them.
     """
     files = image_files(paths, model.reading["files"])
     probabilities = model.predict(read_images(files, **model.reading, failed=failed))
-    files = [file for file in files if file not in (failed or {})]
-    numbers = [None] * len(files) if model.scale is None else model.scale.numbers(probabilities).tolist()
-    found = []
-    for file, row, number in zip(files, probabilities, numbers, strict=True):
-        label, each = model.label(row), {name: float(p) for name, p in zip(model.class_names, row, strict=True)}
-        found.append(Prediction(file, label, float(row.max()) if number is None else each[label], each, number))
+    found = model.answers(probabilities)
+    found.insert(0, "image", [str(file) for file in files if file not in (failed or {})])
     return found
 
 

@@ -42,7 +42,11 @@ def test_predict_prints_the_same_answers_as_a_table_as_json_and_as_csv(student, 
     names = [f"class {number}" for number in expected.argmax(axis=1)]
     records = json.loads(terrine("predict", "--folder", student, "--json", pictures))
     assert [record["class"] for record in records] == names
-    np.testing.assert_allclose([list(record["probabilities"].values()) for record in records], expected, atol=1e-6)
+    np.testing.assert_allclose(
+        [[record[f"probability of class {k}"] for k in range(expected.shape[1])] for record in records],
+        expected,
+        atol=1e-6,
+    )
     rows = list(csv.DictReader(io.StringIO(terrine("predict", "--folder", student, "--csv", pictures))))
     assert [row["class"] for row in rows] == names
     assert float(rows[0]["probability of class 0"]) == pytest.approx(float(expected[0, 0]), abs=1e-6)

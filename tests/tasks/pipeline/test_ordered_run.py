@@ -114,7 +114,7 @@ def test_predict_serve_mlflow_and_export_say_the_number(made: Run, tmp_path: Pat
     for entry in told:
         low, high = map(float, entry["class"].split(" to "))
         assert low <= entry["number"] <= high
-        assert entry["probability"] == entry["probabilities"][entry["class"]]
+        assert entry["probability"] == entry[f"probability of {entry['class']}"]
     header, first = terrine(*command, "--csv").splitlines()[:2]
     assert header.startswith("image,number,class,probability,probability of 0 to 20")
     assert float(first.split(",")[1]) == pytest.approx(said[0], rel=1e-4)

@@ -92,14 +92,14 @@ def test_predict_serve_and_export_give_a_score_for_every_finding(made: Run, tmp_
         Image.fromarray(image).save(folder / f"{number:02d}.png")
     command = ["predict", str(folder), "--folder", str(made.folders.student)]
     told = json.loads(terrine(*command, "--json"))
-    scores = np.array([[entry["findings"][name] for name in FINDINGS] for entry in told])
+    scores = np.array([[entry[f"probability of {name}"] for name in FINDINGS] for entry in told])
     assert findings_figures(labels, scores, list(FINDINGS))["auc"] > 0.7
     assert (scores.sum(axis=1) > 1.01).any()
     plain = terrine(*command)
     assert all(plain.count(name) == 40 for name in FINDINGS)
     header, first = terrine(*command, "--csv").splitlines()[:2]
-    assert header == "image," + ",".join(f"probability of {name}" for name in FINDINGS)
-    assert first.split(",")[1:] == [f"{score:.6f}" for score in scores[0]]
+    assert header == "image,class,probability," + ",".join(f"probability of {name}" for name in FINDINGS)
+    assert first.split(",")[3:] == [f"{score:.6f}" for score in scores[0]]
     model = StudentModel.load(made.folders.student)
     assert model.label(np.array([0.9, 0.2, 0.6])) == "upper left; lower left"
     assert model.label(np.array([0.1, 0.2, 0.3])) == ""

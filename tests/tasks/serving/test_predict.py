@@ -3,8 +3,10 @@
 import json
 import os
 import re
+from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from PIL import Image
 from typer.testing import CliRunner
@@ -34,16 +36,20 @@ def pictures(tmp_path):
     return tmp_path
 
 
+def rows_of(found):
+    """Return the probabilities of all classes, [images, classes]."""
+    return found.filter(like="probability of ").to_numpy()
+
+
 def test_files_and_folders_are_answered_in_order_as_one_request(student, pictures):
     model = open_student(student)
     predictions = predict_files(model, [pictures / "4.png", pictures / "more"])
-    files = [prediction.file for prediction in predictions]
+    files = [Path(image) for image in predictions["image"]]
     assert [file.name for file in files] == ["4.png", "1.png", "3.png", "5.png"]
     expected = model.predict(read_images(files, size=12, channels=1))
-    for prediction, row in zip(predictions, expected, strict=True):
-        assert prediction.label == model.class_names[row.argmax()]
-        assert list(prediction.probabilities.values()) == pytest.approx(row.tolist())
-        assert prediction.probability == max(prediction.probabilities.values())
+    assert predictions["class"].tolist() == [model.class_names[best] for best in expected.argmax(axis=1)]
+    np.testing.assert_allclose(rows_of(predictions), expected)
+    np.testing.assert_allclose(predictions["probability"], expected.max(axis=1))
 
 
 def test_own_reference_images_are_read_from_a_folder(student, pictures):
@@ -70,12 +76,12 @@ def test_files_that_can_be_read_are_answered_and_the_others_named(student, pictu
     model, failed = open_student(student), {}
     expected = predict_files(model, [pictures])
     (pictures / "cut.png").write_bytes((pictures / "4.png").read_bytes()[:-60])
-    assert predict_files(model, [pictures], failed) == expected
+    pd.testing.assert_frame_equal(predict_files(model, [pictures], failed), expected)
     assert list(failed) == [pictures / "cut.png"]
     queried = CliRunner().invoke(app, ["predict", str(pictures), "--folder", str(student), *extra])
     assert queried.exit_code == 1
     assert re.search(r"Not answered: \S*cut\.png is damaged: ", queried.stderr)
-    assert all(prediction.file.name in queried.stdout.replace("\n", "") for prediction in expected)
+    assert all(Path(image).name in queried.stdout.replace("\n", "") for image in expected["image"])
     assert "cut.png" not in queried.stdout
 
 
@@ -116,7 +122,7 @@ def test_files_are_read_as_the_students_records_were(tmp_path):
     Image.fromarray(deep).save(tmp_path / "deep.png")
     model = open_student(tmp_path / "padded")
     expected = model.predict(read_images([tmp_path / "deep.png"], size=12, channels=1, fit="pad", window=(0, 4000)))
-    assert list(predict_files(model, [tmp_path / "deep.png"])[0].probabilities.values()) == expected[0].tolist()
+    np.testing.assert_array_equal(rows_of(predict_files(model, [tmp_path / "deep.png"])), expected)
     plain = open_student(make_student(tmp_path / "plain"))
     with pytest.raises(InputError, match=r"deep\.png .*the student was trained without data\.window"):
         predict_files(plain, [tmp_path / "deep.png"])
@@ -138,8 +144,9 @@ def test_a_student_of_dicom_files_is_asked_about_dicom_files(tmp_path):
     model = open_student(tmp_path / "student")
     middle = Image.fromarray(windowed(frames[1], 0, 400)).resize((12, 12), Image.Resampling.BILINEAR)
     expected = model.predict(np.asarray(middle)[None, None])
-    (found,) = predict_files(model, [path.parent])
-    assert (found.file, list(found.probabilities.values())) == (path, expected[0].tolist())
+    found = predict_files(model, [path.parent])
+    assert found["image"].tolist() == [str(path)]
+    np.testing.assert_array_equal(rows_of(found), expected)
     Image.fromarray(frames[1]).save(tmp_path / "exported.png")
     with pytest.raises(InputError, match="is not a DICOM file"):
         predict_files(model, [tmp_path / "exported.png"])
@@ -165,9 +172,8 @@ def test_a_student_of_volumes_is_asked_about_volumes_as_its_records_were_shown(t
     dataset, model = source.read(), open_student(tmp_path / "student")
     expected = model.predict(np.concatenate([dataset.train_images, dataset.test_images]))
     found = predict_files(model, [tmp_path / "scans"])
-    assert [(one.file, list(one.probabilities.values())) for one in found] == [
-        (path, row.tolist()) for path, row in zip(scans, expected, strict=True)
-    ]
+    assert found["image"].tolist() == list(map(str, scans))
+    np.testing.assert_array_equal(rows_of(found), expected)
     for path in scans:
         with pytest.raises(InputError, match=r"is a NIfTI file, which is only read from a folder \(terrine predict\)"):
             decode_image(path.read_bytes(), most_pixels=10**6, **model.reading)
