@@ -131,7 +131,8 @@ def test_a_run_registers_its_student_with_the_privacy_statement(finished, prefec
     logged = {output.model_id for output in client.get_run(record["run_id"]).outputs.model_outputs}
     flavours = {mlflow.get_logged_model(identity).name: identity for identity in logged}
     assert set(flavours) == {"student"}
-    assert dict(client.get_registered_model(run).aliases) == {"candidate": str(version.version)}
+    aliases = client.get_registered_model(run).aliases
+    assert {alias: str(number) for alias, number in aliases.items()} == {"candidate": str(version.version)}
     model = mlflow.get_logged_model(flavours["student"])
     assert [metric.key for metric in model.metrics][:2] == ["accuracy", "epsilon"]  # the first columns of its table
     assert model.params["aggregation.sigma"] == "6.0"
