@@ -23,7 +23,7 @@ from tasks.serving.mlflow_model import log_student, quiet
 from tasks.serving.pages import CARD, SIGNATURE, SIGNATURES, pages_in
 from tasks.serving.verification import refuse_wrong, verify_statement
 from terrine.deployment.manifest import MANIFEST, check_seal
-from terrine.deployment.signature import read_signature
+from terrine.deployment.signature import fingerprint, read_signature
 from terrine.errors import ArtefactError, LedgerError, SettingError
 from terrine.files import file_digest
 from terrine.locks import locked
@@ -64,7 +64,7 @@ def promote(run: Run) -> Promoted:
         raise ArtefactError(
             f"The statement of {run.name} is not signed. Sign it first: terrine statement {run.name} --sign"
         )
-    refuse_wrong(verify_statement(folder, site_signing_key(run).public_key()))
+    refuse_wrong(verify_statement(folder, fingerprint(site_signing_key(run).public_key())))
     statement = read_statement(run.folders.statement)
     if not statement["private"]:
         raise SettingError(f"{run.name} is not promoted. {statement['summary']}")
