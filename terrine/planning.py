@@ -42,8 +42,11 @@ ADVISED, ENOUGH = 50.0, 32.0
 """Signals: the target of advice, and the minimum for a useful student."""
 UNITS_EACH = {"record": 3.0, "group": 1.2}
 """Minimum average number of units per teacher, by kind of unit; a group has several records."""
-AMPLE_OF_SUMS, ADVISED_OF_SUMS, ENOUGH_OF_SUMS = 4.0, 2.5, 1.0
-"""Signals of sums over records: ample, advised, and enough for a student to learn."""
+ADVISED_OF_SUMS, ENOUGH_OF_SUMS = 2.5, 1.0
+"""Signals of sums over records: advised, and enough for a student to learn."""
+COST_OF_NOISE = {1: (12, 31), 2: (5, 26), 4: (2, 17), 8: (1, 8), 15: (0, 3), 30: (0, 1)}
+"""Smallest and largest measured loss of accuracy to noise, in points, from each signal of sums on
+(benchmarks/noise_cost.py)."""
 QUERIES = 6_000
 SHARE_OF_COUNT = 1 / 64
 """Share of a run's budget, in μ², for counting the units with noise."""
@@ -122,11 +125,20 @@ def plan(
     return Plan(teachers, sigma, queried, signal(teachers, left, classes), enough, units)
 
 
-def judge_signal(signal: float, enough: float, ample: float) -> str:
-    """Describe a signal in words: ample, enough or too weak."""
-    ample *= 0.9  # plans aim slightly higher
-    word = "ample" if signal >= ample else "enough" if signal >= enough else "too weak"
-    return f"signal {format_signal(signal)}, {word} (enough: {enough:g}, ample: {format_signal(ample)})"
+def judge_votes(plan: Plan) -> str:
+    """Describe the signal of votes in words: ample, enough or too weak."""
+    most = 0.9 * plan.ample  # plans aim slightly higher
+    word = "ample" if plan.signal >= most else "enough" if plan.useful else "too weak"
+    return f"signal {format_signal(plan.signal)}, {word} (enough: {ENOUGH:g}, ample: {format_signal(most)})"
+
+
+def judge_sums(signal: float) -> str:
+    """Describe the signal of sums by the accuracy that noise cost in measurements."""
+    if signal < ENOUGH_OF_SUMS:
+        return f"signal {format_signal(signal)}, too weak (needed: {ENOUGH_OF_SUMS:g})"
+    low, high = COST_OF_NOISE[max(least for least in COST_OF_NOISE if least <= signal)]
+    cost = f"{low} to {high} points" if low else f"at most {high} point{'s' * (high > 1)}"
+    return f"signal {format_signal(signal)}; with as much, noise cost {cost} of accuracy in our measurements"
 
 
 def format_signal(signal: float) -> str:

@@ -214,7 +214,7 @@ def _geometry(found: Finding) -> str:
 
 
 def _votes(found: Finding) -> str:
-    from terrine.planning import ENOUGH, judge_signal
+    from terrine.planning import judge_votes
 
     plan, chosen = found.plan, f" ({', '.join(found.automatic)}: auto)" if found.automatic else ""
     assert plan is not None
@@ -223,17 +223,17 @@ def _votes(found: Finding) -> str:
         teachers = f"{found.teachers[0]:,} to {found.teachers[1]:,} teachers (the run counts units with noise)"
     return (
         f"{teachers} on {plan.queries:,} queries, noise of {plan.sigma:.1f} votes on each count: "
-        f"{judge_signal(plan.signal, ENOUGH, plan.ample)}{chosen}"
+        f"{judge_votes(plan)}{chosen}"
     )
 
 
 def _sums(found: Finding) -> str:
-    from terrine.planning import AMPLE_OF_SUMS, ENOUGH_OF_SUMS, judge_signal
+    from terrine.planning import judge_sums
 
     assert found.strength is not None
     return (
         f"{found.run.params.aggregation.mechanism} of records are added up with noise, without votes: "
-        f"{judge_signal(found.strength, ENOUGH_OF_SUMS, AMPLE_OF_SUMS)}"
+        f"{judge_sums(found.strength)}"
     )
 
 

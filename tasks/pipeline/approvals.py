@@ -25,7 +25,7 @@ from terrine.aggregation.release import SALT
 from terrine.aggregation.sums import mu_left
 from terrine.data.content_digest import digest_of_arrays
 from terrine.files import file_digest
-from terrine.planning import AMPLE_OF_SUMS, ENOUGH, ENOUGH_OF_SUMS, judge_signal, signal_of_sums
+from terrine.planning import judge_sums, judge_votes, signal_of_sums
 from terrine.privacy.accounting.events import Event, compose
 from terrine.privacy.accounting.gaussian import mu_of
 
@@ -85,8 +85,8 @@ def expect_votes(run: Run) -> str | None:
     if not isinstance(mechanism, GaussianHistogram):
         return None
     plan = plan_votes(run.params, len(names))
-    verdict = judge_signal(plan.signal, ENOUGH, plan.ample)
-    return f"{plan.queries:,} answers of {plan.teachers:,} teachers with noise of {plan.sigma:.1f} votes: {verdict}"
+    asked = f"{plan.queries:,} answers of {plan.teachers:,} teachers"
+    return f"{asked} with noise of {plan.sigma:.1f} votes: {judge_votes(plan)}"
 
 
 def expect_sums(run: Run) -> str | None:
@@ -97,4 +97,4 @@ def expect_sums(run: Run) -> str | None:
         return None
     about: dict[str, Any] = {"classes": len(names), "features": features + 1}
     strength = signal_of_sums(units, mu_of(params.aggregation.epsilon, params.aggregation.delta), **about)
-    return f"sums over about {units:,} {params.privacy.unit}s: {judge_signal(strength, ENOUGH_OF_SUMS, AMPLE_OF_SUMS)}"
+    return f"sums over about {units:,} {params.privacy.unit}s: {judge_sums(strength)}"

@@ -225,12 +225,13 @@ def _check_votes(found: Finding, automatic: list[tuple[str, str]]) -> None:
 
 
 def _check_sums(found: Finding) -> None:
-    """Compare sums with their noise, if the number of features is a setting."""
-    params, projection = found.run.params, getattr(found.run.params.backbone, "projection", None)
-    if projection is None:
+    """Compare sums with their noise, if the number of features is a setting or that of a table."""
+    params, table = found.run.params, found.survey.dataset if found.survey.columns else None
+    features = getattr(params.backbone, "projection", None) if table is None else table.train_images.shape[1]
+    if features is None:
         return
     units = found.survey.units(params.privacy.unit)
-    about = {"classes": len(found.survey.class_names), "features": projection + 1}
+    about = {"classes": len(found.survey.class_names), "features": features + 1}
     found.strength = signal_of_sums(units, mu_of(params.aggregation.epsilon, params.aggregation.delta), **about)
     if sentence := explain_weak_sums(found.run, units, records=found.survey.records[0], **about):
         found.doubts.append(sentence)

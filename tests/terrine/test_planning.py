@@ -6,11 +6,13 @@ import pytest
 
 from terrine.planning import (
     ADVISED,
+    COST_OF_NOISE,
     ENOUGH,
     UNITS_EACH,
     advised_epsilon,
     advised_units,
     ample,
+    judge_sums,
     noise_of_count,
     plan,
     signal,
@@ -87,3 +89,12 @@ def test_given_teachers_stay_and_the_signal_says_what_they_are_worth():
     chosen = plan(12_000, classes=10, epsilon=4, delta=1e-5, teachers=50)
     assert chosen.teachers == 50
     assert chosen.signal < ENOUGH
+
+
+def test_a_signal_of_sums_is_judged_by_what_noise_cost():
+    assert "too weak (needed: 1)" in judge_sums(0.99)
+    assert "noise cost 2 to 17 points" in judge_sums(4.8)
+    assert "at most 1 point of" in judge_sums(400.0)
+    least, most = zip(*COST_OF_NOISE.values(), strict=True)
+    assert sorted(COST_OF_NOISE) == list(COST_OF_NOISE)
+    assert [sorted(each, reverse=True) for each in (least, most)] == [list(least), list(most)]
