@@ -32,9 +32,15 @@ def atomic_file(
 ) -> Iterator[IO[Any]]:
     """Open a temporary file that replaces `path` if the block succeeds and is deleted otherwise.
 
-    Readers see the complete file or none, even after a power failure. The folder must exist. The mode is `wb`, or
-    `w` for text in UTF-8. If `alone`, a lock prevents concurrent writers: the temporary file then has a fixed name,
-    so one left by a killed process is replaced without listing the folder.
+    Readers see the complete file or none, even after a power failure.
+
+    Args:
+        path: Path of the file; its folder must exist.
+        mode: `wb`, or `w` for text in UTF-8.
+        replace: Whether to replace an existing file.
+        owner_only: Whether only the owner may read the file.
+        alone: Whether a lock prevents concurrent writers. The temporary file then has a fixed name, so one left by a
+            killed process is replaced without listing the folder.
 
     Raises:
         FileExistsError: `replace` is false and the file exists; it stays unchanged.

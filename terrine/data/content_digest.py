@@ -84,8 +84,11 @@ def _digest(contents: bytes) -> int:
 def digest_of_arrays(title: str, arrays: Mapping[str, tuple[np.ndarray | None, str]], key: bytes) -> str:
     """Return the HMAC-SHA256, as hex, of a title and of the names, dtypes, shapes and contents of arrays.
 
-    The title is the purpose of the digest. `arrays` are by name an array or None, and the dtype in which it is
-    encoded. Equal values give equal digests on every machine, regardless of memory layout.
+    Args:
+        title: Purpose of the digest. Digests for different purposes differ.
+        arrays: By name, an array or None and the dtype in which it is encoded. Equal values give equal digests on
+            every machine, regardless of memory layout.
+        key: Secret key.
     """
     digest = hmac.new(key, title.encode(), hashlib.sha256)
     for name, (array, dtype) in arrays.items():

@@ -137,7 +137,10 @@ class Dataset:
     def people(self, unit: str = "group", *, edition: str = "1", **settings: Any) -> People | None:
         """Return the digests by which a ledger recognises these records, or None for public data.
 
-        Groups are recognised only if they are the unit. `settings` are those that determine the public records.
+        Args:
+            unit: Unit of privacy; groups are recognised only with `group`.
+            edition: The operator's name of this version of the data.
+            **settings: Settings that determine the public records.
         """
         if self.train_contents is None or self.test_contents is None:
             return None

@@ -170,7 +170,12 @@ def declare(columns: Mapping[str, tuple[float | str, ...]], categorical: Collect
 
 
 def learn(public: pd.DataFrame, where: str, categorical: Collection[str] = ()) -> Encoding:
-    """Return the encoding learned from public rows, texts by line number; `categorical` columns may have numbers.
+    """Return the encoding learned from public rows.
+
+    Args:
+        public: Cells as texts, indexed by line number.
+        where: Name of the table in errors.
+        categorical: Columns of words that may look like numbers.
 
     Raises:
         InputError: a numeric column contains a word, or the table has no columns.

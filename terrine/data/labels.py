@@ -51,8 +51,11 @@ def encode_labels(
 ) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
     """Return the labels of each array as int64 [N] in 0..K-1, and the K class names.
 
-    Labels are integers 0..K-1 or texts, [N] or [N, 1], by name. Without `class_names`, in the order of the classes,
-    names are the sorted texts, or the integers themselves, which must then occur without gaps.
+    Args:
+        labels: Arrays of integers 0..K-1 or of texts, [N] or [N, 1], by name.
+        class_names: Names in the order of the classes; None: the sorted texts, or the integers themselves, which must
+            then occur without gaps.
+        where: File name for errors.
 
     Raises:
         InputError: The array has another type, or a label has no class.

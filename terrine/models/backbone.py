@@ -193,11 +193,16 @@ def features_one_by_one(
 ) -> Iterator[np.ndarray]:
     """Yield `then` of the features [BLOCK, features] of uint8 images [N, C, H, W], block by block, padding removed.
 
-    Each row is a function of its image only, to the bit. Sums over private records have the charged sensitivity
-    only if no record changes another's features. With stored statistics only rounding could do so, since a batch of
-    another size may be computed in another order. So one thread on the CPU computes each block, all of one size,
-    and the last block is padded with blank images. Row i of the output of `then` must depend only on row i of its
-    input. `order` has the numbers of the images, int64; None for all.
+    Each row is a function of its image only, to the bit. Sums over private records have the charged sensitivity only if
+    no record changes another's features. With stored statistics only rounding could do so, since a batch of another
+    size may be computed in another order. So one thread on the CPU computes each block, all of one size, and the last
+    block is padded with blank images.
+
+    Args:
+        backbone: Backbone, which is moved to the CPU and set to evaluation mode.
+        images: An array or a memory map.
+        then: Function whose output row i depends only on input row i.
+        order: int64, the numbers of the images; None for all.
     """
     network = backbone.cpu().eval()
     wanted = np.arange(len(images)) if order is None else order

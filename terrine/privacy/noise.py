@@ -88,7 +88,13 @@ def delta_slack(coordinates: int, epsilon: float) -> float:
 
 
 def check_slack(coordinates: int, epsilon: float, delta: float, name: str = "ε") -> float:
-    """Return `delta_slack` of the noised values after checking that it is below δ; errors call ε by its `name`.
+    """Return `delta_slack` after checking that it is below δ.
+
+    Args:
+        coordinates: Number of noised values.
+        epsilon: ε of the guarantee.
+        delta: δ of the guarantee.
+        name: Name of ε in the error message.
 
     Raises:
         SettingError: If the lattice uses up δ.

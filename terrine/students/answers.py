@@ -131,7 +131,12 @@ def transition_matrix(sigma: float, teachers: int, classes: int) -> np.ndarray:
 
     The matrix depends only on σ, N and m, which are published with the release, so it costs no privacy. The matrix
     describes the *least* noise a label can have: teachers that disagree leave a smaller gap than N, and how often they
-    disagree is private. σ is in votes. Source: Patrini et al. 2017, section 4 (forward correction).
+    disagree is private. Source: Patrini et al. 2017, section 4 (forward correction).
+
+    Args:
+        sigma: Standard deviation of the noise on each count, in votes.
+        teachers: N, the number of teachers.
+        classes: m, the number of classes.
 
     Raises:
         SettingError: sigma <= 0, no teacher, or fewer than two classes.

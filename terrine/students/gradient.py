@@ -146,7 +146,11 @@ class SemiSupervisedStudent(GradientStudent):
 
     @abstractmethod
     def unlabelled_loss(self, inputs: Inputs, rows: np.ndarray, seed: int, state: dict[str, Tensor]) -> Tensor:
-        """Return the weighted loss of unlabelled images, whose numbers `rows` are in one group of `inputs`.
+        """Return the weighted loss of unlabelled images.
 
-        `state` contains the tensors of `initial_state`, updated in place.
+        Args:
+            inputs: Images and the scores of the student in training.
+            rows: Image numbers in one group of `inputs`.
+            seed: Seed of the training step.
+            state: The tensors of `initial_state`, updated in place.
         """

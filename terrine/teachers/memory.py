@@ -30,8 +30,14 @@ def train_within_memory(
     """Train `teachers` with `train` and pass each finished one to `keep`, in smaller groups if memory runs out.
 
     If a group runs out of memory, its unfinished teachers are split into two groups. A teacher is the same in every
-    group (`terrine.teachers.base`). Unless records are `public`, nothing is logged and errors contain no number,
-    because memory use depends on record counts.
+    group (`terrine.teachers.base`).
+
+    Args:
+        train: Function that yields (number, state) for each teacher of a group.
+        teachers: Numbers of the teachers to train.
+        keep: Function that stores a finished teacher, given its number and state.
+        public: Whether figures of the records may be logged. If the data are private, nothing is logged and errors
+            contain no number, because memory use depends on record counts.
 
     Raises:
         MemoryError: one teacher does not fit; a scheduler may retry later. Other errors of `train` pass through.

@@ -87,10 +87,13 @@ def split_digits(counts: NDArray[np.integer], held: int) -> tuple[Numbers, Numbe
 def prove(
     context: bytes, held: int, shares: tuple[Numbers, Numbers], digits: tuple[Numbers, Numbers]
 ) -> tuple[Proof, Proof]:
-    """Return both servers' parts of the proof; `context` is unique to this sharing.
+    """Return both servers' parts of the proof.
 
-    `shares` are both servers' shares of counts in F, [queries, classes]; the proof fails for numbers that are not
-    votes. `digits` are shares of the counts' binary digits, from `split_digits`.
+    Args:
+        context: Bytes that are unique to this sharing.
+        held: h.
+        shares: Both servers' shares of counts in F, [queries, classes]. The proof fails for numbers that are not votes.
+        digits: Shares of the counts' binary digits, from `split_digits`.
     """
     masks = [drawn(_MASKS, os.urandom) for _ in shares]
     salts = [os.urandom(SALT) for _ in shares]

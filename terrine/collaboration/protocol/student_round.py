@@ -30,8 +30,10 @@ Post = Callable[[str, bytes], bytes]
 class StudentRound:
     """State and messages of the student party in one round that the guardian has closed.
 
-    `closing` is the guardian's message that closed it, `GuardianRound.closing`. `shares` are sums of the shares of
-    the parties that are counted, unsigned [queries, classes]. `post` sends a message to the guardian.
+    Args:
+        closing: The guardian's message that closed the round, `GuardianRound.closing`.
+        shares: Sums of the shares of the parties that are counted, unsigned [queries, classes].
+        post: Function that sends a message to the guardian.
     """
 
     def __init__(self, agreement: Agreement, facts: Facts, closing: bytes, shares: ShareArray, post: Post) -> None:

@@ -59,9 +59,13 @@ def check_orders(orders: ArrayLike) -> Floats:
 def convert(
     orders: ArrayLike, rdp: ArrayLike, delta: float, conversion: Conversion = "improved"
 ) -> tuple[float, float]:
-    """Return the smallest ε at `delta` of an RDP curve, [orders], and the order at which it is reached.
+    """Return the smallest ε of an RDP curve at `delta`, and the order at which it is reached.
 
-    The conversion is `classical`, as in the PATE papers, or `improved`.
+    Args:
+        orders: RDP orders α > 1, [orders].
+        rdp: RDP at each of these orders, [orders].
+        delta: δ.
+        conversion: `classical` as in the PATE papers, or `improved`.
 
     Raises:
         SettingError: If δ is outside (0, 1), shapes differ, an RDP value is negative or NaN, or the conversion unknown.

@@ -298,9 +298,13 @@ def epsilon_of_guesses(
 ) -> float:
     """Return a lower bound on ε from guessing some coins of a run (Steinke, Nasr & Jagielski 2023, Theorem 5.2).
 
-    `correct` is the number of right guesses in the worst of the `runs`. Each run has `coins` units whose contents
-    were decided by a coin, and a number of guesses fixed in advance; the choice of coins may depend on the release.
-    The bound at δ holds with the probability `confidence`, in (0, 1).
+    Args:
+        correct: Number of correct guesses in the run with the fewest.
+        guesses: Number of guesses in each run, fixed in advance. The choice of coins may depend on the release.
+        coins: Number of units in each run whose contents were decided by a coin.
+        delta: δ at which ε is bounded.
+        confidence: Probability with which the bound holds, in (0, 1).
+        runs: Number of runs, of which `correct` is the worst.
 
     Raises:
         InputError: impossible numbers of guesses.

@@ -158,10 +158,12 @@ class Reservation:
 
 
 class ReleaseProtocol:
-    """Steps of the releases of one ledger, whose address is for error messages of other ledgers.
+    """Steps of the releases of one ledger.
 
-    `registry` has the data claimed by ledgers of the site; `permit` refuses releases without an approval. Both may
-    be None.
+    Args:
+        registry: Registry of the data claimed by ledgers of the site, or None.
+        address: Address of the ledger, for error messages of other ledgers.
+        permit: Function that refuses releases without an approval; None to refuse none.
     """
 
     def __init__(
