@@ -13,8 +13,10 @@ from filelock import FileLock, Timeout
 def locked(path: Path, patience: float = math.inf, what: str | None = None) -> Iterator[None]:
     """Hold the lock at `path` against all other processes and threads.
 
-    The file at `path` exists while the lock is held; its folder is created. The wait lasts up to `patience` seconds; a
-    warning about it names the holder's activity, `what`.
+    Args:
+        path: File that exists while the lock is held; its folder is created.
+        patience: Seconds to wait for another holder.
+        what: Activity of the other holder, for a warning about waiting.
 
     Raises:
         TimeoutError: Another holder kept the lock for longer.

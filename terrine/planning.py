@@ -102,12 +102,20 @@ def plan(
     moments: float = 0.0,
     moved: int | None = None,
 ) -> Plan:
-    """Choose the size of an ensemble, unless `teachers` is given, and its noise for Q queries (None: the default).
+    """Choose the size of an ensemble and its noise.
 
-    `units` are records or groups, declared or counted with noise. The budget is the run's: it includes the count,
-    whose noise has standard deviation `counted` if the run paid for it, and moments, with their share of μ². With
-    several findings, `moved` is the number of answers per query that one unit can move; it determines the noise and
-    replaces K in the signal of each finding.
+    Args:
+        units: Number of records or groups, declared or counted with noise.
+        classes: K.
+        epsilon: Budget of the run, including counting the units and moments.
+        delta: δ of the budget.
+        unit: Unit of privacy.
+        queries: Number of queries Q; None: the default.
+        teachers: Number of teachers T; None: choose it.
+        counted: Standard deviation of the noise on `units`, if the run's budget paid for counting them; otherwise 0.
+        moments: Share of μ² for a release of moments.
+        moved: Number of answers per query that one unit can move, with several findings. It determines the noise and
+            replaces K in the signal of each finding.
 
     Raises:
         SettingError: an impossible budget.
@@ -173,9 +181,15 @@ def advised_epsilon(
     counts: bool = False,
     moments: float = 0.0,
 ) -> float:
-    """Return a rounded ε at which votes reach the signal `ADVISED`, with a share of μ² for `moments`.
+    """Return a rounded ε at which votes reach the signal `ADVISED`.
 
-    If `counts`, units are counted with noise, which allows fewer teachers.
+    Args:
+        units: Number of units of privacy.
+        classes: K.
+        delta: δ of the budget.
+        unit: Unit of privacy.
+        counts: Whether the units are counted with noise, which allows fewer teachers.
+        moments: Share of μ² for a release of moments.
     """
     epsilon = epsilon_for_signal(ADVISED, max(units, 1) / UNITS_EACH[unit] / math.sqrt(classes), 1, delta)
     about: dict[str, Any] = {"classes": classes, "delta": delta, "unit": unit, "moments": moments}
@@ -206,8 +220,9 @@ def round_advice(epsilon: float) -> float:
 def choose_mechanism(*, sums_possible: bool, one_round: bool = False) -> Literal["gradients", "moments", "histogram"]:
     """Return the mechanism to use: sums if possible, because in most measured cases their student is more accurate.
 
-    Sums need records that may be added up, and a linear head on public features. With `one_round`, owners can
-    answer only once.
+    Args:
+        sums_possible: Whether records may be added up and a linear head on public features suffices.
+        one_round: Whether the data owners can answer only once.
     """
     if not sums_possible:
         return "histogram"
@@ -249,8 +264,16 @@ def advise(
 ) -> Advice:
     """Advise a mechanism from public quantities.
 
-    `features` is the number of features of a linear head, and `linear` tells whether such a head suffices. If data
-    are `apart`, records may not be summed, not even in secret shares. With `one_round`, owners can answer only once.
+    Args:
+        units: Approximate number of records or groups.
+        classes: K.
+        features: Number of features of a linear head.
+        epsilon: Budget of the run.
+        delta: δ of the budget.
+        unit: Unit of privacy.
+        apart: Whether records may not be summed, not even in secret shares.
+        one_round: Whether the data owners can only answer once.
+        linear: Whether a linear head on public features suffices.
 
     Raises:
         SettingError: an impossible budget.

@@ -254,12 +254,16 @@ def affordable_tests(
 ) -> int:
     """Return how many queries, from the first on, the budget allows to be tested and, if they passed, answered.
 
-    A query is tested only if the budget covers its test *and* its answer. So whether it is affordable does not
-    depend on the outcome of its test, and no test is paid for whose answer would be unaffordable.
+    A query is tested only if the budget covers its test *and* its answer. So whether it is affordable does not depend
+    on the outcome of its test, and no test is paid for whose answer would be unaffordable.
 
-    `passed`, bool [queries], are the noisy outcomes; `test` is the cost of each tested query, `answer` the
-    additional cost of each that passed. `findings` consecutive questions belong to one query, of whose answers one
-    unit can change `moved`.
+    Args:
+        passed: bool [queries], the noisy outcome of each query's test.
+        test: Cost of each tested query.
+        answer: Additional cost of each query that passed.
+        budget: Remaining budget before the first test; not modified.
+        findings: Number of consecutive questions that belong to one query.
+        moved: Maximum number of answers to one query that one unit can change.
     """
     tests = np.cumsum(charged(np.ones(len(passed), dtype=np.bool_), findings, moved))
     answers_after = np.concatenate(([0], np.cumsum(charged(passed, findings, moved)[:-1]))) + 1

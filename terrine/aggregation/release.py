@@ -125,11 +125,24 @@ def release_histograms(
 ) -> StoredRelease:
     """Release answers through the ledger, or return the earlier release with this ID.
 
-    Rows of `histograms`, int64 [queries, classes], sum to the number of teachers. The ID is a function of public
-    facts only (`terrine.privacy.ledger.site_key.release_identity`). The budget includes `before`, the cost of the
-    run's earlier releases, which had `drawn_before` noisy values. `inputs` are digests that are sealed with the
-    release. See `answer_in_rounds` for rounds and adviser, and `Ledger.reserve` for data and task. If
-    `unprotected`, the release has no guarantee in spite of its noise.
+    Args:
+        ledger: Ledger that charges and stores the release.
+        mechanism: Mechanism that answers the queries.
+        histograms: int64 [queries, classes], rows summing to the number of teachers.
+        account: Account that is charged.
+        release_id: A function of public facts only (`terrine.privacy.ledger.site_key.release_identity`).
+        run: Name of the run, for reports.
+        epsilon: The release's budget, including `before`.
+        delta: δ of the budget.
+        noise: Source of the noise.
+        inputs: Digests of the inputs, sealed with the release.
+        rounds: Maximum number of rounds, see `answer_in_rounds`.
+        adviser: Orders the queries before each round, see `answer_in_rounds`.
+        before: Cost of earlier releases of the run.
+        drawn_before: Number of noisy values in earlier releases of the run.
+        unprotected: Whether the release has no guarantee in spite of its noise.
+        data: Digests of the records, see `Ledger.reserve`.
+        task: Classes of the release, see `Ledger.reserve`.
 
     Raises:
         SettingError: the budget is invalid.

@@ -169,7 +169,10 @@ def bounded(scores: NDArray[np.floating], bound: int | None) -> NDArray[np.uint8
 def count_finding_votes(votes: ArrayLike, findings: int, bound: int | None) -> HistogramArray:
     """Return how many teachers say no and yes to each question: int64 [queries · findings, 2].
 
-    Votes, 0 or 1 [queries · findings, teachers], are query by query. `bound` is τ, as assumed in the charge.
+    Args:
+        votes: 0 or 1, [queries · findings, teachers], query by query.
+        findings: K.
+        bound: τ, as assumed in the charge; None for no bound.
 
     Raises:
         InputError: Votes are invalid, a query is incomplete, or a teacher has more than `bound` yes votes for a query.

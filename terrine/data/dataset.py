@@ -307,10 +307,16 @@ def split_records(
 ) -> Dataset:
     """Return a dataset of one set of N records, split by name or group (`terrine.data.units.split_units`).
 
-    Images are uint8 [N, C, H, W], labels int64 [N] or [N, K]; `fields` are further fields of `Dataset`. The share
-    `test_fraction` of names or groups is held out, a group as a whole. Without `names`, int64 [N], a record is
-    named by its position in `images`, even after the split. `parties`, int64 [N], are kept for training records,
-    and `numbers`, float64 [N], labels before binning, for test records.
+    Args:
+        images: uint8 [N, C, H, W].
+        labels: int64 [N] or [N, K].
+        test_fraction: Share of the names or groups that is held out.
+        seed: Seed of the split.
+        names: int64 [N]; None: a record is named by its position in `images`, even after the split.
+        groups: int64 [N] or None; a group is held out as a whole.
+        parties: int64 [N] or None, kept for training records.
+        numbers: float64 [N], labels before binning, or None; kept for test records.
+        **fields: Further fields of `Dataset`.
     """
     names = place_codes(len(images)) if names is None else names
     train, test = split_units(names if groups is None else groups, test_fraction, seed=seed)

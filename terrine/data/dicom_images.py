@@ -218,8 +218,10 @@ Window = tuple[float, float] | None
 def picture_at(path: Path, frame: int | None, window: Window) -> tuple[Image.Image, np.ndarray]:
     """Return a frame as a picture of mode L or RGB, and its stored values.
 
-    Frames are numbered from 0; None is the middle one. The window's modality values become black and white; without a
-    window, it is the file's own, or the range of the frame's values.
+    Args:
+        path: The file.
+        frame: Number of the frame from 0; None: the middle one.
+        window: Modality values that become black and white; None: the file's own, or the range of the frame's values.
 
     Raises:
         InputError: the file cannot be used; the message contains neither the path nor values of the header.

@@ -110,8 +110,11 @@ def encode_findings(
 ) -> dict[str, np.ndarray]:
     """Return the columns of the wanted findings, int64 [N, len(wanted)] for each array.
 
-    Labels are arrays of 0 and 1, [N, columns], by name. Without the `names` of columns, these are the findings in
-    `wanted`, which are returned. `where` is the file's name for errors.
+    Args:
+        labels: Arrays of 0 and 1, [N, columns], by name.
+        names: Finding of each column; None: the columns are the findings in `wanted`.
+        wanted: Findings to return.
+        where: File name for errors.
 
     Raises:
         InputError: A value is not 0 or 1, the shape is wrong, or a finding is unknown.

@@ -108,8 +108,11 @@ def _header_hint(header: Sequence[str], keys: Sequence[str], optional: Sequence[
 def inside(folder: Path, path: Path, place: str, *, relative: bool = False) -> Path:
     """Return the real path of an image. Raise InputError if the path is not a file inside `folder`.
 
-    If `relative`, `path` is from a table and relative to `folder`; otherwise it is a link that was found in the
-    folder. Errors name the `place` of the path.
+    Args:
+        folder: Folder that contains all images.
+        path: If `relative`, a path from a table, relative to `folder`; otherwise a link that was found in the folder.
+        place: Location of the path for errors.
+        relative: Whether the path is from a table.
     """
     if relative and path.is_absolute():
         raise InputError(

@@ -142,8 +142,11 @@ def similar_groups_warning(groups: Collection[str]) -> tuple[str, ...]:
 def unread_warning(where: str, what: str, names: Sequence[str], expected: str) -> tuple[str, ...]:
     """Return a warning about columns or arrays (`what`) of a file that are ignored but may identify people.
 
-    `what` is "columns" or "arrays", `names` are the ignored ones, and `expected` is the name that one of groups
-    must have.
+    Args:
+        where: The file.
+        what: "columns" or "arrays".
+        names: Names of the ignored columns or arrays.
+        expected: Name that a column or array of groups must have.
     """
     if not names:
         return ()
@@ -176,8 +179,10 @@ def id_codes(ids: Mapping[str, np.ndarray], where: str) -> tuple[np.ndarray, np.
 def check_texts(columns: Mapping[str, np.ndarray], where: str, what: str) -> dict[str, np.ndarray]:
     """Return arrays of non-empty texts or of integers as [N].
 
-    Columns are [N] or [N, 1] by name. For errors, `where` is the file's name, and `what` a value's meaning: "a
-    group", "a party" or "an ID".
+    Args:
+        columns: Arrays [N] or [N, 1] by name.
+        where: File name for errors.
+        what: Meaning of a value for errors: "a group", "a party" or "an ID".
 
     Raises:
         InputError: The array has another type or shape.

@@ -60,9 +60,12 @@ def linearised(
 ) -> Measured:
     """Return a metric with an interval from the influence of independent units.
 
-    `influence` [records] of each record on the metric sums to 0 over each class; classes, int64 [records], are
-    0..K-1, none of them empty. Without `units`, int64 [records], all records are independent, and `method` names
-    the interval for these.
+    Args:
+        value: The metric.
+        influence: Influence of each record on the metric [records]; sums to 0 over each class.
+        classes: int64 [records], 0..K-1, none of them empty.
+        units: Unit of each record, int64 [records], or None if all are independent.
+        method: Name of the interval for independent records.
     """
     counts = np.bincount(classes)
     if apart(units):

@@ -150,9 +150,13 @@ def features_in_batches(
     On the CPU one thread computes each batch, and batches run concurrently on torch's threads: the result depends
     neither on the number of threads nor on the order of the batches. The backbone is moved to `device`.
 
-    Images are an array or a memory map. Row i of the result belongs to image i; without `out` the batches, index
-    arrays, must cover every image once. Of `out`, an array or memory map [N, feature_dim], only the rows of the
-    batches are written. Statistics of batch normalisation are `current`, `original` or `halfway`.
+    Args:
+        backbone: Backbone that computes the features.
+        images: An array or a memory map.
+        batches: Index arrays; row i of the result belongs to image i. Without `out` they must cover every image once.
+        statistics: Batch normalisation statistics: `current`, `original` or `halfway`.
+        device: Device of the computation.
+        out: Array or memory map [N, feature_dim] in which only the rows of the batches are written.
 
     Raises:
         InputError: wrong shapes, indices out of range or repeated, or batches too small for `statistics`.

@@ -97,8 +97,11 @@ def unit_vectors(backbone: Backbone, images: Rows, units: np.ndarray, bound: flo
 def statistics_from(backbone: Backbone, mean: np.ndarray, noise: float, bound: float) -> dict[str, np.ndarray]:
     """Return the mean and variance, float32 [D] each, for the batch normalisation.
 
-    `mean`, float64 [D + maps], is the noisy mean vector of all units, with noise of about this standard deviation
-    on each coordinate, whose square biases squared means. Vectors were scaled by `bound`, in √D.
+    Args:
+        backbone: Scattering backbone with the statistics of public images.
+        mean: float64 [D + maps], the noisy mean vector of all units.
+        noise: Approximate standard deviation of the noise on each coordinate, whose square biases squared means.
+        bound: Bound by which the vectors were scaled, in √D.
     """
     network = scattering_network(backbone)
     layer = network.standardise

@@ -226,11 +226,15 @@ class ClippedMean:
 def add_noise(total: Steps, sigma: float, noise: NoiseSource, unit: float) -> Floats:
     """Return a sum with Gaussian noise on every coordinate, float64.
 
-    The sum and the noise lie on one lattice, and their exact sum is a sum of whole numbers. Floating point only
-    rounds the result, which is post-processing.
+    The sum and the noise lie on one lattice, and their exact sum is a sum of whole numbers. Floating point only rounds
+    the result, which is post-processing.
 
-    The sum of clipped vectors, of any shape, is in whole multiples of `unit`, a power of two. The noised sum fits
-    64 bits if `unit` is the step of the noise's lattice, see `ClippedSum.fits`.
+    Args:
+        total: The sum of clipped vectors, of any shape, in whole multiples of `unit`. The noised sum fits 64 bits if
+            `unit` is the step of the noise's lattice, see `ClippedSum.fits`.
+        sigma: Standard deviation of the noise.
+        noise: Source of the noise.
+        unit: Step of the lattice, a power of two.
 
     Raises:
         SettingError: the lattice of the noise is coarser than `unit`.

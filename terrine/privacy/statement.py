@@ -70,7 +70,10 @@ FOUND = "The class names are the labels that occurred in the data. They are publ
 def declare(name: str, parameters: Iterable[str], *, outcome_dependent: bool) -> None:
     """Register a plug-in's mechanism so that statements accept it.
 
-    All parameters are chosen before any vote is seen. The number of answers may depend on released outcomes.
+    Args:
+        name: The mechanism.
+        parameters: Names of the mechanism's parameters, all chosen before any vote is seen.
+        outcome_dependent: Whether the number of answers depends on released outcomes.
     """
     MECHANISM_FIELDS.update(parameters)
     if outcome_dependent:

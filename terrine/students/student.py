@@ -198,9 +198,16 @@ class Student(Settings, ABC):
     ) -> FittedStudent:
         """Train a student on what was released: post-processing, which costs no privacy.
 
-        Queries are the public images that teachers were asked about, uint8 [queries, C, H, W]. The backbone is
-        not changed. `progress` is called with (fraction done, description). The returned student may be
-        published like the release.
+        Args:
+            queries: The public images that teachers were asked about, uint8 [queries, C, H, W].
+            release: Released answers to these queries.
+            backbone: The public backbone, which is not changed.
+            seed: Seed of the training.
+            device: Device of the training and of the returned student.
+            progress: Called with (fraction done, description).
+
+        Returns:
+            The student, which may be published like the release.
 
         Raises:
             InputError: The release is for other images, or has no answers.

@@ -36,8 +36,11 @@ def by_ridge(inputs: Tensor, targets: Tensor, classes: int, settings: LinearTeac
     Here s is the mean squared norm of a centred record. With fewer records than features the n x n dual is solved,
     (X Xᵀ + ridge s) A = Y, Wᵀ = Xᵀ A, otherwise the D x D primal.
 
-    Inputs are features of the records, [T, n, D]. Targets are labels [T, n], or for findings [T, n, C]; b then
-    makes the score of a mean record 0. Settings provide `ridge`, `prior` and the number of deformed `copies`.
+    Args:
+        inputs: Features of the records, [T, n, D].
+        targets: Labels [T, n], or for findings [T, n, C]; b then makes the score of a mean record 0.
+        classes: Number of classes C.
+        settings: Provides `ridge`, `prior` and the number of deformed `copies`.
     """
     records, features = inputs.shape[1:]
     mean = inputs.mean(1, keepdim=True)

@@ -78,9 +78,12 @@ def gradient(
 ) -> Tensor:
     """Compute the gradient of each sample's loss with respect to the student's output.
 
-    Class probabilities are [..., B, classes] for teachers of any number of clients, and [B, classes] for the
-    student. `balance` is λ of the decoupled loss. The output is `of` probabilities, as the paper writes, or of
-    `scores`, their logits.
+    Args:
+        teacher: Class probabilities of any number of clients, [..., B, classes].
+        student: Class probabilities, [B, classes].
+        distillation: Decoupled or classic loss.
+        balance: λ of the decoupled loss.
+        of: Differentiate with respect to `probabilities`, as the paper writes, or to `scores`, their logits.
 
     Returns:
         float64 [..., B, classes].
@@ -167,8 +170,11 @@ class DataAnnotation:
     def annotate(self, total: Sums, student: Tensor, clients: int, noise: NoiseSource | None) -> Tensor:
         """Draw the noise and return the annotation y, float32 [B, classes] on the student's device: a release.
 
-        `total` is the sum over all m clients, and `student` the student's class probabilities, both [B,
-        classes]. Without noise, σ must be 0.
+        Args:
+            total: Sum of `total` over all clients, [B, classes].
+            student: The student's class probabilities, [B, classes].
+            clients: Number of clients, m.
+            noise: Noise source; None only with σ = 0.
         """
         if (noise is None) != (self.sigma == 0):
             raise SettingError("Annotation takes a source of noise exactly when sigma is above 0.")

@@ -99,7 +99,8 @@ class ExtensionMessage(NamedTuple):
 class Transcript:
     """The hash chain over base transfers and matrices that yields the challenges of the consistency check.
 
-    `state` is the challenge of the latest matrix, 32 bytes, or `Transcript.first`.
+    Args:
+        state: The challenge of the latest matrix, 32 bytes, or `Transcript.first`.
     """
 
     def __init__(self, state: bytes) -> None:
@@ -107,9 +108,12 @@ class Transcript:
 
     @staticmethod
     def first(context: bytes, offer: bytes, answers: NDArray[np.uint8]) -> bytes:
-        """Return the state before any matrix, from the student's point and the guardian's, uint8 [128, 32].
+        """Return the state before any matrix.
 
-        `context` identifies agreement, round and roles.
+        Args:
+            context: Bytes that identify agreement, round and roles.
+            offer: Point on the curve that the student published.
+            answers: uint8 [128, 32], the guardian's points.
         """
         return hashlib.sha256(b"terrine transfer check\0" + context + offer + answers.tobytes()).digest()
 
@@ -129,7 +133,8 @@ def column_bytes(bits: int) -> int:
 class BaseSender:
     """Sender of the base transfers (the student): offers 128 pairs of keys; the receiver computes one key of each.
 
-    `context` binds keys to agreement, round and roles.
+    Args:
+        context: Binds keys to agreement, round and roles.
     """
 
     def __init__(self, context: bytes, draw: Draw = os.urandom) -> None:
@@ -138,7 +143,10 @@ class BaseSender:
         self.point = bindings.crypto_scalarmult_ed25519_base_noclamp(self._secret)
 
     def keys(self, answers: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """Return the keys for 0 and 1, uint8 [2, 128, 16], from the points of the other side, uint8 [128, 32].
+        """Return the keys for 0 and for 1 of each transfer, from the points of the other side, uint8 [128, 32].
+
+        Returns:
+            uint8 [2, 128, 16].
 
         Raises:
             TransferError: A point is outside the group.
@@ -156,9 +164,15 @@ class BaseSender:
 class BaseReceiver:
     """Receiver of the base transfers (the guardian): chooses one key of each pair; its choices are the bits of Δ.
 
-    `choices`, uint8 [128], are 0 or 1, `offer` is the sender's point, and `draw` returns random bytes, never the
-    same ones for two offers. `points`, uint8 [128, 32], answer the sender; `keys`, uint8 [128, 16], are the chosen
-    ones.
+    Args:
+        context: Binds keys to agreement, round and roles.
+        choices: uint8 [128], 0 or 1.
+        offer: Point on the curve that the sender published.
+        draw: Function that returns random bytes, never the same ones for two offers.
+
+    Attributes:
+        points: uint8 [128, 32], the answer to the sender.
+        keys: uint8 [128, 16], the chosen keys.
 
     Raises:
         TransferError: The sender's point is outside the group.
@@ -181,8 +195,10 @@ class BaseReceiver:
 class ExtensionReceiver:
     """Receiver of the labels that belong to its input bits (the student).
 
-    `keys`, uint8 [2, 128, 16], are those of `BaseSender.keys`; `draw` draws the sacrificed bits; `offset` is the
-    sum of `column_bytes` of all earlier blocks.
+    Args:
+        keys: uint8 [2, 128, 16], from `BaseSender.keys`.
+        draw: Function that draws the sacrificed bits.
+        offset: Bytes of a column in all earlier blocks, the sum of their `column_bytes`.
     """
 
     def __init__(
@@ -192,7 +208,11 @@ class ExtensionReceiver:
         self._transcript, self._draw = transcript, draw
 
     def extend(self, bits: NDArray[np.uint8]) -> tuple[ExtensionMessage, Labels]:
-        """Return the message and the labels, uint64 [wires, queries, 2], for these bits, uint8 [wires, queries]."""
+        """Return the message and the labels of the transfers for these bits, uint8 [wires, queries].
+
+        Returns:
+            The message for the other side and the labels, uint64 [wires, queries, 2].
+        """
         width = column_bytes(bits.size)
         packed = np.zeros(width, np.uint8)
         packed[: (bits.size + 7) // 8] = np.packbits(bits.reshape(-1), bitorder="little")
@@ -208,8 +228,10 @@ class ExtensionReceiver:
 class ExtensionSender:
     """Sender of the labels (the guardian), which gets the labels of 0.
 
-    `delta`, uint64 [2], is Δ, the choices of the base transfers; `keys`, uint8 [128, 16], are those of
-    `BaseReceiver`; `offset` is as for `ExtensionReceiver`.
+    Args:
+        delta: uint64 [2], Δ, the choices of the base transfers.
+        keys: uint8 [128, 16], from `BaseReceiver`.
+        offset: Bytes of a column in all earlier blocks, as for `ExtensionReceiver`.
     """
 
     def __init__(self, delta: Labels, keys: NDArray[np.uint8], transcript: Transcript, offset: int = 0) -> None:
@@ -224,8 +246,11 @@ class ExtensionSender:
     def extend(self, message: ExtensionMessage, challenge: bytes, wires: int, queries: int) -> Labels:
         """Return the labels of 0 of the transfers that a message starts: uint64 [wires, queries, 2].
 
-        The challenge is from `challenge`, called once for each message in order. There are `wires` input wires
-        per query.
+        Args:
+            message: Message of the other side.
+            challenge: From `challenge`, called once for each message in order.
+            wires: Number of input wires per query.
+            queries: Number of queries in the block.
 
         Raises:
             TransferError: The message fails the consistency check. Δ must not be used any more.
@@ -242,8 +267,11 @@ def combined(challenge: bytes, columns: Iterable[NDArray[np.uint8]]) -> list[NDA
     """Return the linear combination of the elements of GF(2^128) in each column, uint8 [16] each.
 
     A column of the elements a_1, ..., a_n gives Σ_j a_j H^(n+2-j) with H = AES_χ(0): the tag that AES-GCM (NIST SP
-    800-38D) computes for additional data, with a nonce of zeros, plus the tag of a column of zeros. The challenge χ
-    has 32 bytes, and all columns, uint8 [16 n], have the same length.
+    800-38D) computes for additional data, with a nonce of zeros, plus the tag of a column of zeros.
+
+    Args:
+        challenge: χ, 32 bytes.
+        columns: uint8 [16 n] each, all of the same length.
     """
     columns = list(columns)
     cipher, nonce = AESGCM(challenge), bytes(12)

@@ -132,9 +132,13 @@ def opening(
 ) -> tuple[bytes, Numbers]:
     """Return a server's opening: a 16-byte transcript, equal at both, and shares of u, v and c, uint64 [3].
 
-    `context` is that of `prove`, `shares` the server's shares of counts in F, [queries, classes], and `digits`
-    those of their binary digits, [queries, classes, B − 1]. `proof` is this server's part; `second` means the
-    student party.
+    Args:
+        context: The same bytes as in `prove`.
+        held: h.
+        shares: The server's shares of counts in F, [queries, classes].
+        digits: [queries, classes, B − 1].
+        proof: This server's part.
+        second: Whether the server is the second one (the student party).
     """
     salt, others = proof.salt.tobytes(), [row.tobytes() for row in proof.others]
     coins = _Coins(context, *_ordered(_shares_hash(salt, shares, digits, proof.masks), others[0], second))

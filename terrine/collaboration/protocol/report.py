@@ -61,8 +61,11 @@ def report_size(agreement: Agreement, party: str) -> int:
 def make_report(agreement: Agreement, party: str, votes: ArrayLike) -> tuple[bytes, bytes]:
     """Return the bodies for the guardian and for the student party.
 
-    Votes are the classes that each teacher chose, integers [queries, own teachers]; for sums, the party's own sums
-    in steps, integers [queries, 1].
+    Args:
+        agreement: Parties and parameters of the round.
+        party: Name of the teacher party.
+        votes: Integers [queries, own teachers], the class each teacher chose; for sums the party's own sums in steps,
+            integers [queries, 1].
 
     Raises:
         InputError: The votes have the wrong shape, or are outside the classes.

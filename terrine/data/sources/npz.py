@@ -114,10 +114,17 @@ def from_arrays(
 ) -> Dataset:
     """Return the dataset in arrays that are named as in the module docstring.
 
-    `where` is the file's name and `unread` the names of other arrays, both for errors; `fields` are further fields
-    of `Dataset`. Without `class_names`, the names for integer labels are those of the array `class_names`;
-    `classes` are declared ones in their order. The validation split joins train, becomes the dataset's public pool,
-    or is dropped. If there is no test split, the share `test_fraction` is held out by `seed`.
+    Args:
+        arrays: The arrays by name.
+        where: File name for errors.
+        kind: Kind of the labels: classes, findings, grades or numbers.
+        class_names: Names of the classes in the order of integer labels; None: those of the array `class_names`.
+        classes: Declared classes in their order.
+        validation: Whether the validation split joins train, becomes the dataset's public pool, or is dropped.
+        test_fraction: Share of the records that is held out if the file has no test split.
+        seed: Seed of that share.
+        unread: Names of other arrays, for errors.
+        **fields: Further fields of `Dataset`.
 
     Raises:
         InputError: a missing or invalid array.

@@ -160,8 +160,12 @@ def summed(
 ) -> Floats:
     """Return the weighted sum over queries of `gnmax_rdp`, `threshold_rdp` or `lnmax_rdp`, computed in blocks.
 
-    `log_probabilities` [queries] is the first argument of the curve: log q or largest counts. The noise is its
-    standard deviation or scale, in votes. Weights [queries] are 1 by default.
+    Args:
+        curve: One of these functions.
+        log_probabilities: First argument of that function: log q or largest counts, [queries].
+        noise: Standard deviation or scale of the mechanism's noise, in votes.
+        orders: RDP orders above 1 [orders].
+        weights: Weight of each query [queries], by default 1.
 
     Returns:
         [orders].

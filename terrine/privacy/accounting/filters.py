@@ -86,7 +86,11 @@ class RenyiSum:
 def filter_for(first: Event, epsilon: float | None, delta: float) -> Filter:
     """Return the filter of an account.
 
-    `first` is the worst case of the first release with a cost. Without a budget, the order minimises its cost.
+    Args:
+        first: Worst case of the first release with a cost.
+        epsilon: Budget under which the release was reserved. If None, the order minimises the cost of the first
+            release.
+        delta: δ of the budget.
     """
     try:
         mu_squared(first)

@@ -108,9 +108,15 @@ def sanitised(
 ) -> SanitisedEpsilon:
     """Return the sanitised ε at the given parameters.
 
-    `rdp` is the data-dependent RDP of everything released, at `order`, and `local_sensitivity` the LS_d of this
-    value at distances d = 0, 1, … [distances]. The noise, `sigma_ss`, is in units of the β-smooth sensitivity, with
-    β < 1/(2α).
+    Args:
+        rdp: Data-dependent RDP of everything released, at `order`.
+        local_sensitivity: Local sensitivity LS_d of the RDP value at distances d = 0, 1, …, [distances]
+            (`local_sensitivity`).
+        delta: δ at which ε is computed.
+        order: RDP order α.
+        beta: Smoothing β < 1/(2α).
+        sigma_ss: Noise in units of the smooth sensitivity.
+        conversion: Conversion of RDP to ε, see `renyi`.
 
     Raises:
         SettingError: Not 1 < order < 1/(2β), β ≥ 0 and σ_ss > 0, or δ is outside (0, 1).
@@ -175,7 +181,11 @@ def release(figure: SanitisedEpsilon, standard_normal: Callable[[], float]) -> f
 def restricted_order(epsilons: ArrayLike, orders: ArrayLike, sigma: float, classes: int) -> float:
     """Return the order with the smallest ε among those at which conditions C5 and C6 hold.
 
-    `epsilons` [orders] are those of the curve to be sanitised. The answers' noise is in votes.
+    Args:
+        epsilons: ε that the curve to be sanitised gives at each order [orders].
+        orders: RDP orders [orders].
+        sigma: Standard deviation of the answers' noise, in votes.
+        classes: Number of classes.
 
     Raises:
         SettingError: Conditions C5 and C6 hold at none of the orders.

@@ -44,8 +44,11 @@ class Points(NamedTuple):
 def walks(histograms: Integers, sigma: float, log_q0: float, log_q1: float) -> Iterator[Points]:
     """Yield all points off the plateau [q1, q0] on the walks from these histograms.
 
-    Rows of `histograms` [queries, classes] sum to the same number of teachers. The noise is in votes, and the
-    plateau reaches from `log_q1` to `log_q0`.
+    Args:
+        histograms: Counts of votes [queries, classes], rows summing to the same number of teachers.
+        sigma: Standard deviation of the noise, in votes.
+        log_q0: Upper end of the plateau.
+        log_q1: Lower end of the plateau.
 
     Yields:
         `Points` of the walks, in blocks. The distances of one query are 0, 1, … without a gap; a query that begins on

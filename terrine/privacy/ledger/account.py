@@ -272,7 +272,10 @@ class Account:
     def check_all(self, worst_cases: Sequence[Event], noise_kind: str, subject: str | None = None) -> None:
         """Check that the budget allows these releases, one after the other.
 
-        `noise_kind` is `secure` or `replay`, and `subject` the name of the releases in the error message.
+        Args:
+            worst_cases: Worst-case events of the releases.
+            noise_kind: `secure` or `replay`.
+            subject: Name of the releases in the error message.
 
         Raises:
             LedgerError: If noise is replayed in an account for releases.

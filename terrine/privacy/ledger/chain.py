@@ -163,8 +163,10 @@ class Tip:
     def check(self, head: Head, found: Row | None, last: int) -> None:
         """Check that the chain reaches its head. Only the process that holds the write lock may call this.
 
-        `head` was returned by `read`, `found` is the row at the head's position, and `last` the position of the
-        last row.
+        Args:
+            head: Tip of the chain, as returned by `read`.
+            found: Row at the head's position, or None.
+            last: Position of the last row.
 
         Raises:
             LedgerError: If rows are missing at the end, or belong to another ledger.

@@ -121,10 +121,13 @@ class Ledger:
     ) -> None:
         """Open the account of a dataset, unless it exists.
 
-        The dataset is the digest of the account's name. The budget holds over all runs; an ε of None means no
-        limit (public benchmarks). The mode `replay` allows replayed noise, `release` only secure noise. With a
-        budget, an account has a single `unit` (`record`, `group` or `label`), because ε for records guarantees
-        nothing for groups, and ε for labels nothing for images.
+        Args:
+            dataset: Digest of the account's name.
+            epsilon: Budget over all runs; None for no limit (public benchmarks).
+            delta: δ of the budget.
+            mode: `release` for secure noise only, `replay` to allow replayed noise.
+            unit: Protected unit: `record`, `group` or `label`. With a budget, an account has a single unit, because ε
+                for records guarantees nothing for groups, and ε for labels nothing for images.
 
         Raises:
             LedgerError: If the account has another budget, mode or unit. Without a budget, δ and unit may differ.
@@ -308,12 +311,19 @@ class Ledger:
         Validate inputs first: if the draw fails, the worst case stays charged. An identity that was released before
         costs nothing; its reservation contains the stored release.
 
-        The identity is that of `release_identity`, and `delta` that of `StoredRelease.epsilon_total`; the budget is
-        checked at the dataset's own δ. `noise_kind` is `secure` or `replay`. `inputs`, digests of the draw's inputs by
-        name, are sealed with the release: they tell the operator whether the data changed under one identity, and no
-        decision depends on them. Other accounts and ledgers of the site refuse the records in `data`, and this account
-        never publishes the private ones. If `tests`, the release is also about the held-out records. `task` contains
-        the classes of the release; it is None if the release depends on no labels.
+        Args:
+            dataset: The registered dataset.
+            release_id: Identity of the release, see `release_identity`.
+            run: Name of the run, for reports.
+            worst_case: The highest possible cost.
+            delta: δ of `StoredRelease.epsilon_total`. The budget is checked at the dataset's own δ.
+            noise_kind: `secure` or `replay`.
+            inputs: Digests of the inputs of the draw, by name, sealed with the release. These digests tell the operator
+                whether the data changed under one identity. No decision depends on them.
+            data: Digests of the records, if known. Other accounts and ledgers of the site then refuse these records,
+                and this account never publishes the private ones.
+            tests: Whether the release is also about the held-out records.
+            task: The classes of the release, recorded with the reservation; None if it depends on no labels.
 
         Raises:
             BudgetError: If the budget does not allow the worst case. Nothing was charged.
@@ -332,9 +342,12 @@ class Ledger:
             return Reservation(self._protocol, request, lock.pop_all())
 
     def release(self, *, draw: Callable[[], tuple[Arrays, Event]], **request: Any) -> StoredRelease:
-        """Reserve, draw and commit a release, or return the stored one; see `reserve` for arguments and errors.
+        """Reserve, draw and commit a release, or return the stored one.
 
-        `draw` draws the noise and returns the arrays to release with their cost. It is called at most once.
+        Args:
+            draw: Draws the noise and returns the arrays to release with their cost. This function is called at most
+                once.
+            request: Arguments of `reserve`, which raises the same errors.
         """
         with self.reserve(**request) as reservation:
             return reservation.release or reservation.commit(*draw())

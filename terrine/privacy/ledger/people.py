@@ -249,8 +249,10 @@ def is_shared(common: int, one: int, other: int, distinct: bool) -> bool:
 def private_before(now: People, store: PeopleStore, mentions: Sequence[Mention]) -> tuple[NDArray[np.bool_], set[str]]:
     """Return the records that earlier releases protect from publication, and the settings that changed.
 
-    `now` are keyed digests of the run that publishes, `store` has those of earlier runs, and `mentions` are
-    references in the rows of the account and of linked accounts.
+    Args:
+        now: Keyed digests of the run that publishes.
+        store: Stored digests of earlier runs.
+        mentions: References in the rows of the account and of linked accounts.
 
     Returns:
         bool [N], true only for PUBLIC records; and names of settings that had other values when they were private.

@@ -81,10 +81,14 @@ def release_identity(
     A release ID never depends on votes or other private data. Otherwise equality of two identities would be a noiseless
     answer about them, with probability one on one dataset and zero on its neighbour.
 
-    `edition` is the operator's name of this version of the data, and `release` that of the release within its run,
-    such as "answers" or "averages 3". `parameters` are JSON values of all upstream settings that differ from their
-    defaults; settings added later thus change no identity. `noise` is `NoiseSource.describe()`, so that replayed
-    and secure releases differ.
+    Args:
+        key: Key of the site.
+        account: Digest of the account's name.
+        edition: The operator's name of this version of the data.
+        release: Name of the release within its run: "answers", "averages 3".
+        parameters: JSON values of all upstream settings that differ from their defaults; settings added later thus
+            change no identity.
+        noise: `NoiseSource.describe()`, so that replayed and secure releases differ.
 
     Returns:
         64 hexadecimal digits.

@@ -47,8 +47,10 @@ class SiteRegistry:
     def claim(self, ledger: str, address: str, people: People) -> tuple[int, str] | None:
         """Claim data for a ledger, unless it has claimed them already.
 
-        `ledger` is the HMAC of the ledger's first row, which identifies it even after it is moved, and
-        `address` its address for error messages of other ledgers.
+        Args:
+            ledger: HMAC of the ledger's first row, which identifies it even after it is moved.
+            address: Address of the ledger, for error messages of other ledgers.
+            people: Digests of the records.
 
         Returns:
             Position and HMAC of the last row of this ledger that the registry has recorded, or None.
