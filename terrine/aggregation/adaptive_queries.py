@@ -87,9 +87,17 @@ def answer_in_rounds(
 ) -> Rounds:
     """Answer queries in rounds within one budget; a single round in the original order equals `mechanism.answer`.
 
-    Histograms are int64 [queries, classes], rows summing to the number of teachers. The adviser is called before
-    every round with the releases so far. The total cost, with that of earlier releases of the run (`before`), is at
-    most `mechanism.worst_case(len(histograms), epsilon, delta, before)`; the result's event excludes `before`.
+    The total cost is at most `mechanism.worst_case(len(histograms), epsilon, delta, before)`.
+
+    Args:
+        mechanism: Answers the queries of each round.
+        histograms: int64 [queries, classes], rows summing to the number of teachers.
+        rounds: Maximum number of rounds, at least 1.
+        adviser: Function called before every round with the releases so far.
+        epsilon: Budget of all rounds and of `before`.
+        delta: δ of the budget.
+        noise: Source of the noise.
+        before: Cost of earlier releases of the run, which the result's event does not include.
 
     Raises:
         InputError: Histograms are invalid, or the advice has no, repeated, unknown or already asked queries.

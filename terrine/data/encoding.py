@@ -68,10 +68,12 @@ class Encoding:
         )
 
     def apply(self, frame: pd.DataFrame, where: str, unit: str = "line") -> np.ndarray:
-        """Return the features of a table of texts, numbers or both, float32 [rows, features].
+        """Return the features of a table, float32 [rows, features].
 
-        Columns may be in any order, and unknown ones are ignored. Errors name the table, `where`, and an index,
-        a `unit`.
+        Args:
+            frame: Texts, numbers or both; columns in any order. Unknown columns are ignored.
+            where: Name of the table in errors.
+            unit: Meaning of the index of `frame` in errors.
 
         Raises:
             InputError: a column is missing, or a cell of a numeric column is a word or infinite.

@@ -120,9 +120,16 @@ def read_pictures(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the pictures of records, uint8 [N, C, *size], and the indices of those that were decoded, int64 [N].
 
-    Pictures, which `picture` returns with their stored values, are resized bilinearly with antialiasing. `digests`,
-    uint64 [records], is filled with the digest of each picture's stored values. With `skip`, records that cannot be
-    decoded are left out, unless all fail. See `read_images` for the other arguments.
+    Args:
+        records: Image files.
+        picture: Decoder: returns a record's picture and its stored values.
+        size: Size of the result; pictures are resized bilinearly with antialiasing.
+        channels: 1 or 3.
+        fit: Treatment of pictures of another shape.
+        progress: Called with (files done, number of files).
+        digests: uint64 [records], filled with the digest of each picture's stored values.
+        skip: Whether records that cannot be decoded are left out, unless all fail.
+        failed: Gets the reason for each of them.
 
     Raises:
         InputError: Records cannot be decoded; the message contains the names of their files.
@@ -207,8 +214,17 @@ def decode_image(
 ) -> np.ndarray:
     """Return one encoded image as uint8 [channels, *size], decoded like a file by `read_images`.
 
-    DICOM and NIfTI files are refused: their codecs never get data from a network. So are images of more than
-    `most_pixels`. See `read_images` for the other arguments.
+    DICOM and NIfTI files are refused: their codecs never get data from a network.
+
+    Args:
+        data: Content of an image file.
+        size: Size of the result.
+        channels: 1 or 3.
+        most_pixels: Largest image that is decoded, in pixels.
+        fit: Treatment of an image of another shape.
+        window: Values that become black and white.
+        files: Format of the student's training data.
+        volumes: Decoder of NIfTI volumes, if the student was trained on these.
 
     Raises:
         InputError: the content is not an image, is damaged or too large.
@@ -298,7 +314,12 @@ def each_file(
 ) -> Iterator[tuple[int, Any]]:
     """Yield each record's index and the function's result, in order, computed in batches by a few threads.
 
-    The function should decode, which releases the interpreter lock. See `read_pictures` for the other arguments.
+    Args:
+        function: Decoder; decoding releases the interpreter lock.
+        records: Image files.
+        progress: Called with (files done, number of files).
+        skip: Whether records on which the function fails are left out, unless all fail.
+        failed: Gets the reason for each of them.
 
     Raises:
         InputError: the function failed; the message names the files.

@@ -196,8 +196,9 @@ class StudentModel:
     def predict(self, images: np.ndarray | Tensor) -> np.ndarray:
         """Return class probabilities, float32 [B, classes].
 
-        Images are [B, channels, size, size], uint8 or floating point in [0, 1], B >= 1; for a table's student,
-        floating-point rows [B, columns].
+        Args:
+            images: [B, channels, size, size], uint8 or floating point in [0, 1], B >= 1; for a table's student,
+                floating-point rows [B, columns].
 
         Raises:
             InputError: Type, shape or range are invalid.
@@ -234,8 +235,12 @@ class StudentModel:
     def answers(self, probabilities: np.ndarray, index: pd.Index | None = None) -> pd.DataFrame:
         """Return predictions with class names: `class`, `probability`, and `probability of C` for each class C.
 
-        For ordered classes the class is the median, and the column `number` is the expected number or grade.
-        For several findings the class lists those above a half, and the probability is the largest.
+        For ordered classes the class is the median, and the column `number` is the expected number or grade. For
+        several findings the class lists those above a half, and the probability is the largest.
+
+        Args:
+            probabilities: Class probabilities from `predict`, [B, classes].
+            index: Index of the result.
         """
         import pandas as pd
 

@@ -263,8 +263,13 @@ def common_step(sigma: float, unit: float) -> float:
 def noise_multiplier_for(epsilon: float, delta: float, share: float, releases: int) -> float:
     """Return the smallest z at which `releases` clipped sums cost the `share` of the budget's μ².
 
-    The cost is exactly 4 · releases / z²; together with the rest, (1 − share) · μ², it composes to the whole
-    budget. The share, of μ² and not of ε, is in (0, 1].
+    The cost is exactly 4 · releases / z²; together with the rest, (1 − share) · μ², it composes to the whole budget.
+
+    Args:
+        epsilon: ε of the whole budget.
+        delta: δ of the whole budget.
+        share: Share of μ² (not of ε) to spend, in (0, 1]; 1 spends the whole budget.
+        releases: Number of released vectors, ≥ 1.
 
     Raises:
         SettingError: an argument out of range.

@@ -168,8 +168,17 @@ def released_answers(
 ) -> tuple[np.ndarray, ReleasedAnswers]:
     """Return the numbers of the answered queries, int64, and their answers in the same order, for a student.
 
-    `answered` is bool [queries], labels int64 [queries], and histograms are noisy counts [queries, classes] of a
-    mechanism that reveals them. With several findings, arrays are by question, [queries · findings].
+    With several findings, the arrays are by question, [queries · findings].
+
+    Args:
+        mechanism: Mechanism that produced the answers.
+        settings: Settings of the student.
+        answered: bool [queries].
+        labels: int64 [queries].
+        histograms: Noisy counts [queries, classes] of a mechanism that reveals them.
+        teachers: Number of teachers.
+        classes: Number of classes.
+        ordered: Whether classes are modelled as ordered.
 
     Raises:
         InputError: no query was answered.

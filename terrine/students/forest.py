@@ -55,8 +55,13 @@ class ForestStudent(Student):
 def fit(features: np.ndarray, answers: ReleasedAnswers, *, trees: int, least: int | None, seed: int) -> ForestHead:
     """Fit a forest to released answers, one row of features [answers, features] each.
 
-    Without `least`, the minimum of answers in a leaf, values of `LEAST` are tried in order, as long as the
-    likelihood of a held-out quarter of the answers grows. Equal seeds grow equal forests.
+    Args:
+        features: float [answers, features], one row per answer.
+        answers: Released answers, in the order of the rows.
+        trees: Number of trees.
+        least: Minimum answers in a leaf; None tries `LEAST` in order, as long as the likelihood of a held-out quarter
+            of the answers grows.
+        seed: Decides which quarter is held out, and seeds the trees: equal seeds grow equal forests.
 
     Raises:
         InputError: arrays do not fit together, are not finite or are empty.

@@ -11,7 +11,11 @@ def contact_sheet(
 ) -> NDArray[np.uint8]:
     """Arrange images on a grid, row by row, and return the sheet as uint8 [height, width, 3].
 
-    Images are uint8 [count, 1 or 3, height, width]. Without `columns` there are about as many as rows.
+    Args:
+        images: uint8 [count, 1 or 3, height, width].
+        columns: Number of columns; None: about as many as rows.
+        scale: Enlargement factor.
+        gap: Number of white pixels between images.
 
     Raises:
         InputError: the array is not a batch of images.

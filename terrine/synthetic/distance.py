@@ -56,8 +56,11 @@ class Distance:
 def kernel_distance(synthetic: np.ndarray, real: np.ndarray, *, seed: int, block: int = BLOCK) -> Distance:
     """Return the unbiased, block-averaged squared kernel distance between features [N, d] and [M, d].
 
-    Rows, at least four each, are shuffled by `seed` and cut into at least two disjoint blocks of at most `block`
-    rows; remaining rows are left out.
+    Args:
+        synthetic: float [N, d], finite, with at least four rows.
+        real: float [M, d], likewise.
+        seed: Seed of the shuffle before rows are cut into at least two disjoint blocks; remaining rows are left out.
+        block: Largest number of rows of a block, at least 2.
 
     Raises:
         InputError: The arrays have the wrong shape or type.
@@ -106,9 +109,14 @@ def image_distances(
     seed: int,
     sample: int = SAMPLE,
 ) -> dict[str, Distance]:
-    """Return the kernel distance between each set of synthetic images, uint8 [N, C, H, W], and real ones.
+    """Return the kernel distance between each set of synthetic images and real ones.
 
-    Features are normalised by those of the real images. At most `sample` images of each set are read.
+    Args:
+        extractor: Extractor of the features, which are normalised by those of the real images.
+        synthetic: uint8 [N, C, H, W] by name.
+        real: uint8 [M, C, H, W].
+        seed: Seed of the sampling.
+        sample: Largest number of images that is read from each set.
 
     Raises:
         InputError: the images differ in shape, or there are too few.

@@ -107,10 +107,18 @@ def draw(
 ) -> Tensor:
     """Draw images `first` .. `first + count - 1` of a program: uint8 [count, channels, *size] on `device`.
 
-    An image depends only on program, seed, number, size and channels, on every CPU. Other devices give equal bytes
-    for `gaussian`, `dead_leaves` and `fractal`; for other programs CUDA changed up to 0.05 % of the bytes by one.
-    On MPS, which lacks float64, the CPU draws. The working memory is bounded for any number of images. Sides are 8
-    to 320 pixels; images of two sides are cropped from the centre of a square image of the longer side.
+    An image depends only on program, seed, number, size and channels, on every CPU. Other devices give equal bytes for
+    `gaussian`, `dead_leaves` and `fractal`; for other programs CUDA changed up to 0.05 % of the bytes by one. On MPS,
+    which lacks float64, the CPU draws. The working memory is bounded for any number of images.
+
+    Args:
+        kind: Name of the program.
+        seed: Seed.
+        first: Number of the first image.
+        count: Number of images.
+        size: Side in pixels, 8..320; or height and width, cropped from the centre of a square image of the longer side.
+        channels: 1 (grey) or 3 (colour).
+        device: Device of the result.
 
     Raises:
         SettingError: an unknown program, or another argument out of range.

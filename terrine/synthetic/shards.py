@@ -92,7 +92,12 @@ def write_stretch(
     """Ensure that the shard at `path` contains `stretch`, drawing it if it is missing, different or damaged.
 
     Memory use: a few slices of 8 MB and the program's working memory. On a CPU, all threads of torch draw parts.
-    `progress` is called with the number of images just written.
+
+    Args:
+        path: The shard, in the format of `numpy.save`.
+        stretch: Its images.
+        device: Device that draws them.
+        progress: Called with the number of images just written.
 
     Raises:
         ArtefactError: the disk is full; the partial file is removed.

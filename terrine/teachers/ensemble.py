@@ -153,10 +153,18 @@ def cast_votes(
     device: torch.device,
     findings: Findings | None = None,
 ) -> np.ndarray:
-    """Return the votes of a block of teachers; those without a state, `untrained`, cast `fallback_votes`.
+    """Return the votes of a block of teachers, trained or not.
 
-    `states` returns states of teachers; for `stacked` kinds it must return zeros for an untrained teacher.
-    `findings` are as in `kind`; None for one class per query.
+    Args:
+        kind: Kind of the teachers.
+        block: Numbers of the teachers that vote.
+        untrained: Numbers of the teachers without a state, which cast `fallback_votes`.
+        states: Function that loads states; for `stacked` kinds it must return zeros for an untrained teacher.
+        queries: Public queries.
+        classes: Number of classes.
+        seed: The run's seed, for the fallback votes.
+        device: Device of the computation.
+        findings: Number and bound of findings, as in `kind`; None for one class per query.
 
     Returns:
         Unsigned integers [queries, teachers], or with `findings` [queries · findings, teachers].

@@ -222,11 +222,14 @@ def train_heads(
 
 
 def stacks(sizes: Mapping[int, int], memory: Callable[[int], int], device: torch.device) -> Iterator[list[int]]:
-    """Yield positions of teachers of equal size, up to the memory at a time; one at a time on accelerators.
+    """Yield positions of teachers of equal size, as many at a time as memory allows; one at a time on accelerators.
 
-    Teachers of a stack have equal numbers of records, and an accelerator's kernel may depend on the size of a
-    stack. `sizes` are records in one step by position, and `memory` returns the bytes that a teacher of this size
-    needs.
+    Teachers of a stack have equal numbers of records, and an accelerator's kernel may depend on the size of a stack.
+
+    Args:
+        sizes: Number of records in one step of a teacher, by position.
+        memory: Function that returns the bytes that a teacher with this number of records needs.
+        device: Device of the training.
     """
     if device.type != "cpu":
         yield from ([position] for position in sizes)

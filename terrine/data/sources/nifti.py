@@ -105,11 +105,17 @@ def read_slice(
     window: tuple[float, float] | None,
     percentiles: tuple[float, float],
 ) -> tuple[Image.Image, np.ndarray]:
-    """Return a picture of mode L in radiological orientation, and values.
+    """Return a picture of mode L in radiological orientation (the patient's right or front on the left), and values.
 
-    The patient's right or front is on the left. The values are the stored ones of the middle slice of the array,
-    regardless of the slice shown, so that a ledger recognises the volume under other settings. Without a window,
-    `percentiles` of the picture become black and white. NaN becomes black. See `Nifti` for the other arguments.
+    The values are the stored ones of the middle slice of the array, regardless of the slice shown, so that a ledger
+    recognises the volume under other settings.
+
+    Args:
+        path: The volume.
+        plane: Anatomical plane of the slice.
+        view: Slice, counted from the left, the back or the feet, or a combination of all.
+        window: Values that become black and white; None: the picture's own `percentiles`. NaN becomes black.
+        percentiles: Percentiles of the values in the picture.
 
     Raises:
         InputError: the file cannot be used; the message does not contain the path.

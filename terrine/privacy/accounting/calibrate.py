@@ -55,7 +55,12 @@ def calibrate(
 ) -> Calibration:
     """Return the smallest noise σ at which `answers` answers and `tests` threshold tests cost at most `epsilon`.
 
-    `sigma1` is the noise of the tests, in votes; required with tests.
+    Args:
+        epsilon: ε of the budget.
+        delta: δ of the budget.
+        answers: Number of answers.
+        tests: Number of threshold tests.
+        sigma1: Noise of the tests, in votes; required with tests.
 
     Raises:
         BudgetError: If the threshold tests exceed the budget without any answer.

@@ -183,8 +183,12 @@ def threshold_sensitivities(
 ) -> Floats:
     """Bound on the local sensitivity of each threshold test's price at distance d of its largest count.
 
-    Largest counts of votes [queries], or Interactive's largest margins, are rounded to integers. Threshold and
-    noise are in votes, and the RDP order is above 1.
+    Args:
+        max_counts: Largest counts of votes [queries], rounded to integers; or Interactive's largest margins.
+        teachers: Number of teachers.
+        threshold: Threshold T of the noisy test, in votes.
+        sigma1: Standard deviation of the test's noise, in votes.
+        order: RDP order α > 1.
 
     Returns:
         [queries, teachers], for d = 0, 1, … teachers − 1; 0 if no count is at distance d.

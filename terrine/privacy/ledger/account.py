@@ -191,10 +191,14 @@ class Account:
             self.past = self.past.plus(cost, self._filter(self.first))
 
     def link(self, names: Sequence[str], other: "Account") -> None:
-        """Add the releases and promises of linked accounts; all have the same sums as `other`.
+        """Add the releases and promises of linked accounts.
 
-        If the accounts have different filters, the promise ends: one of the filters could be chosen after
-        looking at releases under the other.
+        If the accounts have different filters, the promise ends: one of the filters could be chosen after looking at
+        releases under the other.
+
+        Args:
+            names: Digests of the linked accounts.
+            other: Any one of the linked accounts; all have the same sums.
         """
         self.linked += names
         for delta, epsilon in other.promised.items():

@@ -154,7 +154,10 @@ class Ledger:
     def set_budget(self, dataset: str, epsilon: float | None, delta: float | None = None) -> None:
         """Change a dataset's budget over all runs. Changing a budget does not change what was spent.
 
-        An ε of None means no limit; a δ of None keeps the old one.
+        Args:
+            dataset: Dataset whose account is registered in this ledger.
+            epsilon: New budget, or None for no limit.
+            delta: New δ, or None to keep it.
 
         Raises:
             LedgerError: If the dataset is not registered.
@@ -207,8 +210,9 @@ class Ledger:
     def check_people(self, dataset: str, people: People) -> None:
         """Make the checks of `reserve` and `publish` on records before any work. Nothing is stored or charged.
 
-        The account may not be registered yet. `people` are digests of its records, including those to be
-        published.
+        Args:
+            dataset: The account, which may not be registered yet.
+            people: Digests of its records, including those to be published.
 
         Raises:
             LedgerError: If another account or ledger of the site released about some of the records, a later edition
@@ -254,7 +258,9 @@ class Ledger:
     def published(self, dataset: str, people: People | None = None) -> int:
         """Return the number of records that the account and linked accounts published over all runs.
 
-        The public records among `people` are not counted.
+        Args:
+            dataset: The account.
+            people: Digests of records; the public ones among them are not counted.
         """
         found = [
             public.contents[public.sides == PUBLIC, 0]

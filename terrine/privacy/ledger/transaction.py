@@ -96,7 +96,10 @@ class LedgerTransaction:
     def check_people(self, dataset: str, people: People, store: PeopleStore) -> None:
         """Check that records do not belong to another account, and can be recognised across editions.
 
-        The account may not be registered yet. `people` are digests under the ledger's key.
+        Args:
+            dataset: The account, which may not be registered yet.
+            people: Digests under the ledger's key.
+            store: Stored digests of earlier runs.
 
         Raises:
             LedgerError: The message names the other account, the number of records and a remedy.
@@ -211,7 +214,11 @@ def witness(transactions: Transactions) -> str:
 def verify(transactions: Transactions, releases: ReleaseStore, people: PeopleStore, witness: str = "") -> int:
     """Check all rows, the head with its snapshot, and all stored releases. Return the number of rows.
 
-    `witness` contains lines that `witness` returned earlier, which the ledger must continue.
+    Args:
+        transactions: Transactions of the ledger.
+        releases: Its stored releases.
+        people: Its stored digests of records.
+        witness: Lines that `witness` returned earlier, which the ledger must continue.
 
     Raises:
         LedgerError: At the first row, seal or file that differs.

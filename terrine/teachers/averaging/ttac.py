@@ -115,10 +115,19 @@ def local_round(
 ) -> LocalResult:
     """Train teachers in round `number` (from 0); lines 5 to 12 of Algorithm 1.
 
-    They start from weights θ and correction c, [P], or [teachers, P] with one row per teacher, and have control
-    variates c_i `own`, [teachers, P]. A teacher's result depends on its start, its c_i, its own records, the
-    settings, the seed, its number and the round. A teacher with too few records does not move (see the module
-    docstring).
+    A teacher's result depends on its start, its c_i, its own records, the settings, the seed, its number and the round.
+    A teacher with too few records does not move (see the module docstring).
+
+    Args:
+        learner: Model that every teacher trains.
+        start: Weights θ and correction c, [P], or [teachers, P] with one row per teacher.
+        own: Control variates c_i of these teachers, [teachers, P].
+        records: Private records of all teachers, with their assignment.
+        teachers: Numbers of the teachers to train.
+        settings: Settings of the rounds.
+        number: Number of the round, from 0.
+        seed: The run's seed, for the batches.
+        device: Device of the computation.
 
     Returns:
         The results in the order of `teachers`.
