@@ -137,6 +137,7 @@ class Kinds(Generic[S]):
 
     Args:
         family: Name of the family in params.yaml and in messages.
+        base: Base class.
         modules: Modules and packages with Terrine's kinds, imported on first use.
         default: Kind of a mapping that does not name one.
         key: Field that distinguishes kinds: a Literal with the names of the class.

@@ -57,7 +57,9 @@ class RoundSchedule:
 
     Attributes:
         sigma: Standard deviation of the noise on label moments.
+        rounds: Number of gradient rounds after the moments.
         clip: Maximum norm of a record's gradient.
+        learning_rate: Step size, relative to the exact least-squares step.
         sigma_gradients: Standard deviation of the noise on each coordinate of a gradient.
         findings: Whether labels consist of several findings (`Records`), with one logistic score each.
     """
@@ -153,6 +155,7 @@ class NoisyGradientDescent:
     s² = Σ v/(v + λ) / Σ v over the eigenvalues v of S preserves the typical length; s² is the least-squares step.
 
     Args:
+        length: Number of coordinates of a vector.
         sigma: Standard deviation of the noise on label moments.
         findings: See `RoundSchedule`.
     """

@@ -74,6 +74,7 @@ class Release:
     """Released answers to queries. They, and anything computed from them, may be published.
 
     Attributes:
+        mechanism: The mechanism that processed the votes.
         labels: int64 [queries], -1 if unanswered.
         answered: bool [queries].
         histograms: Noisy counts, float64 [queries, classes], NaN if unanswered; None if only labels are released.

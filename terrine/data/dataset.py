@@ -42,6 +42,7 @@ class Dataset:
         public_benchmark: Whether the source declares the data public. `terrine.data.public` must list the name as well.
         column_names: F names of a table's features; None for images.
         train_parties: int64 [N], 0..P-1, the party of each record, or None.
+        party_names: P names.
         pool_images: uint8 [P, C, H, W] of images that their owner declares public (`terrine.data.pool`), or None.
         pool_labels: int64 [P], for evaluation only, or None.
         train_names: int64 [N], code of each record's name (`terrine.data.units`); None: positions are the names.

@@ -20,7 +20,11 @@ Place = Callable[[int], str]
 
 
 class UnknownLabelError(InputError):
-    """Error about a label that is not one of the declared classes."""
+    """Error about a label that is not one of the declared classes.
+
+    Attributes:
+        place: The label and its location.
+    """
 
     def __init__(self, place: str, why: str) -> None:
         super().__init__(f"{place}, {why}")

@@ -319,6 +319,9 @@ class Parts:
 
     Attributes:
         assignment: Teacher of each record, int64 [records].
+        settings: Settings of the partition.
+        unit: Unit of privacy.
+        seed: Public seed.
         proof: Manifest from `check`: counts, and the confirmation that the parts are disjoint.
     """
 

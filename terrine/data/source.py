@@ -38,6 +38,7 @@ class Survey:
     """Counts and warnings about a dataset, before any training. Private.
 
     Attributes:
+        class_names: K names.
         train: int64 [K], training records by class.
         test: int64 [K], test records by class.
         names: Number of distinct names of training records, the units of record-level privacy.
@@ -52,6 +53,7 @@ class Survey:
         doubts: Reasons against using the data, which stop a run unless it is forced.
         refusals: Reasons why a run will fail.
         several: Number of training and test records with findings; None if each record has one class.
+        dataset: The data themselves, if they have been read.
     """
 
     class_names: tuple[str, ...]

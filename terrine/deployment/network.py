@@ -47,6 +47,9 @@ class StudentNetwork(nn.Module):
     backbone is copied.
 
     Args:
+        backbone: The backbone.
+        head: The head.
+        statistics: Kind of statistics.
         reference: Public images [R, C, H, W], needed for `single` and `frozen`.
         reference_weight: Weight of all reference images together, in images.
     """

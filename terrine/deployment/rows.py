@@ -32,6 +32,8 @@ class TableStudent:
     """The student of a table and the encoding of its columns. A prediction depends on its row only.
 
     Args:
+        student: The student of encoded rows.
+        encoding: The encoding.
         roles: Names of the `target` column, the `id` column or None, and all columns that are not features.
     """
 

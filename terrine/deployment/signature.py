@@ -124,7 +124,10 @@ class Approval(Signed):
     """A person's signed decision about releases, before their noise is drawn. The decision may be published.
 
     Attributes:
+        run: Name of the run.
+        releases: IDs of the releases.
         decision: `approved` or `refused`.
+        role: Role of the person.
         signer: `person`, signed with the person's own key; or `site`, signed with the site's key for a person who used
             the form of the Prefect server or gave no key.
         subject: Keyed digest of everything that was decided on, and of the person's name and reason.

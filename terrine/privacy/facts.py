@@ -69,6 +69,7 @@ class Facts:
     """Facts about records that a privacy statement contains.
 
     Attributes:
+        record: Record type.
         examples: Public examples used for the release.
         unprotected: Records of the data that are not protected.
         held_out: Whether records were set aside for testing.

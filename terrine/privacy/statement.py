@@ -89,6 +89,7 @@ class PublicInput:
     """A public input of the release, such as query images or a backbone.
 
     Attributes:
+        name: Name of the input.
         origin: Origin of the input: a program and its seed, or an address.
         digest: SHA-256 of its content.
     """
@@ -103,6 +104,7 @@ class PrivacyStatement:
     """Content of a privacy statement. All fields of a privacy statement may be published.
 
     Attributes:
+        run: Name of the run.
         release_id: Release ID in the ledger; a keyed hash.
         dataset: Keyed fingerprint of the account.
         unit: Protected unit: a record, all records of a group, or a label.
@@ -116,12 +118,17 @@ class PrivacyStatement:
         epsilon_dataset: ε of all releases of the account so far, from the ledger, as if they had been planned. The
             guarantee over adaptively chosen runs is `epsilon_account`.
         noise: `secure`; `replay`, which is NOT PRIVATE; or `not observed` if another library trained the model.
+        mechanism: Name and public parameters.
+        teachers: Number of teachers.
+        queries: Number of queries.
         queried: Number of queries asked before the budget ended.
+        answered: Number of released labels.
         answered_per_class: Released labels by class (`released_per_class`).
         partition_digest: Keyed hash of the partition.
         partition_disjoint: Whether every unit is in exactly one teacher's part.
         public_inputs: Public inputs and their origins.
         facts: Facts about the records, recorded by the stages.
+        code_version: Version of Terrine.
         epsilon_tuning: ε including a search for settings that used private outcomes; None without a search.
         audit_epsilon: Lower bound on ε found by an audit; None if none was run.
         audit_confidence: Confidence of the audit's bound.

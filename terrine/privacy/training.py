@@ -52,6 +52,7 @@ class Training:
 
     Attributes:
         library: Key in `LIBRARIES`.
+        sampling: How batches were drawn.
         phases: Noise multiplier, sampling rate and number of steps of each phase, in order.
     """
 

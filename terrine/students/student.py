@@ -41,6 +41,7 @@ class StudentData:
         pool: All public images that the student may use; each is in one batch, and no batch has two sources.
         rows: int64 [answers], the number in the pool of each image that has an answer.
         answers: The released answers, in the order of `rows`.
+        backbone: The public backbone, which is never changed.
         statistics: Batch statistics with which the student is trained and used.
         cache: Stores features of the frozen backbone by name.
 
@@ -90,6 +91,7 @@ class TrainedStudent:
     """Result of training a student.
 
     Attributes:
+        head: Classifier head of the student.
         backbone: The student's own backbone, or None if it uses the public one.
         record: Facts about the training as JSON values, computed only from public and released data.
     """

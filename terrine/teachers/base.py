@@ -54,6 +54,7 @@ class TeacherKind(ABC):
 
     Attributes:
         stacked: Whether states are small and have equal shapes, so that one file holds those of all teachers.
+        block: Number of teachers that vote together.
         min_records: Minimum number of records; a teacher with fewer is not trained.
     """
 

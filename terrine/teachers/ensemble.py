@@ -51,6 +51,7 @@ class FittedTeachers:
 
     Attributes:
         states: State of each trained teacher by number; teachers with too few records are missing.
+        parts: The assignment of records to teachers.
         backbone: Backbone that computed the features; None for teachers that learn from images or rows.
     """
 

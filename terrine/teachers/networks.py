@@ -214,6 +214,9 @@ class FinetuneKind(NetworkKind):
     All teachers start from `backbone`, which is not changed. Its last parameters are trained as whole tensors
     (`terrine.models.weights`); the backbone's statistics stay the same.
 
+    Attributes:
+        share: Percentage of the backbone's parameters that is trained.
+
     Raises:
         SettingError: The backbone has no parameters.
     """

@@ -78,6 +78,9 @@ class Builder:
     >>> builder = Builder(4, 4)
     >>> builder.finish(builder.add(*builder.inputs)).and_gates
     3
+
+    Args:
+        widths: Width of each input, in bits.
     """
 
     def __init__(self, *widths: int) -> None:

@@ -79,7 +79,12 @@ def ciphers_of(circuit: Circuit, context: bytes) -> list[Any]:
 
 
 class Engine:
-    """Garbles and evaluates a circuit for blocks of queries. One thread at a time."""
+    """Garbles and evaluates a circuit for blocks of queries. One thread at a time.
+
+    Args:
+        queries: Number of queries in a block.
+        ciphers: `ciphers_of` the circuit and the phase.
+    """
 
     def __init__(self, circuit: Circuit, queries: int, ciphers: list[Any]) -> None:
         self.circuit, self.queries, self._ciphers = circuit, queries, ciphers

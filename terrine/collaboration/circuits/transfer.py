@@ -135,6 +135,7 @@ class BaseSender:
 
     Args:
         context: Binds keys to agreement, round and roles.
+        draw: Function that returns random bytes.
     """
 
     def __init__(self, context: bytes, draw: Draw = os.urandom) -> None:
@@ -197,6 +198,7 @@ class ExtensionReceiver:
 
     Args:
         keys: uint8 [2, 128, 16], from `BaseSender.keys`.
+        transcript: Yields the challenges.
         draw: Function that draws the sacrificed bits.
         offset: Bytes of a column in all earlier blocks, the sum of their `column_bytes`.
     """
@@ -231,6 +233,7 @@ class ExtensionSender:
     Args:
         delta: uint64 [2], Δ, the choices of the base transfers.
         keys: uint8 [128, 16], from `BaseReceiver`.
+        transcript: Yields the challenges.
         offset: Bytes of a column in all earlier blocks, as for `ExtensionReceiver`.
     """
 

@@ -62,7 +62,12 @@ class Facts(Protocol):
 
 
 class GuardianRound:
-    """State and messages of the guardian in one round."""
+    """State and messages of the guardian in one round.
+
+    Args:
+        agreement: Parameters of the round.
+        facts: Stored facts about the round.
+    """
 
     def __init__(self, agreement: Agreement, facts: Facts) -> None:
         self.agreement, self._facts = agreement, facts

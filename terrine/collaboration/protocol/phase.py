@@ -29,7 +29,9 @@ class Phase:
     """One phase of the joint computation: a circuit that is evaluated for some of the queries.
 
     Attributes:
+        agreement: Parameters of the round.
         number: 1 for the threshold, 2 for the argmax.
+        circuit: The circuit.
         bits: Number of bits of each input number of the circuit.
         queries: int64, queries for which it is evaluated.
         context: Bytes that are unique to the computation: agreement and origin.
@@ -94,6 +96,7 @@ class Plan:
     """The phases of a round's computation.
 
     Args:
+        agreement: Parameters of the round.
         origin: Random bytes of the computation.
         passed: bool [queries], outcome of the test; None without a test, or before it is known.
     """

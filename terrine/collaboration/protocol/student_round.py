@@ -31,6 +31,8 @@ class StudentRound:
     """State and messages of the student party in one round that the guardian has closed.
 
     Args:
+        agreement: Parameters of the round.
+        facts: Stored facts about the round.
         closing: The guardian's message that closed the round, `GuardianRound.closing`.
         shares: Sums of the shares of the parties that are counted, unsigned [queries, classes].
         post: Function that sends a message to the guardian.

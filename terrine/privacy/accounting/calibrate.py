@@ -23,6 +23,8 @@ class Calibration:
     """Noise for a budget.
 
     Attributes:
+        epsilon: ε of the budget.
+        delta: δ of the budget.
         answers: Number of answers a.
         sigma: Standard deviation of the noise on each count, in votes.
         tests: Number of threshold tests q.

@@ -64,7 +64,11 @@ class GaussianSum:
 
 @dataclass(frozen=True)
 class RenyiSum:
-    """Filter that adds RDP at one fixed order α."""
+    """Filter that adds RDP at one fixed order α.
+
+    Attributes:
+        order: α.
+    """
 
     order: float
 

@@ -46,6 +46,7 @@ class Attack:
         members: Share of the members found at each requested false positive rate.
         others: Share of the non-members found if members are mistaken for non-members at the same rates.
         epsilon: Lower bound on ε, holding at `confidence`.
+        delta: δ of the lower bound on ε.
     """
 
     auc: Estimate

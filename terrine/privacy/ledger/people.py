@@ -168,7 +168,12 @@ class Mention(NamedTuple):
 
 
 class PeopleStore:
-    """Folder of keyed digests, one file per dataset and combination of settings."""
+    """Folder of keyed digests, one file per dataset and combination of settings.
+
+    Args:
+        folder: Path of the folder, created on the first write.
+        key: Key of the ledger.
+    """
 
     def __init__(self, folder: Path, key: bytes) -> None:
         self._folder, self._key = folder, key

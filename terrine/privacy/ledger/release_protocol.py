@@ -55,6 +55,9 @@ class StoredRelease:
     """A stored release, as returned by the ledger.
 
     Attributes:
+        release_id: Identity of the release.
+        arrays: Released arrays, by name.
+        event: Cost of the release.
         digest: Keyed digest of arrays and event.
         reused: Whether the release was drawn before this call.
         epsilon_total: Exact ε of the dataset over all runs up to this release, with open reservations at their worst
@@ -81,6 +84,7 @@ class Charged(NamedTuple):
     Attributes:
         is_new: Whether the release was charged in this transaction.
         digest: Digest of the arrays if the release is committed.
+        task: Recorded task.
     """
 
     is_new: bool
@@ -161,6 +165,9 @@ class ReleaseProtocol:
     """Steps of the releases of one ledger.
 
     Args:
+        transactions: Transactions of the ledger.
+        releases: Its stored releases.
+        people: Digests of the records of earlier releases.
         registry: Registry of the data claimed by ledgers of the site, or None.
         address: Address of the ledger, for error messages of other ledgers.
         permit: Function that refuses releases without an approval; None to refuse none.

@@ -35,6 +35,8 @@ class StoredArrays:
     """Stored content of a release.
 
     Attributes:
+        arrays: Released arrays by name.
+        event: Cost of the release.
         digest: HMAC of release ID, noise kind, event, arrays and inputs.
         inputs: Digests of the inputs by name. Private, for the operator.
     """
@@ -46,7 +48,12 @@ class StoredArrays:
 
 
 class ReleaseStore:
-    """Folder of releases, `<release_id>.npz`."""
+    """Folder of releases, `<release_id>.npz`.
+
+    Args:
+        folder: Path of the folder.
+        key: Key of the ledger.
+    """
 
     def __init__(self, folder: Path, key: bytes) -> None:
         self.folder = folder

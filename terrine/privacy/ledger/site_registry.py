@@ -40,7 +40,11 @@ class _Claim:
 
 @dataclass(frozen=True)
 class SiteRegistry:
-    """Claims of all ledgers of a site on data."""
+    """Claims of all ledgers of a site on data.
+
+    Attributes:
+        folder: Folder of the database, created if missing.
+    """
 
     folder: Path
 

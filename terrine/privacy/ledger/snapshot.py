@@ -24,7 +24,12 @@ from terrine.privacy.ledger.task import Task
 
 @dataclass
 class LedgerSnapshot:
-    """All accounts, and the number of committed releases."""
+    """All accounts, and the number of committed releases.
+
+    Attributes:
+        accounts: Accounts by dataset, in order of registration.
+        stored: Number of committed releases.
+    """
 
     accounts: dict[str, Account] = field(default_factory=dict)
     stored: int = 0

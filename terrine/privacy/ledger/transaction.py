@@ -175,7 +175,13 @@ class LedgerTransaction:
 
 
 class Transactions:
-    """Runs transactions and stores the end of the chain."""
+    """Runs transactions and stores the end of the chain.
+
+    Args:
+        database: Database of the rows.
+        tip: Sealed file with the end of the chain.
+        key: Key of the ledger.
+    """
 
     def __init__(self, database: Database, tip: Tip, key: bytes) -> None:
         self._database = database

@@ -245,6 +245,7 @@ class AveragedKind(TeacherKind):
     """Trains teachers of the kind `averaged`.
 
     Args:
+        learner: The model.
         parties: Number of parties; with averaging `blocks`, the voters are groups of parties.
         start: Function that loads the start of the last round, for averaging `global`.
     """

@@ -38,9 +38,13 @@ class Learner(ABC):
     Guarantee: a teacher's gradient depends only on its own weights and records.
 
     Attributes:
+        inputs: Kind of training inputs, see `Records`.
+        stacked: See `TeacherKind`.
+        block: See `TeacherKind`.
         centred: Whether features of records and queries are centred first.
         length: Number of weights P.
         min_records: A party with fewer records than this does not take part.
+        by_teacher: See `LinearKind`.
     """
 
     inputs: Literal["features", "images"]

@@ -41,6 +41,7 @@ class PrivateAveraging:
     """Private averages of teachers.
 
     Attributes:
+        settings: Settings of the teachers; `clip` is S.
         noise_multiplier: z, the noise's standard deviation in units of the clipping norm.
     """
 
