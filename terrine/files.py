@@ -68,7 +68,9 @@ def atomic_file(
 def atomic_folder(path: Path, *, owner_only: bool = False) -> Iterator[Path]:
     """Yield an empty temporary folder that replaces `path` when the block succeeds, and is deleted otherwise.
 
-    The parent of `path` must exist. With `owner_only`, only the owner may enter the folder.
+    Args:
+        path: Path of the folder; its parent must exist.
+        owner_only: Whether only the owner may enter the folder.
     """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(16)}.tmp")
     temporary.mkdir(0o700 if owner_only else 0o777)

@@ -49,7 +49,11 @@ _VOTES_PER_CHUNK = 65_536
 
 
 def validate_votes(votes: ArrayLike, classes: int) -> IntegerArray:
-    """Return `votes`, integers [queries, teachers] in [0, classes), as an array after validation.
+    """Return `votes` as an array after validation.
+
+    Args:
+        votes: Integers [queries, teachers] in [0, classes).
+        classes: Number of classes, at least 2.
 
     Raises:
         InputError: The shape or type is wrong, there are no teachers, or a vote is out of range.

@@ -256,8 +256,13 @@ def _sort_same_names(
     """Sort records with the same name by content instead of class, and return their indices in this order.
 
     If only labels are protected, a record whose label changes must keep its position, which determines its batch.
-    `images` and `digests` of the N records `kept` are changed in place. Equal codes in `names` are adjacent, and
-    the first `train` records are for training.
+
+    Args:
+        images: uint8 [N, C, H, W]; changed in place.
+        kept: Indices of the records that were read, int64 [N].
+        digests: Content digests, uint64 [N]; changed in place.
+        names: Name codes of all records; equal codes are adjacent.
+        train: Number of training records, which come first.
     """
     own, teaching = names[kept], kept < train
     first = np.append(True, (own[1:] != own[:-1]) | (teaching[1:] != teaching[:-1]))

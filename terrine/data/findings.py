@@ -93,7 +93,14 @@ def combined_findings(class_names: Sequence[str]) -> tuple[str, ...]:
 
 
 def labelled(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the indices of records and of their classes or findings, int64 [pairs] each, for every such pair."""
+    """Return every pair of a record and one of its classes or findings.
+
+    Args:
+        labels: int64 [N] of classes, or [N, K] of findings.
+
+    Returns:
+        The indices of the records and of their classes, int64 [pairs] each.
+    """
     if labels.ndim == 1:
         return np.arange(len(labels)), labels
     records, findings = np.nonzero(labels)

@@ -253,7 +253,10 @@ def open_picture(
 ) -> tuple[Image.Image, np.ndarray]:
     """Return an encoded image, upright and with 8 bits, and its decoded values, [H, W] or [H, W, 3].
 
-    An image of more than 8 bits per pixel needs a window; the error about a missing one contains the `remedy`.
+    Args:
+        contents: The file.
+        window: Values that become black and white in an image of more than 8 bits per pixel.
+        remedy: Advice in the error for an image of more than 8 bits without a window.
 
     Raises:
         InputError: more than 8 bits per pixel without a window, or several pictures in one file.

@@ -8,7 +8,17 @@ from terrine.errors import InputError
 
 
 def label_histograms(assignment: np.ndarray, labels: np.ndarray, teachers: int, classes: int) -> np.ndarray:
-    """Return counts by class, int64 [teachers, classes]. Raises InputError if the arrays differ in length."""
+    """Return the number of records of each class for each teacher, int64 [teachers, classes].
+
+    Args:
+        assignment: Teacher of each record, int64 [records].
+        labels: Class of each record, int64 [records].
+        teachers: Number of teachers.
+        classes: Number of classes.
+
+    Raises:
+        InputError: the arrays differ in length.
+    """
     if assignment.shape != labels.shape:
         raise InputError(f"The partition has shape {list(assignment.shape)}, the labels have {list(labels.shape)}.")
     cells = np.bincount(assignment * classes + labels, minlength=teachers * classes)
@@ -35,7 +45,9 @@ def label_distances(histograms: np.ndarray) -> np.ndarray:
 def summarise(histograms: np.ndarray, sizes: np.ndarray | None = None) -> dict[str, Any]:
     """Return a JSON-able summary: records and classes per teacher, and distances of teachers with records.
 
-    `sizes` is the number of records of each teacher, if a record may have several findings or none.
+    Args:
+        histograms: Number of records by teacher and class, int64 [teachers, classes].
+        sizes: Number of records of each teacher, if a record may have several findings or none.
     """
     sizes, seen = histograms.sum(axis=1) if sizes is None else sizes, (histograms > 0).sum(axis=1)
     distances = label_distances(histograms)[sizes > 0]

@@ -34,8 +34,13 @@ class UnknownLabelError(InputError):
 def class_codes(labels: Sequence[str], names: Sequence[str], place: Place, setting: str = "data.classes") -> np.ndarray:
     """Return the number of each label's class, int64 [N].
 
-    A label that is not a class name counts as the class that it equals apart from case, spaces and final
-    punctuation. Errors name the label's place and the `setting` that declares the classes.
+    A label that is not a class name counts as the class that it equals apart from case, spaces and final punctuation.
+
+    Args:
+        labels: N labels.
+        names: Class names.
+        place: Location of a label for errors.
+        setting: Setting that declares the classes, for errors.
 
     Raises:
         UnknownLabelError: a label matches no class.

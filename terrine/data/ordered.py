@@ -167,7 +167,12 @@ class OrderedLabels(InOrder, SeveralFindings):
 
 
 def read_numbers(labels: Sequence[Any], source: InOrder, place: Place) -> tuple[np.ndarray, int]:
-    """Return labels as numbers within the edges of `source.bins`, float64 [N], and the number of clipped ones.
+    """Return labels as numbers within the outer edges of `source.bins`, float64 [N], and the number of clipped ones.
+
+    Args:
+        labels: N texts or numbers.
+        source: Settings of the data.
+        place: Location of a label for errors.
 
     Raises:
         InputError: a label is not a finite number, or is beyond the edges with `outside: refuse`.

@@ -18,8 +18,6 @@ guarantees this for these neighbours:
 - `dirichlet` and `similarity` depend on labels and on the number and order of units, so they guarantee nothing. Such
   partitions simulate parties with different data, for experiments on public data. Each teacher gets at least two units
   if possible, because batch statistics need two records.
-
-Throughout, `groups` and `names` are the codes of records' groups and names, int64 [records], or None; `seed` is public.
 """
 
 from collections.abc import Mapping, Sequence
@@ -41,12 +39,18 @@ from terrine.settings import Automatic, Kinds, Settings, Unit
 def iid(
     records: int, teachers: int, *, names: np.ndarray | None = None, groups: np.ndarray | None = None, seed: int
 ) -> np.ndarray:
-    """Return the teacher 0..teachers-1 of each record, int64 [records], a function of its own unit and `seed`.
+    """Return the teacher 0..teachers-1 of each record, int64 [records], which depends only on `seed` and its own unit.
 
-    A unit's teacher is its draw (`terrine.data.units.draws`) modulo `teachers`. Part sizes are not balanced,
-    because that would depend on other units. With n units per teacher on average, parts have about n ± √n units,
-    and a teacher has none with probability about e^-n. Units are groups, or else names; without either, records are
-    named by place.
+    A unit's teacher is its draw (`terrine.data.units.draws`) modulo `teachers`. Part sizes are not balanced, because
+    that would depend on other units. With n units per teacher on average, parts have about n ± √n units, and a teacher
+    has none with probability about e^-n.
+
+    Args:
+        records: Number of records.
+        teachers: Number of teachers.
+        names: Name code of each record, int64 [records]; None: records are named by place.
+        groups: Code of each record's group, int64 [records], if groups are the units.
+        seed: Public seed.
 
     Raises:
         SettingError: there are more teachers than units.
@@ -69,6 +73,13 @@ def dirichlet(
     counts for its most frequent label. Part sizes differ widely; teachers with fewer than two units get some of the
     largest part.
 
+    Args:
+        labels: int64 [records].
+        teachers: Number of teachers.
+        alpha: Concentration.
+        groups: Code of each record's group, int64 [records], or None.
+        seed: Public seed.
+
     Raises:
         SettingError: there are more teachers than units.
     """
@@ -90,9 +101,15 @@ def by_similarity(
 ) -> np.ndarray:
     """Return teachers, int64 [records]: some units are assigned at random, the others sorted by label and cut.
 
-    Source: Dodwadmath and Stich 2022, section 4, after SCAFFOLD (Karimireddy et al. 2020). `similarity_percent` are
-    random: 100 per cent is IID; at 0, each teacher has consecutive sorted records, so one or two classes. A unit
-    counts for its most frequent label.
+    Source: Dodwadmath and Stich 2022, section 4, after SCAFFOLD (Karimireddy et al. 2020). 100 per cent is IID; at 0,
+    each teacher has consecutive sorted records, so one or two classes. A unit counts for its most frequent label.
+
+    Args:
+        labels: int64 [records].
+        teachers: Number of teachers.
+        similarity_percent: Share of the units that is assigned at random.
+        groups: Code of each record's group, int64 [records], or None.
+        seed: Public seed.
 
     Raises:
         SettingError: there are more teachers than units.
@@ -116,10 +133,13 @@ def by_similarity(
 def check(
     assignment: np.ndarray, teachers: int, groups: np.ndarray | None = None, duplicates: np.ndarray | None = None
 ) -> dict[str, Any]:
-    """Verify a partition, int64 [records], and return its manifest. Private: it contains counts.
+    """Verify a partition and return its manifest. Private: it contains counts.
 
-    Each group must have one teacher. `split_sets` counts the sets of `duplicates` (`exact_duplicates`) in several
-    parts.
+    Args:
+        assignment: Teacher of each record, int64 [records].
+        teachers: Number of teachers.
+        groups: Code of each record's group, int64 [records]; each must have one teacher.
+        duplicates: `exact_duplicates` of the records; `split_sets` counts the sets that are in several parts.
 
     Raises:
         InputError: a record has no valid teacher, or a group has several.
@@ -232,7 +252,12 @@ class Partition(Settings):
     """Number of teachers among which the records are divided."""
 
     def assign(self, dataset: Dataset, groups: np.ndarray | None, seed: int) -> np.ndarray:
-        """Return the teacher of each record, int64 [records]; `groups` if these are the units.
+        """Return the teacher of each record, int64 [records].
+
+        Args:
+            dataset: The data.
+            groups: Code of each record's group, int64 [records], if groups are the units.
+            seed: Public seed.
 
         Raises:
             SettingError: there are fewer units than teachers, or the numbers of parties and teachers differ.
@@ -403,7 +428,9 @@ def refuse_no_groups(unit: str, groups: object | None) -> None:
 def encode_parties(parties: Mapping[str, np.ndarray], where: str) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
     """Return the party of each record, int64 [N] in 0..P-1 for each array, and the P names in their order.
 
-    Arrays contain integers or texts, [N] or [N, 1], by name.
+    Args:
+        parties: Arrays of integers or texts, [N] or [N, 1], by name.
+        where: File name for errors.
 
     Raises:
         InputError: an array has another type or shape.
@@ -419,6 +446,11 @@ def check_whole(groups: np.ndarray, parties: np.ndarray, names: Sequence[str]) -
     """Raise InputError if a group has records with several parties.
 
     A party with too few records is not an error, because that number is private.
+
+    Args:
+        groups: Code of each record's group, int64 [records].
+        parties: Party of each record, int64 [records].
+        names: Names of the parties.
     """
     split = _split_ids(parties, groups)
     if len(split):

@@ -22,7 +22,11 @@ from terrine.errors import InputError
 def take_pool(dataset: Dataset, source: Literal["validation", "test"], fraction: float = 1.0, *, seed: int) -> Dataset:
     """Return the dataset with a public pool; its private records are unchanged.
 
-    The pool is the validation split, which `dataset` has as its pool, or the share `fraction` of the test split.
+    Args:
+        dataset: With `source="validation"`, its pool images and labels are the validation split.
+        source: Split that contains the public images.
+        fraction: Share of the test split that is public.
+        seed: Seed of the public share.
 
     Raises:
         InputError: there is no such split, or no pool or test image is left.

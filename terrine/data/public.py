@@ -20,7 +20,14 @@ def is_public_benchmark(name: str, source: type) -> bool:
 
 
 def refuse_other_bytes(name: str, where: str, *, official: bool, public: bool) -> None:
-    """Raise InputError if data declared `public` do not have the published digest (are not `official`)."""
+    """Raise InputError if data declared public are not the published ones.
+
+    Args:
+        name: The benchmark.
+        where: Path of the file that was read.
+        official: Whether the file has the published digest.
+        public: Whether the settings declare the data public.
+    """
     if public and not official:
         raise InputError(
             f"{where} does not have the published digest of {name}, so it is damaged or different, and not public. For "

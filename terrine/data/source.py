@@ -193,7 +193,10 @@ class Source(Settings):
     def load(self, at: Path = Path(), *, seed: int = 0, progress: Progress | None = None) -> Dataset:
         """Return the private dataset, validated.
 
-        Relative paths start at `at`, and `seed` draws splits that the data do not contain.
+        Args:
+            at: Base folder of relative paths.
+            seed: Seed of splits that the data do not contain.
+            progress: Called while image files are read.
 
         Raises:
             InputError: the data cannot be used.

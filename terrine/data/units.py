@@ -82,7 +82,12 @@ def _mix(values: np.ndarray) -> np.ndarray:
 def split_units(units: np.ndarray, test_fraction: float, *, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the ascending indices of the training and of the test records; no unit is in both.
 
-    A unit, int64 [N], is held out if its draw is below `test_fraction`.
+    A unit is held out if its draw is below `test_fraction`.
+
+    Args:
+        units: Code of each record's group or name, int64 [N].
+        test_fraction: Approximate share of the units that is held out.
+        seed: Seed of the draws.
 
     Raises:
         InputError: one of the splits is empty.

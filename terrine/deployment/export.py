@@ -211,10 +211,15 @@ def _quiet() -> Iterator[None]:
 
 
 def write_raw_columns(path: Path, encoding: Encoding, metadata: Mapping[str, str]) -> None:
-    """Insert the encoding before the network in an ONNX file, and replace its metadata.
+    """Insert the encoding before the network in an ONNX file.
 
-    Every column becomes an input with its name, [batch, 1]: float64 for numbers (NaN if missing), strings for
-    words. Words are compared exactly; callers strip spaces, as a CSV reader does.
+    Every column becomes an input with its name, [batch, 1]: float64 for numbers (NaN if missing), strings for words.
+    Words are compared exactly; callers strip spaces, as a CSV reader does.
+
+    Args:
+        path: The ONNX file, whose input consists of encoded rows.
+        encoding: The encoding.
+        metadata: Metadata that replaces the file's.
     """
     import onnx
     from onnx import compose

@@ -20,9 +20,11 @@ _LARGEST_MANIFEST = 2**24
 
 
 def seal(folder: Path, description: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the manifest of the files in `folder`: description and digests. The caller writes it.
+    """Return the manifest of the files in `folder`, which the caller writes: description and digests.
 
-    An existing manifest and its digests are ignored.
+    Args:
+        folder: The folder; an existing manifest is ignored.
+        description: JSON values; digests of an earlier manifest are replaced.
     """
     described = {name: value for name, value in description.items() if name != _OWN}
     manifest = {**described, _DIGESTS: {name: file_digest(file) for name, file in _files(folder).items()}}

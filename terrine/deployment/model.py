@@ -288,7 +288,12 @@ class StudentModel:
 
 
 def check_images(images: np.ndarray, channels: int, size: Size) -> np.ndarray:
-    """Return images, uint8 or floating point in [0, 1], as contiguous uint8 or float32 [B, channels, *size].
+    """Return a batch of images as contiguous uint8 or float32 [B, channels, *size].
+
+    Args:
+        images: uint8, 0 to 255, or floating point in [0, 1].
+        channels: Expected number of channels.
+        size: Expected height and width.
 
     Raises:
         InputError: Dtype or shape is wrong, the batch is empty, or values are not finite or out of range.
@@ -320,6 +325,10 @@ def check_images(images: np.ndarray, channels: int, size: Size) -> np.ndarray:
 
 def check_rows(rows: np.ndarray, columns: int) -> np.ndarray:
     """Return encoded rows of a table as contiguous float32 [B, columns].
+
+    Args:
+        rows: Floating point, encoded as in training.
+        columns: Expected number of columns.
 
     Raises:
         InputError: The rows have another dtype or shape, the batch is empty, or values are not finite.

@@ -82,7 +82,12 @@ class StudentNetwork(nn.Module):
 
     @torch.no_grad()
     def filled(self, images: Tensor, reference: Tensor) -> Tensor:
-        """Return probabilities [B, classes] of few images, normalised with weighted reference images [N, C, H, W]."""
+        """Return probabilities [B, classes] of a small batch, normalised together with weighted reference images.
+
+        Args:
+            images: [B, C, H, W].
+            reference: [R, C, H, W].
+        """
         count, others = len(images), len(reference)
         weights = torch.full((count + others,), 1 / (count + self.reference_weight), dtype=torch.float64)
         weights[count:] *= self.reference_weight / others
@@ -99,9 +104,10 @@ class StudentNetwork(nn.Module):
 
 @contextmanager
 def weighted_statistics(weights: Tensor) -> Iterator[None]:
-    """Normalise batches [B, ...] with statistics in which image i has weight `weights[i]`; weights sum to 1.
+    """Normalise batches [B, ...] with statistics in which image i has weight `weights[i]`.
 
-    Equal weights give current statistics.
+    Args:
+        weights: float [B], non-negative, with sum 1. Equal weights give current statistics.
     """
 
     def moments(input: Tensor, mean: Tensor | None, variance: Tensor | None) -> tuple[Tensor, Tensor]:

@@ -18,8 +18,11 @@ _MOST_BYTES = 2**24
 def choose_reference(probabilities: np.ndarray, count: int = COUNT) -> np.ndarray:
     """Return the indices, int64 [min(count, N)], of reference images among N candidates.
 
-    Classes take turns, each giving the remaining candidate of highest probability, float [N, classes], so every
-    prefix of the list is balanced.
+    Classes take turns, each giving its most certain remaining candidate, so every prefix of the list is balanced.
+
+    Args:
+        probabilities: The student's class probabilities, float [N, classes].
+        count: Number of images.
 
     Raises:
         InputError: Fewer than two candidate images were given.

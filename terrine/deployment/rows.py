@@ -76,8 +76,12 @@ class TableStudent:
     def predict(self, rows: pd.DataFrame, where: str = "The table", unit: str = "row") -> np.ndarray:
         """Return class probabilities, float32 [rows, classes].
 
-        Missing numbers and unknown words set no feature. Columns may be in any order, and others are ignored;
-        `where` and `unit` name table and row in errors (`Encoding.apply`).
+        Missing numbers and unknown words set no feature.
+
+        Args:
+            rows: Rows with the columns of the training, in any order; other columns are ignored.
+            where: Name of the table for error messages (`Encoding.apply`).
+            unit: Name of a row for error messages.
 
         Raises:
             InputError: The rows cannot be encoded.

@@ -23,7 +23,12 @@ ROUNDS = 10
 
 
 def philox(counter: tuple[Tensor, Tensor, Tensor, Tensor], key: tuple[int, int]) -> tuple[Tensor, ...]:
-    """Return the four 32-bit output words of Philox4x32-10 for words in int64 tensors that broadcast together."""
+    """Return the four 32-bit output words of Philox4x32-10, int64 tensors of the broadcast shape.
+
+    Args:
+        counter: Four int64 tensors of 32-bit words that broadcast together.
+        key: Two 32-bit words.
+    """
     c0, c1, c2, c3 = counter
     k0, k1 = key
     for _ in range(ROUNDS):
@@ -41,9 +46,14 @@ def philox(counter: tuple[Tensor, Tensor, Tensor, Tensor], key: tuple[int, int])
 
 
 def blocks(seed: int, name: str, index: Tensor, count: int, first: int | Tensor = 0) -> tuple[Tensor, ...]:
-    """Return `count` Philox blocks per image as four int64 tensors [images, count] of 32-bit words.
+    """Return `count` Philox blocks per image: four int64 tensors [images, count] of 32-bit words.
 
-    The number of the first block is one for all images, or one per image, int64 [images].
+    Args:
+        seed: Seed.
+        name: Name of the stream.
+        index: Image indices, int64 [images].
+        count: Number of blocks.
+        first: Number of the first block: one for all images, or one per image, int64 [images].
     """
     key = derive_seed(seed, name)
     draw = torch.arange(count, device=index.device)

@@ -11,9 +11,6 @@ Each metric has a 95 % interval over samples of the same size. Metrics of privat
 - If nothing varies, for example without errors, these intervals would be empty. Then Wilson's interval for the number
   of units in the smallest class is used, because an AUC varies at most as much as such a rate (van Dantzig 1951).
 
-Functions take `labels`, int64 [records], or `positive`, bool [records], `probabilities`, float [records, classes], or
-`scores`, float [records], and `units`: the unit of each record, int64 [records], or None if all are independent.
-
 Each class is scored by its odds against all others, and the AUC of several classes is their mean (one-vs-rest, macro).
 Classes without records are left out.
 
@@ -45,7 +42,12 @@ _BLOCK = 1 << 23
 
 
 def rate(right: np.ndarray, units: np.ndarray | None = None) -> Measured | None:
-    """Return the share of true values, bool [records], such as an accuracy or sensitivity, or None without records."""
+    """Return the share of true values, such as an accuracy or sensitivity, or None without records.
+
+    Args:
+        right: bool [records].
+        units: Unit of each record, int64 [records], or None if all are independent.
+    """
     if not len(right):
         return None
     value = float(right.mean())
@@ -55,7 +57,13 @@ def rate(right: np.ndarray, units: np.ndarray | None = None) -> Measured | None:
 
 
 def balanced_accuracy(labels: np.ndarray, predictions: np.ndarray, units: np.ndarray | None = None) -> Measured:
-    """Return the mean over classes of the share of a class's records that are predicted correctly."""
+    """Return the mean over classes of the share of a class's records that are predicted correctly.
+
+    Args:
+        labels: int64 [records].
+        predictions: int64 [records].
+        units: Unit of each record, int64 [records], or None if all are independent.
+    """
     present, own = np.unique(labels, return_inverse=True)
     right, counts = labels == predictions, np.bincount(own)
     shares = np.bincount(own, weights=right) / counts
@@ -68,14 +76,26 @@ def balanced_accuracy(labels: np.ndarray, predictions: np.ndarray, units: np.nda
 
 
 def auc(positive: np.ndarray, scores: np.ndarray, units: np.ndarray | None = None) -> Measured | None:
-    """Return the area under the ROC curve; None if all records are positive or all negative."""
+    """Return the area under the ROC curve, or None if all records are positive or all negative.
+
+    Args:
+        positive: bool [records].
+        scores: float [records].
+        units: Unit of each record, int64 [records], or None if all are independent.
+    """
     if positive.all() or not positive.any():
         return None
     return linearised(*_area(positive, scores), positive.astype(np.int64), units, "DeLong")
 
 
 def macro_auc(labels: np.ndarray, probabilities: np.ndarray, units: np.ndarray | None = None) -> Measured | None:
-    """Return the mean over classes of the AUC of a class against all others, or None for a single class."""
+    """Return the mean over classes of the AUC of a class against all others, or None for a single class.
+
+    Args:
+        labels: int64 [records].
+        probabilities: float [records, classes].
+        units: Unit of each record, int64 [records], or None if all are independent.
+    """
     present, own = np.unique(labels, return_inverse=True)
     if len(present) < 2:
         return None
@@ -88,9 +108,15 @@ def macro_auc(labels: np.ndarray, probabilities: np.ndarray, units: np.ndarray |
 def sensitivity_at(
     positive: np.ndarray, scores: np.ndarray, specificity: float = 0.9, units: np.ndarray | None = None
 ) -> Measured | None:
-    """Return the sensitivity at the lowest threshold with at least the share `specificity` of negatives up to it.
+    """Return the sensitivity at the lowest threshold with at least the given specificity.
 
     Returns None if all records are positive or all negative.
+
+    Args:
+        positive: bool [records].
+        scores: float [records].
+        specificity: Share of negative records at or below the threshold.
+        units: Unit of each record, int64 [records], or None if all are independent.
     """
     if positive.all() or not positive.any():
         return None
@@ -130,7 +156,12 @@ def odds(probabilities: np.ndarray, number: int) -> np.ndarray:
 
 
 def calibration_error(labels: np.ndarray, probabilities: np.ndarray) -> float:
-    """Return the expected calibration error (Guo et al. 2017) with `BINS` bins."""
+    """Return the expected calibration error (Guo et al. 2017) with `BINS` bins.
+
+    Args:
+        labels: int64 [records].
+        probabilities: float [records, classes].
+    """
     sure, right = probabilities.max(axis=1), probabilities.argmax(axis=1) == labels
     place = np.minimum((sure * BINS).astype(np.int64), BINS - 1)
     return float(np.abs(np.bincount(place, weights=right - sure.astype(np.float64))).sum() / len(labels))
@@ -146,8 +177,13 @@ def measures(
 ) -> dict[str, Any]:
     """Return all metrics of a classifier with their intervals, as JSON values.
 
-    `predictions` are classes, int64 [records]; None for the most probable ones. Sensitivities are computed at
-    `specificity`.
+    Args:
+        labels: int64 [records].
+        probabilities: float [records, classes].
+        class_names: Names of the classes.
+        units: Unit of each record, int64 [records], or None if all are independent.
+        specificity: Specificity at which sensitivities are computed.
+        predictions: Predicted classes, int64 [records]; None for the most probable classes.
 
     Raises:
         InputError: the shapes differ, or there is no record.

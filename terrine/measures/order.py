@@ -25,7 +25,13 @@ _BLOCK = 1 << 21
 
 
 def mean_error(errors: np.ndarray, largest: float, units: np.ndarray | None = None) -> Measured:
-    """Return the mean of errors, float64 [records] from 0 to `largest`, with its interval."""
+    """Return the mean of errors with its interval.
+
+    Args:
+        errors: float64 [records], from 0 to `largest`.
+        largest: Largest possible error.
+        units: Unit of each record, int64 [records], or None if all are independent.
+    """
     value, own = float(errors.mean()), owners(units, len(errors))
     sums = np.bincount(own, weights=(errors - value) / len(errors))
     deviation = np.sqrt(np.square(sums).sum() * len(sums) / max(len(sums) - 1, 1))
@@ -78,8 +84,14 @@ def measures_of_order(
 ) -> dict[str, Any]:
     """Return all metrics of ordered classes with their intervals, as JSON values.
 
-    `truth` and `predicted` are numbers, or (mean) ranks of grades, float64 [records]; `labels` and `classes` are
-    true and predicted bins, or grades if not `numbers`, int64 [records]. `largest` is the largest possible error.
+    Args:
+        truth: Numbers, or ranks of grades, float64 [records].
+        predicted: Predicted numbers, or mean grades, float64 [records].
+        labels: Bins or grades, int64 [records].
+        classes: Predicted bins or grades, int64 [records].
+        largest: Largest possible error.
+        numbers: Whether the classes are bins of numbers instead of grades.
+        units: Unit of each record, int64 [records], or None if all are independent.
 
     Raises:
         InputError: the shapes differ, or there is no record.

@@ -83,10 +83,12 @@ class Backbone(nn.Module):
 
     @torch.no_grad()
     def features(self, images: Tensor, statistics: Statistics) -> Tensor:
-        """Return float32 features [B, feature_dim] of one batch, without gradients or changes of the model.
+        """Return float32 features [B, feature_dim] of one batch, without gradients and without changing the model.
 
-        Images [B, C, H, W] are float32 in [0, 1] or uint8, on the backbone's device; at least two for current
-        statistics.
+        Args:
+            images: [B, C, H, W], float32 in [0, 1] or uint8, on the backbone's device; at least two for current
+                statistics.
+            statistics: Batch normalisation statistics: `current`, `original` or `halfway`.
 
         Raises:
             InputError: The images have another shape or type, or the batch is too small.

@@ -78,7 +78,13 @@ class Patches(Projected):
 def learn_dictionary(network: PatchNetwork, images: Rows, batches: Sequence[np.ndarray], *, seed: int) -> None:
     """Set the network's dictionary to one learned from public uint8 images [N, C, size, size], on the CPU.
 
-    The result does not depend on the number of threads; `seed` chooses patches and initial words.
+    The result does not depend on the number of threads.
+
+    Args:
+        network: Network whose `kernels` and `offset` are replaced.
+        images: An array or a memory map.
+        batches: Index arrays.
+        seed: Seed for the choice of patches and of the initial words.
     """
     import torch
 

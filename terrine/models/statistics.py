@@ -131,8 +131,13 @@ def fit_reference(
 ) -> None:
     """Define `original` statistics of layers without weights as the average over batches of public uint8 `images`.
 
-    Each batch contains the numbers of two or more of the images [N, C, H, W]. The backbone is moved to `device` and
-    set to evaluation mode. Deterministic on the CPU.
+    The backbone is moved to `device` and set to evaluation mode. Deterministic on the CPU.
+
+    Args:
+        backbone: Backbone whose statistics are set.
+        images: An array or a memory map, [N, C, H, W].
+        batches: Index arrays of at least two images each.
+        device: Device of the computation.
 
     Raises:
         InputError: No batch was given, or one is too small.

@@ -31,7 +31,9 @@ def write_checkpoint(path: Path, tensors: dict[str, Tensor], description: dict[s
 def read_checkpoint(path: Path, run: dict[str, Any] | None = None) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Return the tensors (on the CPU) and the description that `write_checkpoint` wrote.
 
-    `run` must be that of the description: everything on which the result depends.
+    Args:
+        path: Path of the safetensors file.
+        run: Expected `run` of the description: everything on which the result depends.
 
     Raises:
         ArtefactError: The file is damaged, not a checkpoint, or from another training run.

@@ -162,7 +162,9 @@ def _values(section: Section, entry: Mapping[str, Any], content: Content) -> lis
 def applicable(content: Content, section: Section) -> Iterator[tuple[str, str, Values]]:
     """Yield key, English text and values of each sentence of a section that applies, in order.
 
-    Of the content of privacy.json, `facts`, `unit`, `mechanism` and `epsilon_tuning` suffice.
+    Args:
+        content: The content of privacy.json; its `facts`, `unit`, `mechanism` and `epsilon_tuning` suffice.
+        section: The section.
     """
     for own, key, entry, text in TABLE:
         if own == section:

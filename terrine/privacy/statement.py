@@ -401,7 +401,12 @@ def summarise(statement: PrivacyStatement) -> str:
 
 
 def released_per_class(labels: ArrayLike, classes: int) -> tuple[int, ...]:
-    """Return the number of released labels of each class, given int64 [queries] in [-1, classes)."""
+    """Return the number of released labels of each class; unanswered queries (-1) are not counted.
+
+    Args:
+        labels: int64 [queries] as released, in [-1, classes).
+        classes: Number of classes.
+    """
     given = np.asarray(labels)
     return tuple(np.bincount(given[given >= 0], minlength=classes).tolist())
 

@@ -133,9 +133,10 @@ class FittedStudent:
         return self.predict_proba(images).argmax(axis=1)
 
     def score(self, test: tuple[Rows, Any]) -> float:
-        """Return the accuracy on labelled images, such as `Dataset.test`.
+        """Return the accuracy on labelled images. The accuracy on private images is private and not covered by ε.
 
-        The accuracy on private images is private and not covered by ε.
+        Args:
+            test: Images, uint8 [images, C, H, W], and their labels, whole numbers [images] (`Dataset.test`).
 
         Raises:
             InputError: The numbers of images and labels differ.

@@ -74,10 +74,13 @@ def chunks(index: Tensor, size: int, *, cpu: int, gpu: int) -> Iterator[Tensor]:
 
 
 def to_bytes(picture: Tensor, mean: Tensor, deviation: Tensor) -> Tensor:
-    """Shift and scale each channel of float32 images to a mean and deviation, and return uint8 of the same shape.
+    """Shift and scale each channel of each image, and return uint8 of the same shape.
 
-    Both broadcast to [images, channels, 1], the mean as a fraction of white. Clipping to 0..255 may reduce the
-    deviation. Flat channels stay flat.
+    Args:
+        picture: float32 [images, channels, height, width].
+        mean: Mean as a fraction of white, which broadcasts to [images, channels, 1].
+        deviation: Standard deviation of each channel of each image; clipping to 0..255 may reduce it. Flat channels
+            stay flat.
     """
     share = 1 / (picture.shape[2] * picture.shape[3])
     flat = picture.flatten(2)

@@ -244,10 +244,16 @@ def stacks(sizes: Mapping[int, int], memory: Callable[[int], int], device: torch
 
 
 def vote(heads: LinearHeads, features: Rows, *, device: Device = "cpu", findings: Findings | None = None) -> np.ndarray:
-    """Return every teacher's class for every query of features, float32 [queries, features].
+    """Return every teacher's class for every query.
 
     This is one matrix product, computed in blocks of queries and teachers, so that the scores [queries, teachers,
     classes] are never all in memory. Ties go to the lower class.
+
+    Args:
+        heads: Linear heads of all teachers.
+        features: float32 [queries, features], an array or a memory map.
+        device: Device of the computation.
+        findings: Number of findings per query and maximum that a teacher may report; None for one class per query.
 
     Returns:
         Unsigned integers [queries, teachers] of the smallest type that fits; for several findings 0 or 1, [queries ·

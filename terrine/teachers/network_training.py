@@ -109,9 +109,15 @@ def vote_with_networks(
 ) -> np.ndarray:
     """Return every teacher's class for every query. Ties go to the lower class.
 
-    Teachers vote one by one, and on the CPU each labels several batches concurrently. Under `current` statistics
-    each of the fixed batches, which contain each query once, is normalised separately. The states replace entries
-    of the classifier `frame`, one teacher after the other.
+    Teachers vote one by one, and on the CPU each labels several batches concurrently. Under `current` statistics each
+    of the fixed batches is normalised separately.
+
+    Args:
+        states: Arrays that replace entries of the classifier `frame`, one teacher after the other; may be lazy.
+        frame: Classifier into which the states are loaded; it stays unchanged.
+        queries: Public images, uint8 [queries, C, H, W], with fixed batches that contain each query once.
+        statistics: Batch normalisation statistics: `current`, `original` or `halfway`.
+        device: Device of the computation.
 
     Returns:
         Unsigned integers [queries, teachers].

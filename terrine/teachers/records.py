@@ -233,7 +233,14 @@ def vote_type(classes: int) -> np.dtype:
 
 
 def count_teachers_missing_class(labels: np.ndarray, assignment: np.ndarray, teachers: int, classes: int) -> int:
-    """Return the number of teachers that lack some class. This is allowed; the number is private."""
+    """Return the number of teachers that lack some class. This is allowed; the number is private.
+
+    Args:
+        labels: int64 [records], 0 .. classes - 1.
+        assignment: int64 [records], 0 .. teachers - 1.
+        teachers: Number of teachers.
+        classes: Number of classes.
+    """
     counts = np.bincount(assignment * classes + labels, minlength=teachers * classes)
     return int((counts.reshape(teachers, classes) == 0).any(axis=1).sum())
 

@@ -128,6 +128,10 @@ class DataAnnotation:
     def contributions(self, teacher: Tensor, student: Tensor) -> Tensor:
         """Compute each client's masked and limited gradient in units of β, float64 [clients, B, classes].
 
+        Args:
+            teacher: The clients' probabilities, [clients, B, classes].
+            student: The student's class probabilities, [B, classes].
+
         Returns:
             ḡ_j / β: the matrix of a client (`norm: batch`) or each of its rows (`norm: sample`) has norm at most 1.
         """
@@ -189,7 +193,14 @@ class DataAnnotation:
 
 
 def answers(teacher: Tensor, student: Tensor, settings: Annotation, source: ResponseSource) -> Tensor:
-    """Draw every client's answers by randomised response, int64 [clients, B]: a release."""
+    """Draw every client's answers by randomised response, int64 [clients, B]: a release.
+
+    Args:
+        teacher: The clients' probabilities, [clients, B, classes].
+        student: The student's class probabilities, [B, classes].
+        settings: ε of one answer and k.
+        source: Source of randomness.
+    """
     assert settings.epsilon is not None
     chosen = top_classes(student, settings.top_k)
     among = teacher.argmax(-1)[..., None] == chosen

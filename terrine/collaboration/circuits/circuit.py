@@ -58,7 +58,14 @@ class Circuit:
         return int((self.kinds == AND).sum())
 
     def evaluate(self, bits: NDArray[np.uint8] | NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Evaluate the circuit in plaintext on bits [input wires, queries]: bool [outputs, queries]."""
+        """Evaluate the circuit in plaintext.
+
+        Args:
+            bits: [input wires, queries], 0 or 1.
+
+        Returns:
+            bool [outputs, queries].
+        """
         wires = np.empty((self.width + len(self.kinds), bits.shape[1]), bool)
         wires[: self.width] = bits
         gates = zip(self.kinds.tolist(), self.left.tolist(), self.right.tolist(), strict=True)
@@ -217,6 +224,11 @@ def threshold_circuit(classes: int, bits: int) -> Circuit:
 
 @cache
 def argmax_circuit(classes: int, bits: int) -> Circuit:
-    """Index of the first largest of the numbers of classes, signed and shared in k `bits`, lowest bit first."""
+    """Index of the first largest of the shared signed numbers, lowest bit first.
+
+    Args:
+        classes: Number of numbers.
+        bits: k, the width of each share in bits.
+    """
     builder, words = _words(classes, bits)
     return builder.finish(builder.argmax([builder.add(one, other) for one, other in words]))

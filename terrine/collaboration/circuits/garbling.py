@@ -105,9 +105,12 @@ class Engine:
         self._from, self._into = self._plain.data, self._secret.data
 
     def garble(self, block: int, delta: Labels, inputs: Labels) -> tuple[Labels, Labels]:
-        """Garble one block under the session's difference Δ, uint64 [2].
+        """Garble one block.
 
-        Inputs are the labels of 0, uint64 [input wires, queries, 2].
+        Args:
+            block: Number of the block in the phase.
+            delta: uint64 [2], the session's Δ.
+            inputs: uint64 [input wires, queries, 2], labels of 0.
 
         Returns:
             The ciphertexts, uint64 [AND gates, 2, queries, 2], valid until the next call, and the outputs' labels of 0.
@@ -132,9 +135,12 @@ class Engine:
         return tables, outputs
 
     def evaluate(self, block: int, tables: Labels, inputs: Labels) -> Labels:
-        """Evaluate one block with the number used for garbling.
+        """Evaluate one block.
 
-        Inputs are the ciphertexts and the label of each input wire's value, uint64 [input wires, queries, 2].
+        Args:
+            block: The block number used for garbling.
+            tables: The ciphertexts, uint64 [AND gates, 2, queries, 2].
+            inputs: uint64 [input wires, queries, 2], the label of each wire's value.
 
         Returns:
             uint64 [outputs, queries, 2], the label of each output's value.
@@ -152,7 +158,10 @@ class Engine:
     def seal(self, block: int, delta: Labels, outputs: Labels) -> tuple[NDArray[np.uint64], NDArray[np.uint8]]:
         """Return the data that decode and verify the outputs' labels.
 
-        Outputs are the labels of 0, uint64 [outputs, queries, 2].
+        Args:
+            block: The block number used for garbling.
+            delta: Secret difference Δ of all label pairs.
+            outputs: Labels of 0, uint64 [outputs, queries, 2].
 
         Returns:
             uint64 [outputs, 2, queries], a hash of the label of each colour, and uint8 [outputs, queries], the value

@@ -144,7 +144,10 @@ class BaseSender:
         self.point = bindings.crypto_scalarmult_ed25519_base_noclamp(self._secret)
 
     def keys(self, answers: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """Return the keys for 0 and for 1 of each transfer, from the points of the other side, uint8 [128, 32].
+        """Return the keys for 0 and for 1 of each transfer.
+
+        Args:
+            answers: uint8 [128, 32], the points of the other side.
 
         Returns:
             uint8 [2, 128, 16].
@@ -210,7 +213,10 @@ class ExtensionReceiver:
         self._transcript, self._draw = transcript, draw
 
     def extend(self, bits: NDArray[np.uint8]) -> tuple[ExtensionMessage, Labels]:
-        """Return the message and the labels of the transfers for these bits, uint8 [wires, queries].
+        """Return the message and the labels of the transfers for these bits.
+
+        Args:
+            bits: uint8 [wires, queries], 0 or 1.
 
         Returns:
             The message for the other side and the labels, uint64 [wires, queries, 2].

@@ -100,9 +100,13 @@ def shared_report(
 
 
 def check_report(agreement: Agreement, party: str, body: bytes, *, second: bool) -> Verification:
-    """Check the body that a teacher party sent, and evaluate its part of the proof.
+    """Check a body and evaluate its part of the proof.
 
-    `second` means the student party's body.
+    Args:
+        agreement: Parties and parameters of the round.
+        party: Name of the teacher party that sent the body.
+        body: Bytes of the body.
+        second: Whether this is the student party's body.
 
     Raises:
         ProtocolError: The body has the wrong size, or contains a number outside its range.

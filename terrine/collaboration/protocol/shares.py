@@ -103,7 +103,9 @@ class Sharing:
     def in_field(self, shares: ShareArray, *, second: bool) -> Numbers:
         """Return one side's shares of votes as elements of F (`field`), which sum to the votes over both sides.
 
-        `second` means the student party's shares instead of the guardian's.
+        Args:
+            shares: Shares as sent, of type `kind`.
+            second: Whether these are the student party's shares instead of the guardian's.
         """
         return subtract(reduced(shares), np.full_like(shares, 2**self.bits)) if second else reduced(shares)
 

@@ -8,7 +8,7 @@ that one answer on the actual data. The data-independent value remains an upper 
 Data-dependent costs may neither be published without sanitising (see `sanitize`) nor decide when to stop.
 
 Shapes: histograms [queries, classes] of integers whose rows sum to the number of teachers; log q [queries]; orders
-and curves [orders], all above 1; noise in votes. All is in log space, because q underflows when teachers are unanimous.
+and curves [orders]. Everything happens in log space, because q underflows when teachers are unanimous.
 """
 
 import math
@@ -71,6 +71,10 @@ def check_histograms(histograms: ArrayLike) -> Integers:
 def log_q_gnmax(histograms: ArrayLike, sigma: float) -> Floats:
     """Return the log of a bound on Pr[outcome is not the plurality] of GNMax (Papernot et al. 2018, section 4.1).
 
+    Args:
+        histograms: Counts of votes [queries, classes].
+        sigma: Standard deviation of the noise, in votes.
+
     Returns:
         [queries], at most log(1 − 1/classes).
     """
@@ -81,7 +85,9 @@ def log_q_gnmax(histograms: ArrayLike, sigma: float) -> Floats:
 def log_q_lnmax(histograms: ArrayLike, scale: float) -> Floats:
     """Return the log of a bound on Pr[outcome is not the plurality] of LNMax (Papernot et al. 2017, Lemma 4).
 
-    `scale` is 1/γ, the scale of the Laplace noise, in votes.
+    Args:
+        histograms: Counts of votes [queries, classes].
+        scale: Scale of the Laplace noise, 1/γ, in votes.
 
     Returns:
         [queries], at most log(1 − 1/classes).
@@ -97,7 +103,13 @@ def log_p_answered(max_counts: ArrayLike, threshold: float, sigma1: float) -> Fl
 
 
 def gnmax_rdp(log_q: ArrayLike, sigma: float, orders: ArrayLike) -> Floats:
-    """Return the RDP [queries, orders] of GNMax answers (Papernot et al. 2018, Theorem 3, optimal orders)."""
+    """Return the RDP [queries, orders] of GNMax answers (Papernot et al. 2018, Theorem 3, optimal orders).
+
+    Args:
+        log_q: log of a bound on the probability that the outcome is not the plurality [queries], ≤ 0.
+        sigma: Standard deviation of the noise, in votes.
+        orders: RDP orders above 1 [orders].
+    """
     alpha = check_orders(orders)
     return np.minimum(theorem_3(log_q, sigma, alpha), gaussian_rdp(math.sqrt(2), sigma, alpha))
 
@@ -121,10 +133,12 @@ def theorem_3(log_q: ArrayLike, sigma: float, orders: ArrayLike) -> Floats:
 
 
 def threshold_rdp(log_p: ArrayLike, sigma1: float, orders: ArrayLike) -> Floats:
-    """Return the RDP [queries, orders] of threshold tests.
+    """Return the RDP [queries, orders] of threshold tests: the bound of `gnmax_rdp` for the likelier of two outcomes.
 
-    This is the bound of `gnmax_rdp` for the likelier of two outcomes; `log_p` is the log of the probability of
-    passing.
+    Args:
+        log_p: log of the probability of passing [queries].
+        sigma1: Standard deviation of the test's noise, in votes.
+        orders: RDP orders above 1 [orders].
     """
     log_p = _check_log_q(log_p)
     # A test has sensitivity 1 and an answer √2, which is equivalent to √2 times the noise.
@@ -134,7 +148,10 @@ def threshold_rdp(log_p: ArrayLike, sigma1: float, orders: ArrayLike) -> Floats:
 def lnmax_rdp(log_q: ArrayLike, scale: float, orders: ArrayLike) -> Floats:
     """Return the RDP [queries, orders] of LNMax answers (Papernot et al. 2017, Theorem 3, as RDP).
 
-    `scale` is 1/γ, the scale of the Laplace noise, in votes: one answer is 2γ-DP.
+    Args:
+        log_q: log of a bound on the probability that the outcome is not the plurality [queries], ≤ 0.
+        scale: Scale of the Laplace noise, 1/γ, in votes: one answer is 2γ-DP.
+        orders: RDP orders above 1 [orders].
     """
     alpha = check_orders(orders)
     _require_noise("scale", scale)

@@ -143,7 +143,12 @@ class AnswerPrice:
 
 
 def answer_sensitivities(histograms: ArrayLike, sigma: float, order: float) -> Floats:
-    """Bound on the local sensitivity of each answer's price, at order α > 1, within distance d of the votes.
+    """Bound on the local sensitivity of each answer's price within distance d of the votes.
+
+    Args:
+        histograms: Counts of votes [queries, classes].
+        sigma: Standard deviation of the noise, in votes.
+        order: RDP order α > 1.
 
     Returns:
         [queries, teachers], for d = 0, 1, … teachers − 1.
@@ -160,7 +165,14 @@ def answer_sensitivities(histograms: ArrayLike, sigma: float, order: float) -> F
 def summed_answer_sensitivity(
     histograms: ArrayLike, sigma: float, order: float, weights: ArrayLike | None = None
 ) -> Floats:
-    """LS_d [teachers] of a whole set of weighted answers, at order α > 1: one teacher moves a vote in every query."""
+    """LS_d [teachers] of a whole set of answers: one teacher moves a vote in every query.
+
+    Args:
+        histograms: Counts of votes [queries, classes].
+        sigma: Standard deviation of the noise, in votes.
+        order: RDP order α > 1.
+        weights: Weight of each answer [queries], by default 1.
+    """
     counts = check_histograms(histograms)
     price = AnswerPrice(sigma, counts.shape[1], order)
     teachers = int(counts[0].sum())

@@ -116,6 +116,8 @@ def claimed_by_moments(gamma: float, queries: int, delta: float) -> float:
 def composed_epsilon(releases: Mapping[str, Event], delta: float) -> float:
     """Return ε at `delta` of all `releases` together; exact if all are Gaussian.
 
-    Releases are events by release ID: one shared by several candidates counts once.
+    Args:
+        releases: Event of each distinct release by release ID; a release shared by several candidates counts once.
+        delta: δ at which ε is computed.
     """
     return price(compose(*releases.values()), delta)

@@ -171,9 +171,11 @@ def optimised(
 def release(figure: SanitisedEpsilon, standard_normal: Callable[[], float]) -> float:
     """Draw a sanitised ε: the number that may be published under the conditions in the module docstring.
 
-    `figure` comes from `sanitised`, with parameters fixed in advance, and `standard_normal` from a
-    cryptographically secure source. Each draw costs the stated amount again. Negative draws are clipped to 0, which
-    is post-processing.
+    Each draw costs the stated amount again. Negative draws are clipped to 0, which is post-processing.
+
+    Args:
+        figure: From `sanitised`, with parameters fixed in advance.
+        standard_normal: Draws N(0, 1) from a cryptographically secure source.
     """
     return max(0.0, figure.mean + figure.standard_deviation * standard_normal())
 

@@ -156,7 +156,11 @@ def clopper_pearson(successes: ArrayLike, trials: int, confidence: float) -> tup
 def audit_scores(one: ArrayLike, other: ArrayLike, delta: float, confidence: float = 0.95) -> Bound:
     """Compute lower bounds on the privacy loss from one score per run; scores of `other` should tend to be larger.
 
-    Scores [runs] are those of independent runs on one input and on its neighbour.
+    Args:
+        one: Scores of independent runs on one input [runs].
+        other: Scores of independent runs on its neighbour [runs].
+        delta: δ at which ε is bounded.
+        confidence: Probability with which each bound holds, in (0, 1).
 
     Raises:
         InputError: fewer than four runs, different numbers of them, or scores that are not finite.

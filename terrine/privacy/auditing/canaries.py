@@ -206,8 +206,10 @@ class Plan:
 def best_plan(information: Floats, confidence: float, shadows: int) -> Plan:
     """Return the plan with the best bound on simulated evidence, without looking at any release.
 
-    `information` is that of a release of this kind (`Guess`), and `shadows` the number of runs with independent
-    coins.
+    Args:
+        information: `Guess.information` of a release of this kind.
+        confidence: Probability with which the bound holds, in (0, 1).
+        shadows: Number of shadow runs with independent coins.
     """
     generator, coins = np.random.default_rng(0), len(information)
     drawn = generator.standard_normal((_REHEARSALS, shadows, coins))
@@ -225,9 +227,12 @@ def best_plan(information: Floats, confidence: float, shadows: int) -> Plan:
 
 
 def guess_from_histograms(directions: Directions, released: ArrayLike, sigma: float) -> Guess:
-    """Guess every coin from noisy histograms, float [queries, classes]; rows of unanswered queries are NaN.
+    """Guess every coin from noisy histograms [queries, classes]; rows of unanswered queries are NaN.
 
-    `sigma` is the standard deviation of their noise, in votes: above 0; a tiny value if there is no noise.
+    Args:
+        directions: Change of the histograms that each coin causes.
+        released: Noisy histograms, float [queries, classes].
+        sigma: Standard deviation of their noise, in votes: above 0; a tiny value if there is no noise.
     """
     table = np.asarray(released, dtype=np.float64)
     answered = np.asarray(np.isfinite(table).all(axis=1))

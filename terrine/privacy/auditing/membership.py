@@ -60,7 +60,9 @@ class Attack:
 def logit_scores(probabilities: ArrayLike, labels: ArrayLike) -> Floats:
     """Return log(p/(1 − p)) of the true label's probability p [examples], which is roughly normal over runs.
 
-    `probabilities` are a model's, [examples, classes].
+    Args:
+        probabilities: A model's class probabilities [examples, classes].
+        labels: True labels [examples].
     """
     table, truth = np.asarray(probabilities, dtype=np.float64), np.asarray(labels)
     if table.ndim != 2 or truth.shape != (len(table),):

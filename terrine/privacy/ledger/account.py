@@ -388,7 +388,14 @@ def _larger(one: float | None, other: float | None) -> float | None:
 def check_together(
     accounts: Sequence[Account], worst_cases: Sequence[Event], noise_kind: str, subject: str | None = None
 ) -> None:
-    """Check that an account and all accounts linked with it allow these releases; see `Account.check_all`."""
+    """Check that an account and all accounts linked with it allow these releases.
+
+    Args:
+        accounts: The account, then those linked with it.
+        worst_cases: See `Account.check_all`, which raises the same errors.
+        noise_kind: See `Account.check_all`.
+        subject: See `Account.check_all`.
+    """
     own, *linked = accounts
     own.check_all(worst_cases, noise_kind, subject)
     for other in linked:

@@ -270,8 +270,15 @@ def verify(transactions: Transactions, releases: ReleaseStore, people: PeopleSto
 def refuse_older(transaction: LedgerTransaction, releases: ReleaseStore, files: list[str]) -> None:
     """Raise LedgerError if a stored release has no reservation, because the ledger is then an old copy.
 
-    Comparing numbers of files, listed before the transaction started, is fast. All reservations are read only if
-    the numbers differ.
+    Comparing numbers of files is fast. All reservations are read only if the numbers differ.
+
+    Args:
+        transaction: The current transaction.
+        releases: Stored releases.
+        files: Names of their files, read before the transaction started.
+
+    Raises:
+        LedgerError: A release is unknown; the message names it.
     """
     unfinished = {
         releases.path(name).name for account in transaction.snapshot.accounts.values() for name in account.reserved

@@ -342,7 +342,10 @@ def party_means(records: Records, teachers: Sequence[int] | np.ndarray) -> np.nd
 def centre_records(records: Records, teachers: Sequence[int] | np.ndarray, centres: np.ndarray) -> Records:
     """Return the records of these teachers with centred features, in the same order.
 
-    Centres are one for all teachers, [features], or one per teacher, [teachers, features].
+    Args:
+        records: Records with features [records, features].
+        teachers: Numbers of the teachers, in the order of `centres`.
+        centres: Centre of the features: one for all teachers, [features], or one per teacher, [teachers, features].
     """
     kept = np.flatnonzero(np.isin(records.assignment, teachers))
     assignment = records.assignment[kept]

@@ -63,7 +63,10 @@ class Learner(ABC):
     def gradients(self, values: Tensor, inputs: Tensor, labels: Tensor) -> Tensor:
         """Return the gradient [teachers, P] of each teacher's mean loss on its batch.
 
-        Inputs are weights [teachers, P], [teachers, batch, ...] and int64 [teachers, batch].
+        Args:
+            values: Weights [teachers, P].
+            inputs: [teachers, batch, ...].
+            labels: int64 [teachers, batch].
         """
 
     @abstractmethod

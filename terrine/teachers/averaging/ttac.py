@@ -220,7 +220,14 @@ def average_teachers(
 ) -> tuple[Average, np.ndarray]:
     """Return θ and c after `rounds` rounds of all `teachers`, and their c_i [teachers, P], in one process.
 
-    `combine` computes the means; exact means give no privacy. See `local_round` for the other arguments.
+    Args:
+        learner: Model that every teacher trains.
+        records: Private records of all teachers, with their assignment.
+        teachers: Numbers of the teachers to train.
+        settings: Settings of the rounds.
+        rounds: Number of rounds.
+        seed: The run's seed, for the batches.
+        combine: Function that computes the means; exact means give no privacy.
     """
     average = Average.start(learner)
     own = np.zeros((len(teachers), learner.length), learner.initial().numpy().dtype)
