@@ -235,7 +235,11 @@ def _linear(weight: np.ndarray, bias: np.ndarray) -> nn.Linear:
 
 
 def head_from_arrays(arrays: Mapping[str, Any]) -> Head:
-    """Return the head of any kind from its `to_arrays`. Raises InputError for a missing, unknown or misshapen array."""
+    """Return the head, of any kind, from the output of its `to_arrays`.
+
+    Raises:
+        InputError: an array is missing, unknown or has another shape.
+    """
     kinds: dict[str, type[Head]] = {
         "forest": ForestHead,
         "findings": FindingsHead,

@@ -14,7 +14,11 @@ _UNITS = {"s": 1, "min": 60, "h": 3600, "d": 86_400}
 
 
 def seconds(value: Any) -> Any:
-    """Return a duration in seconds; other values than texts stay. Raises ValueError if a text is no duration."""
+    """Return a duration in seconds; values other than strings are returned unchanged.
+
+    Raises:
+        ValueError: the text is not a duration.
+    """
     if not isinstance(value, str):
         return value
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(s|min|h|d)?\s*", value)

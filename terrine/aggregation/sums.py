@@ -50,7 +50,11 @@ class Sums(Aggregation):
         """Return the schedule of rounds whose total cost is μ."""
 
     def worst_case(self, queries: int, epsilon: float, delta: float, spent: Event = NOTHING) -> Event:
-        """See `Aggregation.worst_case`: exactly the cost. Raises SettingError if the noise lattice is too coarse."""
+        """See `Aggregation.worst_case`: exactly the cost, for all queries.
+
+        Raises:
+            SettingError: The budget is so small that the noise lattice would be too coarse.
+        """
         mu = mu_left(epsilon, delta, spent)
         schedule = self.schedule(mu)
         for _, sigma in (part for number in range(schedule.passes) for part in schedule.noise(1, 1, number)):
@@ -62,7 +66,11 @@ class Sums(Aggregation):
         return self.schedule(mu).event
 
     def release(self, records: Records, mu: float, noise: NoiseSource) -> dict[str, NDArray[np.float64]]:
-        """Release `RoundSchedule.arrays` with budget μ. Raises SettingError if the noise lattice is too coarse."""
+        """Release arrays by name (`RoundSchedule.arrays`) with budget μ.
+
+        Raises:
+            SettingError: The budget is so small that the noise lattice would be too coarse.
+        """
         schedule = self.schedule(mu)
         descent, summed, released = schedule.descent(records.length), schedule.summing(records), []
         for number in range(schedule.passes):

@@ -177,7 +177,11 @@ class Dataset:
         return self.test_names if self.test_groups is None else self.test_groups
 
     def with_classes(self, names: Sequence[str]) -> "Dataset":
-        """Return the records with reordered classes. Raises InputError if names differ or classes are ordered."""
+        """Return the same records with their classes in another order.
+
+        Raises:
+            InputError: the names differ, or the classes are ordered.
+        """
         places = class_places(self.class_names, names)
         if self.scale is not None and tuple(names) != self.class_names:
             raise InputError(
@@ -224,7 +228,10 @@ class Dataset:
             raise InputError(f"{self.name}: test_numbers must contain one number per test image.")
 
     def describe(self) -> dict[str, Any]:
-        """Return a description for JSON: shape, counts by class and split, groups, shared names, copies. Private."""
+        """Return a JSON-able description: shape, counts per class and split, groups, shared names and duplicates.
+
+        Private.
+        """
         train_counts = counts_by_class(self.train_labels, self.classes)
         test_counts = counts_by_class(self.test_labels, self.classes)
         return {

@@ -216,7 +216,11 @@ def _column(name: str, values: np.ndarray, where: str) -> np.ndarray:
 
 
 def class_places(names: Sequence[str], agreed: Sequence[str]) -> np.ndarray:
-    """Return the position of each class in the agreed list, int64 [K]. Raises InputError if the list lacks a name."""
+    """Return the position of each class in the agreed list, int64 [K].
+
+    Raises:
+        InputError: a name is not in the agreed list.
+    """
     faults = [f"'{name}'" for name in names if name not in agreed]
     if faults:
         raise InputError(

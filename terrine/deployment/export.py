@@ -107,7 +107,11 @@ def _write(
 
 
 def exported_program(model: StudentModel) -> torch.export.ExportedProgram:
-    """Return the network as torch exports it, on the CPU, for any batch size. Raises ArtefactError if torch cannot."""
+    """Return the student's network as torch exports it, on the CPU, for batches of any size.
+
+    Raises:
+        ArtefactError: The architecture cannot be exported.
+    """
     dtype = torch.float32 if model.takes_rows else torch.uint8
     example = torch.zeros((_TRACED, *model.shape), dtype=dtype)
     least = 2 if model.statistics == "current" else 1

@@ -367,7 +367,11 @@ def check_student(folder: Path) -> dict[str, Any]:
 
 
 def scale_of(manifest: dict[str, Any]) -> Scale | None:
-    """Return the scale of ordered classes, or None. Raises ArtefactError if the manifest's description is invalid."""
+    """Return the scale of a student's ordered classes, or None.
+
+    Raises:
+        ArtefactError: The manifest's description of the scale is invalid.
+    """
     scale = manifest.get("scale")
     if scale is None:
         return None

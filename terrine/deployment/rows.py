@@ -50,7 +50,11 @@ class TableStudent:
 
     @classmethod
     def load(cls, folder: Path, *, device: torch.device | str = "cpu") -> TableStudent:
-        """See `StudentModel.load`. Raises ArtefactError if the student is damaged or has no encoding."""
+        """Load the student in `folder`; see `StudentModel.load`.
+
+        Raises:
+            ArtefactError: The student is damaged or has no encoding.
+        """
         folder = Path(folder)
         if ENCODING not in check_seal(folder)["digests"]:
             raise ArtefactError(

@@ -41,7 +41,10 @@ class Examples:
 
 @dataclass(frozen=True)
 class Unprotected:
-    """Number of records that ε does not protect. It is published, so it must follow from public records only."""
+    """Number of records that ε does not protect.
+
+    The number is published, so it must follow from public records only.
+    """
 
     why: Reason
     count: int

@@ -114,7 +114,10 @@ class NoisedAccuracy:
     def release(
         self, shares: NDArray[np.float64], noise: NoiseSource, places: Sequence[NDArray[np.int64]] = ()
     ) -> NDArray[np.float64]:
-        """Return `sums` with noise, float64 [2 · (1 + values)]; other arguments and errors as for `sums`."""
+        """Return `sums` with noise, float64 [2 · (1 + values)].
+
+        noise: Source of the noise. Other arguments and errors: see `sums`.
+        """
         sums = self.sums(shares, places)
         return np.asarray(sums + noise.gaussian(len(sums), self.sigma))
 

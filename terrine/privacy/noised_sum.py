@@ -175,7 +175,10 @@ class ClippedMean:
 
     @classmethod
     def for_share(cls, share: float, epsilon: float, delta: float) -> Self:
-        """Return the mechanism that costs this share of a budget's μ². Raises SettingError if either is invalid."""
+        """Return the mechanism that costs this share of a budget's μ².
+
+        Raises SettingError for an invalid share or budget.
+        """
         return cls(noise_multiplier_for(epsilon, delta, share, 1))
 
     @property
@@ -251,7 +254,11 @@ def noise_in_steps(noise: NoiseSource, shape: tuple[int, ...], sigma: float, ste
 
 
 def common_step(sigma: float, unit: float) -> float:
-    """Return the step of the noise's lattice. Raises SettingError if the lattice lacks some multiples of `unit`."""
+    """Return the step of the noise's lattice, which contains all multiples of `unit`.
+
+    Raises:
+        SettingError: the lattice is coarser than `unit`.
+    """
     step = lattice_step(sigma)
     if step > unit:
         raise SettingError(

@@ -29,7 +29,11 @@ _LARGEST_EPSILON = 40.0
 
 
 def keep_probability(epsilon: float, categories: int) -> float:
-    """Return the probability of releasing the true category. Raises SettingError if an argument is invalid."""
+    """Return the probability of releasing the true category.
+
+    Raises:
+        SettingError: ε or the number of categories is invalid.
+    """
     if not 0 <= epsilon <= _LARGEST_EPSILON:
         raise SettingError(f"Randomised response takes an epsilon from 0 to {_LARGEST_EPSILON:g}, got {epsilon!r}.")
     if isinstance(categories, bool) or not isinstance(categories, int) or categories < 2:

@@ -302,7 +302,11 @@ def write_statement(path: Path, statement: PrivacyStatement) -> None:
 
 
 def read_statement(path: Path) -> dict[str, Any]:
-    """Return the validated content of a privacy.json (`statement_from`). Raises ArtefactError if it is not valid."""
+    """Return the validated content of a privacy.json (`statement_from`).
+
+    Raises:
+        ArtefactError: The file cannot be read, or its content is inconsistent.
+    """
     try:
         return statement_from(json.loads(path.read_text(encoding="utf-8"))).to_dict()
     # A file that Terrine did not write may hold values of any type and size.

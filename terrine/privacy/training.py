@@ -211,7 +211,11 @@ def _phases(event: Any, count: int, depth: int) -> Iterator[tuple[Sampling, Phas
 
 
 def sampled_share(sample: Any, population: Any) -> float:
-    """Return the sampling rate of a sample of fixed size. Raises InputError if the sizes are impossible."""
+    """Return the sampling rate of a sample of fixed size.
+
+    Raises:
+        InputError: The sizes are impossible.
+    """
     _require(
         all(type(size) is int for size in (sample, population)) and 0 < sample <= population,
         f"its samples have {sample!r} of {population!r} units",

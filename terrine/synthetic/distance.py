@@ -37,7 +37,10 @@ _FEATURES, _SEED, _BATCH = 500, 0, 250
 
 @dataclass(frozen=True)
 class Extractor:
-    """Named features of images, uint8 [N, C, H, W] to float32 [N, d]. They must not depend on other images."""
+    """Named features of images, from uint8 [N, C, H, W] to float32 [N, d].
+
+    An image's features must not depend on other images.
+    """
 
     name: str
     features: Callable[[np.ndarray], np.ndarray]

@@ -46,7 +46,11 @@ _PROGRAMS: dict[str, Program] = {}
 
 
 def image_program(name: str) -> Callable[[P], P]:
-    """Register a program under a name. Raises SettingError if one of Terrine's programs has this name."""
+    """Register a program under a name, in Terrine, a plugin or a notebook.
+
+    Raises:
+        SettingError: one of Terrine's programs has this name.
+    """
 
     def register(program: P) -> P:
         if name in _PROGRAMS and _PROGRAMS[name].__module__.startswith("terrine."):

@@ -169,7 +169,11 @@ class Builder:
         return contest[0][1]
 
     def finish(self, *outputs: Word) -> Circuit:
-        """Return the circuit with these outputs. Raises SettingError if an output is constant."""
+        """Return the circuit with these outputs.
+
+        Raises:
+            SettingError: An output of the circuit is constant.
+        """
         opened = [wire for word in outputs for wire in word]
         if min(opened, default=ZERO) < 0:
             raise SettingError("An output of a circuit is a wire that depends on its inputs, not a constant.")

@@ -124,7 +124,11 @@ class Agreement:
         return hashlib.sha256(canonical_json(about)).digest()
 
     def held_by(self, name: str) -> int:
-        """Return the number of teachers of a teacher party. Raises SettingError if the round has no such party."""
+        """Return the number of teachers of a teacher party.
+
+        Raises:
+            SettingError: The round has no teacher party of this name.
+        """
         for party, held in self.teachers:
             if party == name:
                 return held
@@ -147,7 +151,11 @@ def body_size(specs: Sequence[Spec]) -> int:
 
 
 def arrays_of(body: bytes, specs: Sequence[Spec]) -> list[NDArray[Any]]:
-    """Decode a message body into read-only views. Raises ProtocolError for a wrong size or padding that is not zero."""
+    """Decode a message body into read-only views.
+
+    Raises:
+        ProtocolError: The body has the wrong number of bytes, or its padding is not zero.
+    """
     if len(body) != (expected := body_size(specs)):
         raise ProtocolError(f"The message has {len(body):,} bytes, and {expected:,} are expected here.")
     arrays, offset = [], 0

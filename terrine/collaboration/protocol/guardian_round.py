@@ -264,7 +264,11 @@ class GuardianRound:
         return b""
 
     def counts(self, number: int) -> bytes:
-        """Return a block of noised shares. Raises ProtocolError if the counts are not revealed, or not yet."""
+        """Return a block of noised shares, if counts or sums are revealed.
+
+        Raises:
+            ProtocolError: The counts are not revealed, or not yet.
+        """
         plan = self._plan()
         blocks = plan.count_blocks()
         if plan.answered is None or not 0 <= number < len(blocks):

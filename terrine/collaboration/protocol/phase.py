@@ -125,7 +125,11 @@ class Plan:
         return sum(len(phase.blocks) for phase in self.phases)
 
     def find(self, number: int) -> tuple[Phase, int]:
-        """Return a block's phase and its number in it. Raises ProtocolError if the block does not exist, or not yet."""
+        """Return the phase of a block and the block's number in it.
+
+        Raises:
+            ProtocolError: The block does not exist, or not yet.
+        """
         if 0 <= number < self.blocks:
             first = len(self.phases[0].blocks)
             return (self.phases[0], number) if number < first else (self.phases[1], number - first)

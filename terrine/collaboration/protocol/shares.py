@@ -64,7 +64,11 @@ def opened_bits(agreement: Agreement) -> int:
 
 
 def count_bits(teachers: int, sigma: float) -> int:
-    """Return the smallest k with 2^(k−1) > N + 12σ. Raises SettingError if it is above 32."""
+    """Return the smallest k with 2^(k−1) > N + 12σ.
+
+    Raises:
+        SettingError: The number of bits is above 32.
+    """
     bits = math.floor(math.log2(teachers + NOISE_WIDTH * sigma)) + 2
     while bits > 2 and 2.0 ** (bits - 2) > teachers + NOISE_WIDTH * sigma:
         bits -= 1
@@ -115,7 +119,11 @@ class Sharing:
 
 
 def sharing_of(agreement: Agreement) -> Sharing:
-    """Return the sharing: votes as integers, or sums modulo 2^64. Raises SettingError if shares are too wide."""
+    """Return the sharing of an agreement: of votes as integers, or of sums modulo 2^64.
+
+    Raises:
+        SettingError: Shares would be too wide.
+    """
     if agreement.reveal == "sums":
         return Sharing(_SUM_BITS, False, 2**_SUM_BITS - 1)
     if agreement.threshold is not None:

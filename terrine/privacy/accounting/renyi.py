@@ -49,7 +49,11 @@ def reference_orders() -> Floats:
 
 
 def check_orders(orders: ArrayLike) -> Floats:
-    """Return `orders` as a vector of floats. Raises SettingError for an empty list or an order of 1 or less."""
+    """Return `orders` as a vector of floats.
+
+    Raises:
+        SettingError: If `orders` is empty, not a vector, or contains an order of 1 or less.
+    """
     vector = np.asarray(orders, dtype=np.float64)
     if vector.ndim != 1 or not vector.size or not np.all((vector > 1) & np.isfinite(vector)):
         raise SettingError("RDP orders must be a list of finite numbers above 1.")
@@ -162,7 +166,11 @@ def _sampled_gaussian_rdp(plus: float, minus: float, rate: float, alpha: float) 
 
 
 def rdp_of_event(event: Event, orders: ArrayLike) -> Floats:
-    """Return the RDP curve of `event` at `orders`. Raises UnsupportedEventError if the event is unknown."""
+    """Return the RDP curve of `event` at `orders`.
+
+    Raises:
+        UnsupportedEventError: If the event is unknown.
+    """
     alpha = check_orders(orders)
     match event:
         case GaussianEvent():
@@ -189,7 +197,11 @@ def rdp_of_event(event: Event, orders: ArrayLike) -> Floats:
 
 
 def pure_epsilon(event: Event) -> float:
-    """Return ε at δ = 0, added up over parts; infinite without a bound. Raises UnsupportedEventError."""
+    """Return ε of `event` at δ = 0, by addition over its parts; infinite without a pure guarantee.
+
+    Raises:
+        UnsupportedEventError: If the event is unknown.
+    """
     match event:
         case LaplaceEvent():
             return event.sensitivity / event.scale

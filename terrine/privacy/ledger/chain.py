@@ -76,7 +76,11 @@ def row_after(
 
 
 def check_row(row: Row, key: bytes) -> None:
-    """Check the HMAC of one row. Raises LedgerError if the row was changed, or written with another key."""
+    """Check the HMAC of one row.
+
+    Raises:
+        LedgerError: If the row was changed, or written with another key.
+    """
     content = asdict(row)
     if content.pop("mac") != _mac(key, content):
         raise _changed(row)
@@ -140,7 +144,11 @@ class Tip:
         self._key = key
 
     def read(self) -> Head | None:
-        """Return the head that the chain must reach; None before the first. Raises LedgerError for a changed file."""
+        """Return the head that the chain must at least reach, or None before the first transaction.
+
+        Raises:
+            LedgerError: If the file was changed.
+        """
         try:
             tree = json.loads(self._path.read_bytes())
             head = Head(int(tree["count"]), str(tree["mac"]), str(tree["sums"]))

@@ -194,7 +194,11 @@ class Ledger:
         self._transactions.transact(work)
 
     def record(self, kind: Literal["request", "decision"], dataset: str, body: Mapping[str, Any]) -> Row:
-        """Add a row about an approval. It changes no account. Raises LedgerError if the dataset is not registered."""
+        """Add a row about an approval. It changes no account.
+
+        Raises:
+            LedgerError: If the dataset is not registered.
+        """
 
         def work(transaction: LedgerTransaction) -> Row:
             transaction.require(dataset)

@@ -60,7 +60,11 @@ class ReleaseStore:
         self._key = key
 
     def path(self, release_id: str) -> Path:
-        """Return the path of a release, which may not exist. Raises LedgerError if the identity is no file name."""
+        """Return the path of a release, which may not exist.
+
+        Raises:
+            LedgerError: If the identity is not a safe file name.
+        """
         if not _NAME.fullmatch(release_id):
             raise LedgerError(f"A release ID consists of letters, digits, '.', '_' and '-', got {release_id!r}.")
         return self.folder / f"{release_id}.npz"
@@ -70,7 +74,11 @@ class ReleaseStore:
         return [name for name in os.listdir(self.folder) if name.endswith(".npz")]
 
     def read(self, release_id: str, noise_kind: str) -> StoredArrays | None:
-        """Return a stored release, or None. Raises LedgerError if its file was changed, truncated or replaced."""
+        """Return a stored release, or None.
+
+        Raises:
+            LedgerError: If the release's file was changed, truncated or replaced.
+        """
         path = self.path(release_id)
         try:
             with np.load(path, allow_pickle=False) as file:
@@ -99,7 +107,11 @@ class ReleaseStore:
     def write(
         self, release_id: str, noise_kind: str, arrays: Arrays, event: Event, inputs: Mapping[str, str]
     ) -> StoredArrays:
-        """Store a new release. Raises LedgerError if it is stored already, or an array contains Python objects."""
+        """Store a release that is not stored yet.
+
+        Raises:
+            LedgerError: If the release is stored already, or an array contains Python objects.
+        """
         for name, array in arrays.items():
             if array.dtype.hasobject:
                 raise LedgerError(f"The array {name!r} of a release contains objects. Release numbers only.")

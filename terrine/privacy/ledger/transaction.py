@@ -64,7 +64,11 @@ class LedgerTransaction:
         return self.began_with
 
     def rows(self) -> list[Row]:
-        """Return all rows in order, verified. Raises LedgerError if the chain is broken."""
+        """Return all rows in order, verified.
+
+        Raises:
+            LedgerError: If the chain is broken.
+        """
         rows = self._transaction.rows()
         check_chain(rows, self._key)
         return rows
@@ -158,7 +162,11 @@ class LedgerTransaction:
         return self.snapshot.accounts.get(dataset)
 
     def require(self, dataset: str) -> Account:
-        """Return the dataset's account. Raises LedgerError if the dataset has no account in this ledger."""
+        """Return the dataset's account.
+
+        Raises:
+            LedgerError: If the dataset has no account in this ledger.
+        """
         account = self.account(dataset)
         if account is None:
             raise LedgerError(
