@@ -58,6 +58,7 @@ PRIVACY_TESTS = (
     "tests/tasks/runtime/test_account_histories.py",
     "tests/tasks/runtime/test_release_identity.py",
     "tests/tasks/runtime/test_accounts.py",
+    "tests/tasks/runtime/test_approval.py",
     "tests/tasks/runtime/test_parameters.py",
     "tests/tasks/runtime/test_releases.py",
     *(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from tasks.artefacts.averages import rounds
@@ -25,7 +26,7 @@ from terrine.aggregation.release import SALT
 from terrine.aggregation.sums import mu_left
 from terrine.data.content_digest import digest_of_arrays
 from terrine.files import file_digest
-from terrine.planning import judge_sums, judge_votes, signal_of_sums
+from terrine.planning import ENOUGH_OF_SUMS, judge_sums, judge_votes, signal_of_sums
 from terrine.privacy.accounting.events import Event, compose
 from terrine.privacy.accounting.gaussian import mu_of
 
@@ -90,11 +91,16 @@ def expect_votes(run: Run) -> str | None:
 
 
 def expect_sums(run: Run) -> str | None:
-    """Describe the expected usefulness of noisy sums; None if the number of units or features is not public."""
+    """Describe the expected usefulness of noisy sums; None if the number of features is not public.
+
+    If the number of units is private, the text states how many are needed.
+    """
     params, names = run.params, run.folders.dataset_manifest()["class_names"]
     features, units = getattr(params.backbone, "projection", None), params.privacy.units
-    if features is None or units is None:
+    if features is None:
         return None
     about: dict[str, Any] = {"classes": len(names), "features": features + 1}
-    strength = signal_of_sums(units, mu_of(params.aggregation.epsilon, params.aggregation.delta), **about)
-    return f"sums over about {units:,} {params.privacy.unit}s: {judge_sums(strength)}"
+    each = signal_of_sums(1, mu_of(params.aggregation.epsilon, params.aggregation.delta), **about)
+    if units is None:
+        return f"enough signal from {math.ceil(ENOUGH_OF_SUMS / each):,} {params.privacy.unit}s: see terrine check"
+    return f"sums over about {units:,} {params.privacy.unit}s: {judge_sums(units * each)}"

@@ -1,6 +1,7 @@
 """Approval of releases before their noise is drawn: what it covers, and how it is attacked."""
 
 import contextlib
+import re
 import shutil
 import sqlite3
 from dataclasses import replace
@@ -11,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from flows.stages import run_through
 from tasks.config.params import merge_overrides, validate
 from tasks.pipeline import aggregate
-from tasks.pipeline.approvals import propose_accuracy, propose_answers
+from tasks.pipeline.approvals import expect_sums, propose_accuracy, propose_answers
 from tasks.runtime.accounts import ledger_before, open_account, site_signing_key
 from tasks.runtime.approval import ReleaseRefused, decide, describe_state, pending, require_approval
 from tasks.runtime.decisions import DECISION, REQUEST, ApprovalNeeded
@@ -330,6 +331,13 @@ def test_an_accuracy_is_approved_with_the_answers_and_only_about_these_records(r
     change_manifest(both.folders.dataset, fingerprint="another")
     with pytest.raises(ApprovalNeeded, match="the records"):
         require_approval(both, propose_accuracy(both))
+
+
+def test_a_request_states_from_how_many_units_sums_are_useful(run):
+    sums = {"aggregation": {"mechanism": "gradients", "epsilon": 2}, "student": {"kind": "sums"}}
+    enough = int(re.search(r"from (\d+) records", expect_sums(run_with(run.root, **sums)))[1])
+    for units, weak in ((enough - 1, True), (enough, False)):
+        assert ("too weak" in expect_sums(run_with(run.root, privacy={"units": units}, **sums))) == weak
 
 
 def test_a_statement_whose_approval_was_changed_is_rejected(run):
