@@ -101,6 +101,7 @@ def sweep(
         console.print(line)
     if parent is not None:
         console.print(f"MLflow run {parent} (make ui)")
+    console.print("`terrine compare` shows all runs. DVC's commands show only those that it may see (docs/dvc.md).")
     return result
 
 

@@ -78,7 +78,7 @@ class Pipeline:
         result: module:function that returns the result of a run as text.
         check: module:function that raises an error for a run that cannot be completed.
         is_default: Whether dvc.yaml declares this pipeline.
-        plots: DVC's plot options by table.
+        plots: DVC's plot options by table, with a placeholder for the run.
     """
 
     stages: tuple[Stage, ...]
@@ -141,7 +141,7 @@ class Pipeline:
                 ]
             )
 
-        plots = [f"  - {root}{place(table)}: {{{how}}}" for table, how in self.plots.items()]
+        plots = [f"  - {root}{place(table)}: {{{how.format(run=run)}}}" for table, how in self.plots.items()]
         shown = [
             *("metrics:", f"  - {root}{place(METRICS)}"),
             *(["plots:", *plots] if plots else []),
