@@ -44,7 +44,7 @@ UNITS_EACH = {"record": 3.0, "group": 1.2}
 """Minimum average number of units per teacher, by kind of unit; a group has several records."""
 ADVISED_OF_SUMS, ENOUGH_OF_SUMS = 2.5, 1.0
 """Signals of sums over records: advised, and enough for a student to learn."""
-COST_OF_NOISE = {1: (12, 31), 2: (5, 26), 4: (2, 17), 8: (1, 8), 15: (0, 3), 30: (0, 1)}
+COST_OF_NOISE = {1: (2, 31), 2: (4, 26), 4: (2, 17), 8: (1, 8), 15: (0, 3), 30: (0, 2)}
 """Smallest and largest measured loss of accuracy to noise, in points, from each signal of sums on
 (benchmarks/noise_cost.py)."""
 QUERIES = 6_000
@@ -145,7 +145,7 @@ def judge_sums(signal: float) -> str:
     if signal < ENOUGH_OF_SUMS:
         return f"signal {format_signal(signal)}, too weak (needed: {ENOUGH_OF_SUMS:g})"
     low, high = COST_OF_NOISE[max(least for least in COST_OF_NOISE if least <= signal)]
-    cost = f"{low} to {high} points" if low else f"at most {high} point{'s' * (high > 1)}"
+    cost = f"{low} to {high} points" if low else f"at most {high} points"
     return f"signal {format_signal(signal)}; with as much, noise cost {cost} of accuracy in our measurements"
 
 

@@ -16,7 +16,7 @@ def _always(_params: Params) -> bool:
 
 PLOTS = {
     "release/plots/spending.csv": "x: answered, y: epsilon, title: '{run}: ε against answered queries'",
-    "release/plots/classes.csv": "x: answers, y: class, template: bar_horizontal, title: '{run}: released answers by class'",
+    "release/plots/classes.csv": "x: answers, y: class, template: bar_horizontal, title: '{run}: answers by class'",
     "release/plots/training.csv": "x: step, y: held_out_loss, title: '{run}: loss of the student on held-out answers'",
 }
 
