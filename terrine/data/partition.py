@@ -420,8 +420,8 @@ def refuse_no_groups(unit: str, groups: object | None) -> None:
     """Raise SettingError if the unit is a group, but records have no groups."""
     if unit == "group" and groups is None:
         raise SettingError(
-            "privacy.unit=group, but the data have no groups. Give every record a group (docs/your-own-images.md; for "
-            "a table set data.group), or set privacy.unit=record."
+            "privacy.unit=group, but the data have no groups. Give every record a group: in a CSV of images the column "
+            "`group`, for a table data.group=COLUMN (docs/your-own-images.md). Or set privacy.unit=record."
         )
 
 
