@@ -9,7 +9,7 @@ with more queries, each answer is noisier. K classes share the signal, so the re
 Below `ENOUGH` a student learns little more than noise. From `AMPLE`·√K, more teachers gain little, and each has fewer
 records. The plan therefore uses the smallest ample number of teachers, but at least `UNITS_EACH` units for each.
 The constants were measured on subsets of 1,400 to 20,000 records of digits, MNIST, CIFAR-10, blood cells and X-rays, at
-ε from 1 to 8 (benchmarks/automatic.py, docs/settings.md), and do not depend on the user's data.
+ε from 1 to 8 (docs/settings.md), and do not depend on the user's data.
 
 If records are summed instead (`terrine.aggregation.sums`), each of n units adds a vector of length 1 for its class,
 with d noisy coordinates, and the signal is n·μ / (K·√d), with separate constants.
