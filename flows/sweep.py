@@ -101,7 +101,9 @@ def sweep(
         console.print(line)
     if parent is not None:
         console.print(f"MLflow run {parent} (make ui)")
-    console.print("`terrine compare` shows all runs. DVC's commands show only those that it may see (docs/dvc.md).")
+    console.print(
+        "terrine compare shows all runs. DVC shows only the default one and those in runs/.gitignore (docs/dvc.md)."
+    )
     return result
 
 
