@@ -74,7 +74,8 @@ class Preset:
 
 def presets(root: Path) -> list[Preset]:
     """Return the presets of the project, without runs, by name."""
-    return [preset for preset in _read_all(root) if preset.made_from is None]
+    found = [read_preset(root, name) for name in sorted(_names(root))]
+    return [preset for preset in found if preset.made_from is None]
 
 
 def presets_by_group(root: Path) -> list[tuple[str, list[Preset]]]:
@@ -97,10 +98,6 @@ def explain_missing_run(root: Path, name: str) -> str:
     if parameter_file(root, name).is_file() and Path(name).name == name:
         return f"Run {name} has not been started. Start it with: terrine run {name}.{existing}"
     return f"There is no run '{name}'.{did_you_mean(name, known)}{existing}"
-
-
-def _read_all(root: Path) -> list[Preset]:
-    return [read_preset(root, name) for name in sorted(_names(root))]
 
 
 def _names(root: Path) -> set[str]:

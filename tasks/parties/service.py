@@ -247,7 +247,9 @@ class PartyService(ABC):
         receipt = facts.value(f"receipt/{party}")
         if receipt is None:
             self._check_open(collaboration, number, party)
-            self._check_acceptance(call)
+            if collaboration.whole.get(f"accepted/{party}") is None:
+                content = acceptance_content(collaboration.digest)
+                check_signature(collaboration.terms.keys[party], content, call.acceptance)
             found = check_report(collaboration.agreement(number), party, call.body, second=self.second)
             receipt = make_receipt(self._key, self.name, call.path, party, call.digest)
             with collaboration.lock, self.store.transaction():
@@ -266,11 +268,6 @@ class PartyService(ABC):
                 "cannot be replaced: restore the party's state folder, or agree on another edition.",
             )
         return dict(receipt)
-
-    def _check_acceptance(self, call: Call) -> None:
-        if call.collaboration.whole.get(f"accepted/{call.caller}") is None:
-            content = acceptance_content(call.collaboration.digest)
-            check_signature(call.collaboration.terms.keys[call.caller], content, call.acceptance)
 
     def _check_open(self, collaboration: Collaboration, number: int, party: str) -> None:
         """Refuse a report for a round that is not open."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from tasks.artefacts.averages import rounds
 from tasks.artefacts.released import sums_over_records
 from tasks.artefacts.teachers import read_votes
 from tasks.runtime.accounts import open_account, site_key
 from tasks.runtime.approval import Proposal
+from tasks.runtime.parameters import signal_of_run
 from tasks.runtime.release_identity import input_digests
 from tasks.runtime.releases import (
     CENTRE,
@@ -26,9 +26,8 @@ from terrine.aggregation.release import SALT
 from terrine.aggregation.sums import mu_left
 from terrine.data.content_digest import digest_of_arrays
 from terrine.files import file_digest
-from terrine.planning import ENOUGH_OF_SUMS, judge_sums, judge_votes, signal_of_sums
+from terrine.planning import ENOUGH_OF_SUMS, judge_sums, judge_votes
 from terrine.privacy.accounting.events import Event, compose
-from terrine.privacy.accounting.gaussian import mu_of
 
 
 def propose_averages(run: Run) -> Proposal:
@@ -99,8 +98,7 @@ def expect_sums(run: Run) -> str | None:
     features, units = getattr(params.backbone, "projection", None), params.privacy.units
     if features is None:
         return None
-    about: dict[str, Any] = {"classes": len(names), "features": features + 1}
-    each = signal_of_sums(1, mu_of(params.aggregation.epsilon, params.aggregation.delta), **about)
+    strength = signal_of_run(params, 1, len(names), features + 1)  # of one unit, or of the declared number
     if units is None:
-        return f"enough signal from {math.ceil(ENOUGH_OF_SUMS / each):,} {params.privacy.unit}s: see terrine check"
-    return f"sums over about {units:,} {params.privacy.unit}s: {judge_sums(units * each)}"
+        return f"enough signal from {math.ceil(ENOUGH_OF_SUMS / strength):,} {params.privacy.unit}s: see terrine check"
+    return f"sums over about {units:,} {params.privacy.unit}s: {judge_sums(strength)}"

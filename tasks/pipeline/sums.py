@@ -28,7 +28,7 @@ from tasks.pipeline.moments import compute_statistics, count_moments, describe_m
 from tasks.pipeline.public_inputs import describe_records
 from tasks.reports.statement_page import write_statement_and_page
 from tasks.runtime.accounts import ledger_account, noise_source, release_at_price
-from tasks.runtime.parameters import check_signal_of_sums
+from tasks.runtime.parameters import explain_weak_sums
 from tasks.runtime.progress import progress_reporter
 from tasks.runtime.release_identity import check_queries, describe_release, input_digests, record_data_change
 from tasks.runtime.releases import assurance, check_releases, describe_counting, describe_order, inputs_cost
@@ -40,6 +40,7 @@ from terrine.aggregation.records import Records, Whitening, row_type
 from terrine.aggregation.sums import mu_left
 from terrine.aggregation.votes import answer_names
 from terrine.deployment.model import MOMENTS
+from terrine.errors import SettingError
 from terrine.files import file_digest
 from terrine.models.released_statistics import set_statistics
 from terrine.privacy.accounting.events import compose
@@ -62,7 +63,9 @@ def release_sums(run: Run, release_id: str) -> None:
     drawn = numbers + count_moments(run) + (run.params.privacy.counted > 0)
     slack = check_slack(drawn, settings.epsilon, settings.delta, "aggregation.epsilon")
     units = protected_units(run, read_dataset(run.folders))
-    check_signal_of_sums(run, len(np.unique(units)), len(names), whitening.length, len(units))
+    weak = explain_weak_sums(run, len(np.unique(units)), len(names), whitening.length, len(units))
+    if weak and not run.params.privacy.anyway:
+        raise SettingError(weak)
     check_use_of_accuracy(run)
     check_releases(run)
     moments = release_moments(run)

@@ -195,11 +195,6 @@ def _code(statement: Mapping[str, Any]) -> dict[str, str]:
     return dict(zip(("version", "commit", "modified"), found.groups() if found else ("", "", ""), strict=True))
 
 
-def _noun(statement: Mapping[str, Any]) -> str:
-    """Return the key of the noun for the protected unit."""
-    return str(statement["facts"]["record"] if statement["unit"] == "record" else statement["unit"])
-
-
 def placeholder_values(
     statement: Mapping[str, Any], language: Language, mark: SignatureMark | None, guesses: float | None
 ) -> dict[str, str]:
@@ -208,12 +203,13 @@ def placeholder_values(
     names = (statement["task"] or {}).get("names", ())
     added = private and "event_added" in statement
     none, delta = language.messages["row_none"], statement["delta"]
+    unit = str(statement["facts"]["record"] if statement["unit"] == "record" else statement["unit"])
 
     def epsilon(name: str) -> str:
         value = statement.get(name)
         return none if value is None else language.exact(value)
 
-    anyone, certain = language.messages["nouns"][_noun(statement)]
+    anyone, certain = language.messages["nouns"][unit]
     return {
         "run": statement["run"],
         "purpose": ((statement["facts"]["about"] or {}).get("purpose") or "").removesuffix("."),

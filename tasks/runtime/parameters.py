@@ -271,8 +271,16 @@ def explain_weak_signal(run: Run, chosen: Plan, survey: Survey) -> str:
     return _explain(run, f"{units:,} {unit}s", classes, why, larger, f"about {more:,} {unit}s", shared)
 
 
-def check_signal_of_sums(run: Run, units: int, classes: int, features: int, records: int) -> None:
-    """Check that noise does not swamp sums over private units, unless `privacy.anyway` is set.
+def signal_of_run(params: Params, units: int, classes: int, features: int) -> float:
+    """Return the signal of a run's sums over `units`, or over the declared number; vectors have length `features`."""
+    # A label of K findings is a vector of length 1 with K coordinates, shared by all records.
+    sharing = math.sqrt(classes) if params.data.several else classes
+    mu = mu_of(params.aggregation.epsilon, params.aggregation.delta)
+    return signal_of_sums(params.privacy.units or units, mu, classes=sharing, features=features)
+
+
+def explain_weak_sums(run: Run, units: int, classes: int, features: int, records: int) -> str | None:
+    """Explain why noise swamps a run's sums, and name remedies. Private: for the operator only.
 
     Args:
         run: The run.
@@ -281,25 +289,14 @@ def check_signal_of_sums(run: Run, units: int, classes: int, features: int, reco
         features: Length of a record's vector.
         records: Number of records.
 
-    Raises:
-        SettingError: If noise would swamp the sums. The message is private.
+    Returns:
+        None if the signal is strong enough, or if the data are public.
     """
-    sentence = explain_weak_sums(run, units, classes, features, records)
-    if sentence and not run.params.privacy.anyway:
-        raise SettingError(sentence)
-
-
-def explain_weak_sums(run: Run, units: int, classes: int, features: int, records: int) -> str | None:
-    """Explain why noise swamps a run's sums, and name remedies. None if it does not, or if the data are public."""
-    # A label of K findings is a vector of length 1 with K coordinates, shared by all records.
-    sharing = math.sqrt(classes) if run.params.data.several else classes
-    shared, units = records - units, run.params.privacy.units or units
-    params = run.params
-    about: dict[str, Any] = {"classes": sharing, "features": features}
-    epsilon, delta = params.aggregation.epsilon, params.aggregation.delta
-    strength = signal_of_sums(units, mu_of(epsilon, delta), **about)
+    params, strength = run.params, signal_of_run(run.params, units, classes, features)
     if params.data.public_benchmark or strength >= ENOUGH_OF_SUMS:
         return None
+    shared, units = records - units, params.privacy.units or units
+    epsilon, delta = params.aggregation.epsilon, params.aggregation.delta
     unit, larger = params.privacy.unit, epsilon_for_signal(ADVISED_OF_SUMS, strength, mu_of(epsilon, delta), delta)
     why = f"the signal of the sums would be {strength:.2f}; {ENOUGH_OF_SUMS:g} is needed"
     more = advised_units(units, ADVISED_OF_SUMS, strength)

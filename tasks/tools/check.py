@@ -28,6 +28,7 @@ from tasks.runtime.parameters import (
     explain_weak_sums,
     make_plan,
     resolve_without_data,
+    signal_of_run,
     survey_data,
     task_from_survey,
     with_plan,
@@ -60,7 +61,6 @@ from terrine.planning import (
     Plan,
     epsilon_for_signal,
     format_signal,
-    signal_of_sums,
     teachers_with_class,
 )
 from terrine.privacy.accounting.events import Event, compose
@@ -231,9 +231,9 @@ def _check_sums(found: Finding) -> None:
     if features is None:
         return
     units = found.survey.units(params.privacy.unit)
-    about = {"classes": len(found.survey.class_names), "features": features + 1}
-    found.strength = signal_of_sums(units, mu_of(params.aggregation.epsilon, params.aggregation.delta), **about)
-    if sentence := explain_weak_sums(found.run, units, records=found.survey.records[0], **about):
+    about = len(found.survey.class_names), features + 1
+    found.strength = signal_of_run(params, units, *about)
+    if sentence := explain_weak_sums(found.run, units, *about, found.survey.records[0]):
         found.doubts.append(sentence)
 
 

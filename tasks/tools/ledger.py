@@ -91,7 +91,7 @@ def overview(ledger: Ledger, names: dict[str, str]) -> list[dict[str, Any]]:
                 {
                     "release_id": row.release_id,
                     "run": row.content["run"],
-                    "kind": kinds.get(row.release_id),
+                    "kind": kinds.get(row.release_id or ""),
                     "state": charged.kind.replace("commit", "released").replace("reserve", "reserved"),
                     "noise": row.content["noise"],
                     "epsilon": round_up(price(from_json(charged.content["event"]), budget.delta)),
