@@ -14,7 +14,7 @@ import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, get_args, cast
 
 from terrine.errors import SettingError
 from terrine.settings import Settings
@@ -131,7 +131,9 @@ Values = Mapping[str, float]
 
 _SENTENCES = tomllib.loads((Path(__file__).parent / "sentences.toml").read_text(encoding="utf-8"))
 TABLE: tuple[tuple[Section, str, Mapping[str, Any], str], ...] = tuple(
-    (section, key, entry, entry["text"]) for section, entries in _SENTENCES.items() for key, entry in entries.items()
+    (cast(Section, section), key, entry, entry["text"])
+    for section, entries in _SENTENCES.items()
+    for key, entry in entries.items()
 )
 """Sentences of a statement: section, key, condition, and English text."""
 
