@@ -14,7 +14,7 @@ import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args, cast
+from typing import Any, Literal, cast, get_args
 
 from terrine.errors import SettingError
 from terrine.settings import Settings
