@@ -30,7 +30,7 @@ class Commands(TyperGroup):
 app = typer.Typer(
     name="terrine",
     cls=Commands,
-    help="Train a model on private images and publish it with a differential-privacy guarantee.",
+    help="Train a model on private images or tables and publish it with a differential-privacy guarantee.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
