@@ -12,6 +12,7 @@ from flows.printing import plain_table, printer
 
 if TYPE_CHECKING:
     from tasks.runtime.approval import Choice
+    from tasks.runtime.decisions import Content
     from tasks.runtime.run import Run
 
 release = typer.Typer(help="Show, approve or refuse a release before its noise is drawn (release.approval=required).")
@@ -61,22 +62,27 @@ def refuse(
 
 
 def _decide(name: str | None, decision: Choice, role: str, who: str, why: str, key: Path | None) -> None:
-    from tasks.runtime.approval import decide
+    from tasks.runtime.approval import decide, next_step
+    from tasks.runtime.decisions import ApprovalNeeded
     from tasks.runtime.run import unstarted_run
     from terrine.deployment.signature import fingerprint, signing_key
 
     run, console = unstarted_run(name), printer(soft_wrap=True)
     if key is not None and not key.exists():
-        own = fingerprint(signing_key(key).public_key())
-        console.print(f"Created {key}, the private key {own}. Keep it outside the project.")
+        console.print(
+            f"Key made: {key}. Keep it outside the project. Nothing is decided yet: add its fingerprint to "
+            f"release.approvers in params.yaml, then repeat this command.\n  "
+            f"{fingerprint(signing_key(key).public_key())}"
+        )
+        raise typer.Exit(ApprovalNeeded.status)
     approval = decide(run, None if key is None else signing_key(key), decision, role=role, name=who, why=why)
-    _show(run)
+    request = _show(run)
     console.print(f"Signed with the key {approval.key}.")
     if decision == "approved":
-        console.print(f"Next: terrine run {run.name}")
+        console.print(f"Next: {next_step(request)}")
 
 
-def _show(run: Run) -> None:
+def _show(run: Run) -> Content:
     from tasks.runtime.approval import describe_request, pending
 
     ledger, asked, decision = pending(run)
@@ -89,3 +95,4 @@ def _show(run: Run) -> None:
     told = "none yet" if decision is None else decision.report()
     table.add_row("decision", "; ".join(filter(None, [told, decision and decision.name, decision and decision.why])))
     printer().print(table)
+    return asked.content

@@ -54,8 +54,10 @@ def statement(
     """
     from tasks.reports.language import LANGUAGES
     from tasks.runtime.accounts import site_signing_file, site_signing_key
+    from tasks.runtime.approval import refuse_uncovered
     from tasks.runtime.releases import contradicted_about, missing_about
     from tasks.runtime.run import chosen_run, unstarted_run
+    from tasks.runtime.store import read_json
     from tasks.serving.pages import write_pages, write_single_page
     from terrine.files import write_text
 
@@ -91,6 +93,9 @@ def statement(
         read = made.folders.dataset_manifest()
         if contradiction := contradicted_about(made.params, read["records"]["train"], read["groups"]):
             raise SettingError(f"{contradiction} Nothing was signed.")
+    if sign:
+        said = read_json(made.folders.statement)
+        refuse_uncovered(made, said["release_id"], said)
     key = site_signing_key(made) if sign else None
     written = write_pages(made.folders.release, list(dict.fromkeys(language or LANGUAGES)), key)
     if sign:

@@ -61,9 +61,11 @@ def run(
     from tasks.config.presets import derive, named_run, project_root, selected_run
     from tasks.pipeline.dataset import note_changed_files
     from tasks.reports.summary import costs
+    from tasks.runtime.approval import uncovered
     from tasks.runtime.run import open_run
     from tasks.runtime.run_names import name_run
     from tasks.runtime.stage_graph import load
+    from tasks.runtime.store import read_json
     from tasks.runtime.versioning import changed_stages, select
 
     root, console = project_root(), printer(soft_wrap=True)
@@ -95,6 +97,10 @@ def run(
     console.print(load(graph.result)(made))
     if not changed:
         console.print(costs(made, graph.names), soft_wrap=False)
+    if made.folders.statement.is_file():
+        said = read_json(made.folders.statement)
+        if told := uncovered(made, said["release_id"], said):
+            console.print(f"Note: {told}", style="yellow")
     if other_data:
         raise typer.Exit(1)
 

@@ -35,6 +35,7 @@ from tasks.desk.sacro import membership_report
 from tasks.reports.pages import render
 from tasks.reports.statement_page import TECHNICAL
 from tasks.runtime.accounts import ledger_before, site_signing_key
+from tasks.runtime.approval import refuse_uncovered
 from tasks.runtime.releases import AUDIT, list_releases
 from tasks.runtime.run import Run
 from tasks.runtime.store import atomic_file, atomic_folder, read_json, write_json, write_text
@@ -78,7 +79,7 @@ def build_kit(run: Run, target: Path) -> Kit:
 
     Raises:
         ArtefactError: The release is missing, unsigned or NOT PRIVATE, or its verification or the ledger's fails.
-        InputError: `target` exists and is not a kit.
+        InputError: `target` exists and is not a kit, or a required approval does not cover the statement.
     """
     release = run.folders.release
     key = _checked_key(run)
@@ -151,7 +152,9 @@ def _checked_key(run: Run) -> Ed25519PrivateKey:
             f"Run {run.name} does not verify, so there is no kit of it. {error} If an audit or a search changed the "
             f"statement since it was signed, sign it again: terrine statement --sign --run {run.name}"
         ) from error
-    if not (statement := read_json(run.folders.statement))["private"]:
+    statement = read_json(run.folders.statement)
+    refuse_uncovered(run, statement["release_id"], statement)
+    if not statement["private"]:
         raise ArtefactError(f"Run {run.name} guarantees nothing that a kit could document. {statement['warning']}")
     return key
 

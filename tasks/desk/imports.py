@@ -27,7 +27,7 @@ from tasks.config.presets import FOLDERS, NAME, Preset, parameter_file, with_ass
 from tasks.config.values import as_yaml, digest
 from tasks.reports.language import LANGUAGES
 from tasks.runtime.accounts import approval_of, open_account, site_key, site_signing_file, site_signing_key
-from tasks.runtime.approval import Proposal, require_approval
+from tasks.runtime.approval import Proposal, refuse_uncovered, require_approval
 from tasks.runtime.code_digest import code_version
 from tasks.runtime.locks import making
 from tasks.runtime.releases import Release, missing_about
@@ -206,12 +206,18 @@ def import_training(root: Path, training: Training, stated: Stated, assignments:
             parameters=content,
             noise={"kind": "not observed"},
         )
+        if ledger.committed(identity):
+            refuse_uncovered(run, identity)
         write_text(run.folders.parameters, as_yaml(run.params.model_dump(mode="json")))
         told = f"a model that another library trained in {training.steps:,} steps: {', '.join(files)}"
+        phases = [
+            f"{steps:,} steps with noise multiplier {noise:g} and sampling rate {rate:g}"
+            for noise, rate, steps in training.phases
+        ]
+        told += f". As stated: batches {training.sampling}, each contribution clipped, {'; '.join(phases)}"
         releases = [Release("imported", identity, event)]
-        require_approval(
-            run, Proposal(ledger, account, releases, {}, stated.unit, stated.delta, added, f"{told}. Not observed")
-        )
+        expected = "unknown: Terrine did not observe the training"
+        require_approval(run, Proposal(ledger, account, releases, {}, stated.unit, stated.delta, added, expected, told))
         release = ledger.release(
             dataset=account,
             release_id=identity,

@@ -18,6 +18,7 @@ from tasks.runtime.releases import (
     identity_in_ledger,
     inputs_cost,
     list_releases,
+    name_of,
     plan_votes,
 )
 from tasks.runtime.run import Run
@@ -26,7 +27,7 @@ from terrine.aggregation.release import SALT
 from terrine.aggregation.sums import mu_left
 from terrine.data.content_digest import digest_of_arrays
 from terrine.files import file_digest
-from terrine.planning import ENOUGH_OF_SUMS, judge_sums, judge_votes
+from terrine.planning import ADVISED_OF_SUMS, ENOUGH_OF_SUMS, judge_sums, judge_votes
 from terrine.privacy.accounting.events import Event, compose
 
 
@@ -76,7 +77,10 @@ def _proposal(
     digests = input_digests(run, records=run.folders.dataset_manifest()["fingerprint"], **inputs)
     del digests[SALT]
     delta = run.params.aggregation.delta
-    return Proposal(ledger, account, releases, digests, run.params.privacy.unit, delta, added, expected)
+    names = [name_of(run.params, one.kind) for one in releases]
+    classes = ", ".join(run.folders.dataset_manifest()["class_names"])
+    what = f"{' and '.join(dict.fromkeys(names))}, for the classes {classes}"
+    return Proposal(ledger, account, releases, digests, run.params.privacy.unit, delta, added, expected, what)
 
 
 def expect_votes(run: Run) -> str | None:
@@ -86,7 +90,7 @@ def expect_votes(run: Run) -> str | None:
         return None
     plan = plan_votes(run.params, len(names))
     asked = f"{plan.queries:,} answers of {plan.teachers:,} teachers"
-    return f"{asked} with noise of {plan.sigma:.1f} votes: {judge_votes(plan)}"
+    return f"{asked} with noise of {plan.sigma:.1f} votes: {judge_votes(plan)}{_despite(run)}"
 
 
 def expect_sums(run: Run) -> str | None:
@@ -99,6 +103,15 @@ def expect_sums(run: Run) -> str | None:
     if features is None:
         return None
     strength = signal_of_run(params, 1, len(names), features + 1)  # of one unit, or of the declared number
+    noised = f"{params.aggregation.numbers(features + 1, len(names)):,} noisy sums"
     if units is None:
-        return f"enough signal from {math.ceil(ENOUGH_OF_SUMS / strength):,} {params.privacy.unit}s: see terrine check"
-    return f"sums over about {units:,} {params.privacy.unit}s: {judge_sums(strength)}"
+        least, better = (math.ceil(signal / strength) for signal in (ENOUGH_OF_SUMS, ADVISED_OF_SUMS))
+        return (
+            f"{noised}; a useful student needs at least {least:,} {params.privacy.unit}s, better {better:,}; how "
+            f"many there are is private: see terrine check{_despite(run)}"
+        )
+    return f"{noised} over about {units:,} {params.privacy.unit}s: {judge_sums(strength)}{_despite(run)}"
+
+
+def _despite(run: Run) -> str:
+    return ". privacy.anyway=true: the run continues even if check advises against it" * run.params.privacy.anyway

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import io
 import logging
-import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -27,9 +26,9 @@ from terrine.aggregation.mechanism import MECHANISMS, Aggregation
 from terrine.errors import TerrineError, first_line
 from terrine.extras import from_extra
 from terrine.logs import hushed
-from terrine.privacy.accounting.events import UnsupportedEventError, from_json
+from terrine.privacy.accounting.events import from_json
 from terrine.privacy.accounting.gaussian import delta_of, mu_of
-from terrine.privacy.accounting.loss_distribution import loss_delta
+from terrine.privacy.accounting.pricing import guesses_in_hundred, total_variation
 from terrine.privacy.facts import About
 from terrine.privacy.statement import OUTCOME_DEPENDENT, PrivacyStatement, write_statement
 from terrine.privacy.training import LIBRARIES
@@ -289,16 +288,11 @@ def correct_guesses(statement: Mapping[str, Any], event: str = "event") -> float
     if not statement["private"]:
         return None
     slack = statement["delta_slack"] or 0.0  # of an import: Gaussian noise as stated
-    try:
-        if statement["mechanism"].get("mechanism") in OUTCOME_DEPENDENT:
-            variation = delta_of(mu_of(statement["epsilon_budget"], statement["delta"]), 0.0) + slack
-        else:
-            variation = loss_delta(from_json(statement[event]), 0.0, near=0.5) + slack
-    except UnsupportedEventError:
-        # tanh(ε/2) = (e^ε − 1)/(e^ε + 1) without overflow.
-        epsilon, delta = statement["epsilon"], statement["delta"] + slack
-        variation = math.tanh(epsilon / 2) + 2 * delta / (1 + math.exp(min(epsilon, 700.0)))
-    return min(100.0, float(math.ceil(500 * (1 + variation))) / 10)
+    if statement["mechanism"].get("mechanism") in OUTCOME_DEPENDENT:
+        variation = delta_of(mu_of(statement["epsilon_budget"], statement["delta"]), 0.0) + slack
+    else:
+        variation = total_variation(from_json(statement[event]), statement["epsilon"], statement["delta"], slack)
+    return guesses_in_hundred(variation)
 
 
 def mechanism_texts(statement: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 
 from tasks.config.presets import PRESETS
 from tasks.config.values import read_yaml
-from tasks.runtime.decisions import DECISION, REQUEST, refuse_unapproved
+from tasks.runtime.decisions import DECISION, REQUEST, Decision, refuse_unapproved, valid_decisions
 from tasks.runtime.run import Run
 from tasks.runtime.store import close_private_zone
 from terrine.data.dataset import Dataset
@@ -28,7 +29,7 @@ from terrine.privacy.accounting.events import Event
 from terrine.privacy.accounting.gaussian import round_up
 from terrine.privacy.ledger.ledger import Ledger, StoredRelease
 from terrine.privacy.ledger.people import PUBLIC, People
-from terrine.privacy.ledger.site_key import account_of, keyed_digest, load_or_create_key
+from terrine.privacy.ledger.site_key import account_of, canonical_json, keyed_digest, load_or_create_key
 from terrine.privacy.ledger.site_registry import SiteRegistry
 from terrine.privacy.ledger.task import Task
 from terrine.privacy.noise import NoiseSource, ReplayNoise, SecureNoise
@@ -97,21 +98,25 @@ def approval_of(run: Run, release: StoredRelease) -> dict[str, Any] | None:
     The approval covers the operator's statement (`about`). If the statement has changed since, the approval does not
     cover the new one.
     """
-    ledger = ledger_before(run)
-    if ledger is None or not ledger.recorded(DECISION):
-        return None
-    requests, found = {}, None
-    for row in ledger.recorded(REQUEST, DECISION, "commit"):
-        if row.kind == "commit" and row.release_id == release.release_id:
-            break
-        if row.kind == REQUEST:
-            requests[row.position] = row.content
-        elif row.kind == DECISION and release.release_id in row.content["approval"]["releases"]:
-            given, asked = row.content["approval"], requests[row.content["request"]]
-            same = all(release.inputs.get(name, value) == value for name, value in asked["inputs"].items())
-            same &= asked["about"] == run.params.about.model_dump()
-            found = given if same and given["decision"] == "approved" else found
+    found = None
+    for one in approvals_before_draw(run, release.release_id):
+        same = all(release.inputs.get(name, value) == value for name, value in one.request["inputs"].items())
+        found = asdict(one.approval) if same and one.request["about"] == run.params.about.model_dump() else found
     return found
+
+
+def approvals_before_draw(run: Run, release_id: str) -> list[Decision]:
+    """Return the signed approvals of a release from before its noise was drawn, whichever keys count today."""
+    ledger = ledger_before(run)
+    rows = [] if ledger is None else ledger.recorded(REQUEST, DECISION, "commit")
+    drawn = next((row.position for row in rows if row.kind == "commit" and row.release_id == release_id), math.inf)
+    before = [row for row in rows if row.kind != "commit" and row.position < drawn]
+    last = {
+        canonical_json([one.request["about"], one.request["inputs"]]): one
+        for one in valid_decisions(site_key(run), None, before)
+        if release_id in one.approval.releases
+    }
+    return [one for one in last.values() if one.approval.decision == "approved"]
 
 
 def people_in(run: Run, dataset: Dataset) -> People | None:

@@ -9,6 +9,7 @@ needs a new decision. Spending by other runs does not void an approval, because 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -19,7 +20,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from tasks.config.values import flat
 from tasks.runtime.accounts import (
     account_names,
+    approvals_before_draw,
     approved_facts,
+    budget_explained,
     ledger_before,
     site_key,
     site_signing_key,
@@ -27,13 +30,14 @@ from tasks.runtime.accounts import (
 )
 from tasks.runtime.decisions import DECISION, REQUEST, ApprovalNeeded, Content, Decision, subject, valid_decisions
 from tasks.runtime.release_identity import upstream
-from tasks.runtime.releases import Release
+from tasks.runtime.releases import Release, describe_releases, name_of, unpaid
 from tasks.runtime.run import Run
 from terrine.errors import InputError, SettingError, TerrineError, typed
 from terrine.privacy.accounting.events import Event, compose, from_json, to_json
 from terrine.privacy.accounting.gaussian import round_up
-from terrine.privacy.accounting.pricing import price
-from terrine.privacy.ledger.account import Account
+from terrine.privacy.accounting.pricing import guesses_in_hundred, price, total_variation
+from terrine.privacy.facts import About
+from terrine.privacy.ledger.account import Account, check_together
 from terrine.privacy.ledger.chain import Row
 from terrine.privacy.ledger.ledger import Ledger
 from terrine.privacy.ledger.site_key import canonical_json
@@ -63,6 +67,7 @@ class Proposal:
         delta: δ of the releases' cost.
         added: Cost of all releases under add/remove neighbours, if lower.
         expected: Expected usefulness in words, from public quantities; None if unknown.
+        what: What is released, in words. Default: the names of the releases.
     """
 
     ledger: Ledger
@@ -73,6 +78,7 @@ class Proposal:
     delta: float
     added: Event | None = None
     expected: str | None = None
+    what: str | None = None
 
 
 def require_approval(run: Run, proposal: Proposal) -> None:
@@ -80,6 +86,7 @@ def require_approval(run: Run, proposal: Proposal) -> None:
 
     Raises:
         ApprovalNeeded: If there is no decision about this request. The message shows it and the next commands.
+        BudgetError: If there is no approval, and the account does not cover the releases.
         ReleaseRefused: If the last decision about the request is a refusal.
     """
     ledger = proposal.ledger
@@ -92,6 +99,10 @@ def require_approval(run: Run, proposal: Proposal) -> None:
     last = next((decision for decision in reversed(decisions) if decision.covers(request)), None)
     if last is not None and last.approval.decision == "approved":
         return
+    with contextlib.nullcontext() if _imports(request) else budget_explained(run):
+        costs = [release.worst_case for release in unpaid(ledger, ahead)]
+        # Nobody is asked to approve what the account cannot pay.
+        check_together(ledger.together(proposal.account), costs, "secure", describe_releases(ahead))
     asked = [row.content for row in rows if row.kind == REQUEST and row.content["run"] == run.name]
     if asked[-1:] != [request]:
         ledger.record(REQUEST, proposal.account, request)
@@ -114,8 +125,20 @@ def require_approval(run: Run, proposal: Proposal) -> None:
     lines += [
         typed(["terrine", "release", "approve", run.name]),
         typed(["terrine", "release", "refuse", run.name, "--why", "TEXT"]),
+        f"After the approval: {next_step(request)}",
     ]
     raise ApprovalNeeded("\n".join(lines))
+
+
+def _imports(request: Content) -> bool:
+    return any(release["kind"] == "imported" for release in request["releases"])
+
+
+def next_step(request: Content) -> str:
+    """Return what to do after an approval."""
+    if _imports(request):
+        return "repeat the import: terrine statement import, with the same facts and files"
+    return f"terrine run {request['run']}"
 
 
 def _request(run: Run, proposal: Proposal, ahead: Sequence[Release]) -> dict[str, Any]:
@@ -134,6 +157,7 @@ def _request(run: Run, proposal: Proposal, ahead: Sequence[Release]) -> dict[str
         "expected": {
             "signal": proposal.expected,
             "added": None if proposal.added is None else to_json(proposal.added),
+            "what": proposal.what or " and ".join(dict.fromkeys(name_of(run.params, one.kind) for one in ahead)),
         },
     }
     return dict(json.loads(canonical_json(request)))  # as a ledger row stores it
@@ -186,17 +210,31 @@ def describe_request(run: Run, ledger: Ledger, request: Content, *, private: boo
     cheaper = "" if added is None else f"; {_epsilon(from_json(added), delta)} if only added or removed"
     limit = "no budget" if budget is None else f"budget ε = {budget:g}"
     rest = "" if left is None else f", then left: one run of up to ε = {math.floor(100 * left) / 100:g}"
+    spent, total = round_up(account.total()), round_up(after[0].total())
+    if account.total():
+        rest = f", added up as the account's first release requires{rest}"
+    if budget is not None and after[0].total() > budget:
+        rest = ": MORE THAN THE BUDGET. The ledger will refuse this release, and an approval does not change that"
     name = account_names(run.root, site_key(run)).get(own) if private else None
-    stated = [f"{key}: {value}" for key, value in request["about"].items() if value is not None]
+    labels = {"one_per_person": f"one {unit} per person"}
+    words = {True: "yes", False: "no"}
+    stated = [
+        f"{labels.get(key, key)}: {words.get(value, value)}"
+        for key, value in request["about"].items()
+        if value is not None
+    ]
+    epsilon = price(compose(*events), delta)
+    guesses = guesses_in_hundred(total_variation(compose(*events), epsilon, delta)) if math.isfinite(epsilon) else 100
     return [
-        ("releases", ", ".join(f"{release['kind']} {release['id'][:16]}" for release in request["releases"])),
+        ("releases", f"{request['expected']['what']} ({', '.join(one['id'][:16] for one in request['releases'])})"),
         ("about", "; ".join([f"each {unit} of edition {request['edition']}", *stated])),
         ("account", f"{name} ({own[:16]})" if name else own[:16]),
         ("price", f"at most {_epsilon(compose(*events), delta)} if a {unit} is replaced{cheaper}; δ = {delta:g}"),
         (
             "balance",
-            f"{limit}, spent ε = {round_up(account.total()):.4g}, with this {round_up(after[0].total()):.4g}{rest}",
+            f"{limit}, spent ε = {spent:.4g}, with this {total:.4g}{rest}",
         ),
+        ("protection", f"at most {guesses:g} of 100 guesses about one {unit} are correct; 50 by tossing a coin"),
         ("expected", expected or "no estimate for this mechanism: see terrine check"),
     ]
 
@@ -223,6 +261,47 @@ def pending(run: Run) -> tuple[Ledger, Row, Decision | None]:
     decisions = valid_decisions(site_key(run), trusted_keys(run), rows)
     about = [decision for decision in decisions if decision.request == asked[-1].content]
     return ledger, asked[-1], about[-1] if about else None
+
+
+def uncovered(run: Run, release_id: str, statement: Mapping[str, Any] | None = None) -> str | None:
+    """Explain why no approval covers what is stated about a drawn release; None: one does, or none is required.
+
+    Args:
+        run: The run.
+        release_id: The release.
+        statement: Content of its privacy.json, which must quote the approval and the operator's statement (`about`).
+    """
+    if run.params.release.approval != "required":
+        return None
+    approvals, now = approvals_before_draw(run, release_id), run.params.about.model_dump()
+    kept = f"The release of run {run.name} may not be signed or leave: "
+    again = "make another release with its own approval and price (data.edition)"
+    if not approvals:
+        return f"{kept}it was drawn without an approval. Approvals are given before the noise is drawn: {again}."
+    same = [asdict(one.approval) for one in approvals if one.request["about"] == now]
+    if same:
+        if statement is None or (
+            statement["approval"] in same and (statement["facts"]["about"] or About().model_dump()) == now
+        ):
+            return None
+        return f"{kept}its privacy.json states something else. Write it again: terrine run {run.name}"
+    last = approvals[-1].request
+    before = last["about"]
+    changed = {f"about.{key}": before[key] for key, value in now.items() if before[key] != value}
+    restored = [
+        word for key, value in changed.items() for word in ("--set", f"{key}={json.dumps(value, ensure_ascii=False)}")
+    ]
+    command = "terrine statement import" if _imports(last) else f"terrine run {run.name}"
+    return (
+        f"{kept}after its approval, {' and '.join(changed)} changed, and nobody approved that. Restore it, or {again}. "
+        f"To restore it:\n{typed([*command.split(), *restored])}"
+    )
+
+
+def refuse_uncovered(run: Run, release_id: str, statement: Mapping[str, Any] | None = None) -> None:
+    """Raise InputError if no approval covers what is stated about a drawn release; see `uncovered`."""
+    if told := uncovered(run, release_id, statement):
+        raise InputError(f"{told}\nNothing was signed.")
 
 
 def describe_state(run: Run) -> str:
@@ -273,11 +352,11 @@ def decide(
         )
     if not role.strip():
         raise InputError("The role is empty. The statement names it: --role 'data steward'.")
+    if all(ledger.committed(release) for release in releases):
+        raise InputError(f"The release of run {run.name} has been drawn already. Nothing was changed.")
     repeated = last is not None and last.position > row.position
     if last is not None and repeated and (last.approval.decision, last.approval.key) == (decision, own):
         return last.approval
-    if all(ledger.committed(release) for release in releases):
-        raise InputError(f"The release of run {run.name} has been drawn already. Nothing was changed.")
     content = {
         "run": run.name,
         "releases": releases,

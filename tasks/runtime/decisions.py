@@ -74,12 +74,12 @@ def subject(key: bytes, request: Content, name: str, why: str) -> str:
     return keyed_digest(key, "terrine approval", canonical_json({"request": request, "name": name, "why": why}))
 
 
-def valid_decisions(key: bytes, trusted: frozenset[str], rows: Iterable[Row]) -> Iterator[Decision]:
+def valid_decisions(key: bytes, trusted: frozenset[str] | None, rows: Iterable[Row]) -> Iterator[Decision]:
     """Yield, in order, the decisions that a trusted key signed about the request that they name.
 
     Args:
         key: Key of the site.
-        trusted: Fingerprints of the keys that may approve.
+        trusted: Fingerprints of the keys that may approve; None: any key.
         rows: Rows of requests and decisions, verified and in order.
     """
     from terrine.deployment.signature import Approval  # slow to import, and most runs need no approval
@@ -97,7 +97,8 @@ def valid_decisions(key: bytes, trusted: frozenset[str], rows: Iterable[Row]) ->
                 continue
             about = (request["run"], [release["id"] for release in request["releases"]])
             signed = subject(key, request, body["name"], body["why"])
-            if approval.key in trusted and approval.subject == signed and about == (approval.run, approval.releases):
+            known = trusted is None or approval.key in trusted
+            if known and approval.subject == signed and about == (approval.run, approval.releases):
                 yield Decision(row.position, approval, request, body["name"], body["why"])
 
 

@@ -43,6 +43,7 @@ NAMES: dict[Kind, str] = {
     "accuracy": "an accuracy",
     "annotations": "annotations",
     "labels": "labels",
+    "imported": "a model that another library trained",
 }
 _PURPOSES: dict[Kind, str] = {"averages": " of averages", "moments": " of moments", "accuracy": " of an accuracy"}
 
@@ -123,6 +124,12 @@ def unpaid(ledger: Ledger, releases: Sequence[Release]) -> list[Release]:
     each = {one.identity: one for one in releases}
     reserved = ledger.reserved(each)
     return [one for identity, one in each.items() if identity not in reserved]
+
+
+def name_of(params: Params, kind: Kind) -> str:
+    """Return what a release of this kind contains, such as "gradients of records"."""
+    sums = kind == "answers" and params.aggregation.reveals == "sums"
+    return f"{params.aggregation.mechanism} of records" if sums else NAMES[kind]
 
 
 def describe_releases(releases: Sequence[Release]) -> str:
@@ -291,8 +298,12 @@ def _read(run: Run, name: str) -> dict[str, Any]:
 
 
 def contradicted_about(params: Params, records: int, groups: int | None) -> str | None:
-    """Return a sentence if the operator states one record per person, but the training records have fewer groups."""
-    if not params.about.one_per_person or groups is None or groups >= records:
+    """Return a sentence if the operator states one record per person, but the training records have fewer groups.
+
+    If a group is protected, a person may have several records.
+    """
+    one_record = params.about.one_per_person and params.privacy.unit == "record"
+    if not one_record or groups is None or groups >= records:
         return None
     return (
         f"about.one_per_person=true, but the {records:,} training records belong to {groups:,} groups. If a group is a "

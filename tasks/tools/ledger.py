@@ -10,10 +10,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from tasks.artefacts.released import sums_over_records
 from tasks.config.presets import project_root, resolve, selected_run
 from tasks.runtime.accounts import account_names
-from tasks.runtime.releases import NAMES, list_releases
+from tasks.runtime.releases import list_releases, name_of
 from tasks.runtime.run import Run, check_not_transcription, open_run
 from terrine.errors import LedgerError, SettingError, TerrineError, did_you_mean
 from terrine.privacy.accounting.events import from_json
@@ -122,9 +121,8 @@ def _kinds(names: set[str]) -> dict[str, str]:
         with suppress(TerrineError):
             run = open_run(project_root(), name)
             check_not_transcription(name, run.params)
-            answers = f"{run.params.aggregation.mechanism} of records" if sums_over_records(run) else NAMES["answers"]
             for release in list_releases(run):
-                found[release.identity] = answers if release.kind == "answers" else NAMES[release.kind]
+                found[release.identity] = name_of(run.params, release.kind)
     return found
 
 

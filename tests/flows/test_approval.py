@@ -19,6 +19,7 @@ from tasks.runtime.approval import ReleaseRefused
 from tasks.runtime.decisions import DECISION, ApprovalNeeded
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_json
+from terrine.deployment.signature import fingerprint, signing_key
 from terrine.errors import SettingError
 from tests.flows.conftest import forked, set_small
 from tests.processes import arm
@@ -134,6 +135,9 @@ def test_without_a_form_that_counts_a_run_ends_with_the_commands(waiting, monkey
         flow.pipeline("small", selects=False)
     refused = CliRunner().invoke(app, ["release", "approve", "small"])
     assert isinstance(refused.exception, SettingError)
+    made = terrine("release", "approve", "small", "--key", str(waiting / "steward.pem"))
+    own = fingerprint(signing_key(waiting / "steward.pem").public_key())
+    assert (made.exit_code, "Nothing is decided yet" in made.output, own in made.output) == (3, True, True)
 
 
 def test_the_form_has_the_fields_of_a_decision():

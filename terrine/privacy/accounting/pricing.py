@@ -22,7 +22,7 @@ from terrine.privacy.accounting.events import (
     counts,
 )
 from terrine.privacy.accounting.gaussian import epsilon_of, mu_squared
-from terrine.privacy.accounting.loss_distribution import loss_epsilon
+from terrine.privacy.accounting.loss_distribution import loss_delta, loss_epsilon
 from terrine.privacy.accounting.renyi import convert, default_orders, mu_squared_bound, pure_epsilon, rdp_of_event
 
 _ROUNDING = 1e-9
@@ -58,6 +58,27 @@ def price(event: Event, delta: float) -> float:
     with contextlib.suppress(UnsupportedEventError):
         figures.append(loss_epsilon(compose(event), delta))
     return min(figures)
+
+
+def total_variation(event: Event, epsilon: float, delta: float, slack: float = 0.0) -> float:
+    """Return an upper bound on the total variation between the outputs of `event` for two neighbours.
+
+    Args:
+        event: The event, which is (ε, δ)-private.
+        epsilon: ε.
+        delta: δ.
+        slack: Additional δ of inexact noise.
+    """
+    try:
+        return loss_delta(event, 0.0, near=0.5) + slack
+    except UnsupportedEventError:
+        # tanh(ε/2) = (e^ε − 1)/(e^ε + 1) without overflow.
+        return math.tanh(epsilon / 2) + 2 * (delta + slack) / (1 + math.exp(min(epsilon, 700.0)))
+
+
+def guesses_in_hundred(variation: float) -> float:
+    """Return the percentage (1 + TV)/2 of correct best guesses between two neighbours, rounded up to one decimal."""
+    return min(100.0, float(math.ceil(500 * (1 + variation))) / 10)
 
 
 def _split(event: Event) -> tuple[float, list[Event]]:

@@ -20,11 +20,12 @@ from tasks.config.presets import Preset, with_assignments
 from tasks.desk.airlock import build_kit
 from tasks.desk.imports import Stated, import_training, read_state
 from tasks.desk.kit.verify import verify
-from tasks.runtime.accounts import ledger_before, open_account, site_signing_key
+from tasks.runtime.accounts import ledger_before, open_account, site_signing_file, site_signing_key
 from tasks.runtime.decisions import ApprovalNeeded
 from tasks.runtime.run import Run, open_run
 from tasks.runtime.run_names import name_run, states
 from tasks.serving import pages
+from tasks.serving.attestations import sign_for_tools
 from tasks.serving.verification import verify_statement
 from terrine.deployment.signature import fingerprint
 from terrine.errors import BudgetError, InputError, LedgerError, SettingError, TerrineError
@@ -371,9 +372,13 @@ def test_an_import_is_approved_like_a_run_and_its_kit_is_verified(project, tmp_p
     with pytest.raises(ApprovalNeeded, match=r"in 60 steps: model\.pt[\s\S]*terrine release approve risk"):
         imported(project)
     assert not (project / "data" / "release").exists()
+    shown = CliRunner().invoke(app, ["release", "show", "risk"]).output
+    for fact in ("batches poisson", "noise multiplier", "sampling rate", "clipped", "one record per person: yes"):
+        assert fact in " ".join(shown.split()), shown
     assert not [row for row in ledger_before(run_of(project)).rows() if row.kind == "reserve"]
     done = CliRunner().invoke(app, ["release", "approve", "risk", "--role", "data steward"])
     assert done.exit_code == 0, done.output
+    assert "Next: repeat the import" in done.output
     changed = project / "other.pt"
     changed.write_bytes(b"other weights")
     with pytest.raises(ApprovalNeeded, match="was approved on"):
@@ -390,6 +395,20 @@ def test_an_import_is_approved_like_a_run_and_its_kit_is_verified(project, tmp_p
     text = (kit.folder / "index.html").read_text()
     assert "did not observe the training" in text
     assert all((kit.folder / name).is_file() for name in re.findall(r'href="([^"]+)"', text))
+    before = (folder / "privacy.json").read_bytes()
+    with pytest.raises(InputError, match=r"about\.purpose changed[\s\S]*statement import --set"):
+        import_training(project, TRAINING, stated(project), [*ABOUT, "about.purpose=selling advertisements"])
+    assert (folder / "privacy.json").read_bytes() == before
+    said = json.loads(before)
+    said["facts"]["about"]["purpose"] = "selling advertisements"
+    (folder / "privacy.json").write_text(json.dumps(said))
+    refused = CliRunner().invoke(app, ["statement", "risk", "--sign"])
+    assert isinstance(refused.exception, InputError), refused.output
+    assert "states something else" in str(refused.exception)
+    pages.write_pages(folder, ["en"], site_signing_key(run))
+    sign_for_tools(folder, site_signing_file(run))
+    with pytest.raises(InputError, match="states something else"):
+        build_kit(run, tmp_path / "other")
     (kit.folder / "model" / "model.pt").write_bytes(b"other")
     assert [told for holds, _, told in verify(str(kit.folder), None) if holds is False] == [
         "model/model.pt was changed: it differs from the file that kit.json lists."

@@ -13,17 +13,27 @@ from flows.stages import run_through
 from tasks.config.params import merge_overrides, validate
 from tasks.pipeline import aggregate
 from tasks.pipeline.approvals import expect_sums, propose_accuracy, propose_answers
-from tasks.runtime.accounts import ledger_before, open_account, site_signing_key
-from tasks.runtime.approval import ReleaseRefused, decide, describe_state, pending, require_approval
-from tasks.runtime.decisions import DECISION, REQUEST, ApprovalNeeded
+from tasks.reports.statement_page import correct_guesses
+from tasks.runtime.accounts import ledger_before, open_account, site_key, site_signing_key
+from tasks.runtime.approval import (
+    ReleaseRefused,
+    decide,
+    describe_request,
+    describe_state,
+    pending,
+    refuse_uncovered,
+    require_approval,
+)
+from tasks.runtime.decisions import DECISION, REQUEST, ApprovalNeeded, subject
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_array, read_json, write_array, write_json
 from tasks.serving.verification import verify_statement
 from terrine.deployment.signature import fingerprint, sign_approval
-from terrine.errors import ArtefactError, InputError, LedgerError, SettingError
+from terrine.errors import ArtefactError, BudgetError, InputError, LedgerError, SettingError
 from terrine.privacy.statement import read_statement
 
 STEWARD, OTHER = Ed25519PrivateKey.generate(), Ed25519PrivateKey.generate()
+SIGNED = ("public_key", "signature")
 VALUES = {
     "data": {"public_benchmark": True, "name": "digits", "size": 8},
     "partition": {"teachers": 20},
@@ -103,8 +113,9 @@ def test_a_release_is_asked_for_approved_drawn_once_and_stated(run):
     assert "data steward" in published
     assert "Ada" not in published
     assert "fit for use" not in published
-    with pytest.raises(InputError, match="drawn already"):
-        decide(run, STEWARD, "refused", role="data steward")
+    for decision in ("refused", "approved"):
+        with pytest.raises(InputError, match="drawn already"):
+            decide(run, STEWARD, decision, role="data steward")
     assert [row.kind for row in rows_of(run, REQUEST, DECISION)] == [REQUEST, DECISION]
 
 
@@ -193,6 +204,91 @@ def test_no_statement_quotes_an_approval_of_another_purpose(run):
     release(run)
     assert read_statement(run.folders.statement)["approval"]["role"] == "data steward"
     assert charged(run) == 1
+
+
+RESTORED = r"about\.purpose changed, and nobody approved that[\s\S]*--set about\.purpose=null"
+
+
+def test_nothing_is_signed_that_states_another_purpose_than_the_approval(run):
+    asked(run)
+    approve(run)
+    release(run)
+    identity, said = read_json(run.folders.statement)["release_id"], read_json(run.folders.statement)
+    refuse_uncovered(run, identity, said)
+    other = run_with(run.root, about={"purpose": "advertising"})
+    with pytest.raises(InputError, match=RESTORED):
+        refuse_uncovered(other, identity, said)  # the settings changed
+    release(other)
+    with pytest.raises(InputError, match=RESTORED):
+        refuse_uncovered(other, identity, read_json(run.folders.statement))
+    for forged in (
+        read_json(run.folders.statement),  # the settings were restored, but not the statement
+        said | {"facts": read_json(run.folders.statement)["facts"] | {"about": {"purpose": "advertising"}}},
+        said | {"approval": None},
+        said | {"approval": said["approval"] | {"role": "director"}},
+    ):
+        with pytest.raises(InputError, match="states something else"):
+            refuse_uncovered(run, identity, forged)
+    # An approval or a decision for the other purpose comes too late, even if someone writes it into the ledger.
+    ledger, account = open_account(run)
+    [asked_for] = rows_of(run, REQUEST)
+    row = ledger.record(REQUEST, account, asked_for.content | {"about": other.params.about.model_dump()})
+    key, content = site_key(run), {name: value for name, value in said["approval"].items() if name not in SIGNED}
+    late = sign_approval(STEWARD, content | {"subject": subject(key, row.content, "", "")})
+    forge(run, late, row.position)
+    with pytest.raises(InputError, match=RESTORED):
+        refuse_uncovered(other, identity, read_json(run.folders.statement))
+    refuse_uncovered(run, identity, said)
+    # Without the rows, or without the ledger, there is no approval.
+    (run.root / "data" / "private" / "ledger" / "ledger.db").unlink()
+    with pytest.raises((InputError, LedgerError)):
+        refuse_uncovered(run, identity, said)
+
+
+def test_a_release_that_was_drawn_without_an_approval_is_not_signed_later(run):
+    free = run_with(run.root, release={"approval": "none"})
+    release(free)
+    said = read_json(run.folders.statement)
+    refuse_uncovered(free, said["release_id"], said)
+    with pytest.raises(InputError, match="drawn without an approval"):
+        refuse_uncovered(run, said["release_id"], said)
+
+
+def test_an_approval_of_another_purpose_that_was_then_refused_covers_nothing(run):
+    asked(run)
+    approve(run)
+    other = run_with(run.root, about={"purpose": "advertising"})
+    asked(other)
+    approve(other)
+    decide(other, STEWARD, "refused", role="data steward", why="on second thoughts")
+    release(run)
+    said = read_json(run.folders.statement)
+    refuse_uncovered(run, said["release_id"], said)
+    with pytest.raises(InputError, match=r"about\.purpose changed"):
+        refuse_uncovered(other, said["release_id"])
+
+
+def test_nobody_is_asked_for_more_than_the_budget(run):
+    poor = run_with(run.root, ledger={"account": "poor", "epsilon": 1})
+    with pytest.raises(BudgetError, match=r"past its budget of ε=1[\s\S]*This fits"):
+        ask(poor)
+    assert rows_of(run, REQUEST) == []
+    asked(run)
+    ledger, account = open_account(run)
+    ledger.set_budget(account, 1)
+    row = ledger.record(REQUEST, account, rows_of(run, REQUEST)[0].content | {"budget": 1})
+    balance = dict(describe_request(run, ledger, row.content))["balance"]
+    assert "MORE THAN THE BUDGET" in balance
+
+
+def test_a_request_states_in_words_what_is_released_and_how_little_it_protects(run):
+    told = asked(run_with(run.root, about={"one_per_person": True}))
+    assert "answers, for the classes 0, 1, 2" in told
+    assert "one record per person: yes" in told
+    approve(run)
+    release(run_with(run.root, about={"one_per_person": True}))
+    guesses = correct_guesses(read_json(run.folders.statement))
+    assert f"at most {guesses:g} of 100 guesses" in told
 
 
 def test_votes_that_change_between_check_and_draw_are_refused_by_the_ledger(run):
@@ -335,7 +431,7 @@ def test_an_accuracy_is_approved_with_the_answers_and_only_about_these_records(r
 
 def test_a_request_states_from_how_many_units_sums_are_useful(run):
     sums = {"aggregation": {"mechanism": "gradients", "epsilon": 2}, "student": {"kind": "sums"}}
-    enough = int(re.search(r"from (\d+) records", expect_sums(run_with(run.root, **sums)))[1])
+    enough = int(re.search(r"at least (\d+) records", expect_sums(run_with(run.root, **sums)))[1])
     for units, weak in ((enough - 1, True), (enough, False)):
         assert ("too weak" in expect_sums(run_with(run.root, privacy={"units": units}, **sums))) == weak
 
