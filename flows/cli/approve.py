@@ -92,7 +92,7 @@ def _show(run: Run) -> Content:
     table.add_row("run", run.name)
     for row in describe_request(run, ledger, asked.content, private=True):
         table.add_row(*row)
-    told = "none yet" if decision is None else decision.report()
-    table.add_row("decision", "; ".join(filter(None, [told, decision and decision.name, decision and decision.why])))
+    told = ["none yet"] if decision is None else [decision.report(), decision.name, decision.why]
+    table.add_row("decision", "; ".join(filter(None, told)))
     printer().print(table)
     return asked.content

@@ -57,9 +57,9 @@ def statement(
     from tasks.runtime.approval import refuse_uncovered
     from tasks.runtime.releases import contradicted_about, missing_about
     from tasks.runtime.run import chosen_run, unstarted_run
-    from tasks.runtime.store import read_json
     from tasks.serving.pages import write_pages, write_single_page
     from terrine.files import write_text
+    from terrine.privacy.statement import read_statement
 
     console, chosen = printer(soft_wrap=True), chosen_name(name, run)
     others = sign or html or pdf or language or promote
@@ -94,7 +94,7 @@ def statement(
         if contradiction := contradicted_about(made.params, read["records"]["train"], read["groups"]):
             raise SettingError(f"{contradiction} Nothing was signed.")
     if sign:
-        said = read_json(made.folders.statement)
+        said = read_statement(made.folders.statement)
         refuse_uncovered(made, said["release_id"], said)
     key = site_signing_key(made) if sign else None
     written = write_pages(made.folders.release, list(dict.fromkeys(language or LANGUAGES)), key)

@@ -65,8 +65,8 @@ def run(
     from tasks.runtime.run import open_run
     from tasks.runtime.run_names import name_run
     from tasks.runtime.stage_graph import load
-    from tasks.runtime.store import read_json
     from tasks.runtime.versioning import changed_stages, select
+    from terrine.privacy.statement import read_statement
 
     root, console = project_root(), printer(soft_wrap=True)
     assignments = list(set_ or []) + ([f"seed={seed}"] if seed is not None else [])
@@ -98,7 +98,7 @@ def run(
     if not changed:
         console.print(costs(made, graph.names), soft_wrap=False)
     if made.folders.statement.is_file():
-        said = read_json(made.folders.statement)
+        said = read_statement(made.folders.statement)
         if told := uncovered(made, said["release_id"], said):
             console.print(f"Note: {told}", style="yellow")
     if other_data:

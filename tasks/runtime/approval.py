@@ -101,7 +101,7 @@ def require_approval(run: Run, proposal: Proposal) -> None:
         return
     with contextlib.nullcontext() if _imports(request) else budget_explained(run):
         costs = [release.worst_case for release in unpaid(ledger, ahead)]
-        # Nobody is asked to approve what the account cannot pay.
+        # A person should not be asked about releases that the account cannot pay for.
         check_together(ledger.together(proposal.account), costs, "secure", describe_releases(ahead))
     asked = [row.content for row in rows if row.kind == REQUEST and row.content["run"] == run.name]
     if asked[-1:] != [request]:
@@ -278,22 +278,22 @@ def uncovered(run: Run, release_id: str, statement: Mapping[str, Any] | None = N
     again = "make another release with its own approval and price (data.edition)"
     if not approvals:
         return f"{kept}it was drawn without an approval. Approvals are given before the noise is drawn: {again}."
+    last = approvals[-1].request
+    command = "terrine statement import" if _imports(last) else f"terrine run {run.name}"
     same = [asdict(one.approval) for one in approvals if one.request["about"] == now]
     if same:
         if statement is None or (
             statement["approval"] in same and (statement["facts"]["about"] or About().model_dump()) == now
         ):
             return None
-        return f"{kept}its privacy.json states something else. Write it again: terrine run {run.name}"
-    last = approvals[-1].request
+        return f"{kept}its privacy.json states something else. Write it again: {command}"
     before = last["about"]
     changed = {f"about.{key}": before[key] for key, value in now.items() if before[key] != value}
     restored = [
         word for key, value in changed.items() for word in ("--set", f"{key}={json.dumps(value, ensure_ascii=False)}")
     ]
-    command = "terrine statement import" if _imports(last) else f"terrine run {run.name}"
     return (
-        f"{kept}after its approval, {' and '.join(changed)} changed, and nobody approved that. Restore it, or {again}. "
+        f"{kept}{' and '.join(changed)} changed after the approval. Restore it, or {again}. "
         f"To restore it:\n{typed([*command.split(), *restored])}"
     )
 

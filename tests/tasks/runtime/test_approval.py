@@ -206,7 +206,7 @@ def test_no_statement_quotes_an_approval_of_another_purpose(run):
     assert charged(run) == 1
 
 
-RESTORED = r"about\.purpose changed, and nobody approved that[\s\S]*--set about\.purpose=null"
+RESTORED = r"about\.purpose changed after the approval[\s\S]*--set about\.purpose=null"
 
 
 def test_nothing_is_signed_that_states_another_purpose_than_the_approval(run):
