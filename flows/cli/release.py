@@ -222,12 +222,20 @@ def verify(
 ) -> None:
     """Verify a received release: ε from its events, all pages, the student and the signature.
 
-    Needs neither a project nor private files. To verify a ledger, use `terrine ledger --verify`.
+    In an airlock kit, it also compares all files with kit.json. Needs neither a project nor private files. To verify a
+    ledger, use `terrine ledger --verify`.
     """
-    from tasks.serving.verification import verify_statement
+    from tasks.desk.kit.verify import verify as verify_kit
+    from tasks.serving.verification import Check, verify_statement
     from terrine.deployment.signature import expected_key
 
-    checks, console = verify_statement(statement, None if key is None else expected_key(key)), printer()
+    trusted, console = None if key is None else expected_key(key), printer()
+    checks, folder = verify_statement(statement, trusted), statement if statement.is_dir() else statement.parent
+    if any((folder / name).is_file() for name in ("kit.json", "kit.sig")):
+        for holds, what, told in verify_kit(str(folder), trusted and trusted.replace(" ", "")):
+            if holds is not None:  # the checks above state what the kit's own ones leave open
+                detail = "".join(letter if letter.isprintable() else "?" for letter in told)
+                checks.append(Check(f"kit: {what}", holds, detail))
     table = plain_table(Column(no_wrap=True), Column(no_wrap=True), Column(overflow="fold"), show_header=False)
     for check in checks:
         word, style = _SHOWN[check.holds]

@@ -22,7 +22,7 @@ import json
 import re
 import shutil
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -30,10 +30,10 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from tasks.desk.kit.verify import verify
+from tasks.desk.kit.verify import check_epsilon, verify
 from tasks.desk.sacro import membership_report
 from tasks.reports.pages import render
-from tasks.reports.statement_page import TECHNICAL
+from tasks.reports.statement_page import TECHNICAL, published_files
 from tasks.runtime.accounts import ledger_before, site_signing_key
 from tasks.runtime.approval import refuse_uncovered
 from tasks.runtime.releases import AUDIT, list_releases
@@ -106,10 +106,13 @@ def build_kit(run: Run, target: Path) -> Kit:
             (folder / "attacks").mkdir()
             _write_attacks(folder / "attacks", attacks, statement)
         write_text(folder / "satre.yaml", satre_controls(statement, {*files_below(folder), KIT, "satre.yaml"}))
+        names = sorted([*files_below(folder), "index.html"])
         values = {
             "statement": statement,
             "key": fingerprint(key.public_key()),
-            "names": sorted([*files_below(folder), "index.html"]),
+            "names": names,
+            "absent": _published_elsewhere(statement, names),
+            "priced": check_epsilon(statement)[0],
             "approval": statement["approval"] and Approval(**statement["approval"]),
             "page": min(pages_in(folder), key=lambda name: (name != TECHNICAL, name != "statement-en.html")),
         }
@@ -135,6 +138,14 @@ def _model_files(release: Path, statement: Mapping[str, Any]) -> list[str]:
     if "files" in statement["mechanism"]:
         return [f"{MODEL}/{name}" for name in statement["mechanism"]["files"]]
     return [f"{STUDENT}/{name}" for name in (MANIFEST, *check_seal(release / STUDENT)["digests"])]
+
+
+def _published_elsewhere(statement: Mapping[str, Any], names: Sequence[str]) -> list[str]:
+    """Return the files of a run's release that the statement lists as published and a kit with these files lacks."""
+    if "files" in statement["mechanism"]:
+        return []
+    listed = (name for row, _ in published_files(statement, signed=True) for name in row.split(", "))
+    return [name for name in listed if not any(found.startswith(name.rstrip("*")) for found in names)]
 
 
 def _checked_key(run: Run) -> Ed25519PrivateKey:

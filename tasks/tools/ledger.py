@@ -14,6 +14,7 @@ from tasks.config.presets import project_root, resolve, selected_run
 from tasks.runtime.accounts import account_names
 from tasks.runtime.releases import list_releases, name_of
 from tasks.runtime.run import Run, check_not_transcription, open_run
+from tasks.runtime.store import read_json
 from terrine.errors import LedgerError, SettingError, TerrineError, did_you_mean
 from terrine.privacy.accounting.events import from_json
 from terrine.privacy.accounting.gaussian import round_up
@@ -120,6 +121,9 @@ def _kinds(names: set[str]) -> dict[str, str]:
     for name in names:
         with suppress(TerrineError):
             run = open_run(project_root(), name)
+            if run.folders.imported and "files" in (statement := read_json(run.folders.statement))["mechanism"]:
+                found[statement["release_id"]] = "an imported model"
+                continue
             check_not_transcription(name, run.params)
             for release in list_releases(run):
                 found[release.identity] = name_of(run.params, release.kind)

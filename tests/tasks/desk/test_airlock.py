@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from importlib import metadata
 
 import pytest
@@ -72,6 +73,38 @@ def test_the_page_tells_what_to_check(kit):
     )
     assert f"{len(json.loads((kit.folder / 'kit.json').read_text())['files'])} files that they cover" in text
     assert all((kit.folder / name).is_file() for name in re.findall(r'href="([^"]+)"', text))
+
+
+@pytest.mark.parametrize(
+    ("change", "wrong"),
+    [
+        (lambda kit: (kit / "index.html").write_text("changed"), "index.html was changed"),
+        (lambda kit: (kit / "ledger.json").write_text("{}"), "ledger.json was changed"),
+        (lambda kit: (kit / "patients.csv").write_text(""), "patients.csv was added"),
+        (lambda kit: (kit / "\x1b[31mred").write_text(""), "?[31mred was added"),
+        (lambda kit: (kit / "kit.json").unlink(), "kit.json cannot be read"),
+    ],
+)
+def test_terrine_verify_also_compares_a_kit_with_its_list(kit, tmp_path, change, wrong):
+    def terrine_verify(name=""):
+        return CliRunner().invoke(app, ["verify", str(folder / name), "--key", kit.key], env={"COLUMNS": "500"})
+
+    folder = shutil.copytree(kit.folder, tmp_path / "kit")
+    for name in ("", "privacy.json", "statement-de.html"):
+        before = terrine_verify(name)
+        assert before.exit_code == 0, before.output
+        assert "kit: files" in before.output
+    change(folder)
+    after = terrine_verify()
+    assert after.exit_code == 1
+    assert wrong in after.output
+    assert "1 of " in after.output
+
+
+def test_the_page_names_what_may_be_published_but_is_not_in_the_kit(kit):
+    text = (kit.folder / "index.html").read_text(encoding="utf-8")
+    assert "are not in this kit: answers/, accuracy.json, metrics.json, plots/.</li>" in text
+    assert "Both leave out ε" not in text
 
 
 def test_controls_name_files_that_are_there_and_claim_no_more(kit):

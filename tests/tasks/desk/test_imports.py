@@ -27,6 +27,7 @@ from tasks.runtime.run_names import name_run, states
 from tasks.serving import pages
 from tasks.serving.attestations import sign_for_tools
 from tasks.serving.verification import verify_statement
+from tasks.tools.ledger import overview
 from terrine.deployment.signature import fingerprint
 from terrine.errors import BudgetError, InputError, LedgerError, SettingError, TerrineError
 from terrine.privacy.accounting.events import GaussianEvent
@@ -274,6 +275,9 @@ def rewrite(folder, **changes):
 
 def test_the_page_states_in_every_language_that_nobody_observed_the_training(project):
     folder = imported(project).folder
+    ledger = ledger_before(run_of(project))
+    [released] = overview(ledger, {})[0]["releases"]
+    assert released["kind"] == "an imported model"
     texts = {"en": "not observed", "de": "nicht beobachtet", "fr": "pas observé", "es": "no observó"}
     for code, text in texts.items():
         page = (folder / f"statement-{code}.html").read_text()
@@ -394,6 +398,11 @@ def test_an_import_is_approved_like_a_run_and_its_kit_is_verified(project, tmp_p
     assert charged["event"] == statement["event"]
     text = (kit.folder / "index.html").read_text()
     assert "did not observe the training" in text
+    assert "before it was charged to the account; its noise was drawn elsewhere, earlier." in text
+    assert "before noise was drawn" not in text + (kit.folder / "satre.yaml").read_text()
+    assert "Both leave out ε" in text
+    assert "are not in this kit" not in text
+    assert 'class="banner sound"' not in text
     assert all((kit.folder / name).is_file() for name in re.findall(r'href="([^"]+)"', text))
     before = (folder / "privacy.json").read_bytes()
     with pytest.raises(InputError, match=r"about\.purpose changed[\s\S]*statement import --set"):
