@@ -153,7 +153,8 @@ def done(statement: Mapping[str, Any]) -> list[str]:
     if "phases" in mechanism:
         return ["imported", f"sampling_{mechanism['sampling']}"]
     if "numbers" in mechanism:
-        first = ["sums_gradients" if name == "gradients" else "sums_moments", *["fitted"] * examples]
+        learned = "sums_and_averages" if "moments" in mechanism else "sums_alone"
+        first = ["sums_gradients" if name == "gradients" else "sums_moments", learned, *["fitted"] * examples]
     elif name in TRANSCRIPTION_TEXTS and name not in MECHANISMS.names():
         first = [name]
     else:

@@ -146,6 +146,7 @@ _PROPERTIES: dict[str, Callable[[Content], object]] = {
     "columns_declared": lambda content: any(item["origin"] == "drawn rows" for item in content["facts"]["examples"]),
     "imported": lambda content: "phases" in content["mechanism"],  # trained by another library (`privacy.training`)
     "voted": lambda content: not {"phases", "numbers"} & {*content["mechanism"]},
+    "classes_found": lambda content: bool(content["task"]) and content["task"]["found"],
     "searched": lambda content: content["epsilon_tuning"] is not None,
 }
 """Properties of a statement on which sentences depend."""
@@ -168,7 +169,7 @@ def applicable(content: Content, section: Section) -> Iterator[tuple[str, str, V
     """Yield key, English text and values of each sentence of a section that applies, in order.
 
     Args:
-        content: The content of privacy.json; its `facts`, `unit`, `mechanism` and `epsilon_tuning` suffice.
+        content: The content of privacy.json; its `facts`, `unit`, `mechanism`, `task` and `epsilon_tuning` suffice.
         section: The section.
     """
     for own, key, entry, text in TABLE:

@@ -25,7 +25,7 @@ from terrine.files import write_text
 from terrine.privacy.accounting.events import Event, NonPrivateEvent, from_json, to_json
 from terrine.privacy.accounting.gaussian import round_up
 from terrine.privacy.accounting.pricing import price
-from terrine.privacy.facts import Facts, sentences
+from terrine.privacy.facts import TABLE, Facts, sentences
 from terrine.privacy.ledger.task import Task
 from terrine.privacy.noise import NoiseKind
 
@@ -63,7 +63,7 @@ MECHANISM_FIELDS = (
     | {"findings", "findings_bound", "bins", "grades", "parties", "opened", "norm", "iterations"}
     | {"library", "sampling", "phases", "files"}
 )
-FOUND = "The class names are the labels that occurred in the data. They are published, and ε does not cover them."
+FOUND = next(text for _, key, _, text in TABLE if key == "outside_classes")
 """Sentence of the summary if the class names were not declared."""
 
 

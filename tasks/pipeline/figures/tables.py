@@ -35,7 +35,7 @@ POINTS = 50
 def write_metrics(run: Run) -> None:
     """Write ε, the number of answers and the publishable accuracy of a run under their MLflow names."""
     statement = read_json(run.folders.statement)
-    names = ("epsilon", "epsilon_guaranteed", "epsilon_added", "answered")
+    names = ("epsilon", "epsilon_guaranteed", "epsilon_added", *["answered"] * (not sums_over_records(run)))
     found = {name: statement.get(name) for name in names} | known_accuracy(run)
     write_json(run.folders.metrics, {name: value for name, value in found.items() if value is not None})
 
@@ -51,7 +51,7 @@ def write_plots(run: Run) -> None:
     with atomic_folder(run.folders.plots) as folder:
         _write(folder / "spending.csv", ("answered", "epsilon"), spending(run, manifest))
         names = answer_names(manifest["class_names"], bool(run.params.data.several))
-        counts = zip(names, statement["answered_per_class"], strict=False)
+        counts = () if sums_over_records(run) else zip(names, statement["answered_per_class"], strict=False)
         _write(folder / "classes.csv", ("class", "answers"), counts)
         _write(
             folder / "training.csv",

@@ -10,7 +10,7 @@ from tasks.artefacts import features
 from tasks.auditing.mechanisms import audit
 from tasks.config.params import merge_overrides, validate
 from tasks.pipeline import mlflow_logging, sums
-from tasks.pipeline.figures.tables import write_metrics
+from tasks.pipeline.figures.tables import write_metrics, write_plots
 from tasks.pipeline.report import write_report
 from tasks.reports import comparison
 from tasks.reports.comparison import compared
@@ -88,6 +88,9 @@ def test_a_run_says_what_it_released_and_its_student_answers_each_image_by_itsel
     assert mlflow_logging._metrics(run, said)["epsilon_added"] == said["epsilon_added"]
     write_metrics.fn(run)
     assert read_json(run.folders.metrics)["epsilon_added"] == said["epsilon_added"]
+    assert "answered" not in read_json(run.folders.metrics)
+    write_plots.fn(run)
+    assert (run.folders.plots / "classes.csv").read_text().splitlines() == ["class,answers"]
     assert for_anybody(run)["noisy sums released"] == f"{numbers:,}"
     assert "teachers" not in for_anybody(run)
     assert "added up over all records" in run.folders.statement.with_name("statement.html").read_text()

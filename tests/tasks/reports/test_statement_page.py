@@ -55,6 +55,8 @@ ALL = {"queried": 286}  # and answered
 ANSWERS = RepeatedEvent(vote_answer(40.0), 286)
 YES_OR_NO = (200, 86)
 SUMS, GRADIENTS = Moments().schedule(mu_left(9.5, 1e-5)), Gradients(rounds=4)
+AVERAGES = GaussianEvent(2.0, 30.0)
+FOUND = {"kind": "classes", "names": ["a", "b", "c"], "edges": [], "target": None, "found": True}
 INTERACTIVE = {"mechanism": "interactive", "threshold": 200.0, "sigma1": 150.0, "sigma2": 40.0} | {
     "surprise": 50.0,
     "confidence": 0.9,
@@ -130,6 +132,12 @@ KINDS = {
         "mechanism": {"mechanism": "moments", "numbers": 12345},
         "event": SUMS.event,
         "event_added": SUMS.event_added,
+    },
+    "sums and averages": {
+        "mechanism": {"mechanism": "moments", "numbers": 12345}
+        | {"moments": {"numbers": 4051, "noise_multiplier": 30.0}},
+        "event": compose(AVERAGES, Moments().schedule(mu_left(9.5, 1e-5, AVERAGES)).event),
+        "task": FOUND,
     },
     "gradients": {
         "mechanism": GRADIENTS.describe() | {"numbers": 12345},
@@ -333,7 +341,14 @@ def test_what_holds_only_sometimes_is_said_only_then():
     assert "answers/the noisy answers" in text("histogram")
     assert "answers/" not in text("overlap")
     assert "4,051 averages over all images" in text("moments and count")
-    assert "The 12,345 noisy sums" in text("sums")
+    assert "The 12,345 noisy sums are all that the model learned" in text("sums")
+    assert "The 12,345 noisy sums and the averages named below are all that" in text("sums and averages")
+    for name in KINDS:
+        observed = not name.startswith("imported")
+        assert ("is proven how" in text(name)) == CONTENTS[name]["private"]
+        assert ("if the operator’s statement about the training is true. Then it is proven" in text(name)) != observed
+        assert ('class="banner sound"' in pages_of(name)["en"]) == (observed and CONTENTS[name]["private"])
+        assert ("fixed in advance" in text(name)) <= observed
     for name in ("sums", "labels", "annotation", "answers"):
         assert "put to the vote" not in text(name)
     assert "Random noise" not in text("no guarantee")
@@ -412,6 +427,11 @@ CLAIMS = {
         {"en": "most other tools", "de": "meisten anderen Werkzeuge", "fr": "plupart des autres outils",
          "es": "mayoría de las demás herramientas"},
     ),
+    "the class names occurred in the data": (
+        lambda said: said["task"],
+        {"en": "labels that occurred in the data", "de": "die in den Daten vorkamen",
+         "fr": "étiquettes présentes dans les données", "es": "etiquetas que aparecían en los datos"},
+    ),
     "the operator states something": (
         lambda said: said["facts"]["about"],
         {"en": "Statement of the operator", "de": "Angaben des Betreibers", "fr": "Déclarations de l’opérateur",
@@ -455,7 +475,7 @@ def combinations():
     statements = cycle(
         (None, About(), About(purpose="care", one_per_person=True), About(description="scans", one_per_person=False))
     )
-    audits = cycle(({}, {}, {"audit_epsilon": 0.5, "audit_confidence": 0.95}))
+    audits = cycle(({}, {"task": FOUND}, {"audit_epsilon": 0.5, "audit_confidence": 0.95}))
     for chosen, record, unit in product(subsets, get_args(Record), ("record", "group")):
         earlier, held_out, declared, sums = next(switches)
         counts = [100 + number for number in range(len(chosen))]
@@ -506,6 +526,7 @@ def test_each_epsilon_stands_beside_the_factor_and_the_guess_of_its_own_relation
     assert "Signed on" in texts[0]
     assert "Signed on" not in texts[1]  # the technical page is written before the signature, which covers it
     assert "not signed" not in texts[1]
+    assert "signature.json is next to it as well, that file contains the date, the key" in texts[1]
     for name, event, epsilon in (
         ("event", SUMS.event, said["epsilon"]),
         ("event_added", SUMS.event_added, said["epsilon_added"]),
@@ -575,7 +596,15 @@ def test_the_longest_statement_fits_two_sheets(code):
         one_per_person=True,
     )
     facts = Facts("image", (Examples("programs", 1000),), held_out=True, about=about)
-    content = made("all figures", mechanism=mechanism, trust_model="parties", unit="group", facts=facts)
+    content = made(
+        "all figures",
+        mechanism=mechanism,
+        trust_model="parties",
+        unit="group",
+        facts=facts,
+        task=FOUND,
+        epsilon_account=9.5,
+    )
     page = render_statement_page(content, code, MARK)
     assert len(HTML(string=page).render().pages) <= 2
     if code == "de":

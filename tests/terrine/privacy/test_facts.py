@@ -24,7 +24,7 @@ from tests.terrine.privacy.test_statement import statement
 
 IMAGES = ("image", "dicom", "volume")
 # When each sentence holds, written independently of the table: f are the facts, u is the unit, v whether there was a
-# vote, t whether an ε of a search is given.
+# vote, t whether an ε of a search is given (None: no, and the class names are those that occurred).
 MEANING = {
     "from_programs": lambda f, u, v, t: "programs" in names(f.examples),
     "from_columns": lambda f, u, v, t: "drawn rows" in names(f.examples),
@@ -55,6 +55,7 @@ MEANING = {
     "outside_accuracy": lambda f, u, v, t: f.accuracy_epsilon is not None,
     "outside_evaluation": lambda f, u, v, t: f.accuracy_epsilon is None,
     "outside_units": lambda f, u, v, t: f.declared_units is not None,
+    "outside_classes": lambda f, u, v, t: t is None,
     "outside_tuning": lambda f, u, v, t: not t,
     "person_one_record": lambda f, u, v, t: u == "record" and one(f) is True,
     "person_one_group": lambda f, u, v, t: u == "group" and one(f) is True,
@@ -113,12 +114,14 @@ def test_every_combination_of_facts_has_its_sentences_and_no_other():
             ("label", 1, 1),
             ("record", 0, 1),
             ("record", None, 0),
+            ("group", 0, None),
         ):
             said = {
                 "facts": content,
                 "unit": unit,
                 "mechanism": {1: {}, 0: {"numbers": 8}, None: {"phases": []}}[votes],
                 "epsilon_tuning": 3.0 if tuned else None,
+                "task": {1: None, 0: {"found": False}, None: {"found": True}}[tuned],
             }
             found = [key for section in sections for key, *_ in applicable(said, section)]
             assert sorted(found) == sorted(key for key, holds in MEANING.items() if holds(facts, unit, votes, tuned))
