@@ -155,7 +155,8 @@ def _checked_key(run: Run) -> Ed25519PrivateKey:
         raise ArtefactError(f"Run {run.name} has no released student. Make it first: terrine run {run.name}")
     if not (release / SIGNATURE).is_file():
         raise ArtefactError(f"Run {run.name} is not signed. Sign it first: terrine statement --sign --run {run.name}")
-    key = site_signing_key(run)
+    key, statement = site_signing_key(run), read_json(run.folders.statement)
+    refuse_uncovered(run, str(statement.get("release_id")), statement)
     try:
         refuse_wrong(verify_statement(release, fingerprint(key.public_key())))
     except TerrineError as error:
@@ -163,8 +164,6 @@ def _checked_key(run: Run) -> Ed25519PrivateKey:
             f"Run {run.name} does not verify, so there is no kit of it. {error} If an audit or a search changed the "
             f"statement since it was signed, sign it again: terrine statement --sign --run {run.name}"
         ) from error
-    statement = read_json(run.folders.statement)
-    refuse_uncovered(run, statement["release_id"], statement)
     if not statement["private"]:
         raise ArtefactError(f"Run {run.name} guarantees nothing that a kit could document. {statement['warning']}")
     return key

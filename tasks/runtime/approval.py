@@ -212,8 +212,8 @@ def describe_request(run: Run, ledger: Ledger, request: Content, *, private: boo
     rest = "" if left is None else f", then left: one run of up to ε = {math.floor(100 * left) / 100:g}"
     spent, total = round_up(account.total()), round_up(after[0].total())
     if account.total():
-        rest = f", added up as the account's first release requires{rest}"
-    if budget is not None and after[0].total() > budget:
+        rest = f"; the account's first release fixed how costs are added up{rest}"
+    if budget is not None and after[0].total() > budget and len(charged) < len(events):
         rest = ": MORE THAN THE BUDGET. The ledger will refuse this release, and an approval does not change that"
     name = account_names(run.root, site_key(run)).get(own) if private else None
     labels = {"one_per_person": f"one {unit} per person"}
@@ -283,7 +283,8 @@ def uncovered(run: Run, release_id: str, statement: Mapping[str, Any] | None = N
     same = [asdict(one.approval) for one in approvals if one.request["about"] == now]
     if same:
         if statement is None or (
-            statement["approval"] in same and (statement["facts"]["about"] or About().model_dump()) == now
+            statement.get("approval") in same
+            and ((statement.get("facts") or {}).get("about") or About().model_dump()) == now
         ):
             return None
         return f"{kept}its privacy.json states something else. Write it again: {command}"
