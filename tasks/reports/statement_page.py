@@ -154,7 +154,8 @@ def done(statement: Mapping[str, Any]) -> list[str]:
         return ["imported", f"sampling_{mechanism['sampling']}"]
     if "numbers" in mechanism:
         learned = "sums_and_averages" if "moments" in mechanism else "sums_alone"
-        first = ["sums_gradients" if name == "gradients" else "sums_moments", learned, *["fitted"] * examples]
+        first = ["sums_gradients" if name == "gradients" else "sums_moments"]
+        first += [*["sums_group"] * (statement["unit"] == "group"), learned, *["fitted"] * examples]
     elif name in TRANSCRIPTION_TEXTS and name not in MECHANISMS.names():
         first = [name]
     else:

@@ -133,6 +133,11 @@ KINDS = {
         "event": SUMS.event,
         "event_added": SUMS.event_added,
     },
+    "sums of groups": {
+        "mechanism": {"mechanism": "moments", "numbers": 12345},
+        "unit": "group",
+        "event": SUMS.event,
+    },
     "sums and averages": {
         "mechanism": {"mechanism": "moments", "numbers": 12345}
         | {"moments": {"numbers": 4051, "noise_multiplier": 30.0}},
@@ -343,6 +348,7 @@ def test_what_holds_only_sometimes_is_said_only_then():
     assert "4,051 averages over all images" in text("moments and count")
     assert "The 12,345 noisy sums are all that the model learned" in text("sums")
     assert "The 12,345 noisy sums and the averages named below are all that" in text("sums and averages")
+    assert ["records of a group counted as one" in text(name) for name in ("sums of groups", "sums")] == [True, False]
     for name in KINDS:
         observed = not name.startswith("imported")
         assert ("is proven how" in text(name)) == CONTENTS[name]["private"]
