@@ -100,7 +100,7 @@ def sweep(
     for line in summary(result):
         console.print(line)
     if parent is not None:
-        console.print(f"MLflow run {parent} (make ui)")
+        console.print(f"MLflow run {parent} (terrine compare --ui)")
     console.print(
         "terrine compare shows all runs. DVC shows only the default one and those in runs/.gitignore (docs/dvc.md)."
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,7 +12,7 @@ from rich.text import Text
 
 from flows.cli.options import PresetOption, RunArgument, RunOption, SetOption, chosen_name
 from flows.printing import plain_table, printer
-from terrine.errors import SettingError
+from terrine.errors import SettingError, TerrineError
 from terrine.geometry import in_words
 
 if TYPE_CHECKING:
@@ -120,7 +121,7 @@ def _show_advice(found: Advice) -> None:
 
 
 def refuse(root: Path, name: str) -> None:
-    """Check a run on private data before it starts.
+    """Check a run before it starts; one on public data is not refused.
 
     Raises:
         SettingError: If the run would be refused.
@@ -128,10 +129,15 @@ def refuse(root: Path, name: str) -> None:
     from tasks.config.presets import resolve
     from tasks.runtime.run import Run
     from tasks.runtime.store import Folders
-    from tasks.tools.check import inspect_run
+    from tasks.tools.check import WEAK_BUT_PUBLIC, inspect_run
     from tasks.transcription.release import is_of_public
 
-    if is_of_public(Run(root, name, resolve(root, name))) or Folders(root, name).report.is_file():
+    if Folders(root, name).report.is_file():
+        return
+    if is_of_public(Run(root, name, resolve(root, name))):
+        with suppress(TerrineError):  # the run itself reports it
+            if WEAK_BUT_PUBLIC in inspect_run(root, name).notes:
+                printer().print(Text.assemble(("Note:", "yellow"), f" {WEAK_BUT_PUBLIC}"))
         return
     found = inspect_run(root, name)
     show(found, printer(), findings=not found.stops)

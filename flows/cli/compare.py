@@ -66,7 +66,7 @@ def compare(
         table.add_row(*texts.values())
     console.print(table)
     if "ε, added" in cells[0]:
-        console.print("ε, added: if a unit is only added or removed (sums of records).")
+        console.print("ε, added: if a unit is only added or removed.")
     console.print("front: no run on the same data is as accurate at a smaller ε (Pareto front).")
     for row, differs in zip(rows, differences(rows), strict=True):
         if differs:

@@ -22,7 +22,7 @@ from tasks.pipeline.synthesize import drawing_cost
 from tasks.reports.accuracy import known_accuracy, released_accuracy, released_error, served_accuracy
 from tasks.reports.comparison import effective_settings
 from tasks.runtime.code_digest import git_commit
-from tasks.runtime.progress import timings
+from tasks.runtime.progress import timings, total_seconds
 from tasks.runtime.releases import is_candidate
 from tasks.runtime.run import Run
 from tasks.runtime.stage_graph import Pipeline
@@ -31,7 +31,7 @@ from tasks.runtime.step import step
 from tasks.runtime.store import read_json, write_json
 from tasks.runtime.versioning import lock_digest
 from terrine.privacy.facts import sentences
-from terrine.privacy.statement import read_statement
+from terrine.privacy.statement import epsilon_added, read_statement
 
 QUERIES = ("query images", "query rows")
 """Names of the public inputs in a statement that are datasets."""
@@ -150,7 +150,7 @@ def stage_costs(run: Run, pipeline: Pipeline) -> dict[str, float]:
     if run.params.tracking.private_metrics:
         names = ("seconds", "memory_mb")
         costs = {f"system/{name}_{stage}": record[name] for stage, record in measured.items() for name in names}
-        return costs | {"system/seconds": sum(record["seconds"] for record in measured.values())}
+        return costs | {"system/seconds": total_seconds(run)}
     apart = pipeline.public_stages
     if run.params.data.has_public_records:
         apart -= {"synthesize"}  # it reads the whole source to find the public records
@@ -187,9 +187,9 @@ def _log_queries(statement: Mapping[str, Any]) -> None:
 
 
 def _metrics(run: Run, statement: dict[str, Any]) -> dict[str, float | None]:
-    names = ("epsilon", "epsilon_guaranteed", "epsilon_added", "audit_epsilon", "answered")
-    known = names[: 4 if sums_over_records(run) else 5]
-    metrics: dict[str, float | None] = {name: statement.get(name) for name in known}
+    names = ("epsilon", "epsilon_guaranteed", "audit_epsilon", *(() if sums_over_records(run) else ("answered",)))
+    metrics: dict[str, float | None] = {name: statement.get(name) for name in names}
+    metrics["epsilon_added"] = epsilon_added(statement)
     metrics |= {f"system/drawing_{name}": value for name, value in drawing_cost(run).items()}
     if run.params.tracking.private_metrics:
         figures = read_json(run.folders.accounting / "figures.json")

@@ -17,12 +17,12 @@ from tasks.config.values import flat
 from tasks.reports.accuracy import released_accuracy, shown_accuracy
 from tasks.reports.charts import scatter
 from tasks.reports.pages import epsilon, plain, probability, render
-from tasks.runtime.progress import timings
+from tasks.runtime.progress import total_seconds
 from tasks.runtime.run import open_run
 from tasks.runtime.staleness import check_records
 from tasks.runtime.store import Folders, read_json
 from terrine.errors import ArtefactError, TerrineError
-from terrine.privacy.statement import read_statement
+from terrine.privacy.statement import epsilon_added, read_statement
 
 HIDDEN = "tracking", "runner", "device", "about"
 """Sections that are not compared: settings that do not affect results, and the operator's statement."""
@@ -39,14 +39,14 @@ class Compared:
         run: Name of the run.
         data: Key that comparable runs share: same data, same unit.
         epsilon: Guaranteed ε at `delta`; None if nothing is guaranteed.
-        epsilon_added: ε under add/remove neighbours; None if it is not smaller.
+        epsilon_added: ε under add/remove neighbours; None if nothing is guaranteed or only labels are protected.
         delta: δ of the guarantee.
         accuracy: Accuracy in [0, 1]; None if it is private.
         plus_minus: Half the width of the accuracy's noise interval; None if the accuracy has no noise or is private.
         teachers: Number of teachers; None (like `answered` and `queries`) if records are summed.
         answered: Number of answered queries.
         queries: Number of queries.
-        seconds: Duration of all stages; None if it is private or unknown.
+        seconds: Duration of all stages except the report; None if it is private.
         settings: Effective settings that may be published, by section.key.
     """
 
@@ -112,7 +112,7 @@ def _read(root: Path, name: str) -> Compared:
         run=name,
         data=series(run.params, statement["dataset"]),
         epsilon=statement["epsilon_guaranteed"],
-        epsilon_added=statement.get("epsilon_added"),
+        epsilon_added=epsilon_added(statement),
         delta=statement["delta"],
         accuracy=accuracy,
         plus_minus=plus_minus,
@@ -120,9 +120,7 @@ def _read(root: Path, name: str) -> Compared:
         answered=statement["answered"] if votes else None,
         queries=statement["queries"] if votes else None,
         # The duration of a stage depends on the records that it reads.
-        seconds=round(sum(record["seconds"] for record in timings(run).values()), 1)
-        if run.params.tracking.private_metrics
-        else None,
+        seconds=total_seconds(run) if run.params.tracking.private_metrics else None,
         settings=effective_settings(run.params),
     )
 
@@ -200,7 +198,13 @@ def render_comparison(rows: Sequence[Compared]) -> str:
         own = [row for row in rows if row.data == data]
         varied = {key: [plain(row.settings.get(key)) for row in own] for key in differing(own)}
         colouring = [key for key, values in varied.items() if len(set(values)) <= COLOURS]
-        by = min(colouring, key=lambda key: (key in DETERMINES_EPSILON, len(set(varied[key]))), default=None)
+        # A setting that only some runs have follows from another, such as the mechanism.
+        common = set.intersection(*(set(row.settings) for row in own))
+        by = min(
+            colouring,
+            key=lambda key: (key in DETERMINES_EPSILON, key not in common, len(set(varied[key]))),
+            default=None,
+        )
         groups = sorted(set(varied[by]), key=lambda text: (len(text), text)) if by else []
         colours = [groups.index(value) for value in varied[by]] if by else [0] * len(own)
         cells = table_cells(own)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from rich.table import Table
 from rich.text import Text
@@ -79,7 +80,7 @@ def result_lines(run: Run, *own: tuple[str, str]) -> Text:
     lines.extend(own)
     tracking = run.folders.private / "tracking.json"
     if tracking.is_file():
-        lines.append(("MLflow run", f"{read_json(tracking)['run_id']} (make ui)"))
+        lines.append(("MLflow run", f"{read_json(tracking)['run_id']} (terrine compare --ui)"))
     else:
         lines.append(("MLflow run", f"none: terrine run {run.name}"))
     lines.append(("report (private)", str(run.folders.report.relative_to(run.root))))
@@ -120,7 +121,7 @@ def for_anybody(run: Run) -> dict[str, str]:
     if numbers := statement["mechanism"].get("numbers"):
         rows[_SUMS] = f"{numbers:,}"
     else:
-        rows |= {"answered / asked": f"{statement['answered']:,} / {statement['queried']:,}"}
+        rows |= {"answered": _answered(statement)}
         rows |= {"teachers": f"{statement['teachers']:,}"}
     for name, path in (
         ("privacy statement", run.folders.release / "statement.html"),
@@ -128,6 +129,11 @@ def for_anybody(run: Run) -> dict[str, str]:
     ):
         rows[name] = str(path.relative_to(run.root))
     return rows
+
+
+def _answered(statement: Mapping[str, Any]) -> str:
+    voted = "" if statement["queried"] == statement["answered"] else f", {statement['queried']:,} put to the vote"
+    return f"{statement['answered']:,} of {statement['queries']:,} queries{voted}"
 
 
 def _alarm(text: str) -> Text:
@@ -139,8 +145,7 @@ def result(run: Run) -> Text:
     statement = read_statement(run.folders.statement)
     if numbers := statement["mechanism"].get("numbers"):
         return result_lines(run, (_SUMS, f"{numbers:,}"))
-    answered = ("answered / asked", f"{statement['answered']} / {statement['queried']}")
-    return result_lines(run, answered, ("teachers", str(statement["teachers"])))
+    return result_lines(run, ("answered", _answered(statement)), ("teachers", str(statement["teachers"])))
 
 
 def costs(run: Run, stages: Sequence[str]) -> Table:

@@ -172,6 +172,11 @@ def measured(run: Run, stage: str) -> Iterator[None]:
     )
 
 
+def total_seconds(run: Run) -> float:
+    """Return the duration of all stages except the report, in which MLflow logs the figure."""
+    return round(sum(record["seconds"] for stage, record in timings(run).items() if stage != "report"), 1)
+
+
 def timings(run: Run) -> dict[str, dict[str, float]]:
     """Return seconds and memory of each stage in its last execution."""
     files = sorted(run.folders.timings.glob("*.json")) if run.folders.timings.is_dir() else []

@@ -97,7 +97,9 @@ def _from_mlflow(model: str) -> Path:
     try:
         folder = Path(mlflow.artifacts.download_artifacts(artifact_uri=model))
     except (MlflowException, OSError) as error:
-        raise ArtefactError(f"MLflow has no model {model} ({error}). `make ui` shows those it has.") from error
+        raise ArtefactError(
+            f"MLflow has no model {model} ({error}). `terrine compare --ui` shows those it has."
+        ) from error
     students = [path.parent for path in sorted(folder.glob("artifacts/*/manifest.json"))]
     if not students:
         raise ArtefactError(f"{model} is not a student that Terrine logged: it has no artifacts/student.")

@@ -72,6 +72,11 @@ from terrine.privacy.noise import NoiseKind
 from terrine.privacy.statement import Unit
 from terrine.transcription.accounting import claimed, event_of
 
+WEAK_BUT_PUBLIC = (
+    "The signal is too weak, so the student will learn mostly noise. The data are a public benchmark: the run is not "
+    "refused."
+)
+
 
 @dataclass(kw_only=True)
 class Finding(Remarks):
@@ -213,8 +218,11 @@ def _check_votes(found: Finding, automatic: list[tuple[str, str]]) -> None:
                 f"The budget covers {queried:,} of {answers:,} answers at sigma = {mechanism.sigma:g}. With "
                 "aggregation.sigma=auto it covers all."
             )
-    if found.plan and not found.plan.useful and (automatic or not params.data.public_benchmark):
-        found.doubts.append(explain_weak_signal(run, found.plan, found.survey))
+    if found.plan and not found.plan.useful:
+        if automatic or not params.data.public_benchmark:
+            found.doubts.append(explain_weak_signal(run, found.plan, found.survey))
+        else:
+            found.notes.append(WEAK_BUT_PUBLIC)
     units = found.survey.units(params.privacy.unit)
     teachers = found.plan.teachers if found.plan else params.partition.teachers
     if params.partition.kind == "iid" and teachers > units:
@@ -235,6 +243,8 @@ def _check_sums(found: Finding) -> None:
     found.strength = signal_of_run(params, units, *about)
     if sentence := explain_weak_sums(found.run, units, *about, found.survey.records[0]):
         found.doubts.append(sentence)
+    elif found.strength < ENOUGH_OF_SUMS:
+        found.notes.append(WEAK_BUT_PUBLIC)
 
 
 def weak_classes(found: Finding) -> dict[str, float]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -408,6 +409,19 @@ def table_cells(result: dict[str, Any]) -> list[list[str]]:
     return cells
 
 
+def _ties(result: dict[str, Any]) -> str:
+    """Return half a sentence about candidates whose released accuracies do not differ by more than their noise."""
+    noisy = {row["run"]: row["released"] for row in result["candidates"] if row["released"]}
+    if (best := noisy.pop(result["selected"], None)) is None or result["select"] != "released":
+        return ""
+    tied = [
+        run
+        for run, one in noisy.items()
+        if best["accuracy"] - one["accuracy"] <= math.hypot(best["plus_minus"], one["plus_minus"])
+    ]
+    return f", which differs by no more than the noise from {', '.join(tied)}" if tied else ""
+
+
 def summary(result: dict[str, Any]) -> list[str]:
     """Return the prices of a sweep with explanations."""
     releases = result["releases"]
@@ -421,7 +435,7 @@ def summary(result: dict[str, Any]) -> list[str]:
     lines.append(NOTES["evaluation"])
     if result["selected"] is not None:
         which = "that was released with noise" if result["select"] == "released" else "on the test split"
-        lines.append(f"Best by accuracy {which}: {result['selected']}.")
+        lines.append(f"Best by accuracy {which}: {result['selected']}{_ties(result)}.")
     lines += [f"{row['run']} failed: {row['failed']}" for row in result["candidates"] if row["failed"]]
     queried = [row for row in result["candidates"] if row["queries"] and row["queried"] == row["queries"]]
     if below := [row for row in queried if row["epsilon"] is not None and row["epsilon"] < REACHED * row["requested"]]:

@@ -352,6 +352,15 @@ def statement_from(content: Mapping[str, Any]) -> PrivacyStatement:
     return statement
 
 
+def epsilon_added(content: Mapping[str, Any]) -> float | None:
+    """Return ε in a privacy.json if a unit is only added or removed; None if unknown.
+
+    Without a better bound it is the guarantee, which covers replaced, added and removed units.
+    """
+    added: float | None = content.get("epsilon_added")
+    return content["epsilon_guaranteed"] if added is None and content["unit"] != "label" else added
+
+
 def _factor(epsilon: float) -> str:
     """Return e^ε as text: a number rounded up and the power, or only the power if it is huge."""
     return f"{round_up(math.exp(epsilon), 2):,.2f} (e^{epsilon:g})" if epsilon < 20 else f"e^{epsilon:g}"
@@ -361,9 +370,10 @@ def summarise(statement: PrivacyStatement) -> str:
     """Return the guarantee in a few sentences."""
     mechanism, unit = statement.mechanism, statement.unit
     questions = "questions, one per finding of a query" if "findings" in mechanism else "queries"
-    released = (
-        f"{statement.answered:,} released labels ({statement.queried:,} of {statement.queries:,} {questions} asked)"
-    )
+    what = "noisy votes on" if mechanism.get("mechanism") == "histogram" else "answers to"
+    released = f"{what} {statement.answered:,} of {statement.queries:,} {questions}"
+    if statement.queried != statement.answered:
+        released += f" ({statement.queried:,} put to the vote)"
     if numbers := mechanism.get("numbers"):
         released = f"{numbers:,} noisy sums over all records"
     if phases := mechanism.get("phases"):
@@ -389,7 +399,10 @@ def summarise(statement: PrivacyStatement) -> str:
         added = round_up(statement.epsilon_added)
         parts.append(f"If a {unit} is only added or removed, as most other tools count, ε = {added:g}.")
     limit = "" if account is None else f" of the account's limit, ε = {round_up(account):g}"
-    parts.append(f"All releases about these data so far have used ε = {total:g}{limit}.")
+    later = (
+        "" if statement.facts.accuracy_epsilon is None else ", without this run's accuracy, which is charged separately"
+    )
+    parts.append(f"All releases about these data so far have used ε = {total:g}{limit}{later}.")
     if statement.trust_model == "central":
         parts.append("The guarantee holds towards everyone except the operator.")
     else:

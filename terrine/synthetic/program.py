@@ -48,6 +48,9 @@ _PROGRAMS: dict[str, Program] = {}
 def image_program(name: str) -> Callable[[P], P]:
     """Register a program under a name, in Terrine, a plugin or a notebook.
 
+    The decorated function is called with `seed` (int), `index` (int64 tensor [images]), `size` (int, pixels) and
+    `channels` (1 or 3). It returns a torch tensor, uint8 [images, channels, size, size], on the device of `index`.
+
     Raises:
         SettingError: one of Terrine's programs has this name.
     """
@@ -148,5 +151,12 @@ def draw(
     # Half precision from a caller's autocast would change the bytes.
     with torch.no_grad(), torch.autocast(worker.type, enabled=False):
         images = chosen(seed, torch.arange(first, first + count, device=worker), side, channels)
+    expected = (count, channels, side, side)
+    if not isinstance(images, Tensor) or images.dtype != torch.uint8 or images.shape != expected:
+        kinds = f"{getattr(images, 'dtype', '')} {list(getattr(images, 'shape', ()))}"
+        raise SettingError(
+            f"image program '{kind}' must return a torch tensor, torch.uint8 {list(expected)}, got "
+            f"{type(images).__module__}.{type(images).__name__}, {kinds}."
+        )
     top, left = (side - height) // 2, (side - width) // 2
     return images[:, :, top : top + height, left : left + width].contiguous().to(device)

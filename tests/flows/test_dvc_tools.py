@@ -41,6 +41,7 @@ def test_metrics_plots_and_the_model_are_the_runs(finished):
         "answered": statement["answered"],
         "epsilon": statement["epsilon"],
         "epsilon_guaranteed": statement["epsilon_guaranteed"],
+        "epsilon_added": statement["epsilon_guaranteed"],
     }
     plots = json.loads(dvc(finished, "plots", "show", "--json"))
     names = {path.rpartition("/")[2]: plot for path, plot in plots["data"].items()}

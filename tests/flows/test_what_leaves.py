@@ -137,7 +137,7 @@ def test_of_private_data_mlflow_has_no_private_figure_no_digest_of_private_files
     found = logged(clinic.root)
     costs = {f"drawing_{name}" for name in ("images", "bytes", "seconds", "images_per_second")}
     costs |= {f"seconds_{stage}" for stage in APART}
-    declared = {"epsilon", "epsilon_guaranteed", "queries_answered"}
+    declared = {"epsilon", "epsilon_guaranteed", "epsilon_added", "queries_answered"}
     noised = {"accuracy_released", "accuracy_released_plus_minus"}
     assert found["metrics"] == declared | noised
     assert found["costs"] == costs
@@ -201,7 +201,7 @@ def test_a_table_in_markdown_of_private_data_has_the_released_accuracy_and_names
 def test_of_private_data_dvc_shows_no_accuracy_but_the_one_with_noise(clinic):
     metrics, released = read_json(clinic.folders.metrics), read_json(clinic.folders.accuracy)
     noised = {"accuracy_released", "accuracy_released_plus_minus"}
-    assert set(metrics) == {"epsilon", "epsilon_guaranteed", "answered"} | noised
+    assert set(metrics) == {"epsilon", "epsilon_guaranteed", "epsilon_added", "answered"} | noised
     assert metrics["accuracy_released"] == released["accuracy"]
 
 

@@ -26,6 +26,7 @@ from terrine.deployment.manifest import MANIFEST
 from terrine.privacy.accounting.events import compose
 from terrine.privacy.accounting.gaussian import round_up
 from terrine.privacy.accounting.pricing import price
+from terrine.privacy.statement import epsilon_added
 
 POINTS = 50
 """Number of points on the ε curve."""
@@ -35,8 +36,9 @@ POINTS = 50
 def write_metrics(run: Run) -> None:
     """Write ε, the number of answers and the publishable accuracy of a run under their MLflow names."""
     statement = read_json(run.folders.statement)
-    names = ("epsilon", "epsilon_guaranteed", "epsilon_added", *["answered"] * (not sums_over_records(run)))
+    names = ("epsilon", "epsilon_guaranteed", *["answered"] * (not sums_over_records(run)))
     found = {name: statement.get(name) for name in names} | known_accuracy(run)
+    found["epsilon_added"] = epsilon_added(statement)
     write_json(run.folders.metrics, {name: value for name, value in found.items() if value is not None})
 
 

@@ -243,7 +243,7 @@ def test_the_headline_numbers_are_those_of_the_artefacts(made):
         f"{statement['epsilon']:.4f}",
         f"{statement['epsilon_dataset']:.4f}",
         "1e-5",
-        "of 48 queries asked, 60 prepared",
+        "of 60 queries",
         "aggregation.sigma",
         "terrine run --preset small",
     ):
@@ -395,14 +395,16 @@ def test_a_statement_says_unit_neighbours_trust_and_where_inputs_came_from():
         "drawn by gaussian with seed 0",
         statement["release_id"],
         "one patient",
-        "4; asked before the budget ended: 3; answered: 3",
+        "3 of 4 answered",
         "1,414 groups, with noise of standard deviation 4.802 (number of units, to choose",
     ):
         assert part in text, part
 
 
 def test_a_statement_without_answers_has_its_page():
-    assert "answered: 0" in render_technical_page(make_statement(np.full(4, -1), 3, queried=4), list("abc"))
+    assert "0 of 4 answered; 4 put to the vote" in render_technical_page(
+        make_statement(np.full(4, -1), 3, queried=4), list("abc")
+    )
 
 
 def test_optional_figures_appear_when_they_are_given():

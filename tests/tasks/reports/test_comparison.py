@@ -130,6 +130,16 @@ def test_a_run_that_is_not_there_is_named_in_a_sentence(tmp_path):
         compared(tmp_path, ["nosuch"])
 
 
+def test_colours_show_the_setting_that_was_varied_not_one_that_follows_from_it():
+    kinds = {"moments": {}, "gradients": {"aggregation.clip": 0.5}}
+    rows = [
+        replace(ROW, settings={"aggregation.epsilon": epsilon, "aggregation.mechanism": kind, **own})
+        for epsilon, (kind, own) in itertools.product((2, 4, 8), kinds.items())
+    ]
+    page = render_comparison(rows)
+    assert '<div class="legend"><span>aggregation.mechanism</span>' in page
+
+
 def test_the_page_shows_names_first_and_no_empty_column():
     page = render_comparison([ROW, replace(ROW, run="b", epsilon_added=None, settings={"seed": 2})])
     headings = re.findall(r"<th>(.*?)</th>", page)

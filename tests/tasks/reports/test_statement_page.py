@@ -362,6 +362,9 @@ def test_what_holds_only_sometimes_is_said_only_then():
     assert "at least 0.7123 (confidence 95 %)" in text("all figures")
     assert "at most 2.5 × 10⁻⁹ (1 in 400,000,000, called δ)" in text("all figures")
     assert "Of the total fixed in advance, ε = 9.5, ε = 9.5 has been used" in text("gnmax").replace("\u00a0", " ")
+    for name, said in CONTENTS.items():
+        later = "The separate ε of the accuracy is added to this." in text(name)
+        assert later == (said["private"] and said["facts"]["accuracy_epsilon"] is not None)
     assert "somebody's own" in text("a plugin's")
 
 

@@ -42,9 +42,9 @@ def test_paths_and_names_are_whole(tmp_path, monkeypatch, width):
         "accuracy in batches, current statistics": "94.08 %",
         "ε exact, per record": "7.9903 at δ = 1e-05",
         "noise": "NOT PRIVATE: replayed from a seed",
-        "answered / asked": "90 / 100",
+        "answered": "90 of 120 queries, 100 put to the vote",
         "teachers": "12",
-        "MLflow run": "a333a9048e9746e8bc1e3c72ba7e5552 (make ui)",
+        "MLflow run": "a333a9048e9746e8bc1e3c72ba7e5552 (terrine compare --ui)",
         "report (private)": f"data/private/{NAME}/report.html",
         "may be published": f"data/release/{NAME}",
     }

@@ -343,6 +343,10 @@ def test_accuracies_with_noise_are_chosen_by_on_private_data_and_each_is_in_the_
     result = stages.result
     first, second = (row["run"] for row in result["candidates"])
     assert result["selected"] == first
+    best = f"Best by accuracy that was released with noise: {first}"
+    assert f"{best}." in summary(result), "80 ± 2 % and 70 ± 2 %"
+    result["candidates"][1]["released"]["accuracy"] = 0.78
+    assert f"{best}, which differs by no more than the noise from {second}." in summary(result)
     assert not any("accuracy" in row for row in result["candidates"])
     assert "80.0 ± 2.0 %" in str(table_cells(result))
     ledger, dataset = account_of(project, second)

@@ -82,7 +82,7 @@ def test_the_guarantee_names_all_that_its_epsilon_covers() -> None:
     """ε includes count and moments, so the signed sentence must name more than the answers."""
     plain = {"mechanism": "histogram", "sigma": 40.0}
     both = plain | {"counted": {"units": 1234, "sigma": 9.0}, "moments": {"numbers": 406, "noise_multiplier": 30.0}}
-    answers = "This covers 286 released labels (640 of 1,000 queries asked),"
+    answers = "This covers noisy votes on 286 of 1,000 queries (640 put to the vote),"
     assert f"{answers} and everything computed from them." in str(statement(mechanism=plain))
     covered = "the noisy number of groups, noisy moments of the private images, and everything computed from them."
     assert f"{answers} {covered}" in str(statement(mechanism=both, unit="group"))
@@ -221,7 +221,7 @@ def test_what_is_not_private_says_so_everywhere(change: dict[str, Any], reason: 
 
 def test_the_summary_names_the_figures_and_who_is_trusted() -> None:
     text = summarise(statement(mechanism={"mechanism": "gnmax", "sigma": 40.0}))
-    assert "286 released labels (640 of 1,000 queries asked)" in text
+    assert "answers to 286 of 1,000 queries (640 put to the vote)" in text
     assert "Differentially private with ε = 2.5427 and δ = 1e-05 per record" in text
     assert "no outcome becomes more than 12.72 (e^2.5427) times as probable" in text
     assert "budget" not in text
@@ -253,7 +253,9 @@ def test_where_the_number_of_answers_is_fixed_their_exact_cost_is_the_guarantee(
 
 def test_over_all_runs_what_was_used_is_told_from_what_the_account_allows() -> None:
     text = summarise(statement(epsilon_account=6.0))
-    assert "so far have used ε = 3.5 of the account's limit, ε = 6" in text
+    assert "so far have used ε = 3.5 of the account's limit, ε = 6." in text
+    told = summarise(statement(facts=Facts("image", held_out=True, accuracy_epsilon=0.5)))
+    assert "so far have used ε = 3.5, without this run's accuracy, which is charged separately." in told
 
 
 def test_a_statement_is_read_as_it_was_written_and_a_changed_file_is_refused(tmp_path: Path) -> None:

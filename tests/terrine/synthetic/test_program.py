@@ -3,6 +3,7 @@
 import hashlib
 import re
 
+import numpy as np
 import pytest
 import torch
 
@@ -142,6 +143,14 @@ def test_a_new_program_is_one_function_wherever_it_is_declared(monkeypatch):
 
     assert images("squares", 3, 2, 8, 1).flatten(1).tolist() == [[3] * 64, [4] * 64]
     assert images("mixup:squares", 0, 1, 8, 1).shape == (1, 1, 8, 8)
+
+
+def test_a_program_that_returns_no_tensor_of_bytes_is_named_with_what_it_should_return(monkeypatch):
+    monkeypatch.setattr(program, "_PROGRAMS", programs())
+    for wrong in (np.zeros((2, 1, 8, 8), np.uint8), torch.zeros(2, 1, 8, 8), torch.zeros(2, 8, 8, dtype=torch.uint8)):
+        image_program("squares")(lambda *arguments, wrong=wrong: wrong)
+        with pytest.raises(SettingError, match=r"'squares' must return a torch tensor, .*\[2, 1, 8, 8\], got"):
+            images("squares", 3, 2, 8, 1)
 
 
 def test_no_other_program_takes_the_name_of_one_of_terrines():
