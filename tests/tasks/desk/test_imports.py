@@ -397,7 +397,7 @@ def test_an_import_is_approved_like_a_run_and_its_kit_is_verified(project, tmp_p
     [charged] = json.loads((kit.folder / "ledger.json").read_text())["releases_of_this_run"]
     assert charged["event"] == statement["event"]
     text = (kit.folder / "index.html").read_text()
-    assert re.search("δ\\.\\s<strong>This holds if what the site states about the training is true:", text)
+    assert re.search(r"δ\.\s+<strong>This holds if what the site states about the training is true:", text)
     assert "<strong>Integrity.</strong>" in text
     assert "before it was charged to the account; its noise was drawn elsewhere, earlier." in text
     assert "before noise was drawn" not in text + (kit.folder / "satre.yaml").read_text()
