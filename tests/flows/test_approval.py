@@ -88,6 +88,13 @@ def test_killed_between_approval_and_release_a_run_completes_once_without_anothe
     assert charges(waiting) == before + 1
     stated = read_json(run_in(waiting).folders.statement)["approval"]
     assert (stated["role"], stated["signer"]) == ("data steward", "site")
+    run_stage(waiting, "small", "student")
+    assert terrine("statement", "small", "--sign", "--language", "en").exit_code == 0
+    set_small(waiting, aggregation={"sigma": 7}, about={"purpose": "selling advertisements"}, **REQUIRED)
+    for name in ("parameters", "aggregate"):
+        run_stage(waiting, "small", name)
+    refused = CliRunner().invoke(app, ["statement", "small", "--sign"])
+    assert "about.purpose changed after the approval" in str(refused.exception)
 
 
 @pytest.mark.slow
