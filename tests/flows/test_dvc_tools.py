@@ -48,7 +48,7 @@ def test_metrics_plots_and_the_model_are_the_runs(finished):
     assert names.keys() == {"spending.csv", "classes.csv", "training.csv"}
     assert len(names["classes.csv"][0]["content"]["data"]["values"]) == len(statement["answered_per_class"])
     assert "errors" not in plots
-    assert names["spending.csv"][0]["content"]["title"] == "small: ε against answered queries"
+    assert names["spending.csv"][0]["content"]["title"]["text"] == "small: ε against answered queries"
     model = yaml.safe_load((finished / "dvc.yaml").read_text())["artifacts"]["student"]
     assert model["path"] == "data/release/${run}/student"
 
