@@ -292,7 +292,7 @@ def advise(
         hope = f"The signal of {votes.teachers:,} teachers is {format_signal(votes.signal)}; {ENOUGH:.0f} is needed."
         return Advice(mechanism, votes, sums, votes.useful, larger, f"{why} {hope}")
     useful = sums >= ENOUGH_OF_SUMS
-    larger = None if useful else epsilon_for_signal(ADVISED_OF_SUMS, sums, mu, delta)
+    larger = None if useful else epsilon_for_signal(ENOUGH_OF_SUMS, sums, mu, delta)
     rounds = "in one round, moments" if one_round else "in several rounds, gradients"
     why = (
         f"{unit.capitalize()}s may be summed. In most measurements a student of sums, as served, is more accurate than "

@@ -31,7 +31,6 @@ from terrine.data.source import Survey
 from terrine.errors import SettingError
 from terrine.planning import (
     ADVISED,
-    ADVISED_OF_SUMS,
     ENOUGH,
     ENOUGH_OF_SUMS,
     UNITS_EACH,
@@ -297,9 +296,9 @@ def explain_weak_sums(run: Run, units: int, classes: int, features: int, records
         return None
     shared, units = records - units, params.privacy.units or units
     epsilon, delta = params.aggregation.epsilon, params.aggregation.delta
-    unit, larger = params.privacy.unit, epsilon_for_signal(ADVISED_OF_SUMS, strength, mu_of(epsilon, delta), delta)
+    unit, larger = params.privacy.unit, epsilon_for_signal(ENOUGH_OF_SUMS, strength, mu_of(epsilon, delta), delta)
     why = f"the signal of the sums would be {strength:.2f}; {ENOUGH_OF_SUMS:g} is needed"
-    more = advised_units(units, ADVISED_OF_SUMS, strength)
+    more = advised_units(units, ENOUGH_OF_SUMS, strength)
     return _explain(run, f"{units:,} {unit}s", classes, why, larger, f"about {more:,} {unit}s", shared)
 
 

@@ -9,6 +9,7 @@ from terrine.planning import (
     COST_OF_NOISE,
     ENOUGH,
     UNITS_EACH,
+    advise,
     advised_epsilon,
     advised_units,
     ample,
@@ -97,3 +98,11 @@ def test_a_signal_of_sums_is_judged_by_what_noise_cost():
     assert "at most 2 points of" in judge_sums(400.0)
     most = [high for _, high in COST_OF_NOISE.values()]
     assert (sorted(COST_OF_NOISE), sorted(most, reverse=True)) == (list(COST_OF_NOISE), most)
+
+
+def test_the_advised_budget_of_sums_is_the_smallest_of_its_grid_that_is_enough():
+    settings = {"classes": 10, "features": 200, "delta": 1e-5}
+    weak = advise(150, epsilon=0.5, **settings)
+    assert not weak.useful
+    assert advise(150, epsilon=weak.epsilon, **settings).useful
+    assert not advise(150, epsilon=weak.epsilon / 2, **settings).useful
