@@ -59,8 +59,9 @@ def resolve_mechanism(values: dict[str, Any]) -> dict[str, Any]:
     if section.get("mechanism") == AUTO:
         mechanism = choose_mechanism(sums_possible=sums_possible(values))
         student = {} if mechanism == "histogram" else {"student": {"kind": SUMS}}
-        chosen = {"aggregation": {"mechanism": mechanism}, "privacy": values.get("privacy") or {}}
-        values = merge_overrides(values, chosen | student)
+        # Given again, settings that their section's type lacks are not dropped, and validation refuses them.
+        given = {name: values.get(name) or {} for name in ("data", "privacy", "partition", "backbone")}
+        values = merge_overrides(values, given | {"aggregation": {"mechanism": mechanism}} | student)
     kind = values["aggregation"].get("mechanism", MECHANISMS.default)
     if kind in MECHANISMS.names() and MECHANISMS.of(kind).reveals == "sums":
         fewest = {} if values["aggregation"].get("where") == "parties" else {"teachers": 2}

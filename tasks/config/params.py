@@ -29,7 +29,7 @@ from terrine.aggregation.mechanism import MECHANISMS
 from terrine.data.partition import PARTITIONS, IIDPartition
 from terrine.data.source import SOURCES
 from terrine.data.sources.digits import Digits
-from terrine.errors import SettingError, did_you_mean, offered
+from terrine.errors import SettingError, did_you_mean, offered, some
 from terrine.models.architecture import ARCHITECTURES
 from terrine.models.scattering import Scattering
 from terrine.privacy.facts import About
@@ -216,8 +216,10 @@ def _message(finding: Any) -> str:
         case "extra_forbidden":
             known = ", ".join(section.model_fields)
             if kinds is not None and path[-1] in kinds.settings():
+                owners = some([other for other in kinds.names() if path[-1] in kinds.of(other).model_fields])
                 return (
-                    f"{key}={finding['input']!r} has no meaning for {kinds.key}={kind}. Remove it; known here: {known}."
+                    f"{key}={finding['input']!r} has no meaning for {kinds.key}={kind}; it belongs to {owners}. Remove "
+                    f"it; known here: {known}."
                 )
             return f"{key} is not a setting.{_suggestion(key, finding['input'])} Known here: {known}."
         case "union_tag_invalid" if kinds is not None:
@@ -229,8 +231,14 @@ def _message(finding: Any) -> str:
             return f"{key} is missing{needed}. Set {key}."
         case "value_error":
             return f"{key}.{message}." if key else f"{message}."
+        case "path_type" if finding["input"] is None:
+            return f"{key} is empty. Set {key}."
         case "string_type" if isinstance(finding["input"], int | float):
-            message += f". Put a name that looks like a number, or like yes or no, into quotes: --set '{key}=\"...\"'"
+            hint = "Put a name that looks like a number, or like yes or no, into quotes"
+            if path[-1].isdigit():  # an item of a list, which can only be set as a whole
+                key = ".".join(path[:-1])
+                return f'{key}: input should be strings. {hint}: --set \'{key}=["...", "..."]\'.'
+            message += f". {hint}: --set '{key}=\"...\"'"
     return f"{key}={finding['input']!r}: {message[0].lower()}{message[1:]}."
 
 
@@ -278,7 +286,10 @@ def validate(values: dict[str, Any]) -> Params:
     try:
         return Params.model_validate(values)
     except ValidationError as error:
-        raise SettingError("\n".join(map(_message, error.errors(include_url=False)))) from error
+        found = error.errors(include_url=False)
+        items = {each["loc"][:-1] for each in found}  # pydantic also reports a list without its invalid items
+        messages = [_message(each) for each in found if each["type"] != "too_short" or each["loc"] not in items]
+        raise SettingError("\n".join(dict.fromkeys(messages))) from error
 
 
 def read_parameters(path: Path) -> Params:

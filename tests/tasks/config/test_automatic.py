@@ -110,3 +110,10 @@ def test_a_mechanism_of_the_project_selects_its_student(tmp_path, in_the_project
     (tmp_path / "params.yaml").write_text(complete(tmp_path, "plain"))
     assert resolve(tmp_path, "plain") == params
     assert read_preset(tmp_path, "plain").overrides.keys() <= {"aggregation", "student"}
+
+
+@pytest.mark.parametrize("setting", ["data.group=student", "data.plane=axial", "backbone.stem=pooled"])
+def test_a_setting_of_another_type_is_refused_even_if_the_mechanism_is_chosen(pytestconfig, setting):
+    root = pytestconfig.rootpath
+    with pytest.raises(SettingError, match=f"{setting.split('=')[0]}=.* has no meaning for .*; it belongs to "):
+        with_assignments(root, read_preset(root, "your-own-images"), [setting])

@@ -57,9 +57,22 @@ def test_the_projects_own_parameters_are_valid(pytestconfig):
         ({"data": {"name": "npz", "path": "x"}}, "ledger.epsilon", "npz", "Set ledger.epsilon"),
         ({"data": {"name": "mnist", "path": "x"}}, "data.path", "name=mnist", "Remove it"),
         ({"data": {"name": "npz", "path": "x", "public_benchmark": True}}, "data.public_benchmark", "true", "npz"),
+        (
+            {"data": {"name": "npz", "path": "x", "plane": "axial"}},
+            "data.plane",
+            "name=npz",
+            "belongs to nifti. Remove",
+        ),
         ({"data": {"edition": ""}}, "data.edition", "", "at least 1 character"),
         ({"data": {"edition": 2026.1}}, "data.edition", "2026.1", "into quotes: --set 'data.edition=\"...\"'"),
         ({"data": {"name": "npz"}}, "data.path", "", "Set data.path"),
+        ({"data": {"name": "npz", "path": None}}, "data.path is empty", "", "Set data.path"),
+        (
+            {"data": {"name": "folder", "path": "x", "classes": [0, 1, 2]}, "ledger": {"epsilon": 1, "account": "a"}},
+            "data.classes: ",
+            "",
+            'into quotes: --set \'data.classes=["...", "..."]\'',
+        ),
         ({"data": {"name": "npz", "path": "x"}, "ledger": {"epsilon": 2}}, "ledger.account", "", "Set ledger.account"),
         (
             {
@@ -211,3 +224,12 @@ def test_rows_alone_are_not_protected_where_whose_they_are_decides_what_is_publi
     with pytest.raises(SettingError, match=r"could be published. Set privacy\.unit=group"):
         validate(of_people)
     validate(merge_overrides(of_people, {"privacy": {"unit": "group"}}))
+
+
+def test_a_list_without_its_invalid_items_is_not_also_too_short():
+    data = {"name": "folder", "path": "x", "classes": [0, 1, 2]}
+    with pytest.raises(SettingError) as caught:
+        validate(with_(data=data, ledger={"epsilon": 1, "account": "a"}))
+    assert len(str(caught.value).splitlines()) == 1
+    with pytest.raises(SettingError, match="at least 2 items"):
+        validate(with_(data=data | {"classes": ["a"]}, ledger={"epsilon": 1, "account": "a"}))
