@@ -289,7 +289,7 @@ def versions(run: Run) -> dict[str, str]:
     libraries = {name: importlib.metadata.version(name) for name in ("torch", "numpy", "scipy")}
     return {
         "Terrine": code["terrine"],
-        "git commit": code.get("commit", "none: not a git checkout"),
+        "commit of the project": code.get("project commit", "none: not a git checkout"),
         "tracked files changed since": code.get("modified", "–"),
         "digest of the run in dvc.lock": lock_digest(run.root, run.name),
         "Python": platform.python_version(),

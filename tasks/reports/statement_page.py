@@ -40,7 +40,7 @@ WIDE = 95.0
 MOST_CLASSES = 60
 """Largest number of classes that a page names."""
 _ABOUT = [name for name in About.model_fields if name != "one_per_person"]
-_CODE = re.compile(r"terrine (\S+) commit (\w+) modified (yes|no)")
+_CODE = re.compile(r"terrine (\S+) project commit (\w+) modified (yes|no)")
 _VOTES = ("histogram", "gnmax", "lnmax", "confident", "interactive")
 TRANSCRIPTION_TEXTS = {
     "annotation": "Model transcription (DPSD): for images of a generator, the teachers' gradients with respect to the "

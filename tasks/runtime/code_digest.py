@@ -57,13 +57,13 @@ def _digest(name: str) -> str:
 
 
 def code_version(root: Path) -> dict[str, str]:
-    """Return Terrine's version and, in a git checkout, its commit and whether tracked code has changed.
+    """Return Terrine's version and, in a git checkout, the project's commit and whether its code has changed.
 
     Settings and results tracked in git (params.yaml, dvc.lock and data/) do not count as code.
     """
     version = {"terrine": importlib.metadata.version("terrine")}
     if commit := git_commit(root, ""):
-        version["commit"] = commit
+        version["project commit"] = commit
         code = (".", ":!params.yaml", ":!dvc.lock", ":!data")
         version["modified"] = "yes" if _git(root, "status", "--porcelain", "-uno", "--", *code) else "no"
     return version

@@ -297,8 +297,10 @@ def test_every_kind_of_statement_has_a_page_in_every_language(name):
 
 
 def test_the_software_is_named_in_the_pages_language():
-    content = CONTENTS["confident"] | {"code_version": "terrine 0.2.0 commit 1a2b modified no"}
-    assert "Terrine 0.2.0; Programmcode unverändert seit Commit 1a2b" in text_of(render_statement_page(content, "de"))
+    content = CONTENTS["confident"] | {"code_version": "terrine 0.2.0 project commit 1a2b modified no"}
+    assert "Terrine 0.2.0; Programmcode unverändert seit Commit 1a2b des Projekts" in text_of(
+        render_statement_page(content, "de")
+    )
     other = content | {"code_version": "terrine 0.2.0 epsilon 1 modified no"}
     assert "terrine 0.2.0 epsilon 1 modified no" in text_of(render_statement_page(other, "de"))
 
