@@ -45,8 +45,10 @@ def chosen_name(argument: str | None, option: str | None) -> str | None:
     """Return the run named by an argument or by --run, or None.
 
     Raises:
-        SettingError: If the argument and --run name different runs.
+        SettingError: If the argument is a setting, or if it and --run name different runs.
     """
+    if argument is not None and "=" in argument:
+        raise SettingError(f"{argument} is not the name of a run. Did you mean --set {argument}?")
     if argument is not None and option is not None and argument != option:
         raise SettingError(f"{argument} and --run {option} name two runs: give one.")
     return option if argument is None else argument

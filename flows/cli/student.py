@@ -138,10 +138,11 @@ def serve(
     """Serve predictions over HTTP: /images (images, .npy files), /rows (CSV files), /invocations (MLflow)."""
     from tasks.reports.accuracy import gap_of
     from tasks.serving.predict import OWN_STATISTICS, student_folder
-    from tasks.serving.service import LOOPBACK, build_app, read_key
+    from tasks.serving.service import LOOPBACK, build_app, read_key, require_free_port
     from tasks.serving.service import serve as serve_app
     from terrine.deployment.rows import TableStudent
 
+    require_free_port(host, port)
     console, source = printer(soft_wrap=True), student_folder(chosen_name(name, run), folder, model)
     app, student = build_app(
         source,

@@ -10,8 +10,10 @@
 """
 
 import contextlib
+import errno
 import importlib.metadata
 import io
+import socket
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Union
@@ -236,7 +238,7 @@ def _add_images(app: FastAPI, student: StudentModel, about: dict[str, Any], valu
     """Add the routes of an image student, and its part of the front page; return how to send a request."""
     channels, *sides = student.shape
     values |= {
-        "shape": f"{' x '.join(map(str, sides))} pixels, {'grey' if channels == 1 else 'colour'}",
+        "shape": f"{' x '.join(map(str, reversed(sides)))} pixels, {'grey' if channels == 1 else 'colour'}",
         "statistics": student.statistics,
         "dependence": "Images are normalised with the statistics of the whole request."
         if student.statistics == "current"
@@ -408,6 +410,16 @@ def server_config(app: FastAPI, host: str, port: int) -> uvicorn.Config:
     return uvicorn.Config(
         app, host=host, port=port, log_level="warning", limit_concurrency=CONNECTIONS, timeout_keep_alive=30
     )
+
+
+def require_free_port(host: str, port: int) -> None:
+    """Raise InputError if this process cannot listen on the port."""
+    try:
+        socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET).close()
+    except OSError as error:
+        used = error.errno == errno.EADDRINUSE
+        what = f"Port {port} is in use" if used else f"Cannot listen on {host}, port {port} ({error})"
+        raise InputError(f"{what}. Choose another with --port{'' if used else ' or --host'}.") from error
 
 
 def serve(app: FastAPI, host: str, port: int) -> None:

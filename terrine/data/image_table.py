@@ -126,8 +126,8 @@ def inside(folder: Path, path: Path, place: str, *, relative: bool = False) -> P
         raise InputError(f"{place}: {path} is not a usable path ({error}). Correct it or remove the line.") from error
     if not real.is_relative_to(folder.resolve()):
         raise InputError(
-            f"{place}: {path} leads outside {folder}, to {real}. Copy the image into that folder; links and '..' that "
-            "leave it are not followed."
+            f"{place}{f': {path}' * relative} leads outside {folder}, to {real}. Copy the image into that folder; "
+            "links and '..' that leave it are not followed."
         )
     if not is_file:
         what = f"{place}: there is no file {path} in {folder}" if relative else f"{place} is a broken link"

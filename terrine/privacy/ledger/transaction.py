@@ -116,9 +116,9 @@ class LedgerTransaction:
             for file in dict.fromkeys(mention.file for mention in other.people):
                 if common := shared_people(people, store.read(file)):
                     error = LedgerError(
-                        f"{common:,} of these records were released about under another account, {name[:16]}: a second "
-                        "account would be a second budget for the same people. Use that account (ledger.account), or "
-                        "link both with `terrine ledger --link`. Nothing was released."
+                        f"{common:,} of these records were part of releases under another account, {name[:16]}: a "
+                        "second account would be a second budget for the same people. Use that account "
+                        "(ledger.account), or link both with `terrine ledger --link`. Nothing was released."
                     )
                     error.account = name
                     raise error

@@ -83,6 +83,10 @@ def test_serve_answers_over_http_and_refuses_fifty_megabytes(student):
         np.save(stream, images(512))
         status, body = ask(port, "/images", stream.getvalue(), "application/x-npy")
         assert status == 200
+        again = CliRunner().invoke(app, ["serve", "--folder", str(student), "--port", str(port)])
+        assert again.exit_code == 1
+        assert "http://" not in again.output
+        assert f"Port {port} is in use. Choose another with --port." in str(again.exception)
         np.testing.assert_allclose(
             json.loads(body)["predictions"], StudentModel.load(student).predict(images(512)), atol=1e-6
         )

@@ -199,7 +199,7 @@ def test_a_table_that_was_released_about_under_another_account_is_refused_at_fir
     release_at_price(run, release.identity, release.worst_case, make_noise(run, release.kind), lambda: {}, data=people)
     another = derive(project, "rows", ["ledger.account=second", "teachers.ridge=0.2"])
     (said,) = inspect_run(project, another).stops
-    assert "of these records were released about under another account" in said
+    assert "of these records were part of releases under another account" in said
     assert not any("another account" in said for said in inspect_run(project, "rows").stops)
 
 

@@ -33,7 +33,7 @@ from tests.terrine.privacy.ledger.helpers import ANSWER, DATASET, KEY, Draw, Pla
 DIGESTS, STRANGERS = (np.random.default_rng(seed).integers(1, 2**63, 1000).astype(np.uint64) for seed in (1, 2))
 PEOPLE, OTHERS = People.of(DIGESTS), People.of(STRANGERS)
 PART = People.of(DIGESTS[10:])
-REFUSED = "of these records were released about under another account"
+REFUSED = "of these records were part of releases under another account"
 
 
 @pytest.fixture
