@@ -11,6 +11,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from flows.cli import app
+from flows.cli.check import refuse
 from tasks.config.presets import derive, resolve
 from tasks.config.values import as_yaml
 from tasks.pipeline.dataset import SOURCE, scan_files
@@ -19,7 +20,7 @@ from tasks.runtime.parameters import resolve_auto, task_from_survey
 from tasks.runtime.releases import list_releases, make_noise
 from tasks.runtime.run import Run
 from tasks.runtime.store import write_json, write_text
-from tasks.tools.check import inspect_run, weak_classes
+from tasks.tools.check import WEAK_BUT_PUBLIC, inspect_run, weak_classes
 from tasks.tools.duration import BORDER, LARGEST_DENSE, PROJECTION, SHARED, image_seconds
 from tasks.transcription.clients import section
 from tasks.transcription.release import open_account as open_transcribed
@@ -590,3 +591,19 @@ def test_a_transcription_is_priced_exactly_and_held_against_its_account_and_the_
     )
     _, again = inspected("ledger.epsilon=30")
     assert (again.cost, again.spent, again.exact, again.stops) == (0, found.total, exact, [])
+
+
+def test_a_public_run_with_too_weak_a_signal_is_announced_not_refused(project, capsys):
+    preset = {
+        "data": {"name": "digits", "public_benchmark": True},
+        "partition": {"teachers": 140},
+        "queries": {"count": 8000},
+        "aggregation": {"sigma": 78},
+    }
+    (project / "experiments" / "public.yaml").write_text(yaml.safe_dump(preset))
+    for epsilon, weak in ((1.5, True), (8, False)):
+        name = derive(project, "public", [f"aggregation.epsilon={epsilon}"])
+        found = inspect_run(project, name)
+        assert (WEAK_BUT_PUBLIC in found.notes, found.stops) == (weak, [])
+        refuse(project, name)
+        assert ("the run is not refused" in " ".join(capsys.readouterr().out.split())) == weak
