@@ -48,6 +48,13 @@ def test_two_names_are_refused(project, monkeypatch, name):
     )
 
 
+def test_a_setting_in_place_of_a_name_is_recognised(project, monkeypatch):
+    monkeypatch.chdir(project)
+    for command in ("check", "run"):
+        told = _refused([command, "--preset", "your-own-images", "aggregation.epsilon=4"])
+        assert told.endswith("Did you mean --set aggregation.epsilon=4?")
+
+
 def _refused(arguments):
     result = CliRunner().invoke(app, arguments)
     assert isinstance(result.exception, TerrineError), result.output
