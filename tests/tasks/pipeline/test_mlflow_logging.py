@@ -126,7 +126,7 @@ def test_only_a_run_that_may_log_private_figures_logs_them(tmp_path, allowed):
     given = {"data": {"public_benchmark": True}, "tracking": {"private_metrics": allowed}}
     run = Run(tmp_path, "small", validate(given))
     write_json(run.folders.accounting / "figures.json", {"consensus_mean": 0.7, "notice": "PRIVATE"})
-    metrics = tracking._metrics(run, {"epsilon": 1.0, "epsilon_guaranteed": 2.0})
+    metrics = tracking._metrics(run, {"epsilon": 1.0, "epsilon_guaranteed": 2.0, "unit": "record"})
     assert (metrics["epsilon"], metrics["epsilon_guaranteed"]) == (1.0, 2.0)
     assert {name: metrics[name] for name in metrics if name.startswith("private_")} == (
         {"private_consensus_mean": 0.7} if allowed else {}

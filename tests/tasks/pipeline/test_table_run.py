@@ -207,7 +207,7 @@ def test_a_partition_by_party_reads_a_column_of_the_table(tmp_path):
     ("overrides", "words"),
     [
         ({"data": {"target": None}}, r"data\.target=None: input should be a valid string"),
-        ({"data": {"path": None}}, r"data\.path=None: input is not a valid path"),
+        ({"data": {"path": None}}, r"data\.path is empty\. Set data\.path"),
         ({"data": {"public_fraction": 0.9}}, "leave no record to teach"),
         ({"backbone": {"kind": "scattering"}}, r"Set backbone\.kind=columns"),
         ({"teachers": {"kind": "scratch"}}, r"learns from images, and data\.name=table has none"),

@@ -65,10 +65,10 @@ def test_another_name_or_ledger_is_refused_for_the_same_records(other, same, pro
     np.savez(project / "copy.npz", **kept | {"labels": kept["labels"][::-1], "groups": np.arange(299) // 2})
     second = run_with(project, *OTHERS[other], *same, "data.edition=2", name="other")
     before = sorted(project.rglob("*.db"))
-    with pytest.raises(LedgerError, match="of these records were released about"):
+    with pytest.raises(LedgerError, match="of these records were part of releases"):
         prepare_dataset.fn(second)  # before training
     assert sorted(project.rglob("*.db")) == before
-    with pytest.raises(LedgerError, match="of these records were released about"):
+    with pytest.raises(LedgerError, match="of these records were part of releases"):
         release(second)
     prepare_dataset.fn(run_with(project, *same, "data.edition=2", name="third"))
     with pytest.raises(BudgetError):  # which their own account would not pay for either
