@@ -104,7 +104,7 @@ class SiteRegistry:
         for _, address, _, common, size in found.fetchall():
             if is_shared(common, size, len(data.records), data.distinct):
                 raise LedgerError(
-                    f"Some of these records were released about through another ledger of this site, {address}. The "
+                    f"Some of these records were part of releases through another ledger of this site, {address}. The "
                     "total ε of both would be unknown. Use that ledger (ledger.url, ledger.key, ledger.store). Nothing "
                     "was released."
                 )
