@@ -15,12 +15,12 @@ from functools import cache
 
 import numpy as np
 from cells import KEPT, Cells, common_options, datasets, heading, row, spread
+from image_distance import image_distances, scattering_extractor
 from transfer import SETTINGS, SIZE, Setting, Taught, query_images, teach, transfer
 
 from terrine.data.dataset import Dataset
 from terrine.models.architecture import build_backbone
 from terrine.models.backbone import Backbone
-from terrine.synthetic.distance import image_distances, scattering_extractor
 from terrine.synthetic.program import programs
 
 SOURCES = [*programs(), "dead_leaves,stylegan"]

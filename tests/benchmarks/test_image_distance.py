@@ -5,9 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from terrine.determinism.randomness import numpy_generator
-from terrine.errors import InputError
-from terrine.synthetic.distance import (
+from benchmarks.image_distance import (
     Extractor,
     draw_rows,
     image_distances,
@@ -15,6 +13,8 @@ from terrine.synthetic.distance import (
     normalise,
     scattering_extractor,
 )
+from terrine.determinism.randomness import numpy_generator
+from terrine.errors import InputError
 from terrine.synthetic.program import draw
 
 
