@@ -108,7 +108,9 @@ def approval_of(run: Run, release: StoredRelease) -> dict[str, Any] | None:
 def approvals_before_draw(run: Run, release_id: str) -> list[Decision]:
     """Return the signed approvals of a release from before its noise was drawn."""
     ledger = ledger_before(run)
-    rows = [] if ledger is None else ledger.recorded(REQUEST, DECISION, "commit")
+    if ledger is None or not ledger.recorded(DECISION):
+        return []
+    rows = ledger.recorded(REQUEST, DECISION, "commit")
     drawn = next((row.position for row in rows if row.kind == "commit" and row.release_id == release_id), math.inf)
     before = [row for row in rows if row.kind != "commit" and row.position < drawn]
     last = {

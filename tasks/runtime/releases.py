@@ -35,7 +35,7 @@ from terrine.teachers.averaging.private import PrivateAveraging, calibrated
 CENTRE = -1
 """Index of the average before the first round: the centre of all parties' features."""
 
-NAMES: dict[Kind, str] = {
+_NAMES: dict[Kind, str] = {
     "units": "a count of units",
     "averages": "averages of teachers",
     "moments": "moments",
@@ -129,12 +129,12 @@ def unpaid(ledger: Ledger, releases: Sequence[Release]) -> list[Release]:
 def name_of(params: Params, kind: Kind) -> str:
     """Return what a release of this kind contains, such as "gradients of records"."""
     sums = kind == "answers" and params.aggregation.reveals == "sums"
-    return f"{params.aggregation.mechanism} of records" if sums else NAMES[kind]
+    return f"{params.aggregation.mechanism} of records" if sums else _NAMES[kind]
 
 
 def describe_releases(releases: Sequence[Release]) -> str:
     """Return a phrase for an error message, such as "The releases of moments and answers"."""
-    *others, last = dict.fromkeys(NAMES[release.kind] for release in releases)
+    *others, last = dict.fromkeys(_NAMES[release.kind] for release in releases)
     return f"The release{'s' * (len(releases) > 1)} of {', '.join(others)}{' and ' * bool(others)}{last}"
 
 

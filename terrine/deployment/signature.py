@@ -188,7 +188,11 @@ def read_signature(path: Path) -> Signature:
 
 
 def signing_key(path: Path) -> Ed25519PrivateKey:
-    """Return the site's private key, made on first use. Raises ArtefactError if it is invalid or others may read it."""
+    """Return the site's private key; it is created on first use.
+
+    Raises:
+        ArtefactError: The file is not a private key, or others may read it.
+    """
     key: Ed25519PrivateKey = _private_key(path, Ed25519PrivateKey, "an Ed25519", Ed25519PrivateKey.generate)
     return key
 

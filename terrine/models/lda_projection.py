@@ -48,9 +48,18 @@ def invariant_projection(
 ) -> Tensor:
     """Return the projection, float32 [D, dimension] on the CPU, for a backbone's features.
 
-    `features` maps float images [B, C, H, W] on `device` to features [B, D] standardised over the batch, and is
-    called from threads. `images` are public, uint8 [N, C, H, W]; each batch contains numbers of images from one
-    source. `shrinkage` is γ in the formula above. On a CPU the result does not depend on the number of threads.
+    On a CPU the result does not depend on the number of threads.
+
+    Args:
+        features: Maps float images [B, C, H, W] on `device` to features [B, D] standardised over the batch; called from
+            threads.
+        images: Public uint8 images [N, C, H, W].
+        batches: Index arrays, each of images from one source.
+        dimension: Number of directions to keep.
+        seed: Seed of the deformations and of random directions.
+        device: Device of the computation.
+        deformations: Largest amounts of the random deformations; None for the defaults.
+        shrinkage: γ in the formula above.
 
     Raises:
         SettingError: an impossible `dimension` or `shrinkage`.
